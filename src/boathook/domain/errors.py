@@ -1,0 +1,73 @@
+"""Every error boathook raises on purpose, named by the stage of the flow it belongs to.
+
+    BoathookError
+    ├── ConfigError             the configuration or the set-up is wrong: says which key and what to write
+    ├── JournalError            PostgreSQL
+    │   ├── JournalUnavailable      cannot be reached, or answers too late
+    │   ├── UnsafeDatabase          its settings or version would make a 2xx a lie
+    │   └── RegistryChanged         routes changed between reading them and accepting an event
+    ├── AcceptError             an event could not be taken in
+    │   └── Overloaded              the queue in front of the journal is full
+    ├── DeliveryError           a handler's attempt
+    │   ├── LeaseLost               another worker holds this delivery now; nothing may be committed
+    │   ├── HandlerTimeout          the handler ran longer than its timeout
+    │   └── HandlerMisuse           the handler did what the contract forbids, such as ending boathook's transaction
+    ├── IllegalMove             a delivery cannot go from this state to that one
+    └── NotFound                no such event, delivery, rejection, source or key
+"""
+
+
+class BoathookError(Exception):
+    """The base of all errors boathook raises on purpose."""
+
+
+class ConfigError(BoathookError):
+    """The configuration or the set-up is wrong; the message names the key and the fix."""
+
+
+class JournalError(BoathookError):
+    """PostgreSQL refused or failed."""
+
+
+class JournalUnavailable(JournalError):
+    """PostgreSQL cannot be reached, or does not answer in time."""
+
+
+class UnsafeDatabase(JournalError):
+    """The server's settings or version would make a 2xx a lie; the message says what to change."""
+
+
+class RegistryChanged(JournalError):
+    """The routes changed after they were read; read them again and retry."""
+
+
+class AcceptError(BoathookError):
+    """An event could not be taken in."""
+
+
+class Overloaded(AcceptError):
+    """The queue in front of the journal is full; the sender should come back later."""
+
+
+class DeliveryError(BoathookError):
+    """An attempt at a delivery failed on our side of the contract."""
+
+
+class LeaseLost(DeliveryError):
+    """Another worker holds this delivery now, so nothing of this attempt may be committed."""
+
+
+class HandlerTimeout(DeliveryError):
+    """The handler ran longer than its timeout."""
+
+
+class HandlerMisuse(DeliveryError):
+    """The handler did what the contract forbids, such as ending boathook's transaction."""
+
+
+class IllegalMove(BoathookError):
+    """A delivery cannot go from its state to the one asked for."""
+
+
+class NotFound(BoathookError):
+    """There is no such event, delivery, rejection, source or key."""

@@ -1,0 +1,93 @@
+"""Identifiers: a UUIDv7 inside, a prefixed 27-character word outside.
+
+An id carries its own creation time, so windows of time are ranges of ids and the
+journal's tables are partitioned by id alone. The 128 bits are written as 27 characters of
+Crockford's base 32 (https://www.crockford.com/base32.html), so text sorts like time.
+"""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_VALUES = {char: value for value, char in enumerate(_ALPHABET)}
+_TRIPLES = tuple(a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET)
+_LENGTH = 27
+
+EVENT = "evt"
+DELIVERY = "dlv"
+REJECTION = "rej"
+CONFLICT = "cfl"
+
+
+def make(now_ms: int, entropy: int) -> UUID:
+    """Return the UUIDv7 for a moment in milliseconds since 1970 and 74 random bits (RFC 9562, section 5.7)."""
+    return UUID(
+        int=(now_ms & 0xFFFFFFFFFFFF) << 80
+        | 0x7 << 76
+        | ((entropy >> 62) & 0xFFF) << 64
+        | 0b10 << 62
+        | (entropy & 0x3FFFFFFFFFFFFFFF)
+    )
+
+
+def first_of(moment: datetime) -> UUID:
+    """Return the smallest id that could have been made at *moment*; a bound for ranges and partitions."""
+    return UUID(int=int(moment.timestamp() * 1000) << 80)
+
+
+def made_at(identifier: UUID) -> datetime:
+    """Return the moment, to the millisecond, at which *identifier* was made."""
+    return datetime.fromtimestamp((identifier.int >> 80) / 1000, tz=UTC)
+
+
+def show(prefix: str, identifier: UUID) -> str:
+    """Write *identifier* the way people see it, such as ``evt_01h455vb4pex5vsknk084sn02q4``."""
+    rest = identifier.int
+    words = []
+    for _ in range(_LENGTH // 3):
+        words.append(_TRIPLES[rest & 0x7FFF])
+        rest >>= 15
+    words.reverse()
+    return f"{prefix}_{''.join(words)}"
+
+
+def read(prefix: str, text: str) -> UUID:
+    """Read what `show` wrote; a bare UUID is understood too.
+
+    Raises:
+        ValueError: *text* is not an id of this kind; the message names what was expected.
+    """
+    expected = f"expected an id like {prefix}_ and {_LENGTH} letters and digits, got {text!r}"
+    head, _, tail = text.partition("_")
+    if not tail:
+        try:
+            return UUID(text)
+        except ValueError:
+            raise ValueError(expected) from None
+    if head != prefix or len(tail) != _LENGTH:
+        raise ValueError(expected)
+    number = 0
+    for char in tail.lower():
+        if char not in _VALUES:
+            raise ValueError(expected)
+        number = number << 5 | _VALUES[char]
+    if number >> 128:
+        raise ValueError(expected)
+    return UUID(int=number)
+
+
+def show_delivery(event_id: UUID, ordinal: int) -> str:
+    """Write a delivery's id: its event's 27 characters and its ordinal, such as ``dlv_01h4…_0``."""
+    return f"{show(DELIVERY, event_id)}_{ordinal}"
+
+
+def read_delivery(text: str) -> tuple[UUID, int]:
+    """Read what `show_delivery` wrote.
+
+    Raises:
+        ValueError: *text* is not a delivery's id.
+    """
+    head, _, ordinal = text.rpartition("_")
+    if not ordinal.isascii() or not ordinal.isdigit() or "_" not in head:
+        raise ValueError(f"expected a delivery's id like dlv_ and {_LENGTH} letters and digits, _ and a number, got {text!r}")
+    return read(DELIVERY, head), int(ordinal)

@@ -1,0 +1,203 @@
+"""The nouns of boathook and the one table of legal moves between a delivery's states."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+from boathook.domain.policy import RetryPolicy
+
+
+
+class Grade(StrEnum):
+    """What a verified request's proof covers; kept with the event, as "verified" is not one thing."""
+
+    BODY = "body signed"
+    METADATA = "metadata only"
+    TOKEN = "token"
+    ADDRESS = "address"
+    NONE = "none"
+
+
+class Origin(StrEnum):
+    """How an event came to be."""
+
+    RECEIVED = "received"
+    PUBLISHED = "published"
+
+
+class State(StrEnum):
+    """Where a delivery stands."""
+
+    PENDING = "pending"
+    LEASED = "leased"
+    SUCCEEDED = "succeeded"
+    IGNORED = "ignored"
+    DEAD = "dead"
+
+
+LEGAL_MOVES: Final[Mapping[State, frozenset[State]]] = {
+    State.PENDING: frozenset({State.LEASED, State.DEAD}),
+    State.LEASED: frozenset({State.SUCCEEDED, State.IGNORED, State.PENDING, State.DEAD}),
+    State.DEAD: frozenset({State.PENDING, State.IGNORED}),
+    State.SUCCEEDED: frozenset(),
+    State.IGNORED: frozenset(),
+}
+"""From each state, the states a delivery may go to next. `docs/states.md` draws the same table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event about to be stored, with everything the accepting transaction needs."""
+
+    id: UUID
+    """Made when the request was accepted; carries that moment to the millisecond."""
+    source: str | None
+    """Name of the source it arrived at; None for what the owner's app published."""
+    application: str | None
+    """The tenant it is for; None for what arrived from outside."""
+    type: str
+    """The sender's name for what happened, such as ``payment_intent.succeeded``."""
+    dedup_key: str
+    """What makes two requests the same event, as text."""
+    key_hash: UUID
+    """The first 128 bits of SHA-256 over scope and dedup key: the row's identity in dedup memory."""
+    replay_hash: UUID | None
+    """The same over the signed material, where the sender's event id is not itself signed; else None."""
+    grade: Grade
+    origin: Origin
+    headers: str
+    """A JSON object of the headers worth keeping (an allow-list: never credentials)."""
+    content_type: str
+    body: bytes
+    """Exactly what was sent."""
+    body_sha256: bytes
+    deliveries: tuple["NewDelivery", ...] = ()
+    """Who gets it; decided from the routes of `routes_version`."""
+    routes_version: int = 0
+    """Which reading of the routes decided `deliveries`; the journal refuses an outdated one."""
+    volatile: tuple[str, ...] = ()
+    """JSON paths that may differ between two sendings of one event without being a conflict."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewDelivery:
+    """A delivery about to be stored with its event."""
+
+    recipient: str
+    """The route's name, such as ``handler:upgrade``."""
+    order_key: str | None = None
+    """Deliveries of one recipient with the same order key run one after another, in accept order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The event is committed, and with it every delivery it is owed."""
+
+    event_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The event was there already; nothing was stored."""
+
+    event_id: UUID
+    """The event that came first."""
+    conflict: bool = False
+    """Whether its key or its body, but not both, were seen before: stored as a conflict and alarmed."""
+
+
+Receipt = Accepted | Duplicate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One accepted fact, immutable."""
+
+    id: UUID
+    source: str | None
+    application: str | None
+    type: str
+    dedup_key: str
+    grade: Grade
+    origin: Origin
+    accepted_at: datetime
+    headers: Mapping[str, str]
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Who gets which events: from a source or application, through patterns and a filter, to one recipient."""
+
+    recipient: str
+    """The stable name under which its deliveries are stored, such as ``handler:upgrade``."""
+    app: str
+    """Which loaded app declared it, such as ``shop.hooks:hook``; an app only ever retires its own routes."""
+    source: str | None = None
+    """Only events of this source; None with `application` None means any source."""
+    application: str | None = None
+    types: tuple[str, ...] = ("*",)
+    """Patterns of event types; ``*`` stands for any run of characters. One match suffices."""
+    filter: Mapping[str, Any] | None = None
+    """Operators on body and headers, see `boathook.domain.filters`; None lets everything through."""
+    order_by: str | None = None
+    """Dotted path into the JSON body whose value becomes the order key; None: no order."""
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    timeout_s: float = 30.0
+    """How long one attempt may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A worker's right to try one delivery, until the lease ends."""
+
+    event_id: UUID
+    ordinal: int
+    recipient: str
+    fence: int
+    """Rises with each claim; a settle with an older one changes nothing."""
+    attempt: int
+    """Number of this attempt, 1 for the first; counted when claimed, so a crash counts."""
+    attempts_before: int
+    """Attempts made before the latest replay; the retry budget starts after them."""
+    owed_since: datetime
+    """When it was accepted, or last replayed; the retry policy's maximum age counts from here."""
+    order_key: str | None
+    suspect: bool
+    """Whether an earlier attempt's lease ran out: such a delivery runs alone, so that a payload
+    that kills its worker takes no other down with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try of a delivery, as recorded."""
+
+    number: int
+    outcome: str
+    code: str | None
+    error: str | None
+    traceback: str | None
+    started_at: datetime
+    ended_at: datetime
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One event for one recipient: the unit of work."""
+
+    event_id: UUID
+    ordinal: int
+    recipient: str
+    state: State
+    attempts: int
+    due_at: datetime | None
+    code: str | None
+    note: str | None
+    ended_at: datetime | None
+    order_key: str | None
+    replays: int

@@ -1,0 +1,249 @@
+"""What happens next to a delivery: one decision, in one place, from plain values.
+
+A worker hands over how an attempt ended; `decide` answers with the move to make. Nothing here
+reads a clock or throws dice: the moment and the jitter come from the caller, so that a test or a
+simulation can replay any decision.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import assert_never
+
+MAX_CODE = 100
+MAX_NOTE = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """Return it from a handler: the event needs no effect here, and is settled as ignored."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Return it from a handler: roll back and try again later, within the retry policy's bounds."""
+
+    after: float | None = None
+    """Seconds until the next attempt; None lets the retry policy choose."""
+    code: str = "RETRY"
+    """A short reason to count and filter by, such as ``USER_MISSING``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Return it from a handler: roll back and give up at once; a person should look."""
+
+    code: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The attempt did its work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The attempt ended in an error."""
+
+    code: str
+    """The exception's name, ``TIMEOUT``, or ``LEASE_LOST`` for a worker that vanished."""
+    error: str
+    """One line for people."""
+    traceback: str | None = None
+    is_final: bool = False
+    """Whether trying again cannot help."""
+
+
+Outcome = Success | Ignore | Retry | Dead | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """End the delivery well: succeeded, or ignored with its reason."""
+
+    ignored_because: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    """Put the delivery back, due at a moment."""
+
+    due_at: datetime
+    code: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """Make the delivery a dead letter."""
+
+    code: str
+    error: str
+
+
+Move = Settle | TryAgain | Bury
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """When to try again and when to give up."""
+
+    first_s: float = 1.0
+    """Seconds before the second attempt."""
+    factor: float = 2.0
+    """How much longer each following wait is."""
+    longest_s: float = 300.0
+    """No wait is longer, before jitter."""
+    delays_s: tuple[float, ...] | None = None
+    """Waits in seconds, in place of the exponential ones; after the last comes no further attempt."""
+    jitter: float = 0.2
+    """Each wait is stretched or shrunk by up to this share of itself."""
+    max_attempts: int = 5
+    """Attempts in all, the first included; with `delays_s`, their number plus one."""
+    max_age_s: float = 900.0
+    """No attempt is planned later than this many seconds after the event was accepted or replayed."""
+
+    def __post_init__(self) -> None:
+        if self.delays_s is not None:
+            object.__setattr__(self, "max_attempts", len(self.delays_s) + 1)
+        for name in ("first_s", "longest_s", "max_age_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"RetryPolicy.{name} must not be negative")
+        if self.delays_s is not None and any(delay < 0 for delay in self.delays_s):
+            raise ValueError("RetryPolicy.delays_s must not hold a negative delay")
+        if self.max_attempts < 1:
+            raise ValueError("RetryPolicy.max_attempts must be at least 1")
+        if not 0 <= self.jitter < 1:
+            raise ValueError("RetryPolicy.jitter must be at least 0 and less than 1")
+        if self.factor < 1:
+            raise ValueError("RetryPolicy.factor must be at least 1")
+
+    def wait_s(self, attempt: int, luck: float) -> float:
+        """Return the seconds to wait after *attempt* (1 for the first); *luck* in [0, 1) places the jitter."""
+        if self.delays_s is not None:
+            base = self.delays_s[attempt - 1]
+        else:
+            # The exponent is bounded so that a long-lived delivery cannot overflow a float.
+            base = min(self.longest_s, self.first_s * self.factor ** min(attempt - 1, 64))
+        return base * (1 + self.jitter * (2 * luck - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What the decision needs to know of a delivery."""
+
+    attempt: int
+    """The attempt that just ended, counted since the event was accepted or last replayed; 1 for the first."""
+    owed_since: datetime
+
+
+def decide(standing: Standing, outcome: Outcome, policy: RetryPolicy, now: datetime, luck: float) -> Move:
+    """Return the move that follows *outcome*; *luck* in [0, 1) places the jitter."""
+    match outcome:
+        case Success():
+            return Settle()
+        case Ignore(reason=reason):
+            return Settle(ignored_because=_clip(reason, MAX_NOTE) or "no reason given")
+        case Dead(code=code, note=note):
+            return Bury(_code(code), _clip(note, MAX_NOTE))
+        case Failure(is_final=True):
+            return Bury(_code(outcome.code), _clip(outcome.error, MAX_NOTE))
+        case Failure():
+            return _try_again(standing, policy, now, luck, None, outcome.code, outcome.error)
+        case Retry(after=after, code=code):
+            return _try_again(standing, policy, now, luck, after, code, f"the handler asked for a retry: {code}")
+        case _:
+            assert_never(outcome)
+
+
+def _try_again(
+    standing: Standing, policy: RetryPolicy, now: datetime, luck: float, after_s: float | None, code: str, error: str
+) -> Move:
+    code, error = _code(code), _clip(error, MAX_NOTE)
+    if standing.attempt >= policy.max_attempts:
+        return Bury(code, error)
+    wait_s = max(0.0, policy.wait_s(standing.attempt, luck) if after_s is None else after_s)
+    if (now - standing.owed_since).total_seconds() + wait_s > policy.max_age_s:
+        return Bury(code, error)
+    return TryAgain(now + timedelta(seconds=wait_s), code, error)
+
+
+def _code(text: str) -> str:
+    return _clip(text, MAX_CODE) or "UNKNOWN"
+
+
+def _clip(text: str, longest: int) -> str:
+    # PostgreSQL stores neither NUL nor lone surrogates in text.
+    text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+class BreakerState(StrEnum):
+    """Where a circuit breaker stands."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    PROBING = "probing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """Stop calling handlers of a dependency that keeps failing, then probe it gently.
+
+    Handlers that name the same dependency share one breaker within a worker process.
+    """
+
+    dependency: str
+    """What fails, such as ``crm``."""
+    errors: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
+    """Which exceptions are the dependency's fault; others neither open nor close the breaker."""
+    opens_after: int = 5
+    """Consecutive failures that open it."""
+    cools_s: float = 10.0
+    """Seconds it stays open before the first probe; doubled after each failed probe."""
+    longest_s: float = 300.0
+    """No pause is longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerStanding:
+    """A breaker's memory; `after` and `may_run` are its whole behaviour."""
+
+    failures: int = 0
+    opened_at: datetime | None = None
+    pauses: int = 0
+    """Pauses taken since it was last closed."""
+
+    def state(self, breaker: Breaker, now: datetime) -> BreakerState:
+        """Return where it stands at *now*."""
+        if self.opened_at is None:
+            return BreakerState.CLOSED
+        pause_s = min(breaker.longest_s, breaker.cools_s * 2 ** min(self.pauses - 1, 32))
+        return BreakerState.PROBING if (now - self.opened_at).total_seconds() >= pause_s else BreakerState.OPEN
+
+    def may_run(self, breaker: Breaker, now: datetime, running: int) -> bool:
+        """Return whether another attempt may start while *running* are under way: when probing, one at a time."""
+        match self.state(breaker, now):
+            case BreakerState.CLOSED:
+                return True
+            case BreakerState.PROBING:
+                return running == 0
+            case BreakerState.OPEN:
+                return False
+
+    def after(self, breaker: Breaker, error: BaseException | None, now: datetime) -> "BreakerStanding":
+        """Return the memory after an attempt that ended in *error*, or None where it went well."""
+        if error is None:
+            return BreakerStanding()
+        if not isinstance(error, breaker.errors):
+            return self
+        state = self.state(breaker, now)
+        if state is BreakerState.OPEN:
+            return self
+        failures = self.failures + 1
+        if state is BreakerState.PROBING or failures >= breaker.opens_after:
+            return BreakerStanding(failures=failures, opened_at=now, pauses=self.pauses + 1)
+        return BreakerStanding(failures=failures, opened_at=None, pauses=self.pauses)

@@ -1,0 +1,1 @@
+"""PostgreSQL: the only durable truth, and the only place with SQL."""
