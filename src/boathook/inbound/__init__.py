@@ -1,0 +1,1 @@
+"""A stranger's request becomes a durable event."""

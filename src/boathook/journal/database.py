@@ -1,0 +1,230 @@
+"""Connections to PostgreSQL: a pool with safe settings, and the check that its word can be relied on."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+import asyncpg
+
+from boathook.domain.errors import JournalError, JournalUnavailable, UnsafeDatabase
+from boathook.telemetry.log import get_logger
+
+OLDEST_SERVER = 140000
+DUE_CHANNEL = "boathook_due"
+
+Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
+Record = asyncpg.Record
+
+_AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.QueryCanceledError,
+    asyncpg.DiskFullError,
+)
+"""What a server that is down, hanging, full or starting raises: worth trying again later, unchanged."""
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turn the driver's errors into `JournalUnavailable` and `JournalError`; others pass."""
+    try:
+        yield
+    except _AWAY as error:
+        raise JournalUnavailable(_sentence(error)) from error
+    except asyncpg.PostgresError as error:
+        raise JournalError(_sentence(error)) from error
+
+
+def _sentence(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]
+
+
+class Database:
+    """A pool of connections to one database, for one purpose."""
+
+    def __init__(self, url: str, pool: asyncpg.Pool, purpose: str) -> None:
+        self.url = url
+        self._pool = pool
+        self._purpose = purpose
+        self._listeners: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        purpose: str,
+        size: int,
+        min_size: int = 0,
+        connect_timeout_s: float = 5.0,
+        statement_timeout_s: float = 30.0,
+    ) -> "Database":
+        """Connect to *url* with up to *size* connections, shown to PostgreSQL as ``boathook:<purpose>``.
+
+        Raises:
+            JournalUnavailable: the server cannot be reached with this URL.
+        """
+        settings = {
+            "application_name": f"boathook:{purpose}",
+            "statement_timeout": str(int(statement_timeout_s * 1000)),
+            "idle_in_transaction_session_timeout": "0",
+            "timezone": "UTC",
+            "jit": "off",
+        }
+        with translated():
+            try:
+                pool = await asyncpg.create_pool(
+                    url,
+                    min_size=min_size,
+                    max_size=size,
+                    timeout=connect_timeout_s,
+                    # The server's own limit should be the one that is met; this is for a server that hangs.
+                    command_timeout=statement_timeout_s + 2,
+                    init=_prepare,
+                    server_settings=settings,
+                )
+                async with pool.acquire(timeout=connect_timeout_s):
+                    pass
+            except (ValueError, asyncpg.ClientConfigurationError) as error:
+                raise JournalUnavailable(f"database.url cannot be used: {_sentence(error)}") from error
+        return cls(url, pool, purpose)
+
+    async def close(self) -> None:
+        """Stop listening and close every connection, waiting briefly for those in use."""
+        for task in self._listeners:
+            task.cancel()
+        await asyncio.gather(*self._listeners, return_exceptions=True)
+        try:
+            await asyncio.wait_for(self._pool.close(), 5)
+        except (TimeoutError, *_AWAY):
+            self._pool.terminate()
+
+    @contextlib.asynccontextmanager
+    async def acquire(self) -> AsyncIterator[Connection]:
+        """Lend a connection; only getting it is translated, what is done with it raises as the driver does."""
+        with translated():
+            connection = await self._pool.acquire()
+        try:
+            yield connection
+        finally:
+            with contextlib.suppress(*_AWAY):
+                await asyncio.shield(self._pool.release(connection))
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """Lend a connection inside a transaction that commits at the end and rolls back on an error."""
+        async with self.acquire() as connection:
+            with translated():
+                async with connection.transaction():
+                    yield connection
+
+    async def fetch(self, sql: str, *args: Any) -> list[Record]:
+        """Run one statement and return its rows."""
+        with translated():
+            rows: list[Record] = await self._pool.fetch(sql, *args)
+            return rows
+
+    async def fetchrow(self, sql: str, *args: Any) -> Record | None:
+        """Run one statement and return its first row, if any."""
+        with translated():
+            return await self._pool.fetchrow(sql, *args)
+
+    async def fetchval(self, sql: str, *args: Any) -> Any:
+        """Run one statement and return the first column of its first row."""
+        with translated():
+            return await self._pool.fetchval(sql, *args)
+
+    async def execute(self, sql: str, *args: Any) -> str:
+        """Run one statement and return its command tag, such as ``UPDATE 3``."""
+        with translated():
+            tag: str = await self._pool.execute(sql, *args)
+            return tag
+
+    async def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run one statement once for each row, in one transaction."""
+        with translated():
+            await self._pool.executemany(sql, rows)
+
+    async def listen(self, channel: str, callback: Callable[[str], None]) -> None:
+        """Call *callback* with the payload of each notification, for as long as this database is open.
+
+        A lost connection is made again by itself; what was announced meanwhile is not repeated, so a
+        notification is a hint and polling stays the truth.
+        """
+        self._listeners.append(asyncio.create_task(self._listen(channel, callback), name=f"listen:{channel}"))
+
+    async def _listen(self, channel: str, callback: Callable[[str], None]) -> None:
+        def heard(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+            callback(str(payload))
+
+        while True:
+            try:
+                connection = await asyncpg.connect(
+                    self.url, timeout=5, server_settings={"application_name": f"boathook:{self._purpose}:listen"}
+                )
+                lost = asyncio.Event()
+                connection.add_termination_listener(lambda _connection, lost=lost: lost.set())
+                try:
+                    await connection.add_listener(channel, heard)
+                    await lost.wait()
+                finally:
+                    with contextlib.suppress(*_AWAY):
+                        await asyncio.shield(connection.close(timeout=1))
+            except (*_AWAY, asyncpg.PostgresError) as error:
+                get_logger("journal").debug("listen_interrupted", channel=channel, error=_sentence(error))
+            await asyncio.sleep(1)
+
+
+async def _prepare(connection: asyncpg.Connection) -> None:
+    """Make a session's commits durable, and its bodies cheap to compress where the server knows lz4."""
+    await connection.execute("""
+        select set_config('synchronous_commit', 'on', false)
+        where current_setting('synchronous_commit') in ('off', 'local', 'remote_write');
+        select set_config('default_toast_compression', 'lz4', false)
+        from pg_settings where name = 'default_toast_compression' and 'lz4' = any (enumvals)
+    """)
+
+
+async def check_safety(database: Database, *, allow_unsafe: bool = False) -> list[str]:
+    """Return what is unsafe about the server, in sentences; refuse it unless *allow_unsafe*.
+
+    Raises:
+        UnsafeDatabase: the server is too old, or could lose what it said it had committed.
+    """
+    rows = await database.fetch("""
+        select name, reset_val from pg_settings
+        where name in ('server_version_num', 'server_version', 'fsync', 'full_page_writes', 'synchronous_commit')
+    """)
+    value = {row["name"]: row["reset_val"] for row in rows}
+    if int(value["server_version_num"]) < OLDEST_SERVER:
+        raise UnsafeDatabase(
+            f"PostgreSQL {value['server_version']} is too old: boathook needs version 14 or later. Upgrade the server."
+        )
+    found = [
+        f"{name} is off on this server, so it can lose events after boathook has answered 2xx. {cure}"
+        for name, cure in _CURES.items()
+        if value[name] == "off"
+    ]
+    if await database.fetchval("select pg_is_in_recovery()"):
+        raise UnsafeDatabase("database.url names a standby, which cannot be written to. Use the primary's address.")
+    if found and not allow_unsafe:
+        raise UnsafeDatabase(f"{' '.join(found)} To run all the same, set database.allow_unsafe = true.")
+    return found
+
+
+_CURES = {
+    "fsync": "Set fsync = on in postgresql.conf and restart it.",
+    "full_page_writes": "Set full_page_writes = on in postgresql.conf and reload it.",
+    "synchronous_commit": "Set synchronous_commit = on in postgresql.conf, for the role and for the database.",
+}

@@ -1,0 +1,202 @@
+"""Stores events: a batch in one statement, each event once, together with the deliveries it is owed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+
+from boathook.domain import ids
+from boathook.domain.errors import JournalError, NotFound, RegistryChanged
+from boathook.domain.model import Accepted, Duplicate, Event, Grade, NewEvent, Origin, Receipt
+from boathook.journal.database import Connection, Database, Record, translated
+from boathook.journal.statements import load
+
+SQL = load(__file__)
+
+_MOST_ROUNDS = 5
+
+
+class EventStore:
+    """The journal's events and its memory of what was seen."""
+
+    def __init__(self, database: Database, *, dedup_days: float = 30) -> None:
+        self._database = database
+        self._memory = timedelta(days=dedup_days)
+
+    async def append(self, batch: Sequence[NewEvent]) -> list[Receipt]:
+        """Store *batch* and return a receipt for each event, in the same order.
+
+        When this returns, every accepted event is committed with its deliveries. An error means that none
+        of the batch is known to be stored; trying again is safe, as what was stored is then a duplicate.
+
+        Raises:
+            RegistryChanged: the events were routed by outdated routes; nothing was stored.
+            JournalUnavailable: PostgreSQL is away.
+            JournalError: PostgreSQL refused the batch, such as for one impossible row.
+        """
+        receipts: list[Receipt | None] = [None] * len(batch)
+        async with self._database.acquire() as connection:
+            with translated():
+                for _ in range(_MOST_ROUNDS):
+                    await self._append_once(connection, batch, receipts)
+                    if None not in receipts:
+                        return cast("list[Receipt]", receipts)
+        raise JournalError("the dedup memory of these events kept changing while they were stored")
+
+    async def _append_once(
+        self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]
+    ) -> None:
+        leaders = _first_of_each_key(batch, receipts)
+        fresh = await self._insert(connection, [batch[position] for position in leaders])
+        for position in leaders:
+            if batch[position].id in fresh:
+                receipts[position] = Accepted(batch[position].id)
+        if None in receipts:
+            await self._explain(connection, batch, receipts)
+
+    async def _insert(self, connection: Connection, events: Sequence[NewEvent]) -> set[UUID]:
+        if len({event.routes_version for event in events}) != 1:
+            raise RegistryChanged("the batch was routed by more than one version of the routes")
+        owed = [
+            (event.id, ordinal, delivery.recipient, delivery.order_key)
+            for event in events
+            for ordinal, delivery in enumerate(event.deliveries)
+        ]
+        has_order = any(row[3] is not None for row in owed)
+        columns = _columns(_row(event) for event in events)
+        owed_columns = _columns(owed) or [[], [], [], []]
+        row = await connection.fetchrow(
+            SQL["append_events"], events[0].routes_version, *columns, *owed_columns, has_order, self._memory
+        )
+        if row is None or not row["is_current"]:
+            raise RegistryChanged("the routes changed after these events were routed")
+        if row["has_blocked"]:
+            ordered = [(recipient, key) for _, _, recipient, key in owed if key is not None]
+            await connection.execute(SQL["unblock_order_keys"], *_columns(ordered))
+        return set(row["fresh"])
+
+    async def _explain(
+        self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]
+    ) -> None:
+        """Give a receipt to each event that was not new; leave it open where its memory has just run out."""
+        open_positions = [position for position, receipt in enumerate(receipts) if receipt is None]
+        rows = await connection.fetch(
+            SQL["find_seen"],
+            [batch[position].key_hash for position in open_positions],
+            [batch[position].replay_hash for position in open_positions],
+        )
+        expired = [row["found"] for row in rows if row["is_expired"]]
+        if expired:
+            await connection.execute(SQL["forget_expired"], expired)
+        for row in rows:
+            if not row["is_expired"]:
+                position = open_positions[row["position"] - 1]
+                receipts[position] = await self._repeated(connection, batch[position], row)
+
+    async def _repeated(self, connection: Connection, event: NewEvent, seen: Record) -> Receipt:
+        first = seen["event_id"]
+        if first == event.id:  # an earlier try of this very event was committed, though its caller never heard
+            return Accepted(event.id)
+        is_same_body = seen["body_sha256"] == event.body_sha256
+        if not is_same_body and event.volatile:
+            stored = await connection.fetchval(SQL["get_body"], first)
+            is_same_body = stored is not None and _is_same_but_for(event.volatile, stored, event.body)
+        if is_same_body and seen["is_same_key"]:
+            return Duplicate(first)
+        await connection.execute(
+            SQL["record_conflict"],
+            event.id,
+            first,
+            event.source,
+            event.application,
+            event.dedup_key,
+            "key" if is_same_body else "body",
+            event.headers,
+            event.content_type,
+            event.body,
+            event.body_sha256,
+        )
+        return Duplicate(first, conflict=True)
+
+    async def get(self, event_id: UUID) -> Event:
+        """Return one event.
+
+        Raises:
+            NotFound: there is no such event, or retention has dropped it.
+        """
+        row = await self._database.fetchrow(SQL["get_event"], event_id)
+        if row is None:
+            raise NotFound(f"there is no event {ids.show(ids.EVENT, event_id)}")
+        return to_event(row)
+
+
+def to_event(row: Record) -> Event:
+    """Build an event from a row with the columns of the table, `headers` being JSON text."""
+    return Event(
+        id=row["id"],
+        source=row["source"],
+        application=row["application"],
+        type=row["type"],
+        dedup_key=row["dedup_key"],
+        grade=Grade(row["grade"]),
+        origin=Origin(row["origin"]),
+        accepted_at=row["accepted_at"],
+        headers=cast("Mapping[str, str]", msgspec.json.decode(row["headers"])),
+        content_type=row["content_type"],
+        body=row["body"],
+    )
+
+
+def _first_of_each_key(batch: Sequence[NewEvent], receipts: Sequence[Receipt | None]) -> list[int]:
+    """Return the positions of unreceipted events that no earlier event of the batch shares a key with."""
+    seen: set[UUID] = set()
+    leaders = []
+    for position, event in enumerate(batch):
+        if receipts[position] is None and event.key_hash not in seen and event.replay_hash not in seen:
+            leaders.append(position)
+            seen.add(event.key_hash)
+            if event.replay_hash is not None:
+                seen.add(event.replay_hash)
+    return leaders
+
+
+def _row(event: NewEvent) -> tuple[Any, ...]:
+    return (
+        event.id,
+        event.source,
+        event.application,
+        event.type,
+        event.dedup_key,
+        event.key_hash,
+        event.replay_hash,
+        event.grade,
+        event.origin,
+        event.headers,
+        event.content_type,
+        event.body,
+        event.body_sha256,
+        len(event.deliveries),
+    )
+
+
+def _columns(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    return list(zip(*rows, strict=True))
+
+
+def _is_same_but_for(volatile: Iterable[str], one: bytes, other: bytes) -> bool:
+    """Return whether two JSON bodies differ in nothing but the values at the *volatile* paths."""
+    try:
+        documents = [msgspec.json.decode(one), msgspec.json.decode(other)]
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    for document in documents:
+        for path in volatile:
+            *parents, last = path.split(".")
+            inner = document
+            for name in parents:
+                inner = inner.get(name) if isinstance(inner, dict) else None
+            if isinstance(inner, dict):
+                inner.pop(last, None)
+    return bool(documents[0] == documents[1])

@@ -1,0 +1,95 @@
+-- name: append_events
+-- Stores a batch of events with the deliveries they are owed, unless the routes have changed; says which were new.
+-- The guard locks the routes' version against a change until this commits. Keys are inserted in order, so that the
+-- batches of two gateways cannot wait for each other in a circle.
+with guard as materialized (
+    select version from boathook.registry where version = $1 for share
+),
+input as materialized (
+    select i.*
+    from unnest(
+        $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::uuid[], $8::uuid[], $9::text[], $10::text[],
+        $11::text[], $12::text[], $13::bytea[], $14::bytea[], $15::smallint[]
+    ) as i (
+        id, source, application, type, dedup_key, key, replay_key, grade, origin,
+        headers, content_type, body, body_sha256, fanout
+    )
+    where exists (select from guard)
+),
+fresh as (
+    insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at)
+    select key, replay_key, id, body_sha256, now() + $21::interval from input order by key
+    on conflict do nothing
+    returning event_id
+),
+stored as (
+    insert into boathook.event (
+        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
+    select i.id, i.source, i.application, i.type, i.dedup_key, i.grade, i.origin, i.headers::json, i.content_type, i.body,
+        i.body_sha256, i.fanout
+    from input i join fresh f on f.event_id = i.id
+    order by i.id
+),
+owed as (
+    insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked)
+    select d.event_id, d.ordinal, d.recipient, d.order_key,
+        d.order_key is not null and (
+            row_number() over (partition by d.recipient, d.order_key order by d.event_id, d.ordinal) > 1
+            or exists (
+                select from boathook.delivery o
+                where o.recipient = d.recipient and o.order_key = d.order_key and o.state <> 'dead'))
+    from unnest($16::uuid[], $17::smallint[], $18::text[], $19::text[]) as d (event_id, ordinal, recipient, order_key)
+    join fresh f on f.event_id = d.event_id
+    where $20
+    order by d.event_id, d.ordinal
+    returning recipient, order_key, is_blocked
+),
+owed_unordered as (
+    insert into boathook.delivery (event_id, ordinal, recipient)
+    select d.event_id, d.ordinal, d.recipient
+    from unnest($16::uuid[], $17::smallint[], $18::text[]) as d (event_id, ordinal, recipient)
+    join fresh f on f.event_id = d.event_id
+    where not $20
+)
+select
+    exists (select from guard) as is_current,
+    coalesce((select array_agg(event_id) from fresh), '{}') as fresh,
+    exists (select from owed where is_blocked) as has_blocked
+
+-- name: unblock_order_keys
+-- Closes the race between a delivery inserted as blocked and the one before it ending at the same moment.
+select boathook.unblock(recipient, order_key)
+from (select distinct * from unnest($1::text[], $2::text[]) as u (recipient, order_key)) as u
+
+-- name: find_seen
+-- Finds what dedup memory knows of each key and, failing that, of each replay key.
+select distinct on (i.position)
+    i.position, d.event_id, d.body_sha256, d.key = i.key as is_same_key, d.expires_at < now() as is_expired, d.key as found
+from unnest($1::uuid[], $2::uuid[]) with ordinality as i (key, replay_key, position)
+cross join lateral (
+    select * from boathook.dedup where key = i.key
+    union all
+    select * from boathook.dedup where replay_key = i.replay_key
+) as d
+order by i.position, d.key = i.key desc
+
+-- name: forget_expired
+-- Frees a key whose memory has run out.
+delete from boathook.dedup where key = any ($1::uuid[]) and expires_at < now()
+
+-- name: record_conflict
+-- Keeps a request whose key or body, but not both, were seen before; repeated ones are counted.
+insert into boathook.conflict (
+    id, event_id, source, application, dedup_key, differs, headers, content_type, body, body_sha256)
+values ($1, $2, $3, $4, $5, $6, $7::json, $8, $9, $10)
+on conflict (event_id, differs, dedup_key, body_sha256)
+do update set seen = conflict.seen + 1, last_seen_at = now()
+
+-- name: get_event
+-- Reads one event with its bytes.
+select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
+from boathook.event where id = $1
+
+-- name: get_body
+-- Reads one event's bytes.
+select body from boathook.event where id = $1
