@@ -1,0 +1,119 @@
+"""What goes into verification and what comes out: a request, a source's specification, and three verdicts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from boathook.domain.model import Grade
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A stranger's request, as far as verification looks at it."""
+
+    method: str
+    url: str
+    """The public URL as the sender saw it, query included; some senders sign it."""
+    path: str
+    query: str
+    """What follows the question mark, still percent-encoded."""
+    headers: Mapping[str, str]
+    """Lower-case names; values decoded as Latin-1; repeated headers joined by a comma and a space."""
+    body: bytes
+    """The bytes as sent, before any Content-Encoding is undone."""
+    client: str
+    """The sender's address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpec:
+    """All that verification needs to know of one source; compiled once by `Verifier`."""
+
+    name: str
+    provider: str
+    """A recipe's name or alias, in any letter case."""
+    secrets: tuple[str, ...] = ()
+    """Resolved secrets, tried in order; several while one is being rotated."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings only some providers have, under the names they have in boathook.toml."""
+    unsigned: bool = False
+    """The owner says in as many words that requests carry no proof at all."""
+    tolerance_s: float | None = None
+    """How far a signed timestamp may lie in the past or the future; None: the provider's own default."""
+    dedup_fields: tuple[str, ...] = ()
+    """JSON paths that together name an event, for when the provider gives no id."""
+
+
+class Reason(StrEnum):
+    """Why a request was refused; a word to count and filter by."""
+
+    SIGNATURE_MISSING = "signature_missing"
+    SIGNATURE_MALFORMED = "signature_malformed"
+    SIGNATURE_MISMATCH = "signature_mismatch"
+    UNKNOWN_SCHEME = "unknown_scheme"
+    TIMESTAMP_MISSING = "timestamp_missing"
+    TIMESTAMP_MALFORMED = "timestamp_malformed"
+    TIMESTAMP_TOO_OLD = "timestamp_too_old"
+    TIMESTAMP_IN_FUTURE = "timestamp_in_future"
+    ID_MISSING = "id_missing"
+    ID_MALFORMED = "id_malformed"
+    TOKEN_MISSING = "token_missing"
+    TOKEN_MISMATCH = "token_mismatch"
+    BODY_MALFORMED = "body_malformed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """The request is what its source says it is; here is what names the event."""
+
+    grade: Grade
+    type: str
+    """The sender's name for what happened; `UNKNOWN_TYPE` where the request carries none."""
+    dedup_key: str
+    """The sender's event id, else ``fields:`` and a JSON array, else ``sha256:`` and the body's hash."""
+    replay_material: bytes | None
+    """What identifies the request besides `dedup_key`, because the sender's id is not itself signed; else None."""
+    volatile: tuple[str, ...]
+    """JSON paths that may differ between two sendings of one event without being a conflict."""
+    kept_headers: dict[str, str]
+    """The headers worth storing: an allow-list that holds no credential and no signature."""
+    timestamp: datetime | None
+    """The signed moment of sending; None where the provider signs none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """A verified handshake: answer it at once, store nothing."""
+
+    status: int
+    body: bytes
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """The request is refused; nothing of its body was looked at unless its proof had held."""
+
+    status: int
+    """401 for whatever is wrong with the proof, 400 for a proven body that cannot be read."""
+    reason: Reason
+    detail: str
+    """For the operator, never for the stranger; holds no secret."""
+    may_reverify: bool
+    """Whether another secret or setting could change the verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The exact answer a provider wants for an accepted request."""
+
+    status: int
+    body: bytes
+    content_type: str
+
+
+Verdict = Verified | Challenge | Rejected
+
+UNKNOWN_TYPE = "unknown"
