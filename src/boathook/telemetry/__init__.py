@@ -1,0 +1,1 @@
+"""What boathook tells about itself: `emit` counts, `metrics` names, `exporters` shows, `log` writes lines."""

@@ -1,0 +1,170 @@
+"""Counting, from anywhere in boathook: three functions over plain dictionaries, safe when nobody listens.
+
+A series is found by its name and label values, so a call is one dictionary look-up and an addition. Hot paths
+that know their labels beforehand keep a `Counter` or `Histogram` instead, which saves the look-up too.
+Everything here belongs to one process and one event loop; threads may lose an increment, never more.
+"""
+
+from bisect import bisect_left
+from typing import Final
+
+from boathook.telemetry.metrics import METRICS, Kind
+
+MAX_SERIES: Final = 2_000
+"""Most series of one metric in one process; further label values are counted under ``other``."""
+
+SeriesKey = tuple[str, ...]
+
+
+class Counter:
+    """A number that rises, or for a gauge one that is set."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float = 0) -> None:
+        self.value = value
+
+    def add(self, n: float = 1) -> None:
+        """Raise it by *n*."""
+        self.value += n
+
+
+class Histogram:
+    """Counts of observations by bucket, with their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Record one observation."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+_counters: dict[str, dict[SeriesKey, Counter]] = {name: {} for name, m in METRICS.items() if m.kind is Kind.COUNTER}
+_gauges: dict[str, dict[SeriesKey, Counter]] = {name: {} for name, m in METRICS.items() if m.kind is Kind.GAUGE}
+_histograms: dict[str, dict[SeriesKey, Histogram]] = {
+    name: {} for name, m in METRICS.items() if m.kind is Kind.HISTOGRAM
+}
+
+
+_quick: dict[tuple[object, ...], Counter] = {}
+"""Counters and gauges by name and labels as the caller wrote them, so that the usual call is one look-up."""
+
+
+def count(name: str, n: float = 1, **labels: object) -> None:
+    """Raise a counter by *n*. Raises KeyError for a name or labels that are not in `metrics.TABLE`."""
+    found = _quick.get((name, *labels.items()))
+    if found is None:
+        found = _remember(_counters, name, labels)
+    found.value += n
+
+
+def gauge(name: str, value: float, **labels: object) -> None:
+    """Set a gauge. Raises KeyError for a name or labels that are not in `metrics.TABLE`."""
+    found = _quick.get((name, *labels.items()))
+    if found is None:
+        found = _remember(_gauges, name, labels)
+    found.value = value
+
+
+def observe(name: str, value: float, **labels: object) -> None:
+    """Record one observation of a histogram, in its unit. Raises KeyError as `count` does."""
+    histogram(name, **labels).observe(value)
+
+
+def counter(name: str, **labels: object) -> Counter:
+    """Return the counter behind a name and labels, to be kept by a hot path."""
+    return _series(_counters[name], name, labels)
+
+
+def histogram(name: str, **labels: object) -> Histogram:
+    """Return the histogram behind a name and labels, to be kept by a hot path."""
+    table = _histograms[name]
+    key = _key(table, name, labels)
+    found = table.get(key)
+    if found is None:
+        found = table[key] = Histogram(METRICS[name].bounds)
+    return found
+
+
+def _remember(tables: dict[str, dict[SeriesKey, Counter]], name: str, labels: dict[str, object]) -> Counter:
+    found = _series(tables[name], name, labels)
+    if len(_quick) < MAX_SERIES:
+        _quick[(name, *labels.items())] = found
+    return found
+
+
+def forget(name: str) -> None:
+    """Drop all series of a gauge, so that recipients that are gone do not stay at their last value."""
+    _gauges[name].clear()
+    for key in [key for key in _quick if key[0] == name]:
+        del _quick[key]
+
+
+def _series(table: dict[SeriesKey, Counter], name: str, labels: dict[str, object]) -> Counter:
+    key = _key(table, name, labels)
+    found = table.get(key)
+    if found is None:
+        found = table[key] = Counter()
+    return found
+
+
+def _key(
+    table: dict[SeriesKey, Counter] | dict[SeriesKey, Histogram], name: str, labels: dict[str, object]
+) -> SeriesKey:
+    wanted = METRICS[name].labels
+    if len(labels) != len(wanted):
+        raise KeyError(f"{name} has the labels {wanted}, not {tuple(labels)}")
+    key = tuple(str(labels[label]) for label in wanted)
+    if key in table or len(table) < MAX_SERIES:
+        return key
+    return ("other",) * len(wanted)
+
+
+Snapshot = dict[str, list[list[object]]]
+"""By metric name, its series: label values, then the value, or bucket counts and sum for a histogram."""
+
+
+def snapshot() -> Snapshot:
+    """Return everything counted so far, in a form that JSON can carry."""
+    out: Snapshot = {}
+    for tables in (_counters, _gauges):
+        for name, table in tables.items():
+            out[name] = [[list(key), series.value] for key, series in list(table.items())]
+    for name, buckets in _histograms.items():
+        out[name] = [[list(key), list(series.counts), series.total] for key, series in list(buckets.items())]
+    return out
+
+
+def restore(earlier: Snapshot) -> None:
+    """Continue counters and histograms from an earlier process's snapshot; gauges start anew."""
+    for name, series in earlier.items():
+        metric = METRICS.get(name)
+        if metric is None or metric.kind is Kind.GAUGE:
+            continue
+        for labels, *values in series:
+            if isinstance(labels, list) and len(labels) == len(metric.labels):
+                _restore_series(name, dict(zip(metric.labels, labels, strict=True)), values)
+
+
+def _restore_series(name: str, labels: dict[str, object], values: list[object]) -> None:
+    match values:
+        case [int() | float() as value] if name in _counters:
+            counter(name, **labels).value += value
+        case [list() as counts, int() | float() as total] if name in _histograms:
+            found = histogram(name, **labels)
+            if len(counts) == len(found.counts):
+                found.counts[:] = [a + b for a, b in zip(found.counts, counts, strict=True)]
+                found.total += total
+
+
+def reset() -> None:
+    """Forget everything counted; for tests."""
+    _quick.clear()
+    for table in (*_counters.values(), *_gauges.values(), *_histograms.values()):
+        table.clear()

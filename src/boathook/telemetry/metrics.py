@@ -1,0 +1,81 @@
+"""The one table of metrics: name, kind, what it says, and which labels it carries."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Kind(StrEnum):
+    """How a metric's values are kept and merged over processes."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Merge(StrEnum):
+    """How a gauge's values of several processes become one."""
+
+    SUM = "sum"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets, rising, without infinity."""
+    merge: Merge = Merge.SUM
+
+
+SECONDS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+LONG_SECONDS: Final = (*SECONDS[3:], 300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
+ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+TABLE: Final = (
+    Metric("boathook_requests_total", _COUNTER, "Requests at sources, by the status answered.", ("source", "status")),
+    Metric("boathook_events_accepted_total", _COUNTER, "Events committed to the journal.", ("source",)),
+    Metric("boathook_duplicates_total", _COUNTER, "Requests whose event was there already.", ("source",)),
+    Metric("boathook_conflicts_total", _COUNTER, "Duplicates whose body or key differed from the first.", ("source",)),
+    Metric("boathook_rejections_total", _COUNTER, "Requests refused at the gate, by reason.", ("source", "reason")),
+    Metric("boathook_quarantine_dropped_total", _COUNTER, "Rejections counted but not kept, over the rate or the queue.",
+           ("source",)),
+    Metric("boathook_connections_refused_total", _COUNTER, "Connections closed by the protocol, by reason.", ("reason",)),
+    Metric("boathook_connections", _GAUGE, "Open connections of the gateways."),
+    Metric("boathook_ack_seconds", _HISTOGRAM, "From a request's head to its reply, for accepted events.",
+           (), SECONDS),
+    Metric("boathook_signature_skew_seconds", _GAUGE, "Sender's clock minus ours at the latest verified request.",
+           ("source",), (), Merge.MAX),
+    Metric("boathook_commit_seconds", _HISTOGRAM, "Duration of one group commit.", (), SECONDS),
+    Metric("boathook_commit_batch_rows", _HISTOGRAM, "Events in one group commit.", (), ROWS),
+    Metric("boathook_intake_queue", _GAUGE, "Events waiting in memory for the journal."),
+    Metric("boathook_intake_overloaded_total", _COUNTER, "Events refused because the queue was full."),
+    Metric("boathook_memory_hits_total", _COUNTER, "Duplicates answered from memory, without the journal."),
+    Metric("boathook_deliveries_total", _COUNTER, "Attempts ended, by what became of the delivery.",
+           ("recipient", "outcome")),
+    Metric("boathook_handler_seconds", _HISTOGRAM, "Duration of one attempt, settling included.", ("recipient",), SECONDS),
+    Metric("boathook_accept_to_start_seconds", _HISTOGRAM, "From accepting an event to its first attempt.",
+           (), LONG_SECONDS),
+    Metric("boathook_leases_lost_total", _COUNTER, "Attempts whose lease another worker took over.", ("recipient",)),
+    Metric("boathook_running", _GAUGE, "Handlers running now.", ("recipient",)),
+    Metric("boathook_breaker_open", _GAUGE, "1 while the circuit breaker of a dependency is open.", ("dependency",),
+           (), Merge.MAX),
+    Metric("boathook_backlog", _GAUGE, "Deliveries not ended, by state.", ("recipient", "state"), (), Merge.MAX),
+    Metric("boathook_oldest_due_seconds", _GAUGE, "How long the oldest due delivery has been waiting.", (), (), Merge.MAX),
+    Metric("boathook_oldest_xmin_age_seconds", _GAUGE, "Age of the oldest open snapshot in PostgreSQL.",
+           (), (), Merge.MAX),
+    Metric("boathook_retention_dropped_total", _COUNTER, "Rows dropped by retention, by kind.", ("kind",)),
+    Metric("boathook_published_total", _COUNTER, "Events published by handlers."),
+    Metric("boathook_restarts_total", _COUNTER, "Child processes started again after they died.", ("role",)),
+)  # fmt: skip
+
+METRICS: Final = {metric.name: metric for metric in TABLE}
