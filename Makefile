@@ -1,0 +1,76 @@
+# boathook: every chore is one of these verbs. They need Python 3.11 or later, git and make; the rest they bring along.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --no-input --quiet --disable-pip-version-check
+BENCHES := ingest duplicates handle latency
+
+# uv writes the lock files with the Python that is here; it never fetches another one.
+export UV_PYTHON_DOWNLOADS := never
+export UV_PYTHON := $(BIN)/python
+
+.PHONY: help setup dev demo test check format bench soak docs wheel lock clean
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.run.stamp ## create .venv with boathook and what it runs on, all versions locked
+
+dev: $(VENV)/.dev.stamp ## the same, with everything the tests and checks use
+
+demo: setup ## start everything and send it real signed traffic; ARGS="--seconds 20" stops by itself
+	@$(BIN)/boathook demo $(ARGS)
+
+test: check ## run the checks and all tests; ARGS="-k name" picks some
+	@$(BIN)/pytest $(ARGS)
+
+check: dev ## run the linters and the type checker only
+	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format' to lay the files above out." >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log >&2; exit 1; }
+
+format: dev ## lay out the code and repair what the linter can repair
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+bench: dev ## measure; each figure is set against a ceiling measured in the same run
+	@scripts/need-program wrk wrk
+	@for name in $(BENCHES); do $(BIN)/boathook bench $$name $(ARGS) || exit 1; done
+
+soak: dev ## run the tests that take many minutes
+	@$(BIN)/pytest -m soak $(ARGS)
+
+docs: dev ## write the generated pages of docs/ anew
+	@$(BIN)/python scripts/write_docs.py
+
+wheel: dev ## build dist/boathook-*.whl
+	@$(BIN)/python -m hatchling build -t wheel -d dist
+
+lock: dev ## choose the newest allowed versions and write requirements/*.lock
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-annotate --no-header --all-extras --group dev --group build pyproject.toml -o requirements/dev.lock
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-annotate --no-header --extra embedded --group build -c requirements/dev.lock pyproject.toml -o requirements/run.lock
+
+clean: ## remove .venv, caches and built files; data in .boathook stays
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	@find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@scripts/make-venv $(VENV) $(PYTHON)
+
+# boathook itself goes in as a link to src/, with the locked build backend.
+$(VENV)/.run.stamp: requirements/run.lock pyproject.toml | $(BIN)/python
+	@echo "Installing the locked dependencies into $(VENV) ..."
+	@$(PIP) install --require-hashes --no-deps -r requirements/run.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev.stamp: requirements/dev.lock $(VENV)/.run.stamp
+	@echo "Installing what tests and checks need ..."
+	@$(PIP) install --require-hashes --no-deps -r requirements/dev.lock
+	@$(PIP) check > /dev/null || $(PIP) check
+	@touch $@
