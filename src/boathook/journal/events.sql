@@ -34,22 +34,24 @@ owed as (
     insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked)
     select d.event_id, d.ordinal, d.recipient, d.order_key,
         d.order_key is not null and (
-            row_number() over (partition by d.recipient, d.order_key order by d.event_id, d.ordinal) > 1
+            row_number() over (partition by d.recipient, d.order_key order by d.position) > 1
             or exists (
                 select from boathook.delivery o
                 where o.recipient = d.recipient and o.order_key = d.order_key and o.state <> 'dead'))
-    from unnest($16::uuid[], $17::smallint[], $18::text[], $19::text[]) as d (event_id, ordinal, recipient, order_key)
+    from unnest($16::uuid[], $17::smallint[], $18::text[], $19::text[])
+        with ordinality as d (event_id, ordinal, recipient, order_key, position)
     join fresh f on f.event_id = d.event_id
     where $20
-    order by d.event_id, d.ordinal
+    order by d.position
     returning recipient, order_key, is_blocked
 ),
 owed_unordered as (
     insert into boathook.delivery (event_id, ordinal, recipient)
     select d.event_id, d.ordinal, d.recipient
-    from unnest($16::uuid[], $17::smallint[], $18::text[]) as d (event_id, ordinal, recipient)
+    from unnest($16::uuid[], $17::smallint[], $18::text[]) with ordinality as d (event_id, ordinal, recipient, position)
     join fresh f on f.event_id = d.event_id
     where not $20
+    order by d.position
 )
 select
     exists (select from guard) as is_current,
