@@ -211,6 +211,7 @@ create table boathook.audit (
     subject text not null,
     note text
 );
+create index audit_by_subject on boathook.audit (subject, id);
 
 create table boathook.retention (
     id bigint generated always as identity primary key,
