@@ -1,0 +1,125 @@
+"""Brings a database's schema up to date, by the revisions in `migrations/`.
+
+A revision is a pair of files, `NNNN_pre_what.py` for its place in the order and `NNNN_pre_what.sql` for what it does.
+What is named *pre* is safe while the older boathook still runs, what is named *post* only once it is gone; so
+a rolling upgrade runs `migrate(url, only_pre=True)`, replaces the processes, and runs `migrate(url)`.
+`schema.sql` stays the whole schema as it is after all of them; a test compares the two.
+"""
+
+import functools
+from pathlib import Path
+
+import asyncpg
+from alembic.script import Script, ScriptDirectory
+from alembic.util import CommandError
+
+from boathook.domain.errors import JournalError
+from boathook.journal.database import Database, translated
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+_CONNECT_TIMEOUT_S = 10.0
+_TURN_TIMEOUT = "300s"
+"""How long to wait while another process migrates the same database."""
+_LOCK_TIMEOUT = "5s"
+"""How long a revision may wait for a table, and so hold up those who queue for it behind the revision."""
+_TRIES = 6
+
+_FIND_VERSION_TABLE = "select to_regclass('boathook.alembic_version') is not null"
+_READ_VERSION = "select version_num from boathook.alembic_version"
+_CREATE_VERSION_TABLE = """
+    create table if not exists boathook.alembic_version (
+        version_num varchar(32) constraint alembic_version_pkc primary key
+    )
+"""
+_FORGET_VERSION = "delete from boathook.alembic_version"
+_WRITE_VERSION = "insert into boathook.alembic_version (version_num) values ($1)"
+_TAKE_TURN = "select pg_advisory_lock(hashtextextended('boathook.migrate', 0))"
+
+
+async def migrate(url: str, *, only_pre: bool = False) -> list[str]:
+    """Apply what the database lacks, each revision in a transaction of its own; return the names of those applied.
+
+    Processes that start together may all call it. A database that a newer boathook has migrated is left alone.
+
+    Raises:
+        JournalUnavailable: the server cannot be reached.
+        JournalError: a revision was refused; the message names it.
+    """
+    with translated():
+        connection = await asyncpg.connect(
+            url,
+            timeout=_CONNECT_TIMEOUT_S,
+            server_settings={"application_name": "boathook:migrate", "lock_timeout": _TURN_TIMEOUT},
+        )
+    try:
+        with translated():
+            await connection.execute(_TAKE_TURN)
+            await connection.execute(f"set lock_timeout = '{_LOCK_TIMEOUT}'; set client_min_messages = warning")
+            version = await _version(connection)
+        applied = []
+        for name in _after(version):
+            if only_pre and "_post_" in name:
+                break
+            await _apply(connection, name)
+            applied.append(name)
+        return applied
+    finally:
+        await connection.close(timeout=_CONNECT_TIMEOUT_S)
+
+
+async def pending(where: Database | str) -> list[str]:
+    """Return the names of the revisions that a database, or the one at a URL, still lacks.
+
+    Raises:
+        JournalUnavailable: the server cannot be reached.
+    """
+    if isinstance(where, Database):
+        return _after(await _version(where))
+    with translated():
+        connection = await asyncpg.connect(where, timeout=_CONNECT_TIMEOUT_S)
+    try:
+        with translated():
+            return _after(await _version(connection))
+    finally:
+        await connection.close(timeout=_CONNECT_TIMEOUT_S)
+
+
+async def _version(where: Database | asyncpg.Connection) -> str | None:
+    if not await where.fetchval(_FIND_VERSION_TABLE):
+        return None
+    version: str | None = await where.fetchval(_READ_VERSION)
+    return version
+
+
+async def _apply(connection: asyncpg.Connection, name: str) -> None:
+    sql = (MIGRATIONS / f"{name}.sql").read_text(encoding="utf-8")
+    for left in reversed(range(_TRIES)):
+        try:
+            async with connection.transaction():
+                # Without arguments the driver sends the text whole, so that it may hold many statements.
+                await connection.execute(sql)
+                await connection.execute(_CREATE_VERSION_TABLE)
+                await connection.execute(_FORGET_VERSION)
+                await connection.execute(_WRITE_VERSION, name)
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
+            if not left:
+                raise JournalError(f"migration {name} cannot lock its tables: {error}") from error
+        except asyncpg.PostgresError as error:
+            raise JournalError(f"migration {name} was refused: {error}") from error
+        else:
+            return
+
+
+def _after(version: str | None) -> list[str]:
+    """Return the revisions after *version* in order; none where a newer boathook made it."""
+    try:
+        revisions: list[Script] = list(_scripts().iterate_revisions("head", version or "base"))
+    except CommandError:
+        return []
+    return [script.revision for script in reversed(revisions)]
+
+
+@functools.cache
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory(str(MIGRATIONS), version_locations=[str(MIGRATIONS)])

@@ -1,0 +1,159 @@
+"""What the tests stand on: a real PostgreSQL, one migrated template, and a database of its own for each test."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from boathook.journal import schema
+from boathook.journal.database import Database
+from boathook.journal.embedded import EmbeddedServer
+
+# A developer's own settings must not decide whether a test passes.
+for _name in [name for name in os.environ if name.startswith("PG") or name.startswith("BOATHOOK_")]:
+    if not _name.startswith("BOATHOOK_TEST_"):
+        del os.environ[_name]
+
+FreshServer = Callable[[], Awaitable[EmbeddedServer]]
+
+
+def open_folder(prefix: str = "boathook-test-") -> Path:
+    """Make a folder that an unprivileged server can enter, unlike pytest's own when root runs the tests."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    folder.chmod(0o755)
+    return folder
+
+
+_RUN_ID = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name this run of the tests, alike in all of xdist's processes."""
+    worker = getattr(config, "workerinput", None)
+    config.stash[_RUN_ID] = worker["run_id"] if worker else uuid.uuid4().hex[:12]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the name to one of xdist's processes."""
+    node.workerinput["run_id"] = node.config.stash[_RUN_ID]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove what the run has made, once all of xdist's processes are done with it."""
+    if hasattr(config, "workerinput"):
+        return
+    run_id = config.stash[_RUN_ID]
+    shutil.rmtree(_shared_folder(run_id), ignore_errors=True)
+    if url := os.environ.get("BOATHOOK_TEST_DATABASE_URL"):
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(f"drop database if exists {_template_name(run_id)}")
+
+
+def _template_name(run_id: str) -> str:
+    return f"template_{run_id}"
+
+
+def _shared_folder(run_id: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"boathook-tests-{run_id}"
+
+
+@pytest.fixture(scope="session")
+def run_id(pytestconfig: pytest.Config) -> str:
+    """The name of this run of the tests."""
+    return pytestconfig.stash[_RUN_ID]
+
+
+@pytest.fixture(scope="session")
+def pg_server(run_id: str) -> Iterator[EmbeddedServer | None]:
+    """The server of this run, shared by all of xdist's processes; None where BOATHOOK_TEST_DATABASE_URL names one."""
+    if os.environ.get("BOATHOOK_TEST_DATABASE_URL"):
+        yield None
+        return
+    data_dir = _shared_folder(run_id)
+    data_dir.mkdir(exist_ok=True)
+    data_dir.chmod(0o755)
+    server = asyncio.run(EmbeddedServer.start(data_dir))
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="session")
+def admin_url(pg_server: EmbeddedServer | None) -> str:
+    """A URL whose role may create databases."""
+    return pg_server.url if pg_server is not None else os.environ["BOATHOOK_TEST_DATABASE_URL"]
+
+
+def with_database(url: str, name: str) -> str:
+    """Return *url* with another database in it."""
+    parts = urlsplit(url)
+    # urlunsplit would drop the empty host of a socket's URL.
+    return urlunsplit(("postgresql", parts.netloc or "localhost", f"/{name}", parts.query, ""))
+
+
+@pytest.fixture(scope="session")
+def pg_template(admin_url: str, run_id: str) -> str:
+    """The name of a migrated database that each test gets a copy of."""
+    name = _template_name(run_id)
+    with psycopg.connect(admin_url, autocommit=True) as admin:
+        admin.execute("select pg_advisory_lock(hashtextextended(%s, 0))", [name])
+        if admin.execute("select 1 from pg_database where datname = %s", [name]).fetchone() is None:
+            admin.execute(f"create database {name}")
+        asyncio.run(schema.migrate(with_database(admin_url, name)))
+    return name
+
+
+@pytest.fixture
+def pg_url(admin_url: str, pg_template: str) -> Iterator[str]:
+    """The URL of a database with boathook's schema and nothing in it, for this test alone."""
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(admin_url, autocommit=True) as admin:
+        admin.execute(f"create database {name} template {pg_template}")
+    yield with_database(admin_url, name)
+    with psycopg.connect(admin_url, autocommit=True) as admin:
+        admin.execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def empty_url(admin_url: str) -> Iterator[str]:
+    """The URL of a database without boathook's schema, for this test alone."""
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(admin_url, autocommit=True) as admin:
+        admin.execute(f"create database {name}")
+    yield with_database(admin_url, name)
+    with psycopg.connect(admin_url, autocommit=True) as admin:
+        admin.execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture
+async def db(pg_url: str) -> AsyncIterator[Database]:
+    """boathook's own connections to this test's database."""
+    database = await Database.open(pg_url, purpose="test", size=10)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def fresh_server() -> AsyncIterator[FreshServer]:
+    """Start a server that the test may kill; each call gives one of its own."""
+    servers: list[tuple[EmbeddedServer, Path]] = []
+
+    async def start() -> EmbeddedServer:
+        folder = open_folder()
+        server = await EmbeddedServer.start(folder)
+        servers.append((server, folder))
+        return server
+
+    yield start
+    for server, folder in servers:
+        await server.stop()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,33 @@
+"""Waiting in tests: for a condition with a deadline, never for a length of time."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+async def eventually(
+    predicate: Callable[[], Result | Awaitable[Result]], *, timeout: float = 10.0, every: float = 0.02
+) -> Result:
+    """Return the predicate's first true value; fail where it has none within *timeout* seconds.
+
+    The predicate may be a coroutine function. An `AssertionError` it raises counts as false, and is
+    shown at the end.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        complaint = ""
+        try:
+            value = predicate()
+            if inspect.isawaitable(value):
+                value = await value
+            if value:
+                return value
+        except AssertionError as error:
+            complaint = f": {error}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not true within {timeout} s{complaint}")
+        await asyncio.sleep(every)
