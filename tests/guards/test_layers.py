@@ -1,0 +1,74 @@
+"""The rooms import downhill only; the contracts stand in pyproject.toml, and planted violations show that they bite."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+
+VIOLATIONS = {
+    "upward import": ("layers", "domain/model.py", "import boathook.journal.database"),
+    "import between siblings": ("layers", "inbound/intake.py", "import boathook.dispatch.worker"),
+    "upward import inside a function": ("layers", "config.py", "def sneak():\n    import boathook.journal.database"),
+    "a room that is not in the plan": ("layers", "utils.py", "import os"),
+    "the driver outside the journal": ("driver", "inbound/intake.py", "import asyncpg"),
+    "an HTTP client outside outbound": ("http-client", "handlers/api.py", "import httpx"),
+    "the ASGI toolkit outside the doors": ("asgi-toolkit", "journal/database.py", "import starlette"),
+    "inbound reaching handlers": ("inbound-apart", "inbound/intake.py", "import boathook.handlers.api"),
+    "a third party in the domain": ("plain-domain", "domain/ids.py", "import msgspec"),
+    "a clock in the domain": ("plain-domain", "domain/policy.py", "import time"),
+    "an internal import through the root": ("no-root-imports", "dispatch/worker.py", "from boathook import Ignore"),
+    "two modules in a circle": ("no-knots", "domain/ids.py", "import boathook.domain.model\nimport boathook.domain.policy"),
+}
+
+
+def lint(tree: Path) -> subprocess.CompletedProcess[str]:
+    code = "import sys; sys.path.insert(0, 'src'); from importlinter.cli import lint_imports_command; lint_imports_command()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "--no-logo", "--no-cache"], cwd=tree, text=True, capture_output=True, check=False
+    )
+
+
+def broken(result: subprocess.CompletedProcess[str]) -> set[str]:
+    """Return the ids of the contracts that *result* reports as broken."""
+    flat = re.sub(r"\s+", " ", result.stdout)
+    return {contract["id"] for contract in CONTRACTS if f"{contract['name']} BROKEN" in flat}
+
+
+def copy_of_the_code(folder: Path) -> Path:
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def test_the_code_keeps_every_contract():
+    result = lint(ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("violation", VIOLATIONS)
+def test_a_planted_violation_is_caught(violation, tmp_path):
+    contract, file, code = VIOLATIONS[violation]
+    tree = copy_of_the_code(tmp_path)
+    planted = tree / "src/boathook" / file
+    planted.write_text((planted.read_text() if planted.exists() else "") + f"\n{code}\n")
+    result = lint(tree)
+    assert contract in broken(result), result.stdout + result.stderr
+
+
+def test_each_contract_has_a_violation_that_proves_it():
+    assert {contract for contract, _, _ in VIOLATIONS.values()} == {contract["id"] for contract in CONTRACTS}
+
+
+def test_the_architecture_page_draws_the_same_layers():
+    page = (ROOT / "docs/architecture.md").read_text()
+    drawn = re.search(r"```text layers\n(.*?)```", page, re.DOTALL)
+    assert drawn is not None
+    checked = [re.sub(r"[()]", "", layer) for layer in CONTRACTS[0]["layers"]]
+    assert [re.split(r"\s{2,}", line.strip())[0] for line in drawn[1].strip().splitlines()] == checked

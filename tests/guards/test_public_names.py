@@ -1,0 +1,39 @@
+"""The public API is small, sorted, documented, and exactly what the root package shows."""
+
+import inspect
+from types import ModuleType
+
+import boathook
+
+MOST = 12
+
+
+def shown() -> list[str]:
+    return sorted(
+        name for name, value in vars(boathook).items() if not name.startswith("_") and not isinstance(value, ModuleType)
+    )
+
+
+def test_all_is_sorted_and_small():
+    assert boathook.__all__ == sorted(boathook.__all__)
+    assert len(boathook.__all__) <= MOST
+
+
+def test_all_is_what_the_root_shows():
+    assert shown() == list(boathook.__all__)
+
+
+def test_every_public_name_says_what_it_does():
+    silent = [name for name in boathook.__all__ if not inspect.getdoc(getattr(boathook, name))]
+    assert silent == []
+
+
+def test_every_public_method_says_what_it_does():
+    classes = [value for name in boathook.__all__ if inspect.isclass(value := getattr(boathook, name))]
+    silent = [
+        f"{cls.__name__}.{name}"
+        for cls in classes
+        for name, member in vars(cls).items()
+        if inspect.isfunction(member) and not name.startswith("_") and not inspect.getdoc(member)
+    ]
+    assert silent == []

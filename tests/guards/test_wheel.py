@@ -1,0 +1,57 @@
+"""The wheel holds everything that boathook reads at run time, and installs the command."""
+
+import subprocess
+import sys
+from email.parser import Parser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src/boathook"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT, check=True, capture_output=True,
+    )  # fmt: skip
+    [path] = folder.glob("boathook-*.whl")
+    with ZipFile(path) as archive:
+        yield archive
+
+
+def metadata_of(wheel: ZipFile):
+    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    return Parser().parsestr(wheel.read(name).decode())
+
+
+def test_it_holds_every_file_of_the_package(wheel):
+    files = {
+        f"boathook/{path.relative_to(PACKAGE)}"
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert files - set(wheel.namelist()) == set()
+
+
+def test_the_statements_the_schema_and_the_settings_are_in(wheel):
+    names = set(wheel.namelist())
+    assert {"boathook/defaults.toml", "boathook/journal/schema.sql", "boathook/journal/events.sql"} <= names
+    assert any(name.startswith("boathook/journal/migrations/") and name.endswith(".sql") for name in names)
+
+
+def test_it_holds_nothing_else(wheel):
+    strangers = [name for name in wheel.namelist() if not name.startswith(("boathook/", "boathook-"))]
+    assert strangers == []
+
+
+def test_it_installs_the_command_and_tells_its_extras(wheel):
+    [points] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
+    assert "boathook = boathook.cli:main" in wheel.read(points).decode()
+    metadata = metadata_of(wheel)
+    assert {"embedded", "sqlalchemy", "psycopg", "django", "bench", "all"} == set(metadata.get_all("Provides-Extra"))
+    assert metadata["License-Expression"] == "Apache-2.0"
