@@ -31,3 +31,13 @@ async def eventually(
         if time.monotonic() > deadline:
             raise AssertionError(f"not true within {timeout} s{complaint}")
         await asyncio.sleep(every)
+
+
+def until(predicate: Callable[[], Result], *, timeout: float = 20.0, every: float = 0.05) -> Result:
+    """Do the same in a test that is no coroutine."""
+    deadline = time.monotonic() + timeout
+    while not (value := predicate()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not true within {timeout} s")
+        time.sleep(every)
+    return value

@@ -17,6 +17,7 @@ from uuid import UUID
 from boathook.domain.errors import JournalError, JournalUnavailable, Overloaded, RegistryChanged
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.telemetry import emit
+from boathook.telemetry.crashpoints import crash_point
 
 _ANNOUNCE_GAP_S = 0.005
 
@@ -117,7 +118,9 @@ class Intake:
 
     async def _commit(self, entries: list[tuple[NewEvent, asyncio.Future[Receipt]]]) -> None:
         try:
+            crash_point("accept.before_commit")
             receipts = await self._store.append([event for event, _ in entries])
+            crash_point("accept.after_commit")
         except (JournalUnavailable, RegistryChanged) as error:
             _fail(entries, error)
         except JournalError as error:

@@ -69,8 +69,12 @@ class Database:
         min_size: int = 0,
         connect_timeout_s: float = 5.0,
         statement_timeout_s: float = 30.0,
+        idle_in_transaction_s: float = 60.0,
     ) -> "Database":
         """Connect to *url* with up to *size* connections, shown to PostgreSQL as ``boathook:<purpose>``.
+
+        A session that leaves a transaction idle for *idle_in_transaction_s* is ended by the server, so that a
+        frozen process cannot hold its locks for ever.
 
         Raises:
             JournalUnavailable: the server cannot be reached with this URL.
@@ -78,7 +82,7 @@ class Database:
         settings = {
             "application_name": f"boathook:{purpose}",
             "statement_timeout": str(int(statement_timeout_s * 1000)),
-            "idle_in_transaction_session_timeout": "0",
+            "idle_in_transaction_session_timeout": str(int(idle_in_transaction_s * 1000)),
             "timezone": "UTC",
             "jit": "off",
         }

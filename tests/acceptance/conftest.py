@@ -1,0 +1,247 @@
+"""A real boathook as a subprocess, with a shop's handlers, to be spoken to as strangers and operators do."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+SECRET = "whsec_acceptance"
+
+SHOP = """
+import asyncio, os, time
+from boathook import Boathook, Dead, Event, Ignore, Retry, RetryPolicy, Transaction
+
+hook = Boathook()
+QUICK = RetryPolicy(first_s=0.05, longest_s=0.2, max_attempts=4)
+
+@hook.on("stripe", "payment.*", retry=QUICK)
+async def pay(event: Event, tx: Transaction) -> None:
+    await tx.execute(
+        "insert into shop.effect (event_key, handler, attempt) values ($1, 'pay', $2)", event.dedup_key, event.attempt)
+
+@hook.on("stripe", "slow.*", retry=QUICK, timeout=60)
+async def slow(event: Event, tx: Transaction) -> None:
+    await tx.execute("insert into shop.effect (event_key, handler, attempt) values ($1, 'slow', $2)", event.dedup_key, event.attempt)
+    await tx.execute("insert into shop.started (event_key) values ($1)", event.dedup_key)
+    await asyncio.sleep(event.json["seconds"])
+
+@hook.on("stripe", "order.*", retry=QUICK, order_by="customer")
+async def ordered(event: Event, tx: Transaction) -> None:
+    await tx.execute("insert into shop.sequence (customer, n) values ($1, $2)", event.json["customer"], event.json["n"])
+
+@hook.on("stripe", "flaky.*", retry=QUICK)
+async def flaky(event: Event, tx: Transaction) -> None:
+    await tx.execute("insert into shop.effect (event_key, handler, attempt) values ($1, 'flaky', $2)", event.dedup_key, event.attempt)
+    if event.attempt < 3:
+        raise ConnectionError("the bank is away")
+
+@hook.on("stripe", "broken.*", retry=QUICK)
+async def broken(event: Event, tx: Transaction) -> None:
+    await tx.execute("insert into shop.effect (event_key, handler, attempt) values ($1, 'broken', $2)", event.dedup_key, event.attempt)
+    if not os.path.exists(os.environ.get("SHOP_FIXED", "/nonexistent")):
+        raise RuntimeError("this never works")
+
+@hook.on("stripe", "ignored.*")
+def ignored(event: Event, tx) -> Ignore:
+    return Ignore("nothing to do")
+
+@hook.on("stripe", "poison.crash", retry=RetryPolicy(first_s=0.05, max_attempts=3))
+async def poison(event: Event, tx: Transaction) -> None:
+    os._exit(13)
+
+@hook.on("stripe", "poison.loop", retry=RetryPolicy(first_s=0.05, max_attempts=2), timeout=1)
+async def endless(event: Event, tx: Transaction) -> None:
+    while True:
+        pass
+"""
+
+TABLES = """
+create schema if not exists shop;
+create table if not exists shop.effect (id bigserial primary key, event_key text, handler text, attempt int);
+create table if not exists shop.started (id bigserial primary key, event_key text);
+create table if not exists shop.sequence (id bigserial primary key, customer text, n int);
+"""
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Running:
+    """One `boathook serve` with its configuration, to be started, killed and started again."""
+
+    def __init__(self, folder: Path, database_url: str, *, roles: str, extra: str = "") -> None:
+        self.folder = folder
+        self.database_url = database_url
+        self.roles = roles
+        self.port = free_port()
+        self.base = f"http://127.0.0.1:{self.port}"
+        self.environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONUNBUFFERED": "1"}
+        self.process: subprocess.Popen[bytes] | None = None
+        (folder / "shop.py").write_text(textwrap.dedent(SHOP))
+        (folder / "boathook.toml").write_text(self._configuration(extra))
+
+    def _configuration(self, extra: str) -> str:
+        url = f'url = "{self.database_url}"' if self.database_url else ""
+        return textwrap.dedent(f"""
+            [database]
+            {url}
+            [server]
+            bind = "127.0.0.1:{self.port}"
+            data_dir = "data"
+            app = "shop:hook"
+            roles = {json.dumps(self.roles.split(","))}
+            [worker]
+            lease_s = 2.0
+            poll_s = 0.1
+            [sources.stripe]
+            provider = "stripe"
+            secrets = ["{SECRET}"]
+            paths = ["/webhooks/stripe"]
+        """) + textwrap.dedent(extra)
+
+    def start(self, *, wait: bool = True, **environment: str) -> "Running":
+        log = (self.folder / "serve.log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "boathook", "serve"],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self, timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            assert self.process is None or self.process.poll() is None, f"serve ended by itself:\n{self.log()[-3000:]}"
+            try:
+                if httpx.get(f"{self.base}/readyz", timeout=1).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.05)
+        raise AssertionError(f"not ready after {timeout_s} s:\n{self.log()[-3000:]}")
+
+    def log(self) -> str:
+        return (self.folder / "serve.log").read_text(errors="replace")
+
+    def children(self, role: str) -> list[psutil.Process]:
+        assert self.process is not None
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                line = child.cmdline()
+            except psutil.Error:
+                continue
+            if "_child" in line and any(part == role for part in line):
+                found.append(child)
+        return found
+
+    def kill(self, role: str) -> None:
+        """SIGKILL every child of one role."""
+        for child in self.children(role):
+            child.kill()
+
+    def kill_all(self) -> None:
+        """SIGKILL the supervisor and everything below it except PostgreSQL."""
+        assert self.process is not None
+        victims = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+        for victim in victims:
+            try:
+                if "postgres" not in victim.name():
+                    victim.kill()
+            except psutil.Error:
+                continue
+        self.process.wait(10)
+
+    def stop(self) -> int:
+        """SIGTERM, and return the exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(40)
+        except subprocess.TimeoutExpired:
+            self.kill_all()
+            raise AssertionError(f"serve did not stop:\n{self.log()[-3000:]}") from None
+
+    def cli(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "boathook", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def listing(self, *arguments: str) -> list[dict[str, Any]]:
+        """Run a listing command with --json and return its objects."""
+        return [json.loads(line) for line in self.cli(*arguments, "--json").stdout.splitlines()]
+
+
+def signed(payload: Mapping[str, Any], *, secret: str = SECRET, at: float | None = None) -> tuple[bytes, dict[str, str]]:
+    """Return a body and headers signed by Stripe's own library."""
+    import stripe
+
+    body = json.dumps(payload)
+    stamp = int(time.time() if at is None else at)
+    signature = stripe.WebhookSignature._compute_signature(f"{stamp}.{body}", secret)
+    return body.encode(), {"stripe-signature": f"t={stamp},v1={signature}", "content-type": "application/json"}
+
+
+def payload(key: str, kind: str = "payment.paid", **more: Any) -> dict[str, Any]:
+    """Return the body of a made-up Stripe event."""
+    return {"id": key, "type": kind, "object": "event", **more}
+
+
+@pytest.fixture
+def boathook(tmp_path: Path, pg_url: str) -> Iterator[Callable[..., Running]]:
+    """Make and start boathooks on a database of this test's own; all are stopped at its end."""
+    import psycopg
+
+    made: list[Running] = []
+
+    def make(
+        *,
+        roles: str = "gateway,worker,keeper",
+        extra: str = "",
+        start: bool = True,
+        database_url: str = pg_url,
+        **environment: str,
+    ) -> Running:
+        folder = tmp_path / f"boathook{len(made)}"
+        folder.mkdir()
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute(TABLES)
+        running = Running(folder, database_url, roles=roles, extra=extra)
+        made.append(running)
+        return running.start(**environment) if start else running
+
+    yield make
+    for running in made:
+        if running.process is not None and running.process.poll() is None:
+            running.kill_all()

@@ -1,0 +1,165 @@
+"""The main job: one signed webhook in, exactly one effect out, through the real command line and real sockets."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import psycopg
+from tests.acceptance.conftest import Running, payload, signed
+from tests.support import until
+
+
+def rows(url: str, sql: str) -> list[tuple]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def post(running: Running, body: bytes, headers: dict[str, str], path: str = "/in/stripe") -> httpx.Response:
+    return httpx.post(running.base + path, content=body, headers=headers, timeout=20)
+
+
+def settled(running: Running) -> bool:
+    return rows(running.database_url, "select count(*) from boathook.delivery where state <> 'dead'") == [(0,)]
+
+
+def test_a_signed_webhook_has_one_effect_however_often_it_arrives(boathook: Callable[..., Running], pg_url: str):
+    running = boathook()
+    body, headers = signed(payload("evt_1"))
+    answers = [post(running, body, headers) for _ in range(3)]
+    again, later = signed(payload("evt_1"))
+    answers.append(post(running, again, later, "/webhooks/stripe"))
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert [answer.json()["duplicate"] for answer in answers] == [False, True, True, True]
+    assert len({answer.json()["event_id"] for answer in answers}) == 1
+    until(lambda: rows(pg_url, "select event_key, handler, attempt from shop.effect") == [("evt_1", "pay", 1)])
+    until(lambda: settled(running))
+    assert running.cli("verify").returncode == 0
+    assert running.stop() == 0
+
+
+def test_many_senders_at_once(boathook: Callable[..., Running], pg_url: str):
+    running = boathook()
+    keys = [f"evt_{n}" for n in range(400)]
+
+    def send(key: str) -> int:
+        return post(running, *signed(payload(key))).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(send, keys * 2)) == {200}
+    until(lambda: rows(pg_url, "select count(*), count(distinct event_key) from shop.effect") == [(400, 400)])
+    events = running.listing("events", "list", "--source", "stripe", "--limit", "1000")
+    assert {event["dedup_key"] for event in events} == set(keys)
+    assert running.cli("verify").returncode == 0
+
+
+def test_a_forged_request_leaves_no_trace_that_could_shadow_the_real_one(boathook: Callable[..., Running], pg_url: str):
+    running = boathook()
+    body, headers = signed(payload("evt_real"), secret="whsec_wrong")
+    assert post(running, body, headers).status_code == 401
+    assert rows(pg_url, "select count(*) from boathook.event") == [(0,)]
+    assert rows(pg_url, "select count(*) from boathook.dedup") == [(0,)]
+    answer = post(running, *signed(payload("evt_real")))
+    assert answer.status_code == 200
+    assert answer.json()["duplicate"] is False
+    until(lambda: rows(pg_url, "select event_key from shop.effect") == [("evt_real",)])
+
+
+def test_another_body_under_a_known_key_is_a_conflict(boathook: Callable[..., Running], pg_url: str):
+    running = boathook()
+    first = post(running, *signed(payload("evt_1", amount=1))).json()
+    second = post(running, *signed(payload("evt_1", amount=2))).json()
+    assert second["event_id"] == first["event_id"]
+    assert second["conflict"] is True
+    assert rows(pg_url, "select differs, seen from boathook.conflict") == [("body", 1)]
+    assert running.cli("verify").returncode == 0
+
+
+def test_bytes_come_back_as_they_came(boathook: Callable[..., Running], pg_url: str):
+    running = boathook()
+    body, headers = signed(payload("evt_bytes"))
+    import stripe
+
+    odd = b'{"id": "evt_odd", "type": "payment.odd", "x": "\\u0000 \\ud800", "x": 1e400, "y": [NaN]}  \n'
+    stamp = headers["stripe-signature"].split(",")[0].removeprefix("t=")
+    signature = stripe.WebhookSignature._compute_signature(f"{stamp}.{odd.decode()}", "whsec_acceptance")
+    answer = post(running, odd, {**headers, "stripe-signature": f"t={stamp},v1={signature}"})
+    assert answer.status_code == 200, answer.text
+    assert rows(pg_url, "select body from boathook.event") == [(odd,)]
+    assert body != odd
+
+
+def test_failures_are_retried_buried_and_replayed(boathook: Callable[..., Running], pg_url: str, tmp_path):
+    fixed = tmp_path / "fixed"
+    running = boathook(SHOP_FIXED=str(fixed))
+    for kind in ("flaky.now", "broken.now", "ignored.now"):
+        assert post(running, *signed(payload(f"evt_{kind}", kind))).status_code == 200
+    until(lambda: rows(pg_url, "select count(*) from boathook.delivery where state = 'dead'") == [(1,)])
+    until(lambda: settled(running))
+    assert rows(pg_url, "select handler, attempt from shop.effect") == [("flaky", 3)]
+    dead = running.listing("dead", "list")
+    assert [(letter["recipient"], letter["attempts"]) for letter in dead] == [("handler:broken", 4)]
+    shown = running.cli("dead", "show", dead[0]["id"]).stdout
+    assert "this never works" in shown
+    assert "evt_broken.now" in shown
+    fixed.touch()
+    running.cli("dead", "replay", dead[0]["id"])
+    until(lambda: rows(pg_url, "select handler, attempt from shop.effect order by id") == [("flaky", 3), ("broken", 5)])
+    until(lambda: settled(running))
+    states = {d["recipient"]: d["state"] for d in running.listing("deliveries", "list")}
+    assert states == {"handler:flaky": "succeeded", "handler:broken": "succeeded", "handler:ignored": "ignored"}
+    assert running.cli("verify").returncode == 0
+
+
+def test_one_order_key_is_handled_in_accept_order(boathook: Callable[..., Running], pg_url: str):
+    running = boathook()
+    for n in range(30):
+        for customer in ("ann", "bob"):
+            body, headers = signed(payload(f"evt_{customer}_{n}", "order.changed", customer=customer, n=n))
+            assert post(running, body, headers).status_code == 200
+    until(lambda: rows(pg_url, "select count(*) from shop.sequence") == [(60,)])
+    for customer in ("ann", "bob"):
+        order = rows(pg_url, f"select n from shop.sequence where customer = '{customer}' order by id")
+        assert order == [(n,) for n in range(30)]
+
+
+def test_poison_payloads_are_buried_and_their_neighbours_live(boathook: Callable[..., Running], pg_url: str):
+    running = boathook()
+    assert post(running, *signed(payload("evt_crash", "poison.crash"))).status_code == 200
+    assert post(running, *signed(payload("evt_loop", "poison.loop"))).status_code == 200
+    for n in range(20):
+        assert post(running, *signed(payload(f"evt_ok_{n}"))).status_code == 200
+    until(lambda: rows(pg_url, "select count(distinct event_key) from shop.effect") == [(20,)], timeout=60)
+    until(lambda: rows(pg_url, "select count(*) from boathook.delivery where state = 'dead'") == [(2,)], timeout=90)
+    assert rows(pg_url, "select count(*) from shop.effect") == [(20,)]
+    assert running.cli("verify").returncode == 0
+
+
+def test_metrics_and_health_tell_the_truth(boathook: Callable[..., Running]):
+    running = boathook()
+    for n in range(5):
+        post(running, *signed(payload(f"evt_{n}")))
+    post(running, *signed(payload("evt_0")))
+    post(running, *signed(payload("evt_bad"), secret="whsec_wrong"))
+    assert httpx.get(running.base + "/healthz").status_code == 200
+    assert httpx.get(running.base + "/selftest", timeout=20).status_code == 200
+
+    def counted() -> bool:
+        text = httpx.get(running.base + "/metrics").text
+        return "boathook_events_accepted_total" in text and 'boathook_deliveries_total{' in text
+
+    until(counted)
+    assert isinstance(httpx.get(running.base + "/metrics.json").json(), dict)
+
+
+def test_logs_never_carry_bodies_or_secrets(boathook: Callable[..., Running]):
+    running = boathook(extra='[log]\nlevel = "debug"\nformat = "json"\n')
+    post(running, *signed(payload("evt_1", note="CANARY-IN-BODY")))
+    post(running, *signed(payload("evt_2", note="CANARY-IN-BODY"), secret="whsec_wrong"))
+    until(lambda: "evt_1" in running.log())
+    running.stop()
+    assert "CANARY-IN-BODY" not in running.log()
+    assert "whsec_acceptance" not in running.log()
+    for line in running.log().splitlines():
+        if line.startswith("{"):
+            json.loads(line)

@@ -1,0 +1,143 @@
+"""A sender that keeps its own record, and the judgement of the store by that record."""
+
+import asyncio
+import os
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import httpx
+import psycopg
+import pytest
+from tests.acceptance.conftest import Running, boathook, payload, signed  # noqa: F401 - boathook is a fixture
+
+from boathook.journal import schema
+from boathook.journal.embedded import EmbeddedServer
+from tests.conftest import open_folder
+from tests.support import until
+
+
+class Sender:
+    """Sends signed events from several threads, and remembers what each was answered."""
+
+    def __init__(self, base: str, *, kind: str = "payment.paid", threads: int = 4, retries: int = 0) -> None:
+        self.base = base
+        self.kind = kind
+        self.retries = retries
+        self.answered: dict[str, set[int]] = {}
+        """Every status each key was answered with; 0 for no answer."""
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(threads)]
+
+    def __enter__(self) -> "Sender":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def _run(self, thread: int) -> None:
+        number = 0
+        while not self._stop.is_set():
+            key = f"evt_{thread}_{number}"
+            number += 1
+            self._send(key)
+
+    def _send(self, key: str) -> None:
+        statuses = self.answered.setdefault(key, set())
+        body, headers = signed(payload(key, self.kind))
+        for _ in range(self.retries + 1):
+            try:
+                # A connection of its own for each request, as most senders have.
+                status = httpx.post(f"{self.base}/in/stripe", content=body, headers=headers, timeout=10).status_code
+            except httpx.TransportError:
+                status = 0
+            statuses.add(status)
+            if status == 200 or self._stop.is_set():
+                return
+            time.sleep(0.05)
+
+    @property
+    def accepted(self) -> set[str]:
+        """Keys that were answered 2xx."""
+        return {key for key, statuses in list(self.answered.items()) if 200 in statuses}
+
+    def wait_for(self, accepted: int, timeout: float = 60) -> None:
+        """Wait until so many keys more than now were answered 2xx."""
+        goal = len(self.accepted) + accepted
+        until(lambda: len(self.accepted) >= goal, timeout=timeout)
+
+
+def stored_keys(url: str) -> list[str]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return [key for (key,) in connection.execute("select dedup_key from boathook.event")]
+
+
+def effect_counts(url: str) -> Counter[str]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return Counter(key for (key,) in connection.execute("select event_key from shop.effect"))
+
+
+def open_deliveries(url: str) -> int:
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute("select count(*) from boathook.delivery where state <> 'dead'").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def judge(url: str, sent: Iterable[str], accepted: set[str]) -> None:
+    """Assert what must hold after any fault: nothing answered 2xx is lost, nothing stored was not sent, one effect each."""
+    stored = stored_keys(url)
+    effects = effect_counts(url)
+    assert accepted - set(stored) == set(), "answered 2xx but not stored"
+    assert set(stored) - set(sent) == set(), "stored but never sent"
+    assert len(stored) == len(set(stored)), "stored twice"
+    assert {key: count for key, count in effects.items() if count != 1} == {}, "effects that did not happen exactly once"
+    assert set(effects) == set(stored), "stored events without their effect"
+
+
+class OwnServer:
+    """A PostgreSQL that a test may kill."""
+
+    def __init__(self) -> None:
+        self.folder = open_folder()
+        self.server = asyncio.run(EmbeddedServer.start(self.folder))
+        self.url = self.server.url
+
+    def kill(self) -> None:
+        """SIGKILL the postmaster."""
+        pid = self.server.pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start it again on the same data, which is a recovery."""
+        asyncio.run(self.server.ensure_running())
+
+    def close(self) -> None:
+        asyncio.run(self.server.stop())
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def own_server() -> Iterator[OwnServer]:
+    server = OwnServer()
+    asyncio.run(schema.migrate(server.url))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def settle_and_judge():
+    def run(running: Running, sender: Sender) -> None:
+        until(lambda: open_deliveries(running.database_url) == 0, timeout=60)
+        judge(running.database_url, sender.answered, sender.accepted)
+        assert running.cli("verify").returncode == 0
+
+    return run

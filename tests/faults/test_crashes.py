@@ -1,0 +1,157 @@
+"""Processes die at every named moment, and the store still agrees with the sender's own record."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from tests.acceptance.conftest import Running, payload, signed
+from tests.faults.conftest import OwnServer, Sender, effect_counts, judge, open_deliveries, stored_keys
+
+from tests.support import until
+
+GATEWAY_POINTS = ["accept.before_commit", "accept.after_commit"]
+WORKER_POINTS = [
+    "claim.after_commit",
+    "handler.before_effect",
+    "handler.after_effect",
+    "handler.before_commit",
+    "handler.after_commit",
+]
+
+
+def test_gateway_and_worker_are_killed_under_load(boathook: Callable[..., Running], settle_and_judge):
+    running = boathook()
+    with Sender(running.base) as sender:
+        for role in ("gateway", "worker", "gateway", "worker", "keeper"):
+            sender.wait_for(30)
+            running.kill(role)
+        sender.wait_for(30)
+    settle_and_judge(running, sender)
+
+
+def test_everything_is_killed_and_started_again(boathook: Callable[..., Running], settle_and_judge):
+    running = boathook()
+    with Sender(running.base) as sender:
+        for _ in range(2):
+            sender.wait_for(40)
+            running.kill_all()
+            running.start()
+        sender.wait_for(40)
+    settle_and_judge(running, sender)
+
+
+@pytest.mark.parametrize("point", GATEWAY_POINTS)
+def test_gateway_dies_at(point: str, boathook: Callable[..., Running], settle_and_judge):
+    running = boathook(BOATHOOK_CRASH_POINT=f"{point}:20:kill")
+    with Sender(running.base, retries=40) as sender:
+        until(lambda: "gateway" in running.log() and len(sender.accepted) > 60, timeout=60)
+    settle_and_judge(running, sender)
+    assert any(0 in statuses for statuses in sender.answered.values()), "the crash point was never reached"
+
+
+@pytest.mark.parametrize("point", WORKER_POINTS)
+def test_worker_dies_at(point: str, boathook: Callable[..., Running], settle_and_judge):
+    running = boathook(BOATHOOK_CRASH_POINT=f"{point}:5:kill")
+    with Sender(running.base, threads=2) as sender:
+        sender.wait_for(40)
+        until(lambda: _lost(running) > 0, timeout=60) if point != "handler.after_commit" else None
+    settle_and_judge(running, sender)
+
+
+def _lost(running: Running) -> int:
+    with psycopg.connect(running.database_url, autocommit=True) as connection:
+        row = connection.execute("select count(*) from boathook.attempt where outcome = 'lost'").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def test_postgresql_is_killed_and_restarted(boathook: Callable[..., Running], settle_and_judge, own_server: OwnServer):
+    running = boathook(database_url=own_server.url)
+    with Sender(running.base, retries=200) as sender:
+        for _ in range(2):
+            sender.wait_for(30)
+            own_server.kill()
+            own_server.restart()
+        sender.wait_for(30)
+    settle_and_judge(running, sender)
+
+
+def test_a_frozen_worker_commits_nothing_after_its_lease(boathook: Callable[..., Running], settle_and_judge):
+    running = boathook()
+    url = running.database_url
+    body, headers = signed(payload("evt_slow", "slow.job", seconds=1.5))
+    with Sender(running.base, threads=1) as sender:
+        import httpx
+
+        assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers).status_code == 200
+        sender.answered["evt_slow"] = {200}
+        until(lambda: _leased(url, "evt_slow"))
+        frozen = running.children("worker")
+        for process in frozen:
+            os.kill(process.pid, signal.SIGSTOP)
+        other = boathook(roles="worker,keeper")
+        until(lambda: effect_counts(url)["evt_slow"] == 1, timeout=60)
+        for process in frozen:
+            os.kill(process.pid, signal.SIGCONT)
+        sender.wait_for(20)
+    settle_and_judge(running, sender)
+    assert effect_counts(url)["evt_slow"] == 1
+    assert other.stop() == 0
+
+
+def _leased(url: str, key: str) -> bool:
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(
+            "select count(*) from boathook.delivery d join boathook.event e on e.id = d.event_id"
+            " where e.dedup_key = %s and d.state = 'leased'",
+            [key],
+        ).fetchone()
+        return row == (1,)
+
+
+def test_a_rolling_stop_fails_no_request(boathook: Callable[..., Running], settle_and_judge):
+    running = boathook()
+    with Sender(running.base) as sender:
+        sender.wait_for(30)
+        first = running.process
+        assert first is not None
+        assert running.stop() == 0
+        stopped = time.monotonic()
+        while 0 not in {status for statuses in list(sender.answered.values()) for status in statuses}:
+            assert time.monotonic() - stopped < 20
+        running.start()
+        sender.wait_for(30)
+    settle_and_judge(running, sender)
+    assert 500 not in {status for statuses in sender.answered.values() for status in statuses}
+
+
+class TestTheJudgeCanFail:
+    """Sabotage: each kind of damage, done by hand to a sound store, is found."""
+
+    def sound(self, boathook: Callable[..., Running]) -> tuple[Running, Sender]:
+        running = boathook()
+        with Sender(running.base, threads=2) as sender:
+            sender.wait_for(10)
+        until(lambda: open_deliveries(running.database_url) == 0)
+        judge(running.database_url, sender.answered, sender.accepted)
+        return running, sender
+
+    @pytest.mark.parametrize(
+        ("damage", "words"),
+        [
+            ("delete from boathook.event where dedup_key = 'evt_0_0'", "not stored"),
+            ("update boathook.event set dedup_key = 'evt_x' where dedup_key = 'evt_0_0'", "not stored"),
+            ("insert into shop.effect (event_key) values ('evt_0_0')", "exactly once"),
+            ("delete from shop.effect where event_key = 'evt_0_0'", "without their effect"),
+        ],
+    )
+    def test_damage_is_found(self, damage: str, words: str, boathook: Callable[..., Running]):
+        running, sender = self.sound(boathook)
+        with psycopg.connect(running.database_url, autocommit=True) as connection:
+            connection.execute(damage)
+        with pytest.raises(AssertionError, match=words):
+            judge(running.database_url, sender.answered, sender.accepted)
+        assert stored_keys(running.database_url)
