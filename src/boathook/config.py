@@ -1,4 +1,4 @@
-"""Settings: `defaults.toml` < `boathook.toml` < `BOATHOOK_*` environment < flags, each key checked and named when wrong."""
+"""Settings: `defaults.toml` < `boathook.toml` < `BOATHOOK_*` environment < flags, each key checked."""
 
 import difflib
 import json
@@ -190,7 +190,7 @@ class OutboundSettings(_Table):
 
 
 class SourceSettings(_Table):
-    """One source: a provider's recipe with its secrets, paths and policy. What is absent follows the provider or `[limits]`."""
+    """One source: a provider's recipe with secrets, paths and policy. What is absent follows the provider or `[limits]`."""
 
     provider: str
     """The recipe's name; the source's own name where absent."""
@@ -402,7 +402,7 @@ class _Layers:
         host = str(self.merged["server"]["bind"]).rpartition(":")[0]
         self._set("server.bind", f"{host}:{port}", "command line")
 
-    def _set(self, key: str, value: Any, origin: str) -> None:  # noqa: ANN401 - as found in TOML
+    def _set(self, key: str, value: Any, origin: str) -> None:
         *tables, last = key.split(".")
         if len(tables) == 2 and tables[0] == "sources":
             target = self.merged["sources"].setdefault(tables[1], {"provider": tables[1]})
@@ -461,7 +461,7 @@ def _refuse_near_miss(name: str, path: Path) -> None:
         raise ConfigError(f"{path}: [{name}] is not a table of boathook's{hint}")
 
 
-def _did_you_mean(name: str, known: Any, *, prefix: str = "", cutoff: float = 0.6) -> str:  # noqa: ANN401 - any names
+def _did_you_mean(name: str, known: Any, *, prefix: str = "", cutoff: float = 0.6) -> str:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
@@ -476,7 +476,7 @@ def _references(source: Mapping[str, Any]) -> Iterator[str]:
             yield value.removeprefix("env:")
 
 
-def _parse(key: str, text: str) -> Any:  # noqa: ANN401 - a scalar or a list of them
+def _parse(key: str, text: str) -> Any:
     """Read a variable's text: lists are JSON or comma-separated, the rest is left to the key's type."""
     table, _, name = key.rpartition(".")
     model: type[BaseModel] = SourceSettings if table.startswith("sources.") else _SECTION_MODELS[table]

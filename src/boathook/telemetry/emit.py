@@ -166,5 +166,7 @@ def _restore_series(name: str, labels: dict[str, object], values: list[object]) 
 def reset() -> None:
     """Forget everything counted; for tests."""
     _quick.clear()
-    for table in (*_counters.values(), *_gauges.values(), *_histograms.values()):
+    for table in (*_counters.values(), *_gauges.values()):
         table.clear()
+    for buckets in _histograms.values():
+        buckets.clear()

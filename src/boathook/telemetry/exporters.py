@@ -1,0 +1,258 @@
+"""Shows what was counted, over all processes of one data directory: Prometheus text, JSON, and the last hour.
+
+Each process writes its snapshot to `<data_dir>/metrics/<slot>.json` once a second; a slot is a place such as
+``gateway-0`` that outlives the process in it, so a restarted process continues its predecessor's counters.
+Whoever answers `/metrics` merges the files: counters and histograms are added up, gauges only of live processes.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from boathook.telemetry import emit
+from boathook.telemetry.emit import SeriesKey, Snapshot
+from boathook.telemetry.metrics import METRICS, Kind, Merge, Metric
+
+FLUSH_S: Final = 1.0
+_ALIVE_S: Final = 5.0
+_SAMPLE_S: Final = 5.0
+_QUANTILES: Final = (0.5, 0.95, 0.99)
+
+
+class SnapshotFile:
+    """One slot's snapshot on disk."""
+
+    def __init__(self, data_dir: Path, slot: str) -> None:
+        self._path = data_dir / "metrics" / f"{slot}.json"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+
+    def continue_from_last(self) -> None:
+        """Add what the slot's earlier process had counted; a missing or torn file counts as none."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            emit.restore(json.loads(self._path.read_bytes())["series"])
+
+    def write(self, *, is_alive: bool = True) -> None:
+        """Replace the file by what is counted so far. A full or read-only disk must not stop the process."""
+        content = {"at": time.time() if is_alive else 0, "series": emit.snapshot()}
+        fresh = self._path.with_suffix(".new")
+        with contextlib.suppress(OSError):
+            fresh.write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
+            fresh.replace(self._path)
+
+    async def keep_writing(self) -> None:
+        """Write once a second, until cancelled; then once more, with the gauges withdrawn."""
+        try:
+            while True:
+                self.write()
+                await asyncio.sleep(FLUSH_S)
+        finally:
+            self.write(is_alive=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A histogram's counts, one more than its bounds, and the sum of what was observed."""
+
+    counts: tuple[int, ...]
+    total: float
+
+    def __add__(self, other: "Buckets") -> "Buckets":
+        return Buckets(tuple(map(sum, zip(self.counts, other.counts, strict=True))), self.total + other.total)
+
+    def since(self, earlier: "Buckets | None") -> "Buckets":
+        """Return what was observed after *earlier*; a counter that went backwards was started anew."""
+        if earlier is None or any(a < b for a, b in zip(self.counts, earlier.counts, strict=True)):
+            return self
+        differences = tuple(a - b for a, b in zip(self.counts, earlier.counts, strict=True))
+        return Buckets(differences, self.total - earlier.total)
+
+    def quantile(self, bounds: tuple[float, ...], share: float) -> float | None:
+        """Return the value below which *share* of the observations lie, interpolated within its bucket."""
+        wanted, seen = share * sum(self.counts), 0
+        if not any(self.counts):
+            return None
+        for i, n in enumerate(self.counts[:-1]):
+            if n and seen + n >= wanted:
+                low = bounds[i - 1] if i else 0.0
+                return low + (bounds[i] - low) * (wanted - seen) / n
+            seen += n
+        return bounds[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """All processes' metrics at one moment."""
+
+    at: float
+    numbers: dict[str, dict[SeriesKey, float]] = field(default_factory=dict)
+    histograms: dict[str, dict[SeriesKey, Buckets]] = field(default_factory=dict)
+
+    def add(self, series: Snapshot, *, is_alive: bool) -> None:
+        """Take in one process's snapshot; gauges of a process that is gone are left out."""
+        for name, rows in series.items():
+            metric = METRICS.get(name)
+            if metric is None or (metric.kind is Kind.GAUGE and not is_alive):
+                continue
+            for labels, *values in rows:
+                self._add_series(metric, tuple(labels), values)  # type: ignore[arg-type]  # lists of str in our files
+
+    def _add_series(self, metric: Metric, labels: SeriesKey, values: list[Any]) -> None:
+        if len(labels) != len(metric.labels):
+            return
+        if metric.kind is Kind.HISTOGRAM:
+            counts, total = values
+            if len(counts) == len(metric.bounds) + 1:
+                table = self.histograms.setdefault(metric.name, {})
+                found = Buckets(tuple(counts), total)
+                table[labels] = table[labels] + found if labels in table else found
+            return
+        numbers = self.numbers.setdefault(metric.name, {})
+        before = numbers.get(labels)
+        is_highest = metric.kind is Kind.GAUGE and metric.merge is Merge.MAX
+        numbers[labels] = values[0] if before is None else max(before, values[0]) if is_highest else before + values[0]
+
+    def summed(self, name: str) -> Buckets | None:
+        """Return a histogram over all its labels."""
+        series = list(self.histograms.get(name, {}).values())
+        return sum(series[1:], series[0]) if series else None
+
+
+def merge(data_dir: Path | None, own_slot: str, now: float) -> Merged:
+    """Return the sum of all slots' files and of this process's live counts."""
+    merged = Merged(now)
+    merged.add(emit.snapshot(), is_alive=True)
+    for path in sorted((data_dir / "metrics").glob("*.json")) if data_dir else ():
+        if path.stem == own_slot:
+            continue
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            content = json.loads(path.read_bytes())
+            merged.add(content["series"], is_alive=now - content["at"] < _ALIVE_S)
+    return merged
+
+
+class History:
+    """The last minute in steps of five seconds, for rates, and the last hour by the minute, for charts."""
+
+    def __init__(self, data_dir: Path | None, own_slot: str) -> None:
+        self._data_dir, self._own_slot = data_dir, own_slot
+        self._steps: deque[Merged] = deque(maxlen=int(60 / _SAMPLE_S) + 1)
+        self._minutes: deque[dict[str, Any]] = deque(maxlen=60)
+
+    def now(self) -> Merged:
+        """Return the present sum over all processes."""
+        return merge(self._data_dir, self._own_slot, time.time())
+
+    async def keep_sampling(self) -> None:
+        """Sample every five seconds, until cancelled."""
+        minute_start = self.now()
+        self._steps.append(minute_start)
+        while True:
+            await asyncio.sleep(_SAMPLE_S)
+            latest = self.now()
+            self._steps.append(latest)
+            if latest.at - minute_start.at >= 60 - _SAMPLE_S / 2:
+                self._minutes.append(_minute(minute_start, latest))
+                minute_start = latest
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every series with its rate over the last minute, and quantiles for histograms."""
+        latest = self.now()
+        earlier = self._steps[0] if self._steps else latest
+        span_s = max(latest.at - earlier.at, 0.001)
+        metrics = {metric.name: _describe(metric, earlier, latest, span_s) for metric in METRICS.values()}
+        return {"at": latest.at, "window_s": round(span_s, 3), "metrics": metrics}
+
+    def last_hour(self) -> list[dict[str, Any]]:
+        """Return one object a minute, oldest first."""
+        return list(self._minutes)
+
+
+def _describe(metric: Metric, earlier: Merged, latest: Merged, span_s: float) -> dict[str, Any]:
+    if metric.kind is Kind.HISTOGRAM:
+        before = earlier.histograms.get(metric.name, {})
+        series = [
+            _describe_buckets(metric, labels, buckets, buckets.since(before.get(labels)), span_s)
+            for labels, buckets in latest.histograms.get(metric.name, {}).items()
+        ]
+    else:
+        series = list(_describe_numbers(metric, earlier, latest, span_s))
+    return {"kind": metric.kind, "help": metric.help, "series": series}
+
+
+def _describe_numbers(metric: Metric, earlier: Merged, latest: Merged, span_s: float) -> Iterator[dict[str, Any]]:
+    before = earlier.numbers.get(metric.name, {})
+    for labels, value in latest.numbers.get(metric.name, {}).items():
+        entry: dict[str, Any] = {"labels": dict(zip(metric.labels, labels, strict=True)), "value": value}
+        if metric.kind is Kind.COUNTER:
+            entry["per_second"] = round(max(0.0, value - before.get(labels, 0)) / span_s, 3)
+        yield entry
+
+
+def _describe_buckets(
+    metric: Metric, labels: SeriesKey, whole: Buckets, lately: Buckets, span_s: float
+) -> dict[str, Any]:
+    shown = lately if any(lately.counts) else whole
+    return {
+        "labels": dict(zip(metric.labels, labels, strict=True)),
+        "count": sum(whole.counts),
+        "sum": whole.total,
+        "per_second": round(sum(lately.counts) / span_s, 3),
+        **_quantiles(metric, shown),
+    }
+
+
+def _quantiles(metric: Metric, buckets: Buckets) -> dict[str, float | None]:
+    return {f"p{share * 100:.0f}": buckets.quantile(metric.bounds, share) for share in _QUANTILES}
+
+
+def _minute(start: Merged, end: Merged) -> dict[str, Any]:
+    """Sum each metric over its labels: counters as the minute's increase, gauges as they stand at its end."""
+    entry: dict[str, Any] = {"at": end.at, "seconds": round(end.at - start.at, 3)}
+    for name, numbers in end.numbers.items():
+        metric, value = METRICS[name], sum(numbers.values())
+        if metric.kind is Kind.COUNTER:
+            value = max(0.0, value - sum(start.numbers.get(name, {}).values()))
+        entry[name] = value
+    for name in end.histograms:
+        whole = end.summed(name)
+        if whole is not None:
+            lately = whole.since(start.summed(name))
+            entry[name] = {"count": sum(lately.counts), **_quantiles(METRICS[name], lately)}
+    return entry
+
+
+def to_prometheus(merged: Merged) -> str:
+    """Write the text exposition format, version 0.0.4."""
+    lines: list[str] = []
+    for metric in METRICS.values():
+        lines += (f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}")
+        for labels, value in merged.numbers.get(metric.name, {}).items():
+            lines.append(f"{metric.name}{_labels(metric.labels, labels)} {value}")
+        for labels, buckets in merged.histograms.get(metric.name, {}).items():
+            lines += _bucket_lines(metric, labels, buckets)
+    return "\n".join(lines) + "\n"
+
+
+def _bucket_lines(metric: Metric, labels: SeriesKey, buckets: Buckets) -> Iterable[str]:
+    seen = 0
+    for bound, n in zip((*metric.bounds, float("inf")), buckets.counts, strict=True):
+        seen += n
+        edge = "+Inf" if bound == float("inf") else repr(float(bound))
+        yield f"{metric.name}_bucket{_labels((*metric.labels, 'le'), (*labels, edge))} {seen}"
+    yield f"{metric.name}_sum{_labels(metric.labels, labels)} {buckets.total}"
+    yield f"{metric.name}_count{_labels(metric.labels, labels)} {seen}"
+
+
+def _labels(names: Iterable[str], values: Iterable[str]) -> str:
+    pairs = ",".join(f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True))
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -1,0 +1,231 @@
+"""Log lines: one JSON object a line, or text for people; never bodies or secrets, control characters escaped.
+
+Lines go through a bounded buffer and a thread of their own, so a reader of standard error that is slow or has
+stopped costs lines, which are counted, and never stops the server.
+"""
+
+import atexit
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import time
+import traceback as tracebacks
+from collections import deque
+from collections.abc import MutableMapping
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import structlog
+
+from boathook.telemetry import emit
+
+MAX_FIELD: Final = 500
+"""Longest text of one field in characters; a traceback may have twenty times as much."""
+_MAX_WAITING: Final = 4 * 1024 * 1024
+_ATOMIC: Final = 4_096
+_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_HIDDEN: Final = re.compile(r"secret|password|authorization|cookie|token|body|signature", re.IGNORECASE)
+_URL_PASSWORD: Final = re.compile(r"(\w+://[^\s/:@]*:)[^\s/@]+@")
+
+Fields = MutableMapping[str, Any]
+Logger = structlog.typing.FilteringBoundLogger
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, default=str).encode
+
+
+class LineWriter:
+    """Writes lines to a file descriptor from a thread of its own; drops and counts them when it cannot."""
+
+    def __init__(self, descriptor: int = 2) -> None:
+        self._descriptor = descriptor
+        self._lines: deque[bytes] = deque()
+        self._size = 0
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def write(self, line: bytes) -> None:
+        """Queue one line, its newline included."""
+        if self._size > _MAX_WAITING:
+            emit.count("boathook_log_lines_dropped_total")
+            return
+        self._lines.append(line)
+        self._size += len(line)
+        if self._thread is None:
+            self._start()
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="boathook-log", daemon=True)
+        self._thread.start()
+        atexit.register(self.flush)
+
+    def flush(self, timeout_s: float = 1.0) -> None:
+        """Wait until what was queued is written, or for *timeout_s*."""
+        deadline = time.monotonic() + timeout_s
+        while self._size and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            try:
+                self._drain()
+            except OSError:
+                # Nobody reads any more; the lines are lost either way.
+                self._lines.clear()
+                self._size = 0
+            time.sleep(0.01)
+
+    def _drain(self) -> None:
+        # Pieces of at most 4 KiB are written whole, so lines of several processes on one pipe do not mix.
+        while self._lines:
+            piece = [self._lines.popleft()]
+            length = len(piece[0])
+            while self._lines and length + len(self._lines[0]) <= _ATOMIC:
+                piece.append(self._lines.popleft())
+                length += len(piece[-1])
+            data = b"".join(piece)
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+            self._size = max(0, self._size - length) if self._lines else 0
+
+
+_writer = LineWriter()
+
+
+class _LineLogger:
+    """What structlog calls at the end of its chain."""
+
+    def msg(self, line: str) -> None:
+        _writer.write(line.encode("ascii", "backslashreplace") + b"\n")
+
+    log = debug = info = warning = error = critical = exception = msg
+
+
+def configure(level: str = "info", form: Literal["auto", "json", "text"] = "auto", **bound: Any) -> None:
+    """Set up logging of this process; *bound* fields, such as ``process="gateway-0"``, are on every line."""
+    global _level, _bound
+    is_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
+    _level, _bound = _LEVELS[level], bound
+    structlog.configure(
+        processors=[_add_bound, _add_traceback, _protect, _render_json if is_json else _render_text],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=lambda *_: _LineLogger(),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(handlers=[_Bridge()], level=max(_LEVELS[level], logging.WARNING), force=True)
+
+
+_level = _LEVELS["warning"]
+_bound: dict[str, Any] = {}
+
+
+def get_logger(name: str) -> Logger:
+    """Return a logger whose lines carry ``part=name``; its methods take an event and fields."""
+    logger: Logger = structlog.get_logger(part=name)
+    return logger
+
+
+def is_on(level: str) -> bool:
+    """Return whether lines of *level* are shown, so that a hot path can skip preparing them."""
+    return _LEVELS[level] >= _level
+
+
+def flush() -> None:
+    """Wait shortly until all lines are written; before a process ends by os._exit."""
+    _writer.flush()
+
+
+class RequestLog:
+    """The line of one request, for the hot path: the same form as all others at a third of the cost."""
+
+    def __init__(self, name: str) -> None:
+        self._tail = "".join(f',"{key}":{_encode(value)}' for key, value in {"part": name, **_bound}.items())
+        self._second = 0
+        self._stamp = ""
+        self._structured = structlog.get_logger(part=name)
+        self._is_json = _render_json in structlog.get_config()["processors"]
+
+    def info(self, event: str, now: float, fields: dict[str, Any]) -> None:
+        """Write *event* with *fields*, whose texts are capped by the caller and hold no secrets."""
+        if not self._is_json:
+            self._structured.info(event, **fields)
+            return
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        head = f'{{"at":"{self._stamp}.{int((now - second) * 1000):03d}Z","level":"info","event":"{event}",'
+        _writer.write(f"{head}{_encode(fields)[1:-1]}{self._tail}}}\n".encode("ascii"))
+
+
+def _add_bound(_: Any, level: str, fields: Fields) -> Fields:
+    now = datetime.now(UTC)
+    head = {
+        "at": f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z",
+        "level": level,
+        "event": fields.pop("event"),
+    }
+    return {**head, **fields, **_bound}
+
+
+def _add_traceback(_: Any, __: str, fields: Fields) -> Fields:
+    error = fields.pop("exc_info", None)
+    if error is True:
+        error = sys.exc_info()[1]
+    if isinstance(error, BaseException):
+        fields["error"] = f"{type(error).__name__}: {error}"
+        fields["traceback"] = "".join(tracebacks.format_exception(error))
+    return fields
+
+
+def _protect(_: Any, __: str, fields: Fields) -> Fields:
+    for key, value in fields.items():
+        if not isinstance(value, int | float) and _HIDDEN.search(key):
+            fields[key] = "[hidden]"
+        elif isinstance(value, str):
+            fields[key] = _protect_text(value, MAX_FIELD * 20 if key == "traceback" else MAX_FIELD)
+    return fields
+
+
+def _protect_text(text: str, longest: int) -> str:
+    if "://" in text:
+        text = _URL_PASSWORD.sub(r"\1***@", text)
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
+
+
+def _render_json(_: Any, __: str, fields: Fields) -> str:
+    return _encode(dict(fields))
+
+
+def _render_text(_: Any, __: str, fields: Fields) -> str:
+    at, level, event = str(fields.pop("at"))[11:23], str(fields.pop("level")), fields.pop("event")
+    trace = fields.pop("traceback", None)
+    shown = " ".join(f"{key}={_show(value)}" for key, value in fields.items() if key != "part")
+    lines = [f"{at} {level:7} {_show(event, is_event=True)}  {shown}".rstrip()]
+    if trace:
+        lines += [f"    {_show(line, is_event=True)}" for line in str(trace).splitlines()]
+    return "\n".join(lines)
+
+
+def _show(value: Any, *, is_event: bool = False) -> str:
+    text = str(value)
+    plain = text.isascii() and text.isprintable() and (is_event or " " not in text)
+    return text if plain and text else _encode(text)[1:-1] if is_event else _encode(text)
+
+
+class _Bridge(logging.Handler):
+    """Takes over what libraries say through the standard library's logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        level = next(name for name, number in reversed(_LEVELS.items()) if number <= max(record.levelno, 10))
+        getattr(structlog.get_logger(part=record.name), level)(record.getMessage(), exc_info=error)
+
+
+configure("warning", "text")
