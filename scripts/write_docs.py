@@ -1,0 +1,249 @@
+"""Writes the generated pages of docs/: configuration.md, cli.md and metrics.md.
+
+Each page comes from the one place where its facts are kept: `defaults.toml`, the command line's
+own definition, and the table of metrics. `make docs` runs this; a test compares the pages.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from boathook.cli import app
+from boathook.config import SourceSettings
+from boathook.telemetry.metrics import TABLE, Kind, Metric
+
+ROOT = Path(__file__).parents[1]
+DEFAULTS = ROOT / "src/boathook/defaults.toml"
+GENERATED = "<!-- Written by `make docs`; edit {origin} instead. -->"
+
+SOURCE_KEYS = {
+    "provider": "The recipe that knows how the sender signs; the source's own name where absent. "
+    "`boathook sources providers` lists all.",
+    "secrets": 'What the sender signs with, as a list of `"env:NAME"` or `"file:PATH"`; any of them may have signed, so '
+    "that a secret can be rotated. `secret` takes a single one.",
+    "paths": 'Paths besides `/in/NAME` at which its requests arrive, such as `["/webhooks/stripe"]`.',
+    "unsigned": "Accept requests without any proof. Only for senders that cannot sign.",
+    "tolerance_s": "Seconds by which a signed timestamp may differ from our clock, in both directions; the provider's own "
+    "where absent.",
+    "max_body": "Largest request body in bytes; `limits.max_body` where absent.",
+    "rate": "Requests a second; more are answered 429. Absent or 0: no limit.",
+    "burst": "How many requests may come at once before `rate` holds them back.",
+    "dedup_fields": "JSON paths whose values together name the event, where the sender gives it no id.",
+    "dedup_days": "Days a dedup key is remembered; `retention.dedup_days` where absent.",
+    "public_url": "The address this sender reaches us under, for providers that sign the URL; `server.public_url` where "
+    "absent.",
+    "methods": 'HTTP methods taken, of `"GET"`, `"POST"` and `"PUT"`; the provider\'s own where absent.',
+    "content_encodings": 'Content-Encodings decoded, of `"gzip"` and `"deflate"`; `limits.content_encodings` where absent.',
+    "header": "`hmac`, `token`: the header that carries the signature or the token.",
+    "algorithm": "`hmac`: the hash, such as `sha256`.",
+    "encoding": "`hmac`: how the signature is written, `hex` or `base64`.",
+    "prefix": "`hmac`: text in front of the signature, such as `sha256=`.",
+    "template": "`hmac`: what is signed, such as `{timestamp}.{body}`.",
+    "timestamp_header": "`hmac`: the header that carries the signed time.",
+    "id_header": "`hmac`, `token`: the header that carries the event's id.",
+    "id_path": "`hmac`, `token`: the dotted path to the event's id in a JSON body.",
+    "type_header": "`hmac`, `token`: the header that carries the event's type.",
+    "type_path": "`hmac`, `token`: the dotted path to the event's type in a JSON body.",
+    "key_encoding": "`hmac`: how the secret is written, `text`, `hex` or `base64`.",
+    "query": "`token`: the query parameter that carries the token.",
+    "username": "`token`: the user name of basic authentication.",
+    "password": 'The password of basic authentication, as `"env:NAME"` or `"file:PATH"`.',
+}
+"""What each key of a `[sources.NAME]` table does; the settings' model decides which keys there are."""
+
+CONFIGURATION = """\
+# Configuration
+
+{generated}
+
+Every setting has a default. `boathook.toml` in the working folder (or the file named with `--config`) overrides the
+defaults, `BOATHOOK_*` environment variables override the file, and flags override everything. The variable of a key is
+`BOATHOOK_` and the key in capitals with underscores for dots: `server.bind` is `BOATHOOK_SERVER_BIND`. Three have short
+names besides: `BOATHOOK_DATABASE_URL`, `BOATHOOK_BIND` and `BOATHOOK_DATA_DIR`. A list in a variable is JSON or separated
+by commas. An unknown key is refused, with the nearest known one.
+
+Secrets are not written into the file: `"env:NAME"` reads an environment variable, `"file:PATH"` a file, relative to the
+folder of `boathook.toml`.
+
+`boathook config` prints the settings in force. A table that is not listed here, such as `[billing]`, is kept for the app
+that reads it.
+"""
+
+SOURCES = """
+## `[sources.NAME]`
+
+One table for each place where requests arrive; `NAME` is yours, and the requests come to `/in/NAME`. Keys marked `hmac` or
+`token` complete those two generic providers.
+
+```toml
+[sources.stripe]
+secrets = ["env:STRIPE_WEBHOOK_SECRET"]
+paths = ["/webhooks/stripe"]
+
+[sources.intranet]
+provider = "hmac"
+secrets = ["file:intranet.secret"]
+header = "X-Signature"
+algorithm = "sha256"
+encoding = "hex"
+id_header = "X-Event-Id"
+rate = 50.0
+```
+
+| key | what it does |
+|---|---|
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Settings that share one comment in `defaults.toml`."""
+
+    keys: tuple[str, ...]
+    defaults: tuple[str, ...]
+    text: str
+
+
+def read_entries(toml: str) -> dict[str, list[Entry]]:
+    """Return the entries of each table; a key without a comment of its own belongs to the entry above it."""
+    tables: dict[str, list[Entry]] = {}
+    table, comment = "", ""
+    for line in toml.splitlines():
+        if match := re.fullmatch(r"\[(\w+)\]", line):
+            table, comment = match[1], ""
+            tables[table] = []
+        elif line.startswith("# "):
+            comment = f"{comment} {line[2:]}".strip()
+        elif match := re.fullmatch(r"(\w+) = (.+)", line):
+            if not comment:
+                last = tables[table].pop()
+                entry = Entry((*last.keys, match[1]), (*last.defaults, match[2]), last.text)
+            else:
+                entry = Entry((match[1],), (match[2],), comment)
+            tables[table].append(entry)
+            comment = ""
+    return tables
+
+
+def configuration() -> str:
+    """Return the page on settings."""
+    parts = [CONFIGURATION.format(generated=GENERATED.format(origin="src/boathook/defaults.toml"))]
+    for table, entries in read_entries(DEFAULTS.read_text(encoding="utf-8")).items():
+        parts.append(f"\n## `[{table}]`\n\n| key | default | what it does |\n|---|---|---|\n")
+        parts += [
+            f"| {_codes(f'{table}.{key}' for key in entry.keys)} | {_codes(entry.defaults)} | {_cell(entry.text)} |\n"
+            for entry in entries
+        ]
+    parts.append(SOURCES)
+    parts += [f"| `{key}` | {_cell(SOURCE_KEYS[key])} |\n" for key in SourceSettings.model_fields]
+    return "".join(parts)
+
+
+def _codes(words: Any) -> str:
+    return "<br>".join(f"`{word}`" for word in words)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Yield every command that is not hidden, with its full name, in the order of the help."""
+    yield from _walk("boathook", typer.main.get_command(app))
+
+
+def _walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    if command.hidden:
+        return
+    yield name, command
+    for child, subcommand in getattr(command, "commands", {}).items():
+        yield from _walk(f"{name} {child}", subcommand)
+
+
+def cli() -> str:
+    """Return the page on the command line."""
+    parts = [
+        "# Command line\n\n",
+        GENERATED.format(origin="src/boathook/cli.py"),
+        "\n\nListings take `--json` and then print one object a line. Errors name what is wrong and how to mend it; the exit\n",
+        "status is 0 when all is well, 1 when a check failed, and 2 when the command was not understood.\n",
+    ]
+    for name, command in commands():
+        parts += _command(name, command)
+    return "".join(parts)
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    arguments = "".join(
+        f" {_metavar(param)}" if param.required else f" [{_metavar(param)}]"
+        for param in command.params
+        if param.param_type_name == "argument"
+    )
+    yield f"\n## `{name}{arguments}`\n\n{_sentences(command.help)}\n"
+    rows = [param for param in command.params if _is_shown(param)]
+    if rows:
+        yield "\n| parameter | default | what it does |\n|---|---|---|\n"
+    for param in rows:
+        yield f"| `{_spelling(param)}` | {_default(param)} | {_cell(_sentences(param.help))} |\n"
+
+
+def _is_shown(param: Any) -> bool:
+    return not getattr(param, "hidden", False) and param.name not in {"help", "install_completion", "show_completion"}
+
+
+def _sentences(text: str | None) -> str:
+    plain = re.sub(r"\[/?[a-z ]+\]", "", (text or "").split("\f")[0])
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in plain.strip().split("\n\n"))
+
+
+def _metavar(param: Any) -> str:
+    return str(param.metavar or param.name).upper()
+
+
+def _spelling(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return _metavar(param)
+    names = ", ".join([*param.opts, *param.secondary_opts])
+    return names if param.is_flag else f"{names} {_metavar(param)}"
+
+
+def _default(param: Any) -> str:
+    if param.required:
+        return "required"
+    value = getattr(param.default, "value", param.default)
+    return f"`{value}`" if isinstance(value, str | int | float | Path) and value not in {"", False} else ""
+
+
+def metrics() -> str:
+    """Return the page on metrics."""
+    parts = [
+        "# Metrics\n\n",
+        GENERATED.format(origin="src/boathook/telemetry/metrics.py"),
+        "\n\n`/metrics` gives them in Prometheus's text format, `/metrics.json` as JSON, each over all processes of one data\n",
+        "folder; counters go on where they were after a restart. A histogram has the series `_bucket`, `_sum` and `_count`.\n",
+        "\n| name | kind | labels | what it says |\n|---|---|---|---|\n",
+    ]
+    parts += [_metric(metric) for metric in TABLE]
+    return "".join(parts)
+
+
+def _metric(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    kind = metric.kind.value
+    if metric.kind is Kind.HISTOGRAM:
+        kind += f", {metric.bounds[0]:g} to {metric.bounds[-1]:g}"
+    return f"| `{metric.name}` | {kind} | {labels} | {_cell(metric.help)} |\n"
+
+
+def pages() -> dict[Path, str]:
+    """Return every generated page with its text."""
+    docs = ROOT / "docs"
+    return {docs / "configuration.md": configuration(), docs / "cli.md": cli(), docs / "metrics.md": metrics()}
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
