@@ -21,7 +21,7 @@
 -- Two rules keep the order of locks: `delivery` rows are locked before anything else is written, and
 -- several of them only with SKIP LOCKED or in the order of their keys.
 
-create schema boathook;
+create schema if not exists boathook;
 
 create table boathook.registry (
     is_only boolean primary key default true check (is_only),
@@ -266,14 +266,19 @@ create function boathook.unblock(p_recipient text, p_order_key text) returns voi
 $$;
 
 -- Ends a delivery well, inside the transaction that holds its effects. Raises BH001 when the fence no longer
--- holds, which aborts that transaction: a stale worker cannot commit, even if its code swallows errors.
+-- holds, which aborts that transaction: a stale worker cannot commit, even if its code swallows errors. Raises BH002
+-- when p_mark is not what boathook.mark holds: it was set for this transaction only, so the handler has ended it.
 create function boathook.settle(
-    p_event uuid, p_ordinal integer, p_fence bigint, p_state text, p_note text, p_worker text, p_started timestamptz
+    p_event uuid, p_ordinal integer, p_fence bigint, p_state text, p_note text, p_worker text, p_started timestamptz,
+    p_mark text default null
 ) returns void language plpgsql as $$
 declare
     d boathook.delivery;
     ended timestamptz := clock_timestamp();
 begin
+    if p_mark is not null and current_setting('boathook.mark', true) is distinct from p_mark then
+        raise exception 'the handler ended the transaction that boathook opened for it' using errcode = 'BH002';
+    end if;
     delete from boathook.delivery
     where event_id = p_event and ordinal = p_ordinal and fence = p_fence and state = 'leased'
     returning * into d;
@@ -316,6 +321,70 @@ begin
         perform boathook.unblock(d.recipient, d.order_key);
     end if;
     return true;
+end $$;
+
+-- Whether this stamp is newer than every one seen for the key, remembering it if so; an equal one is not newer.
+create function boathook.newer(p_recipient text, p_kind text, p_key text, p_stamp numeric, p_event uuid)
+returns boolean language sql as $$
+    with kept as (
+        insert into boathook.newest as n (recipient, kind, key, stamp, event_id)
+        values (p_recipient, p_kind, p_key, p_stamp, p_event)
+        on conflict (recipient, kind, key) do update set stamp = excluded.stamp, event_id = excluded.event_id
+        where n.stamp < excluded.stamp
+        returning 1
+    )
+    select exists (select from kept)
+$$;
+
+-- The active routes and their version, as one JSON document.
+create function boathook.active_routes() returns json language sql stable as $$
+    select json_build_object(
+        'version', (select version from boathook.registry),
+        'routes', coalesce(
+            (select json_agg(
+                json_build_object(
+                    'recipient', recipient, 'app', app, 'source', source, 'application', application, 'types', types,
+                    'filter', filter, 'order_by', order_by, 'policy', policy, 'timeout_s', timeout_s)
+                order by recipient, line)
+             from boathook.route where is_active),
+            '[]'))
+$$;
+
+-- Stores a published event and what it is owed, inside the publisher's transaction. Answers 'outdated' and stores
+-- nothing when the routes have changed since p_version; 'duplicate' with the first event's id when the key is known.
+-- The version is compared without a lock: a publisher's transaction may be long, and must not hold up a deployment.
+create function boathook.publish(
+    p_version bigint, p_id uuid, p_application text, p_type text, p_dedup_key text, p_key uuid, p_headers json,
+    p_content_type text, p_body bytea, p_recipients text[], p_order_keys text[], p_memory interval
+) returns text language plpgsql as $$
+declare
+    first uuid;
+    sha bytea := sha256(p_body);
+begin
+    if p_version is distinct from (select version from boathook.registry) then
+        return 'outdated';
+    end if;
+    delete from boathook.dedup where key = p_key and expires_at < now();
+    insert into boathook.dedup (key, event_id, body_sha256, expires_at)
+    values (p_key, p_id, sha, now() + p_memory)
+    on conflict (key) do nothing;
+    if not found then
+        select event_id into first from boathook.dedup where key = p_key;
+        return 'duplicate ' || first;
+    end if;
+    insert into boathook.event (
+        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
+    values (
+        p_id, null, p_application, p_type, p_dedup_key, 'none', 'published', p_headers, p_content_type, p_body, sha,
+        cardinality(p_recipients));
+    insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked)
+    select p_id, u.position - 1, u.recipient, u.order_key,
+        u.order_key is not null and exists (
+            select from boathook.delivery o
+            where o.recipient = u.recipient and o.order_key = u.order_key and o.state <> 'dead')
+    from unnest(p_recipients, p_order_keys) with ordinality as u (recipient, order_key, position)
+    order by u.position;
+    return 'accepted';
 end $$;
 
 select boathook.ensure_partitions(4);

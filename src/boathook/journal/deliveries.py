@@ -1,0 +1,328 @@
+"""The life of a delivery: claimed under a lease, renewed, then settled, set back, given back or reaped.
+
+Settling a success is the one statement `SETTLE`, run by whoever holds the handler's transaction, on whatever
+connection that is. Everything else happens here, on boathook's own connections, in batches.
+"""
+
+import random
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from boathook.domain.errors import LeaseLost
+from boathook.domain.model import Claim, Event
+from boathook.domain.policy import Bury, Failure, RetryPolicy, Settle, Standing, TryAgain, decide
+from boathook.journal.database import Connection, Database, Record, translated
+from boathook.journal.events import to_event
+from boathook.journal.statements import load
+
+SQL = load(__file__)
+
+LEASE_LOST_STATE: Final = "BH001"
+"""SQLSTATE of a settle whose fence no longer holds."""
+MISUSE_STATE: Final = "BH002"
+"""SQLSTATE of a settle in another transaction than the one boathook opened."""
+
+EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""A watermark that lets every due delivery be looked at."""
+
+SETTLE_TYPES: Final = ("uuid", "integer", "bigint", "text", "text", "text", "timestamptz", "text")
+"""PostgreSQL types of `boathook.settle`'s parameters, in order; `settlement` gives the values as text."""
+
+_SUSPECT_AFTER = 2
+_CLAIM_ROUNDS = 5
+_POLICY = msgspec.json.Decoder(RetryPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """How much of one recipient's due work a worker would take."""
+
+    recipient: str
+    slots: int
+    since: datetime = EVER
+    """Nothing due before this is looked at; `EVER` for a full look."""
+    most: int | None = None
+    """Most leases of this recipient over all workers; None: no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A claim with the event it is about."""
+
+    claim: Claim
+    event: Event | None
+    """None when the event is gone, which no retention of ours does to an owed one."""
+    due_at: datetime
+    claimed_at: datetime
+    """The journal's clock at the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetBack:
+    """An attempt that ended without success, and the move the policy decided."""
+
+    claim: Claim
+    move: TryAgain | Bury
+    outcome: str
+    """``failed``, ``retry``, ``dead`` or ``lost``, as the attempt is recorded."""
+    traceback: str | None
+    worker: str
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What one recipient is owed."""
+
+    recipient: str
+    due: int
+    later: int
+    blocked: int
+    leased: int
+    dead: int
+    oldest_due_s: float
+
+
+class Fate(Enum):
+    """What became of an attempt whose commit was not answered."""
+
+    SETTLED = "settled"
+    """It was committed."""
+    HELD = "held"
+    """It was not, and its lease still holds."""
+    LOST = "lost"
+    """It was not, and the lease is another's."""
+
+
+def mark(claim: Claim) -> str:
+    """Return the text that marks the transaction opened for *claim*, held in the setting boathook.mark."""
+    return f"{claim.event_id}/{claim.ordinal}/{claim.fence}"
+
+
+def settlement(claim: Claim, move: Settle, *, worker: str, started_at: datetime) -> tuple[str | None, ...]:
+    """Return the arguments of ``boathook.settle`` as text, so that any driver can pass them with a cast."""
+    return (
+        str(claim.event_id),
+        str(claim.ordinal),
+        str(claim.fence),
+        "succeeded" if move.ignored_because is None else "ignored",
+        move.ignored_because,
+        worker,
+        started_at.isoformat(),
+        mark(claim),
+    )
+
+
+class DeliveryStore:
+    """The journal's queue of deliveries."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def claim(self, wants: Sequence[Want], *, worker: str, lease_s: float) -> list[Work]:
+        """Lease due deliveries for *worker*, at most so many as each of *wants* says, the longest due first."""
+        for last_round in (*[False] * (_CLAIM_ROUNDS - 1), True):
+            try:
+                async with self._claiming(wants) as (connection, allowed):
+                    rows = await connection.fetch(
+                        SQL["claim_due"],
+                        [want.recipient for want in allowed],
+                        [want.slots for want in allowed],
+                        [want.since for want in allowed],
+                        [want.most for want in allowed],
+                        worker,
+                        timedelta(seconds=lease_s),
+                    )
+            except asyncpg.UniqueViolationError:
+                # Another worker leased the same order key in the same moment; the next look sees its lease.
+                if last_round:
+                    return []
+                continue
+            return [_to_work(row) for row in rows]
+        return []
+
+    @asynccontextmanager
+    async def _claiming(self, wants: Sequence[Want]) -> AsyncIterator[tuple[Connection, Sequence[Want]]]:
+        """Lend a connection and the wants that may be claimed: of limited recipients only those it could lock.
+
+        The lock is a statement of its own, because the next one must count leases in a snapshot taken after it.
+        """
+        limited = [want.recipient for want in wants if want.most is not None]
+        async with self._database.acquire() as connection:
+            if not limited:
+                with _translated_but_races():
+                    yield connection, wants
+                return
+            with _translated_but_races():
+                async with connection.transaction():
+                    locked = {row["recipient"] for row in await connection.fetch(SQL["lock_recipients"], limited)}
+                    yield connection, [want for want in wants if want.most is None or want.recipient in locked]
+
+    async def claim_suspect(self, recipients: Sequence[str], *, worker: str, lease_s: float) -> Work | None:
+        """Lease one delivery that has lost its worker twice in a row, or nothing."""
+        try:
+            async with self._database.acquire() as connection:
+                with _translated_but_races():
+                    row = await connection.fetchrow(
+                        SQL["claim_suspect"], list(recipients), worker, timedelta(seconds=lease_s)
+                    )
+        except asyncpg.UniqueViolationError:
+            return None
+        return None if row is None else _to_work(row)
+
+    async def renew(self, claims: Sequence[Claim], *, lease_s: float) -> set[tuple[UUID, int, int]]:
+        """Prolong leases; return those that no longer hold, as (event id, ordinal, fence)."""
+        rows = await self._database.fetch(SQL["renew_leases"], *_keys(claims), timedelta(seconds=lease_s))
+        return {(row["event_id"], row["ordinal"], row["fence"]) for row in rows}
+
+    async def set_back(self, ended: Sequence[SetBack]) -> list[bool]:
+        """Record attempts that ended without success and move their deliveries; says of each whether it was held."""
+        rows = await self._database.fetch(SQL["set_back"], *_set_back_columns(ended))
+        moved = {row["position"]: row["is_moved"] for row in rows}
+        return [moved[position] for position in range(1, len(ended) + 1)]
+
+    async def give_back(self, claims: Sequence[Claim]) -> None:
+        """Undo claims whose attempt did not begin, so that it does not count."""
+        await self._database.execute(SQL["give_back"], *_keys(claims))
+
+    async def reap(self, *, dead_workers: Sequence[str] = ()) -> int:
+        """Take back leases that ran out, or whose holder is known to be dead; return how many were taken.
+
+        Each counts as a lost attempt, and its route's policy decides whether there will be another.
+        """
+        async with self._database.transaction() as connection:
+            rows = await connection.fetch(SQL["find_lost"], list(dead_workers))
+            if rows:
+                await connection.fetch(SQL["set_back"], *_set_back_columns([_lost(row) for row in rows]))
+        return len(rows)
+
+    async def unblock(self) -> int:
+        """Free every order key whose first delivery was left waiting; return how many were."""
+        return int(await self._database.fetchval(SQL["unblock_heads"]))
+
+    async def fate(self, claim: Claim) -> Fate:
+        """Find out what became of an attempt whose commit was not answered, waiting while it is still under way."""
+        async with self._database.transaction() as connection:
+            if await connection.fetchval(SQL["find_held"], claim.event_id, claim.ordinal, claim.fence):
+                return Fate.HELD
+            settled = await connection.fetchval(SQL["find_settled"], claim.event_id, claim.ordinal, claim.attempt)
+            return Fate.SETTLED if settled else Fate.LOST
+
+    async def recall(self, claim: Claim, name: str) -> str | None:
+        """Return the remembered result of a side effect as JSON text, or None.
+
+        Raises:
+            LeaseLost: the delivery is another's, so the side effect must not be done here.
+        """
+        row = await self._database.fetchrow(
+            SQL["recall_effect"], claim.event_id, claim.ordinal, claim.fence, claim.recipient, name
+        )
+        if row is None or not row["is_held"]:
+            raise LeaseLost(f"the lease of {claim.recipient} ended before {name!r} was done")
+        result: str | None = row["result"]
+        return result
+
+    async def remember(self, claim: Claim, name: str, result: str) -> None:
+        """Keep the result of a side effect, as JSON text, at once and for good."""
+        await self._database.execute(SQL["remember_effect"], claim.event_id, claim.recipient, name, result)
+
+    async def backlog(self) -> list[Backlog]:
+        """Count what each recipient is owed."""
+        return [Backlog(**dict(row)) for row in await self._database.fetch(SQL["count_backlog"])]
+
+    async def oldest_snapshot_s(self) -> float:
+        """Return the age of the oldest open snapshot of the server, in seconds."""
+        return float(await self._database.fetchval(SQL["age_of_oldest_snapshot"]))
+
+    async def announce(self) -> None:
+        """Tell every worker that something is due."""
+        await self._database.execute(SQL["announce_due"])
+
+
+@asynccontextmanager
+async def keeper_seat(database: Database) -> AsyncIterator[Connection | None]:
+    """Lend a connection that is the elected keeper for as long as it lives, or None where another is."""
+    async with database.acquire() as connection:
+        with translated():
+            is_keeper = await connection.fetchval(SQL["elect_keeper"])
+        yield connection if is_keeper else None
+
+
+@contextmanager
+def _translated_but_races() -> Iterator[None]:
+    """Translate the driver's errors, but let through the one by which two claims of an order key collide."""
+    with translated():
+        try:
+            yield
+        except asyncpg.UniqueViolationError as race:
+            collision = race
+        else:
+            return
+    raise collision
+
+
+def _to_work(row: Record) -> Work:
+    claim = Claim(
+        event_id=row["event_id"],
+        ordinal=row["ordinal"],
+        recipient=row["recipient"],
+        fence=row["fence"],
+        attempt=row["attempts"],
+        attempts_before=row["attempts_before"],
+        owed_since=row["owed_since"],
+        order_key=row["order_key"],
+        suspect=row["lost"] >= _SUSPECT_AFTER,
+    )
+    event = None if row["id"] is None else to_event(row)
+    return Work(claim, event, row["due_at"], row["claimed_at"])
+
+
+def _keys(claims: Sequence[Claim]) -> tuple[list[UUID], list[int], list[int]]:
+    return (
+        [claim.event_id for claim in claims],
+        [claim.ordinal for claim in claims],
+        [claim.fence for claim in claims],
+    )
+
+
+def _set_back_columns(ended: Sequence[SetBack]) -> list[list[Any]]:
+    return [
+        *_keys([one.claim for one in ended]),
+        [one.move.due_at if isinstance(one.move, TryAgain) else None for one in ended],
+        [one.outcome for one in ended],
+        [one.move.code for one in ended],
+        [one.move.error for one in ended],
+        [one.traceback for one in ended],
+        [one.worker for one in ended],
+        [one.started_at for one in ended],
+    ]
+
+
+def _lost(row: Record) -> SetBack:
+    """Decide what follows a lost lease, by the policy of its route or, where that is unknown, the default one."""
+    policy = RetryPolicy() if row["policy"] is None else _POLICY.decode(row["policy"])
+    failure = Failure(code="LEASE_LOST", error=f"worker {row['leased_by']} vanished while it held this delivery")
+    standing = Standing(attempt=row["attempt"], owed_since=row["owed_since"])
+    move = decide(standing, failure, policy, row["now"], random.random())
+    if isinstance(move, Settle):
+        raise AssertionError("a failure cannot settle a delivery")  # noqa: TRY004
+    claim = Claim(
+        event_id=row["event_id"],
+        ordinal=row["ordinal"],
+        recipient=row["recipient"],
+        fence=row["fence"],
+        attempt=row["attempt"],
+        attempts_before=0,
+        owed_since=row["owed_since"],
+        order_key=None,
+        suspect=False,
+    )
+    return SetBack(claim, move, "lost", None, row["leased_by"], row["lease_until"])

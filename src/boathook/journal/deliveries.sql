@@ -1,0 +1,221 @@
+-- name: claim_due
+-- Leases due deliveries, up to so many slots for each recipient, and reads their events.
+-- $3 is a recipient's watermark: nothing due before it is looked at, so that a claim does not wade through the dead
+-- index entries of what is finished while some long snapshot keeps them. $4 bounds its leases over all workers, or is
+-- null. Only the first of an order key is taken, and none while another of it is leased.
+with wanted as (
+    select * from unnest($1::text[], $2::integer[], $3::timestamptz[], $4::integer[]) as w (recipient, slots, since, most)
+),
+picked as materialized (
+    select d.event_id, d.ordinal
+    from wanted w
+    cross join lateral (
+        select o.event_id, o.ordinal
+        from boathook.delivery o
+        where o.recipient = w.recipient and o.state = 'pending' and not o.is_blocked
+          and o.due_at >= w.since and o.due_at <= now() and o.lost < 2
+          and (o.order_key is null or (
+              not exists (
+                  select from boathook.delivery b
+                  where b.recipient = o.recipient and b.order_key = o.order_key and b.state <> 'dead' and b.seq < o.seq)
+              and not exists (
+                  select from boathook.delivery b
+                  where b.recipient = o.recipient and b.order_key = o.order_key and b.state = 'leased')))
+        order by o.due_at
+        limit greatest(0, least(w.slots, w.most - (
+            select count(*) from boathook.delivery l where w.most is not null and l.recipient = w.recipient and l.state = 'leased')))
+        for update of o skip locked
+    ) as d
+),
+claimed as (
+    update boathook.delivery d
+    set state = 'leased', attempts = d.attempts + 1, fence = d.fence + 1,
+        leased_by = $5, lease_until = clock_timestamp() + $6::interval
+    from picked p
+    where d.event_id = p.event_id and d.ordinal = p.ordinal
+    returning d.*
+)
+select
+    c.event_id, c.ordinal, c.recipient, c.fence, c.attempts, c.attempts_before, c.owed_since, c.order_key, c.due_at,
+    c.lost, clock_timestamp() as claimed_at, e.*
+from claimed c
+left join lateral (
+    select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
+    from boathook.event where id = c.event_id
+    limit 1
+) as e on true
+order by c.due_at, c.seq
+
+-- name: lock_recipients
+-- Makes this transaction the only one to claim for these recipients, where no other is doing so; says which.
+select recipient from unnest($1::text[]) as u (recipient)
+where pg_try_advisory_xact_lock(hashtextextended('boathook.claim:' || recipient, 0))
+order by recipient
+
+-- name: claim_suspect
+-- Leases the one longest due delivery among those that have lost their worker twice in a row, and reads its event.
+with picked as materialized (
+    select o.event_id, o.ordinal
+    from boathook.delivery o
+    where o.recipient = any ($1::text[]) and o.state = 'pending' and not o.is_blocked and o.due_at <= now() and o.lost >= 2
+      and (o.order_key is null or (
+          not exists (
+              select from boathook.delivery b
+              where b.recipient = o.recipient and b.order_key = o.order_key and b.state <> 'dead' and b.seq < o.seq)
+          and not exists (
+              select from boathook.delivery b
+              where b.recipient = o.recipient and b.order_key = o.order_key and b.state = 'leased')))
+    order by o.due_at
+    limit 1
+    for update of o skip locked
+),
+claimed as (
+    update boathook.delivery d
+    set state = 'leased', attempts = d.attempts + 1, fence = d.fence + 1,
+        leased_by = $2, lease_until = clock_timestamp() + $3::interval
+    from picked p
+    where d.event_id = p.event_id and d.ordinal = p.ordinal
+    returning d.*
+)
+select
+    c.event_id, c.ordinal, c.recipient, c.fence, c.attempts, c.attempts_before, c.owed_since, c.order_key, c.due_at,
+    c.lost, clock_timestamp() as claimed_at, e.*
+from claimed c
+left join lateral (
+    select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
+    from boathook.event where id = c.event_id
+    limit 1
+) as e on true
+
+-- name: renew_leases
+-- Prolongs the leases still held with these fences and says which are lost; one that is being settled is left alone.
+with held as (
+    select d.event_id, d.ordinal
+    from boathook.delivery d
+    join unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
+      on u.event_id = d.event_id and u.ordinal = d.ordinal and u.fence = d.fence
+    where d.state = 'leased'
+    order by d.event_id, d.ordinal
+    for update of d skip locked
+),
+renewed as (
+    update boathook.delivery d
+    set lease_until = clock_timestamp() + $4::interval
+    from held h
+    where d.event_id = h.event_id and d.ordinal = h.ordinal
+)
+select u.event_id, u.ordinal, u.fence
+from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
+where not exists (
+    select from boathook.delivery d
+    where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.state = 'leased')
+
+-- name: set_back
+-- Ends attempts without success, in the order of their keys; says for each whether its fence still held.
+select u.position, boathook.set_back(
+    u.event_id, u.ordinal, u.fence, u.due_at, u.outcome, u.code, u.error, u.traceback, u.worker, u.started_at) as is_moved
+from (
+    select * from unnest(
+        $1::uuid[], $2::integer[], $3::bigint[], $4::timestamptz[], $5::text[], $6::text[], $7::text[], $8::text[],
+        $9::text[], $10::timestamptz[]
+    ) with ordinality as u (
+        event_id, ordinal, fence, due_at, outcome, code, error, traceback, worker, started_at, position)
+    order by event_id, ordinal
+) as u
+
+-- name: give_back
+-- Undoes claims whose attempt never began: pending as before, the attempt not counted.
+update boathook.delivery d
+set state = 'pending', attempts = d.attempts - 1, leased_by = null, lease_until = null
+from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
+where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.state = 'leased'
+
+-- name: find_lost
+-- Locks leases that have run out, or whose holder is known to be dead, with their route's policy.
+select
+    d.event_id, d.ordinal, d.fence, d.attempts - d.attempts_before as attempt, d.owed_since, d.leased_by, d.recipient,
+    d.lease_until, clock_timestamp() as now, r.policy
+from boathook.delivery d
+left join lateral (
+    select policy from boathook.route where recipient = d.recipient order by is_active desc, line limit 1
+) as r on true
+where d.state = 'leased' and (d.lease_until < clock_timestamp() or d.leased_by = any ($1::text[]))
+order by d.lease_until
+limit 200
+for update of d skip locked
+
+-- name: unblock_heads
+-- Lets the first of an order key run where it was left waiting, which a race of its insertion with its
+-- predecessor's end can cause; walks from one order key to the next, however many deliveries wait behind each.
+with recursive heads as (
+    (select recipient, order_key, is_blocked and state = 'pending' as is_stuck
+     from boathook.delivery
+     where order_key is not null and state <> 'dead'
+     order by recipient, order_key, seq
+     limit 1)
+    union all
+    select n.recipient, n.order_key, n.is_stuck
+    from heads h
+    cross join lateral (
+        select recipient, order_key, is_blocked and state = 'pending' as is_stuck
+        from boathook.delivery
+        where order_key is not null and state <> 'dead' and (recipient, order_key) > (h.recipient, h.order_key)
+        order by recipient, order_key, seq
+        limit 1
+    ) as n
+),
+stuck as materialized (
+    select recipient, order_key from heads where is_stuck
+)
+select count(*) from stuck cross join lateral boathook.unblock(stuck.recipient, stuck.order_key)
+
+-- name: find_held
+-- Tells whether this fence still holds, waiting for a transaction that is settling it.
+select fence = $3 and state = 'leased' from boathook.delivery where event_id = $1 and ordinal = $2 for update
+
+-- name: find_settled
+-- Tells whether this attempt ended well.
+select exists (
+    select from boathook.attempt
+    where event_id = $1 and ordinal = $2 and number = $3 and outcome in ('succeeded', 'ignored'))
+
+-- name: recall_effect
+-- Reads a remembered side effect, and whether the lease of the one who asks still holds.
+select
+    exists (
+        select from boathook.delivery where event_id = $1 and ordinal = $2 and fence = $3 and state = 'leased'
+    ) as is_held,
+    (select result::text from boathook.effect where event_id = $1 and recipient = $4 and name = $5) as result
+
+-- name: remember_effect
+-- Remembers a side effect at once, whatever becomes of the handler's transaction; the first to do so is believed.
+insert into boathook.effect (event_id, recipient, name, result) values ($1, $2, $3, $4::json)
+on conflict (event_id, recipient, name) do nothing
+
+-- name: count_backlog
+-- Counts what each recipient is owed.
+select
+    recipient,
+    count(*) filter (where state = 'pending' and not is_blocked and due_at <= now()) as due,
+    count(*) filter (where state = 'pending' and not is_blocked and due_at > now()) as later,
+    count(*) filter (where is_blocked) as blocked,
+    count(*) filter (where state = 'leased') as leased,
+    count(*) filter (where state = 'dead') as dead,
+    coalesce(extract(epoch from now() - min(due_at)
+        filter (where state = 'pending' and not is_blocked and due_at <= now())), 0)::float8 as oldest_due_s
+from boathook.delivery
+group by recipient
+order by recipient
+
+-- name: age_of_oldest_snapshot
+-- Seconds the oldest open snapshot of this database's server has been held; it keeps vacuum from cleaning the queue.
+select coalesce(extract(epoch from now() - min(xact_start)), 0)::float8
+from pg_stat_activity where backend_xmin is not null
+
+-- name: elect_keeper
+-- Makes this session the keeper, if none is.
+select pg_try_advisory_lock(hashtextextended('boathook.keeper', 0))
+
+-- name: announce_due
+-- Tells every worker that something is due.
+select pg_notify('boathook_due', '')

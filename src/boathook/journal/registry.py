@@ -1,0 +1,90 @@
+"""The routes: which recipient gets which events, versioned so that no event is routed by outdated ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from boathook.domain.model import Route
+from boathook.journal.database import Connection, Database, Record
+from boathook.journal.statements import load
+from boathook.telemetry.log import get_logger
+
+SQL = load(__file__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routes:
+    """The active routes at one version."""
+
+    version: int
+    routes: tuple[Route, ...]
+
+
+READ_ROUTES = SQL["read_routes"]
+"""The statement whose one value `decode_routes` understands; needs nothing but a connection."""
+
+_ROUTES = msgspec.json.Decoder(Routes)
+_ROUTE = msgspec.json.Decoder(Route)
+
+
+def decode_routes(document: str | bytes) -> Routes:
+    """Build the routes from the JSON document that `READ_ROUTES` returns."""
+    return _ROUTES.decode(document)
+
+
+async def read_routes(database: Database) -> Routes:
+    """Return the active routes."""
+    return decode_routes(await database.fetchval(READ_ROUTES))
+
+
+async def register(database: Database, app: str, routes: Sequence[Route]) -> None:
+    """Make *routes* the active routes of *app*, and retire those it declared before; other apps' stay.
+
+    Nothing is written when nothing changes, so the version does not rise with every start. A recipient that
+    another app declared before is taken over, so that a moved module keeps its deliveries; the audit says so.
+    """
+    wanted = _number(routes)
+    async with database.transaction() as connection:
+        await connection.execute(SQL["lock_registry"])
+        rows = await connection.fetch(SQL["read_lines"], app, [route.recipient for route in routes])
+        known = {(row["recipient"], row["line"]): row for row in rows}
+        changed = {key: route for key, route in wanted.items() if not _is_same(known.get(key), route)}
+        retired = [key for key, row in known.items() if row["is_active"] and key not in wanted]
+        await _note_takeovers(connection, app, known)
+        if changed:
+            await connection.execute(SQL["save_lines"], _encode(changed))
+        if retired:
+            await connection.execute(SQL["retire_lines"], *map(list, zip(*retired, strict=True)))
+
+
+def _number(routes: Sequence[Route]) -> dict[tuple[str, int], Route]:
+    lines: dict[tuple[str, int], Route] = {}
+    counts: dict[str, int] = {}
+    for route in routes:
+        line = counts.get(route.recipient, 0)
+        counts[route.recipient] = line + 1
+        lines[route.recipient, line] = route
+    return lines
+
+
+def _is_same(row: Record | None, route: Route) -> bool:
+    return row is not None and bool(row["is_active"]) and _ROUTE.decode(row["route"]) == _normal(route)
+
+
+def _normal(route: Route) -> Route:
+    """Return *route* as it comes back from JSON, so that the two can be compared."""
+    return _ROUTE.decode(msgspec.json.encode(route))
+
+
+def _encode(lines: dict[tuple[str, int], Route]) -> str:
+    rows: list[dict[str, Any]] = [msgspec.to_builtins(route) | {"line": line} for (_, line), route in lines.items()]
+    return msgspec.json.encode(rows).decode()
+
+
+async def _note_takeovers(connection: Connection, app: str, known: dict[tuple[str, int], Record]) -> None:
+    owners = {row["recipient"]: row["app"] for row in known.values() if row["app"] != app and row["is_active"]}
+    for recipient, owner in owners.items():
+        get_logger("registry").warning("route_taken_over", recipient=recipient, app=app, before=owner)
+        await connection.execute(SQL["note_takeover"], app, recipient, f"declared by {owner} before")

@@ -1,0 +1,67 @@
+"""The routes and their version."""
+
+from dataclasses import replace
+
+from boathook.domain.model import Route
+from boathook.domain.policy import RetryPolicy
+from boathook.journal.database import Database
+from boathook.journal.registry import read_routes, register
+
+ONE = Route(
+    recipient="handler:one",
+    app="shop",
+    source="stripe",
+    types=("payment.*", "refund.created"),
+    filter={"body.amount": {"gt": 5}},
+    order_by="data.customer",
+    policy=RetryPolicy(delays_s=(1.0, 2.5)),
+    timeout_s=7.5,
+)
+TWO = Route(recipient="handler:two", app="shop", application="acme")
+
+
+async def test_routes_come_back_as_they_were_registered(db: Database) -> None:
+    await register(db, "shop", [ONE, TWO])
+    routes = await read_routes(db)
+    assert routes.routes == (ONE, TWO)
+
+
+async def test_registering_the_same_again_does_not_raise_the_version(db: Database) -> None:
+    await register(db, "shop", [ONE, TWO])
+    before = await read_routes(db)
+    await register(db, "shop", [ONE, TWO])
+    assert await read_routes(db) == before
+
+
+async def test_any_change_raises_the_version(db: Database) -> None:
+    await register(db, "shop", [ONE, TWO])
+    before = await read_routes(db)
+    await register(db, "shop", [replace(ONE, timeout_s=8.0), TWO])
+    after = await read_routes(db)
+    assert after.version > before.version
+    assert after.routes[0].timeout_s == 8.0
+
+
+async def test_an_app_retires_its_own_routes_only(db: Database) -> None:
+    other = replace(TWO, recipient="handler:other", app="billing")
+    await register(db, "shop", [ONE, TWO])
+    await register(db, "billing", [other])
+    await register(db, "shop", [TWO])
+    assert (await read_routes(db)).routes == (other, TWO)
+    await register(db, "shop", [ONE, TWO])
+    assert (await read_routes(db)).routes == (ONE, other, TWO)
+
+
+async def test_several_lines_of_one_recipient_shrink_and_grow(db: Database) -> None:
+    second = replace(ONE, source="github")
+    await register(db, "shop", [ONE, second])
+    assert (await read_routes(db)).routes == (ONE, second)
+    await register(db, "shop", [second])
+    assert (await read_routes(db)).routes == (second,)
+
+
+async def test_a_recipient_can_be_taken_over_and_the_audit_says_so(db: Database) -> None:
+    await register(db, "shop", [ONE])
+    await register(db, "store", [replace(ONE, app="store")])
+    assert [route.app for route in (await read_routes(db)).routes] == ["store"]
+    assert await db.fetchval("select subject from boathook.audit where action = 'route.taken_over'") == "handler:one"
