@@ -1,0 +1,136 @@
+-- Listings, newest first. Each takes the same optional filters as its first arguments and, for the page after, the key
+-- of the last row seen; rows are found by index however far the pages go back.
+
+-- name: list_events
+-- Lists events: source, application, type pattern, first id, id before.
+select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
+    octet_length(e.body) as size, e.fanout::integer as fanout
+from boathook.event e
+where ($1::text is null or e.source = $1)
+    and ($2::text is null or e.application = $2)
+    and ($3::text is null or e.type like $3)
+    and ($4::uuid is null or e.id >= $4)
+    and ($5::uuid is null or e.id < $5)
+    and ($6::uuid is null or e.id < $6)
+order by e.id desc
+limit $7
+
+-- name: get_event
+-- Reads one event with its bytes.
+select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
+    octet_length(e.body) as size, e.fanout::integer as fanout, e.headers, e.body
+from boathook.event e where e.id = $1
+
+-- name: list_deliveries
+-- Lists deliveries, open and ended, by their event's age.
+select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
+    d.order_key, d.replays::integer as replays, d.is_replay, e.source, e.application, e.type
+from (
+    select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
+        error as note, died_at as ended_at, order_key, replays, is_replay
+    from boathook.delivery
+    union all
+    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay
+    from boathook.outcome
+) as d
+join boathook.event e on e.id = d.event_id
+where ($1::text is null or e.source = $1)
+    and ($2::text is null or e.application = $2)
+    and ($3::text is null or e.type like $3)
+    and ($4::uuid is null or d.event_id >= $4)
+    and ($5::uuid is null or d.event_id < $5)
+    and ($6::text is null or d.state = $6)
+    and ($7::text is null or d.recipient like $7)
+    and ($8::text is null or d.code = $8)
+    and ($9::uuid is null or (d.event_id, d.ordinal) < ($9, $10::integer))
+order by d.event_id desc, d.ordinal desc
+limit $11
+
+-- name: list_deliveries_of_event
+-- Lists the deliveries of one event, in order.
+select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
+    d.order_key, d.replays::integer as replays, d.is_replay, e.source, e.application, e.type
+from (
+    select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
+        error as note, died_at as ended_at, order_key, replays, is_replay
+    from boathook.delivery where event_id = $1
+    union all
+    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay
+    from boathook.outcome where event_id = $1
+) as d
+join boathook.event e on e.id = d.event_id
+where $2::integer is null or d.ordinal = $2
+order by d.ordinal
+
+-- name: list_dead
+-- Lists dead letters by their event's age; the times are those of death.
+select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, null::timestamptz as due_at, d.code,
+    d.error as note, d.died_at as ended_at, d.order_key, d.replays::integer as replays, d.is_replay,
+    e.source, e.application, e.type
+from boathook.delivery d
+join boathook.event e on e.id = d.event_id
+where d.state = 'dead'
+    and ($1::text is null or e.source = $1)
+    and ($2::text is null or e.application = $2)
+    and ($3::text is null or e.type like $3)
+    and ($4::timestamptz is null or d.died_at >= $4)
+    and ($5::timestamptz is null or d.died_at < $5)
+    and ($6::text is null or d.recipient like $6)
+    and ($7::text is null or d.code = $7)
+    and ($8::uuid is null or (d.event_id, d.ordinal) < ($8, $9::integer))
+order by d.event_id desc, d.ordinal desc
+limit $10
+
+-- name: list_attempts
+-- Lists the attempts of one delivery, in order.
+select number, outcome, code, error, traceback, started_at, ended_at, worker
+from boathook.attempt where event_id = $1 and ordinal = $2
+order by number
+
+-- name: list_effects
+-- Lists the side effects that a recipient has done for an event and that will not be done again.
+select name, result::text as result, done_at from boathook.effect where event_id = $1 and recipient = $2 order by done_at, name
+
+-- name: list_rejections
+-- Lists refused requests; `state` open means not accepted since.
+select r.id, r.source, r.status::integer as status, r.reason, r.detail, r.client_address, r.method, r.url, r.content_type, r.body_size,
+    r.event_id
+from boathook.rejection r
+where ($1::text is null or r.source = $1)
+    and ($2::text is null or r.reason = $2)
+    and ($3::uuid is null or r.id >= $3)
+    and ($4::uuid is null or r.id < $4)
+    and ($5::text is null or ($5 = 'accepted') = (r.event_id is not null))
+    and ($6::uuid is null or r.id < $6)
+order by r.id desc
+limit $7
+
+-- name: get_rejection
+-- Reads one refused request with its headers and bytes.
+select r.id, r.source, r.status::integer as status, r.reason, r.detail, r.client_address, r.method, r.url, r.content_type, r.body_size,
+    r.event_id, r.headers, r.body
+from boathook.rejection r where r.id = $1
+
+-- name: list_conflicts
+-- Lists requests whose key or body, but not both, were seen before.
+select c.id, c.event_id, c.source, c.application, c.dedup_key, c.differs, c.seen, c.last_seen_at, octet_length(c.body) as size
+from boathook.conflict c
+where ($1::text is null or c.source = $1)
+    and ($2::text is null or c.application = $2)
+    and ($3::uuid is null or c.id >= $3)
+    and ($4::uuid is null or c.id < $4)
+    and ($5::uuid is null or c.id < $5)
+order by c.id desc
+limit $6
+
+-- name: list_audit
+-- Lists what operators did.
+select a.id, a.at, a.actor, a.action, a.subject, a.note
+from boathook.audit a
+where ($1::text is null or a.subject = $1)
+    and ($2::text is null or a.action = $2)
+    and ($3::timestamptz is null or a.at >= $3)
+    and ($4::timestamptz is null or a.at < $4)
+    and ($5::bigint is null or a.id < $5)
+order by a.id desc
+limit $6

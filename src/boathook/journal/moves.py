@@ -1,0 +1,219 @@
+"""What operators may do to deliveries: each move in one transaction, with its row in the audit.
+
+A move locks the dead letters it is about before it changes anything, and passes by those that another operator
+holds, so two of them at once share the work instead of doing it twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from boathook.domain import ids
+from boathook.journal.database import Connection, Database
+from boathook.journal.ledger import Filter, like
+from boathook.journal.statements import load
+
+SQL = load(__file__)
+
+Key = tuple[UUID, int]
+"""An event's id and the ordinal of one of its deliveries."""
+
+REPLAY_DEAD: Final = "dead.replay"
+IGNORE_DEAD: Final = "dead.ignore"
+PURGE_DEAD: Final = "dead.purge"
+REPLAY_EVENT: Final = "event.replay"
+ACCEPT_REJECTION: Final = "rejection.accept"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead letters a move is about: those of a filter, or those with these keys."""
+
+    filter: Filter
+    keys: Sequence[Key] | None = None
+
+    def arguments(self) -> tuple[object, ...]:
+        """Return the selection as the arguments $1 to $9 of its statements."""
+        wanted = self.filter
+        columns = (None, None) if self.keys is None else _columns(self.keys)
+        return (
+            wanted.source, wanted.application, like(wanted.type), like(wanted.recipient), wanted.code, wanted.since,
+            wanted.until, *columns,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When replayed deliveries fall due: one every `gap_s` seconds from `start`, after the `place` before them."""
+
+    start: datetime
+    gap_s: float = 0.0
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """Who does it, and why."""
+
+    actor: str
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadGroup:
+    """Dead letters that have their source, type, recipient and code in common."""
+
+    source: str | None
+    application: str | None
+    type: str
+    recipient: str
+    code: str
+    number: int
+    oldest: datetime
+    newest: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What replaying events did."""
+
+    events: int = 0
+    added: int = 0
+    """Deliveries added for recipients that had ended theirs."""
+    revived: int = 0
+    """Dead letters made pending."""
+
+
+async def read_clock(database: Database) -> datetime:
+    """Return the time on the server's clock."""
+    moment: datetime = await database.fetchval(SQL["read_clock"])
+    return moment
+
+
+async def count_dead(database: Database, selection: Selection) -> list[DeadGroup]:
+    """Return how many dead letters *selection* names, in groups, the largest first; changes nothing."""
+    return [DeadGroup(**dict(row)) for row in await database.fetch(SQL["count_dead"], *selection.arguments())]
+
+
+async def replay_dead(
+    database: Database, selection: Selection, action: Action, *, pace: Pace, limit: int
+) -> list[Key]:
+    """Make up to *limit* dead letters pending again, each with a new budget of attempts; return which."""
+    async with database.transaction() as connection:
+        keys = await _lock_dead(connection, selection, limit)
+        if keys:
+            await _revive(connection, keys, pace)
+            await _record(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in keys])
+            await connection.execute(SQL["announce_due"])
+        return keys
+
+
+async def ignore_dead(database: Database, selection: Selection, action: Action, *, limit: int) -> list[Key]:
+    """End up to *limit* dead letters as ignored, with the action's note; return which."""
+    async with database.transaction() as connection:
+        keys = await _lock_dead(connection, selection, limit)
+        if keys:
+            await connection.execute(SQL["settle_dead"], *_columns(keys), action.note or "ignored by an operator")
+            await _record(connection, action, IGNORE_DEAD, [ids.show_delivery(*key) for key in keys])
+        return keys
+
+
+async def purge_dead(database: Database, selection: Selection, action: Action, *, limit: int) -> list[Key]:
+    """Delete up to *limit* dead letters with their attempts, counted as dropped; return which.
+
+    Their events stay until retention drops them.
+    """
+    async with database.transaction() as connection:
+        keys = await _lock_dead(connection, selection, limit)
+        if keys:
+            await connection.execute(SQL["delete_dead"], *_columns(keys))
+            await _record(connection, action, PURGE_DEAD, [ids.show_delivery(*key) for key in keys])
+        return keys
+
+
+async def replay_events(
+    database: Database, event_ids: Sequence[UUID], action: Action, *, pace: Pace, is_once: bool = False
+) -> Replayed:
+    """Owe these events again to every recipient that is not owed them now; dead letters are revived instead.
+
+    Args:
+        is_once: leave out the events that an earlier replay with the same note has dealt with.
+    """
+    async with database.transaction() as connection:
+        await connection.execute(SQL["lock_replays"], list(event_ids))
+        todo = await _not_done(connection, event_ids, action) if is_once else list(event_ids)
+        dead = [tuple(row) for row in await connection.fetch(SQL["lock_dead_of_events"], todo)]
+        await _revive(connection, dead, pace)
+        rows = await connection.fetch(SQL["add_replays"], todo, pace.start, pace.place + len(dead), pace.gap_s)
+        await _unblock(connection, [tuple(row) for row in rows])
+        await _record(connection, action, REPLAY_EVENT, [ids.show(ids.EVENT, event_id) for event_id in todo])
+        await _record(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in dead])
+        await connection.execute(SQL["announce_due"])
+        return Replayed(len(todo), len(rows), len(dead))
+
+
+async def count_events(database: Database, wanted: Filter) -> int:
+    """Return how many events *wanted* names."""
+    number: int = await database.fetchval(SQL["count_events"], *_event_arguments(wanted))
+    return number
+
+
+async def page_events(database: Database, wanted: Filter, *, after: UUID | None, limit: int) -> list[UUID]:
+    """Return the next ids of the events *wanted* names, oldest first."""
+    rows = await database.fetch(SQL["page_events"], *_event_arguments(wanted), after, limit)
+    return [row["id"] for row in rows]
+
+
+async def mark_rejection(database: Database, rejection_id: UUID, event_id: UUID, action: Action) -> bool:
+    """Note which event a refused request became; False where it had become one already."""
+    async with database.transaction() as connection:
+        tag = await connection.execute(SQL["mark_rejection"], rejection_id, event_id)
+        is_marked: bool = tag == "UPDATE 1"
+        if is_marked:
+            await _record(connection, action, ACCEPT_REJECTION, [ids.show(ids.REJECTION, rejection_id)])
+        return is_marked
+
+
+async def record(database: Database, action: Action, name: str, subject: str) -> None:
+    """Record an operator's action that changes nothing else in the journal."""
+    async with database.transaction() as connection:
+        await _record(connection, action, name, [subject])
+
+
+async def _lock_dead(connection: Connection, selection: Selection, limit: int) -> list[Key]:
+    rows = await connection.fetch(SQL["lock_dead"], *selection.arguments(), limit)
+    return [(row["event_id"], row["ordinal"]) for row in rows]
+
+
+async def _revive(connection: Connection, keys: Sequence[Key], pace: Pace) -> None:
+    rows = await connection.fetch(SQL["revive_dead"], *_columns(keys), pace.start, pace.place, pace.gap_s)
+    await _unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
+
+
+async def _unblock(connection: Connection, lines: Sequence[tuple[str, str | None]]) -> None:
+    ordered = [line for line in lines if line[1] is not None]
+    if ordered:
+        await connection.execute(SQL["unblock_lines"], *_columns(ordered))
+
+
+async def _record(connection: Connection, action: Action, name: str, subjects: Sequence[str]) -> None:
+    await connection.execute(SQL["record_actions"], action.actor, name, list(subjects), action.note)
+
+
+async def _not_done(connection: Connection, event_ids: Sequence[UUID], action: Action) -> list[UUID]:
+    names = {ids.show(ids.EVENT, event_id): event_id for event_id in event_ids}
+    rows = await connection.fetch(SQL["list_done"], REPLAY_EVENT, list(names), action.note)
+    done = {row["subject"] for row in rows}
+    return [event_id for name, event_id in names.items() if name not in done]
+
+
+def _event_arguments(wanted: Filter) -> tuple[object, ...]:
+    since = None if wanted.since is None else ids.first_of(wanted.since)
+    until = None if wanted.until is None else ids.first_of(wanted.until)
+    return wanted.source, wanted.application, like(wanted.type), since, until
+
+
+def _columns(rows: Sequence[tuple[object, object]]) -> tuple[list[object], list[object]]:
+    return [row[0] for row in rows], [row[1] for row in rows]

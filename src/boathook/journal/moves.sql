@@ -1,0 +1,169 @@
+-- name: count_dead
+-- Counts the dead letters a selection names, by what they have in common.
+select e.source, e.application, e.type, d.recipient, d.code, count(*) as number, min(d.died_at) as oldest, max(d.died_at) as newest
+from boathook.delivery d
+join boathook.event e on e.id = d.event_id
+where d.state = 'dead'
+    and ($1::text is null or e.source = $1)
+    and ($2::text is null or e.application = $2)
+    and ($3::text is null or e.type like $3)
+    and ($4::text is null or d.recipient like $4)
+    and ($5::text is null or d.code = $5)
+    and ($6::timestamptz is null or d.died_at >= $6)
+    and ($7::timestamptz is null or d.died_at < $7)
+    and ($8::uuid[] is null or (d.event_id, d.ordinal) in (select * from unnest($8::uuid[], $9::integer[])))
+group by 1, 2, 3, 4, 5
+order by number desc, 3, 4, 5
+
+-- name: lock_dead
+-- Locks the next dead letters a selection names, in the order of their keys; those another operator holds are passed by.
+select d.event_id, d.ordinal::integer as ordinal
+from boathook.delivery d
+join boathook.event e on e.id = d.event_id
+where d.state = 'dead'
+    and ($1::text is null or e.source = $1)
+    and ($2::text is null or e.application = $2)
+    and ($3::text is null or e.type like $3)
+    and ($4::text is null or d.recipient like $4)
+    and ($5::text is null or d.code = $5)
+    and ($6::timestamptz is null or d.died_at >= $6)
+    and ($7::timestamptz is null or d.died_at < $7)
+    and ($8::uuid[] is null or (d.event_id, d.ordinal) in (select * from unnest($8::uuid[], $9::integer[])))
+order by d.event_id, d.ordinal
+limit $10
+for update of d skip locked
+
+-- name: lock_dead_of_events
+-- Locks the dead letters of these events, in the order of their keys.
+select event_id, ordinal::integer as ordinal
+from boathook.delivery
+where state = 'dead' and event_id = any ($1::uuid[])
+order by event_id, ordinal
+for update
+
+-- name: revive_dead
+-- Makes locked dead letters pending with a new budget of attempts, one every $5 seconds from $3, after the $4 before
+-- them. An ordered one waits until `unblock_lines` finds it first in its line. Code and error stay until the next
+-- attempt, so that it can be seen what was wrong.
+update boathook.delivery d
+set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, lost = 0, died_at = null,
+    owed_since = u.due_at, due_at = u.due_at, is_blocked = d.order_key is not null
+from (
+    select event_id, ordinal, greatest(now(), $3::timestamptz + make_interval(secs => $5::float8 * ($4::integer + place - 1))) as due_at
+    from unnest($1::uuid[], $2::integer[]) with ordinality as k (event_id, ordinal, place)
+) as u
+where d.event_id = u.event_id and d.ordinal = u.ordinal and d.state = 'dead'
+returning d.recipient, d.order_key
+
+-- name: unblock_lines
+-- Lets the first delivery of each of these order keys run.
+select boathook.unblock(recipient, order_key)
+from (select distinct * from unnest($1::text[], $2::text[]) as u (recipient, order_key)) as u
+order by recipient, order_key
+
+-- name: settle_dead
+-- Ends locked dead letters as ignored, with the operator's note.
+with gone as (
+    delete from boathook.delivery d
+    using unnest($1::uuid[], $2::integer[]) as u (event_id, ordinal)
+    where d.event_id = u.event_id and d.ordinal = u.ordinal and d.state = 'dead'
+    returning d.*
+)
+insert into boathook.outcome (event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at)
+select event_id, ordinal, recipient, 'ignored', order_key, is_replay, attempts, replays, $3, clock_timestamp() from gone
+
+-- name: delete_dead
+-- Deletes locked dead letters with their attempts, and counts them as dropped.
+with gone as (
+    delete from boathook.delivery d
+    using unnest($1::uuid[], $2::integer[]) as u (event_id, ordinal)
+    where d.event_id = u.event_id and d.ordinal = u.ordinal and d.state = 'dead'
+    returning d.event_id, d.ordinal
+),
+attempts as (
+    delete from boathook.attempt a using gone g where a.event_id = g.event_id and a.ordinal = g.ordinal
+)
+insert into boathook.retention (kind, reason, dropped)
+select 'dead letter', 'purged', count(*) from gone
+
+-- name: record_actions
+-- Records one operator's action on each of these subjects.
+insert into boathook.audit (actor, action, subject, note)
+select $1, $2, subject, $4 from unnest($3::text[]) as u (subject)
+
+-- name: list_done
+-- Says which of these subjects a run, told by its note, has dealt with already.
+select subject from boathook.audit where action = $1 and subject = any ($2::text[]) and note = $3
+
+-- name: lock_replays
+-- Makes this transaction the only one to replay these events.
+select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))
+from (select id::text from unnest($1::uuid[]) as u (id) order by 1) as sorted
+
+-- name: add_replays
+-- Owes each of these events once more to every recipient whose deliveries of it have all ended, one every $4 seconds
+-- from $2, after the $3 before them.
+with known as (
+    select event_id, ordinal::integer as ordinal, recipient, order_key, true as is_open
+    from boathook.delivery where event_id = any ($1::uuid[])
+    union all
+    select event_id, ordinal, recipient, order_key, false
+    from boathook.outcome where event_id = any ($1::uuid[])
+),
+recipients as (
+    select event_id, recipient, max(order_key) as order_key, min(ordinal) as first
+    from known group by event_id, recipient having not bool_or(is_open)
+),
+next as (
+    select e.id as event_id, greatest(e.fanout, coalesce(max(k.ordinal) + 1, 0)) as ordinal
+    from boathook.event e left join known k on k.event_id = e.id
+    where e.id = any ($1::uuid[])
+    group by e.id, e.fanout
+),
+planned as (
+    select r.event_id, n.ordinal + row_number() over (partition by r.event_id order by r.first) - 1 as ordinal,
+        r.recipient, r.order_key,
+        greatest(now(), $2::timestamptz + make_interval(
+            secs => $4::float8 * ($3::integer + row_number() over (order by r.event_id, r.first) - 1))) as due_at
+    from recipients r join next n on n.event_id = r.event_id
+)
+insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked, is_replay, owed_since, due_at)
+select event_id, ordinal, recipient, order_key, order_key is not null, true, due_at, due_at
+from planned
+order by event_id, ordinal
+returning recipient, order_key
+
+-- name: page_events
+-- Reads the next events a selection names, oldest first.
+select e.id
+from boathook.event e
+where ($1::text is null or e.source = $1)
+    and ($2::text is null or e.application = $2)
+    and ($3::text is null or e.type like $3)
+    and ($4::uuid is null or e.id >= $4)
+    and ($5::uuid is null or e.id < $5)
+    and ($6::uuid is null or e.id > $6)
+order by e.id
+limit $7
+
+-- name: count_events
+-- Counts the events a selection names.
+select count(*)
+from boathook.event e
+where ($1::text is null or e.source = $1)
+    and ($2::text is null or e.application = $2)
+    and ($3::text is null or e.type like $3)
+    and ($4::uuid is null or e.id >= $4)
+    and ($5::uuid is null or e.id < $5)
+
+-- name: mark_rejection
+-- Notes which event a refused request became, unless it has become one already.
+update boathook.rejection set event_id = $2 where id = $1 and event_id is null
+
+-- name: announce_due
+-- Tells every worker that something is due.
+select pg_notify('boathook_due', '')
+
+-- name: read_clock
+-- Reads the server's clock.
+select clock_timestamp()
