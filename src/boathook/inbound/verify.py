@@ -1,5 +1,223 @@
-"""Whether a request is what its source says it is, and what names the event it brings."""
+"""Whether a request is what its source says it is, and what names the event it brings.
 
-from boathook.inbound.verdict import Challenge, Reason, Rejected, Reply, Request, SourceSpec, Verdict, Verified
+The order is the safety: the proof first, over the bytes as sent, at the moment of receiving; only then a look into
+the body. So a forged request leaves nothing behind: no key that could make the real one look like a duplicate, no
+parse, no answer to a challenge.
+"""
 
-__all__ = ["Challenge", "Reason", "Rejected", "Reply", "Request", "SourceSpec", "Verdict", "Verified"]
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from boathook.domain.documents import scalar_text, split_path
+from boathook.domain.errors import ConfigError
+from boathook.domain.model import Grade
+from boathook.inbound.extract import Picked, Picker, first_of, reader_of
+from boathook.inbound.proof import make_check
+from boathook.inbound.providers import find
+from boathook.inbound.providers.options import NEVER_KEPT, Options
+from boathook.inbound.providers.recipe import (
+    Basic,
+    BodyForm,
+    Handshake,
+    Header,
+    Hmac,
+    Json,
+    NoProof,
+    Place,
+    Proof,
+    Query,
+    Recipe,
+    Token,
+)
+from boathook.inbound.verdict import (
+    UNKNOWN_TYPE,
+    Challenge,
+    Reason,
+    Rejected,
+    Reply,
+    Request,
+    SourceSpec,
+    Verdict,
+    Verified,
+)
+
+__all__ = [
+    "UNKNOWN_TYPE",
+    "Challenge",
+    "Reason",
+    "Rejected",
+    "Reply",
+    "Request",
+    "SourceSpec",
+    "Verdict",
+    "Verified",
+    "Verifier",
+]
+
+MAX_KEY: Final = 300
+"""Longer ids are replaced by their hash, so that a key always fits an index and a log line."""
+MAX_TYPE: Final = 200
+MAX_ECHO: Final = 4_096
+_ALWAYS_KEPT: Final = ("content-type", "user-agent")
+_OWN_PREFIXES: Final = ("sha256:", "fields:", "id:", "id-sha256:")
+
+
+class Verifier:
+    """Judges the requests of one source; compiled once, used for every request."""
+
+    reply: Reply | None
+    """The exact answer the sender wants for an accepted request; None for boathook's own."""
+    evidence: frozenset[str]
+    """Headers a rejection must keep so that it can be judged again; never one that holds a token."""
+    methods: frozenset[str]
+    """The HTTP methods this sender uses."""
+    secret_query: str | None
+    """The query parameter that holds the token and must never be stored or logged; None where there is none."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        """Compile the source's specification.
+
+        Raises:
+            ConfigError: a setting is unknown, missing or impossible; the message names ``sources.NAME.KEY`` and the fix.
+        """
+        recipe, spec = _settle(spec)
+        self.recipe: Final = recipe
+        self._check = make_check(recipe.proof, spec)
+        self._grade = Grade.NONE if spec.unsigned else recipe.grade
+        self._is_id_proven = spec.unsigned or recipe.grade is not Grade.BODY or recipe.id.is_signed
+        self._id_of = first_of(recipe.id.places, whole=True)
+        self._type_of = first_of(recipe.type.places, whole=False)
+        self._fields = tuple(_split(spec, path) for path in spec.dedup_fields)
+        self._handshakes = tuple((reader_of(shake.when), reader_of(shake.echo), shake) for shake in recipe.handshakes)
+        self._picker = Picker([*_json_paths(recipe), *self._fields])
+        self._kept = _kept_headers(recipe)
+        self.evidence = self._check.evidence
+        self.reply = recipe.reply
+        self.methods = recipe.methods
+        place = recipe.proof.place if isinstance(recipe.proof, Token) and not spec.unsigned else None
+        self.secret_query = place.name if isinstance(place, Query) else None
+
+    def verify(self, request: Request, now: float) -> Verdict:
+        """Judge one request received at *now*, in seconds since 1970; never raises, whatever the request holds."""
+        proven = self._check.check(request, now)
+        if isinstance(proven, Rejected):
+            return proven
+        picked = self._picker.pick(request.body) if self._picker.paths else {}
+        if picked is None:
+            if self.recipe.body is BodyForm.JSON:
+                return _not_json(self.recipe)
+            picked = {}
+        for when, echo, handshake in self._handshakes:
+            if when(request, picked) == handshake.equals:
+                return _answer(handshake, echo(request, picked))
+        headers = request.headers
+        return Verified(
+            grade=self._grade,
+            type=_show_type(self._type_of(request, picked)),
+            dedup_key=self._dedup_key(request, picked),
+            replay_material=None if self._is_id_proven else request.body,
+            volatile=self.recipe.volatile,
+            kept_headers={name: headers[name] for name in self._kept if name in headers},
+            timestamp=None if proven.sent_at is None else datetime.fromtimestamp(proven.sent_at, UTC),
+        )
+
+    def _dedup_key(self, request: Request, picked: Picked) -> str:
+        identifier = self._id_of(request, picked)
+        if identifier is not None:
+            return _key_of(identifier)
+        values = [scalar_text(picked.get(path)) for path in self._fields]
+        if any(value is not None for value in values):
+            return _key_of(json.dumps(values), "fields:")
+        return "sha256:" + hashlib.sha256(request.body).hexdigest()
+
+
+def _settle(spec: SourceSpec) -> tuple[Recipe, SourceSpec]:
+    """Return the recipe completed by the source's own settings, and the specification with all its secrets."""
+    try:
+        recipe = find(spec.provider)
+    except ConfigError as error:
+        raise ConfigError(f"sources.{spec.name}.provider: {error}") from None
+    options = Options(spec.name, spec.options)
+    if recipe.configure is not None:
+        recipe = recipe.configure(options, recipe)
+    if isinstance(recipe.proof, Token) and isinstance(recipe.proof.place, Basic):
+        password = options.text("password")
+        spec = replace(spec, secrets=(*spec.secrets, password) if password else spec.secrets)
+    options.finish(recipe.name)
+    return recipe, spec
+
+
+def _split(spec: SourceSpec, path: str) -> str:
+    try:
+        return ".".join(split_path(path))
+    except ValueError as error:
+        raise ConfigError(f"sources.{spec.name}.dedup_fields: {error}") from None
+
+
+def _places(recipe: Recipe) -> Iterator[Place]:
+    for place in (*recipe.id.places, *recipe.type.places):
+        yield from place if isinstance(place, tuple) else (place,)
+    for handshake in recipe.handshakes:
+        yield from (handshake.when, handshake.echo)
+
+
+def _json_paths(recipe: Recipe) -> list[str]:
+    return [place.path for place in _places(recipe) if isinstance(place, Json)]
+
+
+def _kept_headers(recipe: Recipe) -> tuple[str, ...]:
+    """Return the allow-list of headers stored with an event, which holds no credential and no signature."""
+    named = (place.name for place in _places(recipe) if isinstance(place, Header))
+    hidden = NEVER_KEPT | _proof_headers(recipe.proof)
+    return tuple(name for name in dict.fromkeys((*_ALWAYS_KEPT, *named, *recipe.keep)) if name not in hidden)
+
+
+def _proof_headers(proof: Proof) -> frozenset[str]:
+    match proof:
+        case Hmac(headers=sets):
+            return frozenset(names.signature for names in sets)
+        case Token(place=Header(name=name)):
+            return frozenset({name})
+        case Token() | NoProof():
+            return frozenset()
+
+
+def _not_json(recipe: Recipe) -> Rejected:
+    return Rejected(
+        status=400,
+        reason=Reason.BODY_MALFORMED,
+        detail=f"the signature is right, but the body is not JSON, and {recipe.title} always sends JSON",
+        may_reverify=False,
+    )
+
+
+def _answer(handshake: Handshake, echo: object) -> Challenge | Rejected:
+    if not isinstance(echo, str) or len(echo) > MAX_ECHO:
+        return Rejected(
+            status=400,
+            reason=Reason.BODY_MALFORMED,
+            detail=f"the proof is right, but the {handshake.equals} request brings no text to echo",
+            may_reverify=False,
+        )
+    return Challenge(status=handshake.status, body=echo.encode("utf-8", "replace"), content_type=handshake.content_type)
+
+
+def _key_of(text: str, prefix: str = "") -> str:
+    # What PostgreSQL cannot store (NUL, lone surrogates) and what would break a log line is not printable.
+    if len(text) > MAX_KEY or not text.isprintable():
+        return f"id-{prefix}sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    if not prefix and text.startswith(_OWN_PREFIXES):
+        prefix = "id:"
+    return prefix + text
+
+
+def _show_type(name: str | None) -> str:
+    if name is None:
+        return UNKNOWN_TYPE
+    if name.isprintable():
+        return name[:MAX_TYPE]
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name[:MAX_TYPE])

@@ -1,0 +1,98 @@
+"""JSON read from bytes that a stranger chose: an answer or "unreadable", never an exception.
+
+Bodies are kept as they came; what is read here is only a view. Two rules keep the view honest: what is not JSON
+by RFC 8259 (``NaN``, for one) is unreadable, and of a repeated key the last one counts, as in Python's own reader.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final, NoReturn
+
+MAX_DEPTH: Final = 128
+"""Objects and arrays nested deeper than this are unreadable."""
+MAX_DIGITS: Final = 4_300
+"""Integers with more digits are read as text: converting them costs quadratic time, so Python refuses."""
+
+_ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
+_STRING: Final = re.compile(rb'"[^"]*"')
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
+_STEPS: Final = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
+
+
+class Unreadable:
+    """The type of `UNREADABLE`, what `parse` answers for bytes that are not JSON."""
+
+    def __repr__(self) -> str:
+        return "UNREADABLE"
+
+
+UNREADABLE: Final = Unreadable()
+
+
+def is_too_deep(body: bytes) -> bool:
+    """Return whether *body*, if it is JSON, nests deeper than `MAX_DEPTH`."""
+    if body.count(b"{") + body.count(b"[") <= MAX_DEPTH:
+        return False
+    if b"\\" in body:
+        body = _ESCAPE.sub(b"", body)
+    structure = _STRING.sub(b"", body.translate(None, _NOT_STRUCTURE)).replace(b'"', b"")
+    steps = memoryview(structure.translate(_STEPS)).cast("b")
+    return any(depth > MAX_DEPTH for depth in accumulate(steps))
+
+
+def parse(body: bytes) -> Any:
+    """Read *body* as JSON; `UNREADABLE` where it is none, or nests too deep."""
+    if is_too_deep(body):
+        return UNREADABLE
+    try:
+        return json.loads(body, parse_constant=_refuse, parse_int=_read_integer)
+    except (ValueError, RecursionError):
+        return UNREADABLE
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _read_integer(digits: str) -> int | str:
+    return int(digits) if len(digits) <= MAX_DIGITS else digits
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """Split a dotted path such as ``data.object.id``; a leading ``$.`` is allowed.
+
+    Raises:
+        ValueError: a part is empty.
+    """
+    parts = tuple(path.removeprefix("$.").split("."))
+    if not all(parts):
+        raise ValueError(f"{path!r} is not a dotted path such as data.object.id")
+    return parts
+
+
+def dig(document: Any, parts: Sequence[str]) -> Any:
+    """Return what lies at a path; a number counts into an array. `None` where there is nothing."""
+    for part in parts:
+        if isinstance(document, dict):
+            document = document.get(part)
+        elif isinstance(document, list) and part.isascii() and part.isdigit() and len(part) < 10:
+            index = int(part)
+            document = document[index] if index < len(document) else None
+        else:
+            return None
+    return document
+
+
+def scalar_text(value: Any) -> str | None:
+    """Return a string, number or boolean as text; `None` for null, objects and arrays."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case _:
+            return None

@@ -1,0 +1,151 @@
+"""Keys, MACs and encodings over plain bytes; the same functions sign what goes out and verify what comes in.
+
+Standard Webhooks (https://github.com/standard-webhooks/standard-webhooks, version 1.0.0) is the one whole
+scheme spoken here, because boathook also sends it. How other senders build their signatures is data, in the
+inbound recipes.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Final
+
+STANDARD_PREFIX: Final = "whsec_"
+STANDARD_SECRET_BYTES: Final = range(24, 65)
+"""How long a Standard Webhooks secret may be once decoded; 64 is included."""
+
+
+class Algorithm(StrEnum):
+    """The hash inside an HMAC."""
+
+    SHA1 = "sha1"
+    SHA256 = "sha256"
+    SHA384 = "sha384"
+    SHA512 = "sha512"
+
+
+class Encoding(StrEnum):
+    """How a signature is written as text."""
+
+    HEX = "hex"
+    BASE64 = "base64"
+
+
+class KeyForm(StrEnum):
+    """How the bytes of a key are got from the secret the owner pasted."""
+
+    TEXT = "text"
+    """The characters themselves, as UTF-8; also for secrets that merely look encoded."""
+    HEX = "hex"
+    BASE64 = "base64"
+    STANDARD = "whsec"
+    """Standard Webhooks: an optional ``whsec_``, then base64."""
+
+
+def read_key(secret: str, form: KeyForm) -> bytes:
+    """Return the bytes of a key.
+
+    Raises:
+        ValueError: *secret* is empty or is not written in *form*; the message does not repeat it.
+    """
+    match form:
+        case KeyForm.TEXT:
+            key = secret.encode("utf-8", "surrogatepass")
+        case KeyForm.HEX:
+            key = _decode_hex(secret)
+        case KeyForm.BASE64:
+            key = _decode_base64(secret)
+        case KeyForm.STANDARD:
+            key = _decode_base64(secret.removeprefix(STANDARD_PREFIX))
+    if not key:
+        raise ValueError("the secret is empty")
+    return key
+
+
+def _decode_hex(text: str) -> bytes:
+    try:
+        return binascii.unhexlify(text.encode("ascii"))
+    except (binascii.Error, UnicodeEncodeError):
+        raise ValueError("the secret is not hexadecimal") from None
+
+
+def _decode_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise ValueError("the secret is not base64") from None
+
+
+def write_base64(digest: bytes) -> str:
+    """Write *digest* in base64 with padding (RFC 4648, section 4)."""
+    return binascii.b2a_base64(digest, newline=False).decode("ascii")
+
+
+WRITERS: Final[dict[Encoding, Callable[[bytes], str]]] = {
+    Encoding.HEX: bytes.hex,
+    Encoding.BASE64: write_base64,
+}
+"""For each encoding, the function that writes a digest in it."""
+
+
+class Mac:
+    """An HMAC (RFC 2104) under one key, keyed once and used many times."""
+
+    __slots__ = ("_keyed",)
+
+    def __init__(self, key: bytes, algorithm: Algorithm = Algorithm.SHA256) -> None:
+        self._keyed = hmac.new(key, digestmod=algorithm.value)
+
+    def digest(self, chunks: Iterable[bytes]) -> bytes:
+        """Return the MAC over *chunks* one after another, without joining them in memory."""
+        running = self._keyed.copy()
+        for chunk in chunks:
+            running.update(chunk)
+        return running.digest()
+
+
+def same(left: str, right: str) -> bool:
+    """Compare two signatures in time that does not depend on where they differ.
+
+    Raises:
+        TypeError: one of them is not ASCII.
+    """
+    return hmac.compare_digest(left, right)
+
+
+def fingerprint(secret: bytes) -> bytes:
+    """Return the SHA-256 of *secret*, so that secrets of different lengths compare in equal time."""
+    return hashlib.sha256(secret).digest()
+
+
+def same_bytes(left: bytes, right: bytes) -> bool:
+    """Compare two fingerprints in time that does not depend on where they differ."""
+    return hmac.compare_digest(left, right)
+
+
+def make_standard_secret(entropy: bytes) -> str:
+    """Write random bytes as a Standard Webhooks secret.
+
+    Raises:
+        ValueError: there are not 24 to 64 of them.
+    """
+    if len(entropy) not in STANDARD_SECRET_BYTES:
+        raise ValueError(f"a Standard Webhooks secret has 24 to 64 bytes, got {len(entropy)}")
+    return STANDARD_PREFIX + write_base64(entropy)
+
+
+def sign_standard(secrets: Iterable[str], message_id: str, timestamp: int, body: bytes) -> str:
+    """Return the value of ``webhook-signature``: one ``v1,`` signature for each secret, separated by spaces.
+
+    Raises:
+        ValueError: a secret is not base64, or *message_id* holds a dot, which would make the signed bytes ambiguous.
+    """
+    if not message_id or "." in message_id:
+        raise ValueError(f"a message id is not empty and holds no dot, got {message_id!r}")
+    head = f"{message_id}.{timestamp}.".encode()
+    return " ".join(
+        "v1," + write_base64(Mac(read_key(secret, KeyForm.STANDARD)).digest((head, body))) for secret in secrets
+    )

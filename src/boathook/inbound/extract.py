@@ -1,0 +1,151 @@
+"""The few facts a verified request is asked for: its event id, its type, a handshake's question.
+
+On the hot path a typed msgspec decoder picks just those values out of the body, in a third of a microsecond.
+Whatever it stumbles over (another type, a lone surrogate, a huge number) is read again by the patient parser.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from boathook.domain.documents import UNREADABLE, dig, is_too_deep, parse, split_path
+from boathook.inbound.providers.recipe import Form, Header, Json, Place, Query
+from boathook.inbound.verdict import Request
+
+Picked = Mapping[str, Any]
+Reader = Callable[[Request, Picked], Any]
+"""Gives the value at one place of a request, whose JSON values were picked already; `None` where nothing is."""
+
+_FORM_TYPE: Final = "application/x-www-form-urlencoded"
+_STUMBLES: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+
+_Tree = dict[str, "_Tree | None"]
+
+
+class Picker:
+    """Picks the values at fixed paths out of JSON bodies."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths = tuple(dict.fromkeys(paths))
+        self._parts = tuple(split_path(path) for path in self.paths)
+        self._fast = _compile(self._parts)
+
+    def pick(self, body: bytes) -> Picked | None:
+        """Return the value at each path, `None` where there is nothing; `None` for the whole if *body* is not JSON."""
+        if self._fast is not None and not is_too_deep(body):
+            try:
+                return dict(zip(self.paths, self._fast(body), strict=True))
+            except _STUMBLES:
+                pass
+        document = parse(body)
+        if document is UNREADABLE:
+            return None
+        return {path: dig(document, parts) for path, parts in zip(self.paths, self._parts, strict=True)}
+
+
+def _compile(paths: tuple[tuple[str, ...], ...]) -> Callable[[bytes], tuple[Any, ...]] | None:
+    tree = _grow(paths)
+    if tree is None:
+        return None
+    pick = attrgetter(*(_attribute(tree, parts) for parts in paths))
+    decode = msgspec.json.Decoder(_struct(tree)).decode
+    if len(paths) == 1:
+        return lambda body: (pick(decode(body)),)
+    return lambda body: pick(decode(body))  # type: ignore[no-any-return] # attrgetter of several names gives a tuple
+
+
+def _grow(paths: tuple[tuple[str, ...], ...]) -> _Tree | None:
+    """Return the paths as one tree; `None` where there is none, or one path ends where another goes on."""
+    tree: _Tree = {}
+    for *parents, last in paths:
+        node = tree
+        for part in parents:
+            below = node.setdefault(part, {})
+            if below is None:
+                return None
+            node = below
+        if node.setdefault(last, None) is not None:
+            return None
+    return tree or None
+
+
+def _struct(tree: _Tree) -> type[msgspec.Struct]:
+    fields: list[tuple[str, Any, Any]] = []
+    for position, below in enumerate(tree.values()):
+        if below is None:
+            fields.append((f"f{position}", str | int | None, None))
+        else:
+            inner = _struct(below)
+            fields.append((f"f{position}", inner, inner()))
+    names = {f"f{position}": name for position, name in enumerate(tree)}
+    return msgspec.defstruct("Picked", fields, rename=names, frozen=True, gc=False)
+
+
+def _attribute(tree: _Tree, parts: tuple[str, ...]) -> str:
+    names: list[str] = []
+    node: _Tree | None = tree
+    for part in parts:
+        assert node is not None
+        names.append(f"f{list(node).index(part)}")
+        node = node[part]
+    return ".".join(names)
+
+
+def read_pairs(text: str) -> list[tuple[str, str]]:
+    """Read a query or a form as its pairs; nothing where there are absurdly many."""
+    try:
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=1_000, errors="replace")
+    except ValueError:
+        return []
+
+
+def reader_of(place: Place) -> Reader:
+    """Return the function that reads one place."""
+    match place:
+        case Header(name=name):
+            return lambda request, _picked: request.headers.get(name)
+        case Json(path=path):
+            return lambda _request, picked: picked.get(path)
+        case Query(name=name):
+            return lambda request, _picked: dict(read_pairs(request.query)).get(name)
+        case Form(name=name):
+            return lambda request, _picked: _read_form(request).get(name)
+
+
+def _read_form(request: Request) -> dict[str, str]:
+    if not request.headers.get("content-type", "").lower().startswith(_FORM_TYPE):
+        return {}
+    return dict(read_pairs(request.body.decode("utf-8", "replace")))
+
+
+def first_of(places: Iterable[Place | tuple[Place, ...]], *, whole: bool) -> Callable[[Request, Picked], str | None]:
+    """Return a function that gives the first name found at *places*.
+
+    A tuple's parts are joined by dots. With *whole*, it must be there whole; else the parts that are there do, as
+    long as the first is. Only non-empty strings and integers are names: a boolean or a rounded number would make
+    different events look alike.
+    """
+    groups = [tuple(map(reader_of, place)) if isinstance(place, tuple) else (reader_of(place),) for place in places]
+
+    def read(request: Request, picked: Picked) -> str | None:
+        for readers in groups:
+            texts = [_name(reader(request, picked)) for reader in readers]
+            if len(texts) == 1:
+                if texts[0]:
+                    return texts[0]
+            elif all(texts) if whole else texts[0]:
+                return ".".join(text for text in texts if text)
+        return None
+
+    return read
+
+
+def _name(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return None

@@ -1,0 +1,337 @@
+"""Whether a request is genuine: its MAC, its token, or nothing to check.
+
+The work goes from cheap to dear and never looks inside the body: headers, signature header, timestamp, MAC.
+Every refusal is a `Rejected`; whatever a stranger puts into a header, nothing here raises.
+"""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple, assert_never
+
+from boathook.domain import signing
+from boathook.domain.errors import ConfigError
+from boathook.domain.signing import WRITERS, Mac, read_key
+from boathook.inbound.extract import read_pairs
+from boathook.inbound.hints import explain_mismatch
+from boathook.inbound.providers.recipe import (
+    MAX_SIGNATURES,
+    Basic,
+    Header,
+    Hmac,
+    NoProof,
+    Parsed,
+    Query,
+    SignedHeaders,
+    TimeUnit,
+    Token,
+)
+from boathook.inbound.template import Template
+from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
+
+MAX_TOLERANCE_S: Final = 315_360_000.0
+MAX_HEADER: Final = 8_192
+"""Characters of a signature header that are looked at; sixteen SHA-512 signatures take a quarter of it."""
+_LONGEST_STAMP: Final = {TimeUnit.SECONDS: 11, TimeUnit.MILLISECONDS: 14, TimeUnit.ISO: 40}
+
+
+class Proven(NamedTuple):
+    """The proof held."""
+
+    sent_at: float | None
+    """The signed moment of sending in seconds since 1970; None where none is signed."""
+
+
+def refuse(reason: Reason, detail: str, *, may_reverify: bool = False) -> Rejected:
+    """Return the refusal of a request whose proof does not hold."""
+    return Rejected(status=401, reason=reason, detail=detail, may_reverify=may_reverify)
+
+
+class HmacCheck:
+    """Checks the MAC of requests to one source."""
+
+    def __init__(self, proof: Hmac, spec: SourceSpec) -> None:
+        self._proof = proof
+        self._template = Template(proof.template)
+        self._secrets = _secrets_of(spec)
+        self._macs = tuple(_key(spec, proof, position) for position in range(len(spec.secrets)))
+        self._write = WRITERS[proof.encoding]
+        self._is_hex = proof.encoding is signing.Encoding.HEX
+        self._tolerance_s = _tolerance_of(spec, proof)
+        self._needs_stamp = "timestamp" in self._template.fields
+        self._needs_id = "id" in self._template.fields
+
+    @property
+    def evidence(self) -> frozenset[str]:
+        """The headers needed to check a request again later."""
+        sets = self._proof.headers
+        return frozenset(name for names in sets for name in (names.signature, names.timestamp, names.id) if name)
+
+    def check(self, request: Request, now: float) -> Proven | Rejected:
+        """Check one request received at *now*, in seconds since 1970."""
+        names, value = self._find(request)
+        if value is None:
+            return refuse(Reason.SIGNATURE_MISSING, f"there is no header {' or '.join(self._signature_names())}")
+        parsed = self._proof.form.read(value[:MAX_HEADER])
+        if parsed.problem or not parsed.signatures or not all(map(str.isascii, parsed.signatures)):
+            return _unreadable(names, parsed)
+        stamp, identifier, sent_at = "", "", None
+        if self._needs_stamp:
+            found = parsed.timestamp if names.timestamp is None else request.headers.get(names.timestamp)
+            sent_at = self._check_time(found, names, now)
+            if isinstance(sent_at, Rejected):
+                return sent_at
+            stamp = found or ""
+        if self._needs_id:
+            identifier = request.headers.get(names.id or "", "")
+            if refusal := self._check_id(identifier, names):
+                return refusal
+        chunks = self._template.fill(request, stamp, identifier)
+        for mac in self._macs:
+            expected = self._write(mac.digest(chunks))
+            for signature in parsed.signatures:
+                if signing.same(expected, signature.lower() if self._is_hex else signature):
+                    return Proven(sent_at)
+        return self._mismatch(request, parsed, stamp, identifier)
+
+    def _find(self, request: Request) -> tuple[SignedHeaders, str | None]:
+        for names in self._proof.headers:
+            value = request.headers.get(names.signature)
+            if value is not None:
+                return names, value
+        return self._proof.headers[0], None
+
+    def _signature_names(self) -> list[str]:
+        return [names.signature for names in self._proof.headers]
+
+    def _check_time(self, stamp: str | None, names: SignedHeaders, now: float) -> float | Rejected:
+        if stamp is None:
+            where = f"header {names.timestamp}" if names.timestamp else f"timestamp in {names.signature}"
+            return refuse(Reason.TIMESTAMP_MISSING, f"there is no {where}")
+        sent_at = read_moment(stamp, self._proof.time_unit)
+        if sent_at is None:
+            return refuse(
+                Reason.TIMESTAMP_MALFORMED, f"the timestamp {_quote(stamp)} is not {_UNITS[self._proof.time_unit]}"
+            )
+        skew_s = now - sent_at
+        if -self._tolerance_s <= skew_s <= self._tolerance_s:
+            return sent_at
+        return self._off_time(stamp, skew_s)
+
+    def _off_time(self, stamp: str, skew_s: float) -> Rejected:
+        reason, side = (Reason.TIMESTAMP_TOO_OLD, "before") if skew_s > 0 else (Reason.TIMESTAMP_IN_FUTURE, "after")
+        return refuse(
+            reason,
+            f"the timestamp {_quote(stamp)} lies {abs(skew_s):.0f} s {side} this machine's clock, "
+            f"more than the tolerance of {self._tolerance_s:g} s",
+            may_reverify=True,
+        )
+
+    def _check_id(self, identifier: str, names: SignedHeaders) -> Rejected | None:
+        if not identifier:
+            return refuse(Reason.ID_MISSING, f"there is no header {names.id}, and the signature covers it")
+        stop = self._template.id_stop
+        if stop and stop in identifier:
+            return refuse(
+                Reason.ID_MALFORMED, f"the id in {names.id} holds {stop!r}, so the signed bytes are ambiguous"
+            )
+        return None
+
+    def _mismatch(self, request: Request, parsed: Parsed, stamp: str, identifier: str) -> Rejected:
+        count = len(parsed.signatures)
+        tried = "the signature" if count == 1 else f"none of {count} signatures"
+        verb = "does not fit" if count == 1 else "fits"
+        detail = f"{tried} {verb} the body under any of {len(self._macs)} secrets"
+        if count == MAX_SIGNATURES:
+            detail += f"; only the first {MAX_SIGNATURES} were tried"
+        hint = explain_mismatch(
+            self._proof, self._template, self._secrets, request, parsed.signatures, stamp, identifier
+        )
+        return refuse(Reason.SIGNATURE_MISMATCH, f"{detail}; {hint}" if hint else detail, may_reverify=True)
+
+
+def _secrets_of(spec: SourceSpec) -> tuple[str, ...]:
+    if not spec.secrets:
+        raise ConfigError(
+            f'sources.{spec.name}.secrets: there is none, and {spec.provider} signs its requests; write secrets = ["env:NAME"], '
+            "or unsigned = true to take in whatever anybody sends"
+        )
+    for position, secret in enumerate(spec.secrets):
+        if not secret.strip():
+            raise ConfigError(f"sources.{spec.name}.secrets[{position}]: the secret is empty; set it or remove it")
+    return spec.secrets
+
+
+def _key(spec: SourceSpec, proof: Hmac, position: int) -> Mac:
+    try:
+        return Mac(read_key(spec.secrets[position], proof.key_form), proof.algorithm)
+    except ValueError as error:
+        raise ConfigError(
+            f"sources.{spec.name}.secrets[{position}]: {error}, as {spec.provider} wants it; copy it again from the sender"
+        ) from None
+
+
+def _tolerance_of(spec: SourceSpec, proof: Hmac) -> float:
+    tolerance_s = proof.tolerance_s if spec.tolerance_s is None else spec.tolerance_s
+    if not 0 < tolerance_s <= MAX_TOLERANCE_S:
+        raise ConfigError(
+            f"sources.{spec.name}.tolerance_s: {tolerance_s:g} would accept no request or replays for ever; "
+            f"write seconds above 0 and up to {MAX_TOLERANCE_S:.0f}, such as 300"
+        )
+    return tolerance_s
+
+
+def _unreadable(names: SignedHeaders, parsed: Parsed) -> Rejected:
+    if parsed.problem:
+        return refuse(Reason.SIGNATURE_MALFORMED, f"{names.signature} cannot be read: {parsed.problem}")
+    if parsed.signatures:
+        return refuse(Reason.SIGNATURE_MALFORMED, f"{names.signature} holds characters outside ASCII")
+    there = ", ".join(dict.fromkeys(parsed.seen)) or "nothing"
+    return refuse(
+        Reason.UNKNOWN_SCHEME,
+        f"{names.signature} holds no signature of the scheme configured, but {there}",
+        may_reverify=True,
+    )
+
+
+_UNITS: Final = {
+    TimeUnit.SECONDS: "a whole number of seconds since 1970",
+    TimeUnit.MILLISECONDS: "a whole number of milliseconds since 1970",
+    TimeUnit.ISO: "an ISO 8601 moment with its zone",
+}
+
+
+def read_moment(text: str, unit: TimeUnit) -> float | None:
+    """Return a timestamp in seconds since 1970; `None` for what no sender writes: signs, exponents, other digits."""
+    if not text.isascii() or len(text) > _LONGEST_STAMP[unit]:
+        return None
+    if unit is TimeUnit.ISO:
+        try:
+            moment = datetime.fromisoformat(text)
+            return None if moment.tzinfo is None else moment.timestamp()
+        except (ValueError, OverflowError):
+            return None
+    if not text.isdigit():
+        return None
+    return int(text) / 1000 if unit is TimeUnit.MILLISECONDS else float(int(text))
+
+
+def _quote(text: str) -> str:
+    return ascii(text if len(text) <= 40 else text[:40] + "…")
+
+
+class TokenCheck:
+    """Checks a static token, by the fingerprints of what would be right."""
+
+    def __init__(self, proof: Token, spec: SourceSpec) -> None:
+        self._proof = proof
+        self._accepted = tuple(
+            signing.fingerprint(secret.encode("utf-8", "surrogatepass")) for secret in _secrets_of(spec)
+        )
+
+    @property
+    def evidence(self) -> frozenset[str]:
+        """Nothing: what would be needed to check again is the secret itself."""
+        return frozenset()
+
+    def check(self, request: Request, _now: float) -> Proven | Rejected:
+        """Check one request."""
+        token = self._token_of(request)
+        if token is None:
+            return refuse(Reason.TOKEN_MISSING, f"there is no {self._where()}")
+        found = signing.fingerprint(token)
+        # Every secret is compared, so that the time does not tell which of them came near.
+        if any([signing.same_bytes(found, accepted) for accepted in self._accepted]):
+            return Proven(None)
+        return refuse(Reason.TOKEN_MISMATCH, f"the {self._where()} is none of the {len(self._accepted)} configured")
+
+    def _where(self) -> str:
+        match self._proof.place:
+            case Header(name=name):
+                return f"token in header {name}" + (f" behind {self._proof.prefix!r}" if self._proof.prefix else "")
+            case Query(name=name):
+                return f"token in the query's {name}"
+            case Basic(username=username):
+                return f"HTTP Basic password of user {username!r}"
+            case _ as never:
+                assert_never(never)
+
+    def _token_of(self, request: Request) -> bytes | None:
+        match self._proof.place:
+            case Header(name=name):
+                value = request.headers.get(name)
+                if value is None or not value.startswith(self._proof.prefix):
+                    return None
+                return value[len(self._proof.prefix) :].encode("latin-1", "replace")
+            case Query(name=name):
+                return _query_token(request.query, name)
+            case Basic(username=username):
+                return _basic_password(request.headers.get("authorization", ""), username)
+            case _ as never:
+                assert_never(never)
+
+
+def _query_token(query: str, name: str) -> bytes | None:
+    values = [value for key, value in read_pairs(query) if key == name]
+    # Of a repeated parameter, which one counts differs between programs: none does here.
+    return values[0].encode("utf-8", "surrogatepass") if len(values) == 1 else None
+
+
+def _basic_password(value: str, username: str) -> bytes | None:
+    scheme, _, encoded = value.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, colon, password = base64.b64decode(encoded.strip().encode("ascii"), validate=True).partition(b":")
+    except (binascii.Error, UnicodeEncodeError, ValueError):
+        return None
+    return password if colon and user == username.encode() else None
+
+
+class NoCheck:
+    """Lets everything through, because the owner said so in as many words."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        if spec.secrets:
+            raise ConfigError(f"sources.{spec.name}.unsigned: there are secrets too; remove them, or unsigned = true")
+
+    @property
+    def evidence(self) -> frozenset[str]:
+        """Nothing is checked, so nothing is needed."""
+        return frozenset()
+
+    def check(self, _request: Request, _now: float) -> Proven | Rejected:
+        """Accept one request."""
+        return Proven(None)
+
+
+Check = HmacCheck | TokenCheck | NoCheck
+
+
+def make_check(proof: Hmac | Token | NoProof, spec: SourceSpec) -> Check:
+    """Compile the check of one source.
+
+    Raises:
+        ConfigError: a secret is missing, empty or not in the form the sender uses, or the tolerance is impossible.
+    """
+    if spec.unsigned:
+        return NoCheck(spec)
+    match proof:
+        case Hmac():
+            return HmacCheck(proof, spec)
+        case Token():
+            return TokenCheck(proof, spec)
+        case NoProof():
+            raise ConfigError(
+                f"sources.{spec.name}.unsigned: requests carry no proof; write unsigned = true to say that anybody may send"
+            )
+        case _ as never:
+            assert_never(never)
+
+
+def signatures_of(proof: Hmac, secrets: Sequence[str], request: Request, stamp: str, identifier: str) -> list[str]:
+    """Return the signatures a sender with these secrets would send; for tests and demonstrations."""
+    chunks = Template(proof.template).fill(request, stamp, identifier)
+    write = WRITERS[proof.encoding]
+    return [write(Mac(read_key(secret, proof.key_form), proof.algorithm).digest(chunks)) for secret in secrets]

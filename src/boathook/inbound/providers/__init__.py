@@ -1,0 +1,32 @@
+"""Recipes as data, grouped by family, and the register that finds them by name."""
+
+import difflib
+from typing import Final
+
+from boathook.domain.errors import ConfigError
+from boathook.inbound.providers import chat, code, generic, payments, standard
+from boathook.inbound.providers.recipe import Recipe
+
+RECIPES: Final[tuple[Recipe, ...]] = (
+    *payments.RECIPES,
+    *code.RECIPES,
+    *chat.RECIPES,
+    *standard.RECIPES,
+    *generic.RECIPES,
+)
+"""Every recipe, in the order listings show them."""
+
+_BY_NAME: Final = {name: recipe for recipe in RECIPES for name in (recipe.name, *recipe.aliases)}
+
+
+def find(name: str) -> Recipe:
+    """Return the recipe of a name or alias, in any letter case.
+
+    Raises:
+        ConfigError: there is none; the message offers the nearest names.
+    """
+    recipe = _BY_NAME.get(name.strip().lower())
+    if recipe is None:
+        near = difflib.get_close_matches(name.lower(), _BY_NAME, n=3) or sorted(_BY_NAME)
+        raise ConfigError(f"there is no provider {name!r}; perhaps {' or '.join(near)}?")
+    return recipe

@@ -1,0 +1,85 @@
+"""A source's own settings, read once with errors that name the key and the fix."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from boathook.domain.documents import split_path
+from boathook.domain.errors import ConfigError
+from boathook.inbound.providers.recipe import Header, Json
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+NEVER_KEPT = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
+"""Headers that hold credentials, whatever the settings say."""
+
+
+class Options:
+    """The settings of one source that only its provider understands; `finish` refuses those nobody read."""
+
+    def __init__(self, source: str, values: Mapping[str, Any]) -> None:
+        self._source = source
+        self._values = {key: value for key, value in values.items() if value not in (None, "")}
+        self._read: set[str] = set()
+
+    def error(self, key: str, fix: str) -> ConfigError:
+        """Return the error to raise about *key*."""
+        return ConfigError(f"sources.{self._source}.{key}: {fix}")
+
+    def text(self, key: str, default: str = "") -> str:
+        """Return a setting that is text."""
+        self._read.add(key)
+        value = self._values.get(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, f"write text in quotes, not {value!r}")
+        return value
+
+    def choice(self, key: str, default: Choice) -> Choice:
+        """Return a setting that is one word of a few."""
+        kind = type(default)
+        value = self.text(key, default.value).lower()
+        try:
+            return kind(value)
+        except ValueError:
+            words = ", ".join(f'"{word.value}"' for word in kind)
+            raise self.error(key, f"write one of {words}, not {value!r}") from None
+
+    def header(self, key: str, default: str = "") -> Header | None:
+        """Return a setting that names a header."""
+        name = self.text(key, default).strip().lower()
+        if not name:
+            return None
+        if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+            raise self.error(key, f"{name!r} cannot be the name of a header; write one such as X-Signature")
+        return Header(name)
+
+    def path(self, key: str) -> Json | None:
+        """Return a setting that is a path into a JSON body."""
+        path = self.text(key)
+        if not path:
+            return None
+        try:
+            return Json(".".join(split_path(path)))
+        except ValueError as error:
+            raise self.error(key, str(error)) from None
+
+    def place(self, what: str) -> Header | Json | None:
+        """Return where *what* stands, by the settings WHAT_header or WHAT_path, of which only one may be given."""
+        header, path = self.header(f"{what}_header"), self.path(f"{what}_path")
+        if header and path:
+            raise self.error(f"{what}_path", f"{what}_header is set too; keep one of them")
+        if header and header.name in NEVER_KEPT:
+            raise self.error(f"{what}_header", f"{header.name} holds credentials, which are never stored; name another")
+        return header or path
+
+    def finish(self, provider: str) -> None:
+        """Refuse settings nobody read.
+
+        Raises:
+            ConfigError: there is one.
+        """
+        for key in self._values:
+            if key not in self._read:
+                known = ", ".join(sorted(self._read))
+                hint = f"it understands {known}" if known else "remove it, or use provider hmac or token"
+                raise self.error(key, f"the provider {provider} has no such setting; {hint}")

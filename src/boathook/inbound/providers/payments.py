@@ -1,0 +1,38 @@
+"""Senders that move money."""
+
+from boathook.domain.model import Grade
+from boathook.inbound.providers.recipe import (
+    EventId,
+    EventType,
+    Hmac,
+    Json,
+    Pairs,
+    Recipe,
+    SignedHeaders,
+    Sure,
+)
+
+RECIPES = (
+    Recipe(
+        name="stripe",
+        title="Stripe",
+        docs="https://docs.stripe.com/webhooks",
+        grade=Grade.BODY,
+        # The whole whsec_… string is the key, as text. v0 signatures belong to test events of old and are passed over.
+        proof=Hmac(
+            headers=(SignedHeaders(signature="stripe-signature"),),
+            form=Pairs(signature="v1", timestamp="t"),
+            template="{timestamp}.{body}",
+        ),
+        id=EventId(places=(Json("id"),)),
+        type=EventType(places=(Json("type"),)),
+        volatile=("pending_webhooks",),
+        answer_within_s=30.0,
+        retries="for up to 3 days with growing pauses, each signed anew",
+        sure={
+            "answer_within_s": Sure.SECONDARY,
+            "retries": Sure.SECONDARY,
+            "volatile": Sure.MEMORY,
+        },
+    ),
+)

@@ -1,0 +1,43 @@
+"""Standard Webhooks and its elder, Svix: one scheme under two sets of header names."""
+
+from boathook.domain.model import Grade
+from boathook.domain.signing import Encoding, KeyForm
+from boathook.inbound.providers.recipe import (
+    BodyForm,
+    EventId,
+    EventType,
+    Header,
+    Hmac,
+    Json,
+    Recipe,
+    SignedHeaders,
+    Versioned,
+)
+
+STANDARD_HMAC = Hmac(
+    headers=(
+        SignedHeaders(signature="webhook-signature", timestamp="webhook-timestamp", id="webhook-id"),
+        SignedHeaders(signature="svix-signature", timestamp="svix-timestamp", id="svix-id"),
+    ),
+    form=Versioned(version="v1"),
+    template="{id}.{timestamp}.{body}",
+    encoding=Encoding.BASE64,
+    key_form=KeyForm.STANDARD,
+)
+"""The symmetric scheme of Standard Webhooks 1.0.0, for every sender that speaks it."""
+
+RECIPES = (
+    Recipe(
+        name="standard-webhooks",
+        aliases=("svix",),
+        title="Standard Webhooks, Svix",
+        docs="https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
+        grade=Grade.BODY,
+        proof=STANDARD_HMAC,
+        id=EventId(places=(Header("webhook-id"), Header("svix-id"))),
+        type=EventType(places=(Json("type"),)),
+        body=BodyForm.ANY,
+        answer_within_s=15.0,
+        retries="after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h",
+    ),
+)
