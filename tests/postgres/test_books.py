@@ -1,0 +1,321 @@
+"""The books of a healthy store in every state balance; thirty ways to break one are all found."""
+
+import hashlib
+import os
+import time
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from boathook.domain import ids
+from boathook.domain.errors import JournalError
+from boathook.domain.model import Accepted, Duplicate, Grade, NewDelivery, NewEvent, Origin
+from boathook.journal import books, moves
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.journal.ledger import Filter
+from boathook.journal.moves import Action, Pace, Selection
+
+ACTOR = Action(actor="test", note="because")
+
+
+def new_event(key: str, *, to: tuple[str, ...] = (), order_key: str | None = None, body: bytes = b"{}", replay=None):
+    return NewEvent(
+        id=ids.make(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(9))),
+        source="stripe",
+        application=None,
+        type="payment.paid",
+        dedup_key=key,
+        key_hash=ids.UUID(bytes=hashlib.sha256(key.encode()).digest()[:16]),
+        replay_hash=replay,
+        grade=Grade.BODY,
+        origin=Origin.RECEIVED,
+        headers="{}",
+        content_type="application/json",
+        body=body,
+        body_sha256=hashlib.sha256(body).digest(),
+        deliveries=tuple(NewDelivery(recipient, order_key) for recipient in to),
+        routes_version=1,
+    )
+
+
+class Store:
+    """A store that is brought into states the way workers do it."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.events = EventStore(db)
+
+    async def accept(self, key: str, *to: str, **more):
+        event = new_event(key, to=to, **more)
+        assert await self.events.append([event]) == [Accepted(event.id)]
+        return event.id
+
+    async def claim(self, event_id, ordinal=0) -> int:
+        return await self.db.fetchval(
+            """
+            update boathook.delivery
+            set state = 'leased', attempts = attempts + 1, fence = fence + 1, leased_by = 'w',
+                lease_until = now() + interval '1 hour'
+            where event_id = $1 and ordinal = $2 and state = 'pending' and not is_blocked returning fence
+            """,
+            event_id,
+            ordinal,
+        )
+
+    async def end(self, event_id, ordinal=0, state="succeeded", note=None):
+        fence = await self.claim(event_id, ordinal)
+        assert fence is not None, "it cannot be claimed"
+        sql = "select boathook.settle($1, $2, $3, $4, $5, 'w', now())"
+        await self.db.execute(sql, event_id, ordinal, fence, state, note)
+
+    async def fail(self, event_id, ordinal=0, *, is_last=False):
+        fence = await self.claim(event_id, ordinal)
+        assert fence is not None, "it cannot be claimed"
+        due = None if is_last else datetime.now(UTC)
+        await self.db.execute(
+            "select boathook.set_back($1, $2, $3, $4, $5, 'BROKEN', 'it broke', 'trace', 'w', now())",
+            event_id, ordinal, fence, due, "failed",
+        )  # fmt: skip
+
+    async def one(self, sql, *args):
+        return await self.db.fetchval(sql, *args)
+
+    async def verify(self, **more) -> books.Books:
+        return await books.verify(self.db, dedup_days=30, **more)
+
+
+@pytest.fixture
+async def store(db: Database) -> Store:
+    """A store with every state there is, and whatever an operator may have done."""
+    made = Store(db)
+    await made.accept("nobody")
+    await made.end(await made.accept("good", "a"))
+    await made.end(await made.accept("ignored", "a"), state="ignored", note="not for us")
+    retried = await made.accept("retried", "a", "b")
+    await made.fail(retried)
+    await made.end(retried)
+    await made.accept("pending", "a", "b")
+    await made.claim(await made.accept("leased", "a"))
+    for key in ("dead", "revived", "waved", "purged"):
+        await made.fail(await made.accept(key, "a"), is_last=True)
+    pace = Pace(await moves.read_clock(db))
+    for key, move in (("waved", moves.ignore_dead), ("purged", moves.purge_dead)):
+        assert len(await move(db, await dead_of(made, key), ACTOR, limit=10)) == 1
+    assert len(await moves.replay_dead(db, await dead_of(made, "revived"), ACTOR, pace=pace, limit=10)) == 1
+    await made.end(await event_of(made, "revived"))
+    again = await made.accept("again", "a", "b")
+    await made.end(again)
+    await made.end(again, 1)
+    assert (await moves.replay_events(db, [again], ACTOR, pace=pace)).added == 2
+    await made.end(again, 2)
+    for number in range(3):
+        await made.accept(f"line{number}", "ordered", order_key="c1")
+    await made.end(await event_of(made, "line0"))
+    await made.claim(await event_of(made, "line1"))
+    conflict = new_event("good", body=b'{"other": true}')
+    assert isinstance((await made.events.append([conflict]))[0], Duplicate)
+    await db.execute(
+        """
+        insert into boathook.rejection values
+        ($1, 'stripe', 401, 'signature_mismatch', 'x', '127.0.0.1', 'POST', '/in/stripe', '{}', 'text/plain', 'x', 1, $2),
+        ($3, 'stripe', 401, 'signature_mismatch', 'x', '127.0.0.1', 'POST', '/in/stripe', '{}', 'text/plain', 'x', 1, null)
+        """,
+        ids.make(1, 1), again, ids.make(2, 2),
+    )  # fmt: skip
+    await db.execute(
+        "insert into boathook.effect (event_id, recipient, name, result) values ($1, 'a', 'mail', '1')", again
+    )
+    return made
+
+
+async def event_of(store: Store, key: str):
+    return await store.one("select id from boathook.event where dedup_key = $1", key)
+
+
+async def dead_of(store: Store, key: str) -> Selection:
+    return Selection(Filter(), keys=[(await event_of(store, key), 0)])
+
+
+async def test_a_healthy_store_in_all_states_balances(store: Store):
+    found = await store.verify(is_deep=True)
+    assert found.imbalances == ()
+    balance = found.balance
+    assert (balance.events, balance.owed, balance.replayed, balance.missing) == (14, 16, 2, 0)
+    assert (balance.succeeded, balance.ignored, balance.dead, balance.purged) == (7, 2, 1, 1)
+    assert (balance.pending, balance.leased) == (5, 2)
+    assert balance.dropped == {"dead letter, purged": 1}
+    assert (balance.conflicts, balance.rejections) == (1, 2)
+
+
+async def test_an_empty_store_balances(db: Database):
+    assert (await Store(db).verify(is_deep=True)).is_balanced
+
+
+@pytest.fixture
+def arrive(pg_url: str):
+    """Accept an event with a delivery, as others do while a check takes a step."""
+    connection = psycopg.connect(pg_url, autocommit=True)
+
+    def step(_title: str, number: int, _of: int) -> None:
+        name = ids.make(time.time_ns() // 1_000_000, number)
+        with connection.transaction():
+            connection.execute(
+                """
+                insert into boathook.event (id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
+                values (%s, 'stripe', 'x', %s, 'none', 'received', '{}', '', '', sha256(''), 1)
+                """,
+                [name, str(name)],
+            )
+            connection.execute("insert into boathook.dedup values (%s, null, %s, sha256(''), now() + interval '30 days')", [name, name])
+            connection.execute("insert into boathook.delivery (event_id, ordinal, recipient) values (%s, 0, 'a')", [name])
+
+    yield step
+    connection.close()
+
+
+async def test_the_check_reads_one_snapshot_of_a_store_under_work(store: Store, arrive):
+    found = await store.verify(progress=arrive)
+    assert found.is_balanced
+    assert found.balance.missing == 0
+
+
+async def test_without_a_snapshot_the_sums_would_disagree(store: Store, arrive, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(books, "_snapshot", Database.transaction)
+    balance = books._Audit._balance
+
+    async def interrupted(self, connection):
+        fetchrow, number = connection.fetchrow, iter(range(100, 200))
+
+        class Interrupted:
+            fetch = connection.fetch
+
+            async def fetchrow(self, sql):
+                arrive("", next(number), 0)
+                return await fetchrow(sql)
+
+        return await balance(self, Interrupted())
+
+    monkeypatch.setattr(books._Audit, "_balance", interrupted)
+    assert (await store.verify()).balance.missing != 0
+    monkeypatch.undo()
+    assert (await store.verify()).balance.missing == 0
+
+
+async def test_the_check_can_write_nothing(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(books.SQL, "sum_others", "delete from boathook.audit returning 1")
+    with pytest.raises(JournalError, match="read-only"):
+        await store.verify()
+
+
+async def test_progress_counts_every_step(store: Store):
+    steps = []
+    await store.verify(progress=lambda title, step, of: steps.append((step, of)))
+    assert steps == [(number, len(steps)) for number in range(len(steps))]
+
+
+OLD = datetime.now(UTC) - timedelta(days=1)
+EVENT = "(select id from boathook.event where dedup_key = '{}')"
+PENDING, LEASED, GOOD, DEAD = (EVENT.format(key) for key in ("pending", "leased", "good", "dead"))
+WAVED, AGAIN, RETRIED, PURGED = (EVENT.format(key) for key in ("waved", "again", "retried", "purged"))
+NOWHERE = f"'{ids.make(1_700_000_000_000, 7)}'::uuid"
+UNCHECKED = """
+    do $$ declare c record; begin
+        for c in select conname, conrelid::regclass as t from pg_constraint
+            where connamespace = 'boathook'::regnamespace and contype = 'c' and conislocal loop
+            begin execute format('alter table %s drop constraint %I', c.t, c.conname);
+            exception when invalid_table_definition then null; end;
+        end loop;
+    end $$;
+"""
+
+BREAKAGES = {
+    "a delivery lost": ("every delivery owed is there", f"delete from boathook.delivery where event_id = {PENDING} and ordinal = 1"),
+    "all deliveries lost": ("every delivery owed is there", f"delete from boathook.delivery where event_id = {PENDING}"),
+    "an outcome lost": ("every delivery owed is there", f"delete from boathook.outcome where event_id = {GOOD}"),
+    "a delivery too many": ("every delivery owed is there", f"insert into boathook.delivery (event_id, ordinal, recipient) values ({PENDING}, 2, 'c')"),
+    "a purge without its record": ("every delivery owed is there", "delete from boathook.audit where action = 'dead.purge'"),
+    "an event lost": ("nothing without its event", f"delete from boathook.event where id = {PENDING}"),
+    "a delivery of nothing": ("nothing without its event", f"insert into boathook.delivery (event_id, ordinal, recipient) values ({NOWHERE}, 0, 'c')"),
+    "an attempt of nothing": ("nothing without its event", f"insert into boathook.attempt values ({NOWHERE}, 0, 1, 'failed', null, null, null, 'w', now(), now())"),
+    "an effect of nothing": ("nothing without its event", f"insert into boathook.effect values ({NOWHERE}, 'a', 'mail', '1')"),
+    "open and ended": ("no delivery both open and ended", f"insert into boathook.delivery (event_id, ordinal, recipient) values ({GOOD}, 0, 'a')"),
+    "owed twice": ("one first delivery a recipient", f"update boathook.delivery set recipient = 'a' where event_id = {PENDING}"),
+    "a first delivery that is no replay": ("replays numbered after first deliveries", f"update boathook.outcome set is_replay = true where event_id = {GOOD}"),
+    "a replay that is no first": ("replays numbered after first deliveries", f"update boathook.delivery set is_replay = false where event_id = {AGAIN}"),
+    "attempts not recorded": ("attempts of open deliveries", f"delete from boathook.attempt where event_id = {DEAD}"),
+    "attempts not counted": ("attempts of open deliveries", f"update boathook.delivery set attempts = 0 where event_id = {DEAD}"),
+    "a leased attempt recorded early": ("attempts of open deliveries", f"insert into boathook.attempt values ({LEASED}, 0, 1, 'failed', null, null, null, 'w', now(), now())"),
+    "attempts with a gap": ("attempts of open deliveries", f"update boathook.attempt set number = 2 where event_id = {DEAD}"),
+    "ended attempts not recorded": ("attempts of ended deliveries", f"delete from boathook.attempt where event_id = {RETRIED} and number = 1"),
+    "ended attempts miscounted": ("attempts of ended deliveries", f"update boathook.outcome set attempts = 5 where event_id = {GOOD}"),
+    "a stray attempt": ("no attempt without its delivery", f"insert into boathook.attempt values ({GOOD}, 9, 1, 'failed', null, null, null, 'w', now(), now())"),
+    "a false success": ("successes have a succeeded attempt", f"update boathook.attempt set outcome = 'failed' where event_id = {GOOD}"),
+    "a doubled effect": ("nothing follows an end", f"update boathook.attempt set outcome = 'succeeded' where event_id = {RETRIED} and number = 1"),
+    "a success that is dead": ("nothing follows an end", f"update boathook.attempt set outcome = 'succeeded' where event_id = {DEAD}"),
+    "ignored by nobody": ("what is ignored was decided", "delete from boathook.audit where action = 'dead.ignore'"),
+    "a false ignored": ("what is ignored was decided", f"update boathook.outcome set state = 'ignored', note = 'x' where event_id = {GOOD}"),
+    "a state that is none": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set state = 'lost' where event_id = {PENDING}"),
+    "a lease without holder": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set leased_by = null where event_id = {LEASED}"),
+    "a lease without attempt": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set attempts = 0 where event_id = {LEASED}"),
+    "dead without a code": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set code = null where event_id = {DEAD}"),
+    "an outcome that is none": ("ended deliveries keep their rules", UNCHECKED + f"update boathook.outcome set state = 'done' where event_id = {GOOD}"),
+    "an attempt that is none": ("ended deliveries keep their rules", UNCHECKED + f"update boathook.attempt set outcome = 'odd' where event_id = {DEAD}"),
+    "two leases of one order key": ("one lease an order key", """
+        drop index boathook.delivery_one_lease_per_order_key;
+        update boathook.delivery set state = 'leased', is_blocked = false, attempts = 1, fence = 1, leased_by = 'w', lease_until = now()
+        where order_key = 'c1'"""),
+    "a line without head": ("every order key has a head", """
+        update boathook.delivery set state = 'pending', is_blocked = true, leased_by = null, lease_until = null,
+            owed_since = now() - interval '1 hour'
+        where order_key = 'c1'"""),
+    "a forgotten event": ("every event is remembered", f"delete from boathook.dedup where event_id = {PENDING}"),
+    "all forgotten": ("every event is remembered", "truncate boathook.dedup"),
+    "a key of nothing": ("every dedup key has its event", f"insert into boathook.dedup values (gen_random_uuid(), null, {NOWHERE}, sha256(''), now())"),
+    "an event with two keys": ("one dedup key an event", f"insert into boathook.dedup values (gen_random_uuid(), null, {GOOD}, sha256('{{}}'), now())"),
+    "a key of another body": ("dedup keys know the right body", f"update boathook.dedup set body_sha256 = sha256('x') where event_id = {GOOD}"),
+    "a conflict with nothing": ("conflicts differ from their event", f"update boathook.conflict set event_id = {NOWHERE}"),
+    "a conflict that is none": ("conflicts differ from their event", "update boathook.conflict set body_sha256 = sha256('{}')"),
+    "a rejection accepted as nothing": ("accepted rejections have their event", f"update boathook.rejection set event_id = {NOWHERE}"),
+    "a rejection of another source": ("accepted rejections have their event", "update boathook.rejection set source = 'github'"),
+    "a purge not counted": ("purges are counted", "delete from boathook.retention"),
+    "a purge counted twice": ("purges are counted", "insert into boathook.retention (kind, reason, dropped) values ('dead letter', 'purged', 1)"),
+    "a constraint dropped": ("the schema's guards stand", "alter table boathook.delivery drop constraint a_lease_has_holder_and_end"),
+    "an index dropped": ("the schema's guards stand", "drop index boathook.dedup_replay_key"),
+    "a trigger switched off": ("the schema's guards stand", "alter table boathook.route disable trigger route_changed"),
+    "a body changed": ("bodies match their hashes", f"update boathook.event set body = 'x' where id = {GOOD}"),
+    "a conflicting body changed": ("conflicting bodies match their hashes", "update boathook.conflict set body = 'x'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+async def test_every_breakage_is_found(store: Store, name: str):
+    check, sql = BREAKAGES[name]
+    await store.db.execute(sql)
+    found = await store.verify(is_deep=True)
+    broken = {imbalance.check: imbalance for imbalance in found.imbalances}
+    assert check in broken, f"found only {list(broken)}"
+    assert broken[check].count >= 1
+    assert 1 <= len(broken[check].examples) <= 5
+    assert broken[check].meaning.endswith(".")
+
+
+async def test_an_event_dropped_by_retention_may_leave_its_key_behind(store: Store):
+    event = await event_of(store, "good")
+    for table in ("event where id", "outcome where event_id", "attempt where event_id", "conflict where event_id"):
+        await store.db.execute(f"delete from boathook.{table} = $1", event)
+    assert {found.check for found in (await store.verify()).imbalances} == {"every dedup key has its event"}
+    await store.db.execute("insert into boathook.retention (kind, reason, dropped) values ('event', 'age', 1)")
+    assert (await store.verify()).is_balanced
+
+
+async def test_an_expired_key_may_be_gone(store: Store):
+    event = await event_of(store, "nobody")
+    await store.db.execute("delete from boathook.dedup where event_id = $1", event)
+    await store.db.execute("update boathook.event set accepted_at = now() - interval '31 days' where id = $1", event)
+    assert (await store.verify()).is_balanced
+    assert not (await books.verify(store.db, dedup_days=60)).is_balanced
+    await store.db.execute("insert into boathook.retention (kind, reason, dropped) values ('dedup', 'age', 1)")
+    assert (await books.verify(store.db, dedup_days=60)).is_balanced, "raising the days revives no dropped key"
+    assert (await books.verify(store.db, dedup_days=60, dedup_days_of={"stripe": 2.0})).is_balanced
