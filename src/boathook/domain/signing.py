@@ -51,18 +51,22 @@ def read_key(secret: str, form: KeyForm) -> bytes:
     Raises:
         ValueError: *secret* is empty or is not written in *form*; the message does not repeat it.
     """
-    match form:
-        case KeyForm.TEXT:
-            key = secret.encode("utf-8", "surrogatepass")
-        case KeyForm.HEX:
-            key = _decode_hex(secret)
-        case KeyForm.BASE64:
-            key = _decode_base64(secret)
-        case KeyForm.STANDARD:
-            key = _decode_base64(secret.removeprefix(STANDARD_PREFIX))
+    key = _decode(secret, form)
     if not key:
         raise ValueError("the secret is empty")
     return key
+
+
+def _decode(secret: str, form: KeyForm) -> bytes:
+    match form:
+        case KeyForm.TEXT:
+            return secret.encode("utf-8", "surrogatepass")
+        case KeyForm.HEX:
+            return _decode_hex(secret)
+        case KeyForm.BASE64:
+            return _decode_base64(secret)
+        case KeyForm.STANDARD:
+            return _decode_base64(secret.removeprefix(STANDARD_PREFIX))
 
 
 def _decode_hex(text: str) -> bytes:

@@ -54,7 +54,7 @@ def _compile(paths: tuple[tuple[str, ...], ...]) -> Callable[[bytes], tuple[Any,
     decode = msgspec.json.Decoder(_struct(tree)).decode
     if len(paths) == 1:
         return lambda body: (pick(decode(body)),)
-    return lambda body: pick(decode(body))  # type: ignore[no-any-return] # attrgetter of several names gives a tuple
+    return lambda body: pick(decode(body))
 
 
 def _grow(paths: tuple[tuple[str, ...], ...]) -> _Tree | None:

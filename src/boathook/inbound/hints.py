@@ -41,7 +41,7 @@ def explain_mismatch(
         for key, body, hint in _mistakes(proof, secret, request.body):
             chunks = template.fill(replace(request, body=body), stamp, identifier)
             expected = write(Mac(key, proof.algorithm).digest(chunks))
-            if any([signing.same(expected, signature) for signature in signatures]):
+            if any(signing.same(expected, signature) for signature in signatures):
                 return hint
     return None
 

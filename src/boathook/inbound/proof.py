@@ -43,6 +43,15 @@ class Proven(NamedTuple):
     """The signed moment of sending in seconds since 1970; None where none is signed."""
 
 
+class _Stamp(NamedTuple):
+    text: str
+    """As sent, because that is what was signed."""
+    moment: float | None
+
+
+_NO_STAMP: Final = _Stamp("", None)
+
+
 def refuse(reason: Reason, detail: str, *, may_reverify: bool = False) -> Rejected:
     """Return the refusal of a request whose proof does not hold."""
     return Rejected(status=401, reason=reason, detail=detail, may_reverify=may_reverify)
@@ -76,24 +85,23 @@ class HmacCheck:
         parsed = self._proof.form.read(value[:MAX_HEADER])
         if parsed.problem or not parsed.signatures or not all(map(str.isascii, parsed.signatures)):
             return _unreadable(names, parsed)
-        stamp, identifier, sent_at = "", "", None
-        if self._needs_stamp:
-            found = parsed.timestamp if names.timestamp is None else request.headers.get(names.timestamp)
-            sent_at = self._check_time(found, names, now)
-            if isinstance(sent_at, Rejected):
-                return sent_at
-            stamp = found or ""
-        if self._needs_id:
-            identifier = request.headers.get(names.id or "", "")
-            if refusal := self._check_id(identifier, names):
-                return refusal
-        chunks = self._template.fill(request, stamp, identifier)
+        stamp = self._read_stamp(request, parsed, names, now) if self._needs_stamp else _NO_STAMP
+        if isinstance(stamp, Rejected):
+            return stamp
+        identifier = self._read_id(request, names) if self._needs_id else ""
+        if isinstance(identifier, Rejected):
+            return identifier
+        if self._fits(self._template.fill(request, stamp.text, identifier), parsed.signatures):
+            return Proven(stamp.moment)
+        return self._mismatch(request, parsed, stamp.text, identifier)
+
+    def _fits(self, chunks: list[bytes], signatures: tuple[str, ...]) -> bool:
         for mac in self._macs:
             expected = self._write(mac.digest(chunks))
-            for signature in parsed.signatures:
+            for signature in signatures:
                 if signing.same(expected, signature.lower() if self._is_hex else signature):
-                    return Proven(sent_at)
-        return self._mismatch(request, parsed, stamp, identifier)
+                    return True
+        return False
 
     def _find(self, request: Request) -> tuple[SignedHeaders, str | None]:
         for names in self._proof.headers:
@@ -105,19 +113,19 @@ class HmacCheck:
     def _signature_names(self) -> list[str]:
         return [names.signature for names in self._proof.headers]
 
-    def _check_time(self, stamp: str | None, names: SignedHeaders, now: float) -> float | Rejected:
-        if stamp is None:
+    def _read_stamp(self, request: Request, parsed: Parsed, names: SignedHeaders, now: float) -> _Stamp | Rejected:
+        text = parsed.timestamp if names.timestamp is None else request.headers.get(names.timestamp)
+        if text is None:
             where = f"header {names.timestamp}" if names.timestamp else f"timestamp in {names.signature}"
             return refuse(Reason.TIMESTAMP_MISSING, f"there is no {where}")
-        sent_at = read_moment(stamp, self._proof.time_unit)
-        if sent_at is None:
-            return refuse(
-                Reason.TIMESTAMP_MALFORMED, f"the timestamp {_quote(stamp)} is not {_UNITS[self._proof.time_unit]}"
-            )
-        skew_s = now - sent_at
+        unit = self._proof.time_unit
+        moment = read_moment(text, unit)
+        if moment is None:
+            return refuse(Reason.TIMESTAMP_MALFORMED, f"the timestamp {_quote(text)} is not {_UNITS[unit]}")
+        skew_s = now - moment
         if -self._tolerance_s <= skew_s <= self._tolerance_s:
-            return sent_at
-        return self._off_time(stamp, skew_s)
+            return _Stamp(text, moment)
+        return self._off_time(text, skew_s)
 
     def _off_time(self, stamp: str, skew_s: float) -> Rejected:
         reason, side = (Reason.TIMESTAMP_TOO_OLD, "before") if skew_s > 0 else (Reason.TIMESTAMP_IN_FUTURE, "after")
@@ -128,7 +136,8 @@ class HmacCheck:
             may_reverify=True,
         )
 
-    def _check_id(self, identifier: str, names: SignedHeaders) -> Rejected | None:
+    def _read_id(self, request: Request, names: SignedHeaders) -> str | Rejected:
+        identifier = request.headers.get(names.id or "", "")
         if not identifier:
             return refuse(Reason.ID_MISSING, f"there is no header {names.id}, and the signature covers it")
         stop = self._template.id_stop
@@ -136,7 +145,7 @@ class HmacCheck:
             return refuse(
                 Reason.ID_MALFORMED, f"the id in {names.id} holds {stop!r}, so the signed bytes are ambiguous"
             )
-        return None
+        return identifier
 
     def _mismatch(self, request: Request, parsed: Parsed, stamp: str, identifier: str) -> Rejected:
         count = len(parsed.signatures)
@@ -154,8 +163,8 @@ class HmacCheck:
 def _secrets_of(spec: SourceSpec) -> tuple[str, ...]:
     if not spec.secrets:
         raise ConfigError(
-            f'sources.{spec.name}.secrets: there is none, and {spec.provider} signs its requests; write secrets = ["env:NAME"], '
-            "or unsigned = true to take in whatever anybody sends"
+            f"sources.{spec.name}.secrets: there is none, and {spec.provider} proves its requests with one; "
+            'write secrets = ["env:NAME"], or unsigned = true to take in whatever anybody sends'
         )
     for position, secret in enumerate(spec.secrets):
         if not secret.strip():
@@ -168,7 +177,7 @@ def _key(spec: SourceSpec, proof: Hmac, position: int) -> Mac:
         return Mac(read_key(spec.secrets[position], proof.key_form), proof.algorithm)
     except ValueError as error:
         raise ConfigError(
-            f"sources.{spec.name}.secrets[{position}]: {error}, as {spec.provider} wants it; copy it again from the sender"
+            f"sources.{spec.name}.secrets[{position}]: {error}, as {spec.provider} wants it; copy it from the sender"
         ) from None
 
 
@@ -241,8 +250,7 @@ class TokenCheck:
         if token is None:
             return refuse(Reason.TOKEN_MISSING, f"there is no {self._where()}")
         found = signing.fingerprint(token)
-        # Every secret is compared, so that the time does not tell which of them came near.
-        if any([signing.same_bytes(found, accepted) for accepted in self._accepted]):
+        if any(signing.same_bytes(found, accepted) for accepted in self._accepted):
             return Proven(None)
         return refuse(Reason.TOKEN_MISMATCH, f"the {self._where()} is none of the {len(self._accepted)} configured")
 
@@ -324,7 +332,7 @@ def make_check(proof: Hmac | Token | NoProof, spec: SourceSpec) -> Check:
             return TokenCheck(proof, spec)
         case NoProof():
             raise ConfigError(
-                f"sources.{spec.name}.unsigned: requests carry no proof; write unsigned = true to say that anybody may send"
+                f"sources.{spec.name}.unsigned: requests carry no proof; write unsigned = true if anybody may send"
             )
         case _ as never:
             assert_never(never)

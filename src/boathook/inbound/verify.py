@@ -82,7 +82,7 @@ class Verifier:
         """Compile the source's specification.
 
         Raises:
-            ConfigError: a setting is unknown, missing or impossible; the message names ``sources.NAME.KEY`` and the fix.
+            ConfigError: a setting is unknown, missing or impossible; the message names ``sources.NAME.KEY``.
         """
         recipe, spec = _settle(spec)
         self.recipe: Final = recipe

@@ -48,8 +48,8 @@ def configure_hmac(options: Options, base: Recipe) -> Recipe:
         headers=(
             SignedHeaders(
                 signature=header.name,
-                timestamp=stamp and stamp.name,
-                id=id_header and id_header.name,
+                timestamp=stamp.name if stamp else None,
+                id=id_header.name if id_header else None,
             ),
         ),
         form=Plain(options.text("prefix")),
