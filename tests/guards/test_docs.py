@@ -1,0 +1,132 @@
+"""The documentation fails when it lies: generated pages are current, and every name, link and example is real."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import boathook
+import pytest
+from boathook import config
+from boathook.domain.model import LEGAL_MOVES
+from boathook.telemetry.metrics import METRICS
+
+from scripts import write_docs
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+METRIC_NAME = re.compile(r"boathook_\w+_(total|seconds|rows)")
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def read(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for found, text in BLOCK.findall(page.read_text(encoding="utf-8")) if found == language]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, made as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", write_docs.pages(), ids=lambda page: page.name)
+def test_generated_pages_are_up_to_date(page):
+    assert page.read_text(encoding="utf-8") == write_docs.pages()[page], "run make docs"
+
+
+class TestEverythingIsDocumented:
+    def test_every_setting(self):
+        tables = tomllib.loads((ROOT / "src/boathook/defaults.toml").read_text())
+        keys = {f"{table}.{key}" for table, content in tables.items() for key in content}
+        assert [key for key in sorted(keys) if f"`{key}`" not in read("configuration.md")] == []
+
+    def test_every_key_of_a_source(self):
+        documented = read("configuration.md").partition("## `[sources.NAME]`")[2]
+        assert [key for key in config.SourceSettings.model_fields if f"| `{key}` |" not in documented] == []
+
+    def test_no_key_of_a_source_that_is_not_there(self):
+        assert set(write_docs.SOURCE_KEYS) == set(config.SourceSettings.model_fields)
+
+    def test_every_command_with_what_it_does(self):
+        page = read("cli.md")
+        for name, command in write_docs.commands():
+            assert re.search(rf"^## `{re.escape(name)}[ `]", page, re.MULTILINE), name
+            assert command.help, f"{name} says nothing in its help"
+
+    def test_every_metric_that_the_code_counts(self):
+        page = read("metrics.md")
+        missing = {name for name in counted_names() if f"| `{name}` |" not in page}
+        assert missing == set()
+
+    def test_every_metric_of_the_table_is_counted_somewhere(self):
+        assert set(METRICS) - counted_names() == set()
+
+    def test_every_public_name(self):
+        pages = (DOCS / "handlers.md").read_text(encoding="utf-8")
+        assert [name for name in boathook.__all__ if f"`{name}" not in pages] == []
+
+
+def counted_names() -> set[str]:
+    """Return every metric's name that stands as text in the code, the table itself left out."""
+    names: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        if path.name != "metrics.py":
+            names.update(
+                node.value
+                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+                if isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and (node.value in METRICS or METRIC_NAME.fullmatch(node.value))
+            )
+    return names
+
+
+def test_the_states_page_draws_the_legal_moves():
+    drawn = re.findall(r"^    (\w+) --> (\w+)", read("states.md"), re.MULTILINE)
+    assert len(drawn) == len(set(drawn))
+    assert set(drawn) == {(str(state), str(move)) for state, moves in LEGAL_MOVES.items() for move in moves}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+class TestEachPage:
+    def test_its_links_lead_somewhere(self, page):
+        prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            if re.match(r"https?:|mailto:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            assert there.exists(), f"{target} does not exist"
+            assert not anchor or anchor in anchors(there), f"{target}: no such heading"
+
+    def test_its_python_is_python_and_its_imports_exist(self, page):
+        for code in blocks(page, "python"):
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.ImportFrom) and node.module == "boathook":
+                    assert {alias.name for alias in node.names} <= set(boathook.__all__)
+
+    def test_its_settings_are_settings(self, page, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        for number, toml in enumerate(blocks(page, "toml")):
+            file = tmp_path / f"{number}.toml"
+            file.write_text(toml)
+            config.load(file)
+
+    def test_its_commands_exist(self, page):
+        commands = {name for name, _ in write_docs.commands()}
+        for line in "".join(blocks(page, "sh")).splitlines():
+            words = re.sub(r"^\S*/bin/", "", line.partition("#")[0].strip()).split()
+            if words[:1] == ["boathook"]:
+                assert " ".join(words[:2]) in commands, line
+            if words[:1] == ["make"]:
+                targets = [word for word in words[1:] if word.isalpha() and word.islower()]
+                assert all(re.search(rf"^{t}:", (ROOT / "Makefile").read_text(), re.MULTILINE) for t in targets), line
