@@ -4,6 +4,7 @@ Bodies are kept as they came; what is read here is only a view. Two rules keep t
 by RFC 8259 (``NaN``, for one) is unreadable, and of a repeated key the last one counts, as in Python's own reader.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ MAX_DEPTH: Final = 128
 """Objects and arrays nested deeper than this are unreadable."""
 MAX_DIGITS: Final = 4_300
 """Integers with more digits are read as text: converting them costs quadratic time, so Python refuses."""
+
+MAX_KEY: Final = 300
 
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 _STRING: Final = re.compile(rb'"[^"]*"')
@@ -72,16 +75,16 @@ def split_path(path: str) -> tuple[str, ...]:
     return parts
 
 
-def dig(document: Any, parts: Sequence[str]) -> Any:
-    """Return what lies at a path; a number counts into an array. `None` where there is nothing."""
+def dig(document: Any, parts: Sequence[str], absent: Any = None) -> Any:
+    """Return what lies at a path, or *absent*; a number counts into an array."""
     for part in parts:
         if isinstance(document, dict):
-            document = document.get(part)
+            document = document.get(part, absent)
         elif isinstance(document, list) and part.isascii() and part.isdigit() and len(part) < 10:
             index = int(part)
-            document = document[index] if index < len(document) else None
+            document = document[index] if index < len(document) else absent
         else:
-            return None
+            return absent
     return document
 
 
@@ -96,3 +99,14 @@ def scalar_text(value: Any) -> str | None:
             return str(value)
         case _:
             return None
+
+
+def short_key(text: str) -> str:
+    """Return *text* if it can serve as a key, else ``sha256:`` and its hash.
+
+    A key is at most `MAX_KEY` characters, all printable: PostgreSQL stores neither NUL nor lone surrogates, and
+    control characters break log lines.
+    """
+    if len(text) <= MAX_KEY and text.isprintable():
+        return text
+    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -4,8 +4,6 @@ The work goes from cheap to dear and never looks inside the body: headers, signa
 Every refusal is a `Rejected`; whatever a stranger puts into a header, nothing here raises.
 """
 
-import base64
-import binascii
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, assert_never
@@ -13,34 +11,24 @@ from typing import Final, NamedTuple, assert_never
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
 from boathook.domain.signing import WRITERS, Mac, read_key
-from boathook.inbound.extract import read_pairs
 from boathook.inbound.hints import explain_mismatch
 from boathook.inbound.providers.recipe import (
     MAX_SIGNATURES,
-    Basic,
-    Header,
     Hmac,
     NoProof,
     Parsed,
-    Query,
     SignedHeaders,
     TimeUnit,
     Token,
 )
 from boathook.inbound.template import Template
+from boathook.inbound.tokens import Proven, TokenCheck, refuse, secrets_of
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
 
 MAX_TOLERANCE_S: Final = 315_360_000.0
 MAX_HEADER: Final = 8_192
 """Characters of a signature header that are looked at; sixteen SHA-512 signatures take a quarter of it."""
 _LONGEST_STAMP: Final = {TimeUnit.SECONDS: 11, TimeUnit.MILLISECONDS: 14, TimeUnit.ISO: 40}
-
-
-class Proven(NamedTuple):
-    """The proof held."""
-
-    sent_at: float | None
-    """The signed moment of sending in seconds since 1970; None where none is signed."""
 
 
 class _Stamp(NamedTuple):
@@ -52,18 +40,13 @@ class _Stamp(NamedTuple):
 _NO_STAMP: Final = _Stamp("", None)
 
 
-def refuse(reason: Reason, detail: str, *, may_reverify: bool = False) -> Rejected:
-    """Return the refusal of a request whose proof does not hold."""
-    return Rejected(status=401, reason=reason, detail=detail, may_reverify=may_reverify)
-
-
 class HmacCheck:
     """Checks the MAC of requests to one source."""
 
     def __init__(self, proof: Hmac, spec: SourceSpec) -> None:
         self._proof = proof
         self._template = Template(proof.template)
-        self._secrets = _secrets_of(spec)
+        self._secrets = secrets_of(spec)
         self._macs = tuple(_key(spec, proof, position) for position in range(len(spec.secrets)))
         self._write = WRITERS[proof.encoding]
         self._is_hex = proof.encoding is signing.Encoding.HEX
@@ -160,18 +143,6 @@ class HmacCheck:
         return refuse(Reason.SIGNATURE_MISMATCH, f"{detail}; {hint}" if hint else detail, may_reverify=True)
 
 
-def _secrets_of(spec: SourceSpec) -> tuple[str, ...]:
-    if not spec.secrets:
-        raise ConfigError(
-            f"sources.{spec.name}.secrets: there is none, and {spec.provider} proves its requests with one; "
-            'write secrets = ["env:NAME"], or unsigned = true to take in whatever anybody sends'
-        )
-    for position, secret in enumerate(spec.secrets):
-        if not secret.strip():
-            raise ConfigError(f"sources.{spec.name}.secrets[{position}]: the secret is empty; set it or remove it")
-    return spec.secrets
-
-
 def _key(spec: SourceSpec, proof: Hmac, position: int) -> Mac:
     try:
         return Mac(read_key(spec.secrets[position], proof.key_form), proof.algorithm)
@@ -228,73 +199,6 @@ def read_moment(text: str, unit: TimeUnit) -> float | None:
 
 def _quote(text: str) -> str:
     return ascii(text if len(text) <= 40 else text[:40] + "…")
-
-
-class TokenCheck:
-    """Checks a static token, by the fingerprints of what would be right."""
-
-    def __init__(self, proof: Token, spec: SourceSpec) -> None:
-        self._proof = proof
-        self._accepted = tuple(
-            signing.fingerprint(secret.encode("utf-8", "surrogatepass")) for secret in _secrets_of(spec)
-        )
-
-    @property
-    def evidence(self) -> frozenset[str]:
-        """Nothing: what would be needed to check again is the secret itself."""
-        return frozenset()
-
-    def check(self, request: Request, _now: float) -> Proven | Rejected:
-        """Check one request."""
-        token = self._token_of(request)
-        if token is None:
-            return refuse(Reason.TOKEN_MISSING, f"there is no {self._where()}")
-        found = signing.fingerprint(token)
-        if any(signing.same_bytes(found, accepted) for accepted in self._accepted):
-            return Proven(None)
-        return refuse(Reason.TOKEN_MISMATCH, f"the {self._where()} is none of the {len(self._accepted)} configured")
-
-    def _where(self) -> str:
-        match self._proof.place:
-            case Header(name=name):
-                return f"token in header {name}" + (f" behind {self._proof.prefix!r}" if self._proof.prefix else "")
-            case Query(name=name):
-                return f"token in the query's {name}"
-            case Basic(username=username):
-                return f"HTTP Basic password of user {username!r}"
-            case _ as never:
-                assert_never(never)
-
-    def _token_of(self, request: Request) -> bytes | None:
-        match self._proof.place:
-            case Header(name=name):
-                value = request.headers.get(name)
-                if value is None or not value.startswith(self._proof.prefix):
-                    return None
-                return value[len(self._proof.prefix) :].encode("latin-1", "replace")
-            case Query(name=name):
-                return _query_token(request.query, name)
-            case Basic(username=username):
-                return _basic_password(request.headers.get("authorization", ""), username)
-            case _ as never:
-                assert_never(never)
-
-
-def _query_token(query: str, name: str) -> bytes | None:
-    values = [value for key, value in read_pairs(query) if key == name]
-    # Of a repeated parameter, which one counts differs between programs: none does here.
-    return values[0].encode("utf-8", "surrogatepass") if len(values) == 1 else None
-
-
-def _basic_password(value: str, username: str) -> bytes | None:
-    scheme, _, encoded = value.partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        user, colon, password = base64.b64decode(encoded.strip().encode("ascii"), validate=True).partition(b":")
-    except (binascii.Error, UnicodeEncodeError, ValueError):
-        return None
-    return password if colon and user == username.encode() else None
 
 
 class NoCheck:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from boathook.domain.documents import scalar_text, split_path
+from boathook.domain.documents import scalar_text, short_key, split_path
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Grade
 from boathook.inbound.extract import Picked, Picker, first_of, reader_of
@@ -58,12 +58,11 @@ __all__ = [
     "Verifier",
 ]
 
-MAX_KEY: Final = 300
-"""Longer ids are replaced by their hash, so that a key always fits an index and a log line."""
 MAX_TYPE: Final = 200
 MAX_ECHO: Final = 4_096
 _ALWAYS_KEPT: Final = ("content-type", "user-agent")
-_OWN_PREFIXES: Final = ("sha256:", "fields:", "id:", "id-sha256:")
+_OWN_PREFIXES: Final = ("sha256:", "fields:", "id:", "id-sha256:", "id-fields:")
+"""An id that starts like one of boathook's own keys is set apart, so that nobody can choose another event's key."""
 
 
 class Verifier:
@@ -207,11 +206,11 @@ def _answer(handshake: Handshake, echo: object) -> Challenge | Rejected:
 
 
 def _key_of(text: str, prefix: str = "") -> str:
-    # What PostgreSQL cannot store (NUL, lone surrogates) and what would break a log line is not printable.
-    if len(text) > MAX_KEY or not text.isprintable():
-        return f"id-{prefix}sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    key = short_key(text)
+    if key is not text:
+        return f"id-{prefix}{key}"
     if not prefix and text.startswith(_OWN_PREFIXES):
-        prefix = "id:"
+        return "id:" + text
     return prefix + text
 
 

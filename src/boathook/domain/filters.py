@@ -1,0 +1,250 @@
+"""Which recipients want an event: type patterns with ``*``, filters on body and headers, order keys.
+
+A filter is a mapping that reads as "all of these"::
+
+    {"body": {"data.object.amount": {"gte": 100, "lt": 5000}, "data.object.currency": "eur"},
+     "headers": {"x-github-event": {"in": ["push", "release"]}}}
+
+and may be combined with ``{"any": [...]}``, ``{"all": [...]}`` and ``{"not": {...}}``. A bare value means equality.
+Everything is checked when it is compiled and linear in the body when it is run: there are no regular expressions.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from boathook.domain.conditions import ABSENT, Budget, compile_condition, is_list
+from boathook.domain.documents import UNREADABLE, dig, parse, scalar_text, short_key, split_path
+from boathook.domain.model import NewDelivery, Route
+
+MAX_NESTING: Final = 10
+MAX_PLANS: Final = 4_096
+
+Parse = Callable[[bytes], Any]
+"""Reads a body as JSON; answers `UNREADABLE` where it is none."""
+
+
+class Pattern:
+    """A pattern of event types; ``*`` stands for any run of characters, everything else for itself."""
+
+    __slots__ = ("_exact", "_head", "_middle", "_tail")
+
+    def __init__(self, text: str) -> None:
+        if not text:
+            raise ValueError("a type pattern is empty; write * for every type")
+        head, *rest = text.split("*")
+        self._exact = text if not rest else None
+        self._head = head
+        self._tail = rest[-1] if rest else ""
+        self._middle = tuple(part for part in rest[:-1] if part)
+
+    def matches(self, type: str) -> bool:
+        """Return whether the whole of *type* fits."""
+        if self._exact is not None:
+            return type == self._exact
+        if len(type) < len(self._head) + len(self._tail):
+            return False
+        if not (type.startswith(self._head) and type.endswith(self._tail)):
+            return False
+        # The leftmost place for each part in turn leaves the most room for the next, so no search back is needed.
+        place, end = len(self._head), len(type) - len(self._tail)
+        for part in self._middle:
+            found = type.find(part, place, end)
+            if found < 0:
+                return False
+            place = found + len(part)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a filter looks at."""
+
+    body: Any
+    """The parsed JSON, or `UNREADABLE`: then every condition on the body fails, and only ``not`` turns that round."""
+    headers: Mapping[str, str]
+    """Lower-case names."""
+
+
+Test = Callable[[Subject], bool]
+
+
+def compile_filter(filter: Mapping[str, Any]) -> Test:
+    """Return the function that judges events by *filter*.
+
+    Raises:
+        ValueError: *filter* is not one; the message says where and what to write.
+    """
+    budget = Budget()
+    return _compile(filter, "filter", budget, 0)
+
+
+def _compile(filter: Any, where: str, budget: Budget, depth: int) -> Test:
+    if not isinstance(filter, Mapping) or not filter:
+        raise ValueError(f'{where}: write a mapping with "body", "headers", "any", "all" or "not", not {filter!r}')
+    if depth > MAX_NESTING:
+        raise ValueError(f"{where}: a filter nests at most {MAX_NESTING} deep")
+    return _all([_compile_part(key, value, f"{where}.{key}", budget, depth) for key, value in filter.items()])
+
+
+def _compile_part(key: str, value: Any, where: str, budget: Budget, depth: int) -> Test:
+    match key:
+        case "body":
+            return _all(
+                [_body_condition(path, wanted, f"{where}[{path!r}]", budget) for path, wanted in _items(value, where)]
+            )
+        case "headers":
+            return _all(
+                [_header_condition(name, wanted, f"{where}.{name}", budget) for name, wanted in _items(value, where)]
+            )
+        case "any":
+            return _any(_branches(value, where, budget, depth))
+        case "all":
+            return _all(_branches(value, where, budget, depth))
+        case "not":
+            inner = _compile(value, where, budget, depth + 1)
+            return lambda subject: not inner(subject)
+        case _:
+            raise ValueError(f'{where}: there is no such part; write "body", "headers", "any", "all" or "not"')
+
+
+def _items(value: Any, where: str) -> Iterable[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError(f'{where}: write a mapping such as {{"name": "value"}}, not {value!r}')
+    for key, wanted in value.items():
+        if not isinstance(key, str) or not key:
+            raise ValueError(f"{where}: {key!r} is not a name; write text")
+        yield key, wanted
+
+
+def _branches(value: Any, where: str, budget: Budget, depth: int) -> list[Test]:
+    if not is_list(value) or not value:
+        raise ValueError(f"{where}: write a list of filters, not {value!r}")
+    return [_compile(branch, f"{where}[{position}]", budget, depth + 1) for position, branch in enumerate(value)]
+
+
+def _all(tests: Sequence[Test]) -> Test:
+    if len(tests) == 1:
+        return tests[0]
+    return lambda subject: all(test(subject) for test in tests)
+
+
+def _any(tests: Sequence[Test]) -> Test:
+    return lambda subject: any(test(subject) for test in tests)
+
+
+def _body_condition(path: str, wanted: Any, where: str, budget: Budget) -> Test:
+    try:
+        parts = split_path(path)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    condition = compile_condition(wanted, where, budget)
+
+    def test(subject: Subject) -> bool:
+        return subject.body is not UNREADABLE and condition(dig(subject.body, parts, ABSENT))
+
+    return test
+
+
+def _header_condition(name: str, wanted: Any, where: str, budget: Budget) -> Test:
+    condition, lower = compile_condition(wanted, where, budget), name.lower()
+    return lambda subject: condition(subject.headers.get(lower, ABSENT))
+
+
+class _Line:
+    """One route, compiled."""
+
+    __slots__ = ("_patterns", "_route", "filter", "order_parts", "recipient")
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._patterns = tuple(map(Pattern, route.types))
+        self.recipient = route.recipient
+        self.filter = None if route.filter is None else compile_filter(route.filter)
+        self.order_parts = None if route.order_by is None else split_path(route.order_by)
+
+    def fits(self, source: str | None, application: str | None, type: str) -> bool:
+        route = self._route
+        if route.application is not None:
+            is_from = route.application == application
+        elif route.source is not None:
+            is_from = route.source == source
+        else:
+            is_from = source is not None
+        return is_from and any(pattern.matches(type) for pattern in self._patterns)
+
+
+class Router:
+    """Decides who gets an event; compiled once for each version of the routes.
+
+    Routes with neither source nor application fit whatever arrived at any source, and nothing that was published.
+    """
+
+    def __init__(self, routes: Iterable[Route], version: int, parse: Parse = parse) -> None:
+        """Compile *routes*.
+
+        Raises:
+            ValueError: a pattern, filter or order path is none; the message names the recipient.
+        """
+        self.version = version
+        self._parse = parse
+        self._lines = tuple(map(_compile_line, routes))
+        self._known: dict[tuple[str | None, str | None, str], _Plan] = {}
+
+    def route(
+        self, *, source: str | None, application: str | None, type: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[NewDelivery, ...]:
+        """Return one delivery for each recipient that wants the event, in the order of the routes.
+
+        Args:
+            source: where it arrived, or None for what the owner's app published.
+            application: the tenant it is for, or None for what arrived.
+            type: its type.
+            headers: the kept headers, by lower-case names.
+            body: the bytes; read as JSON only if a fitting route has a filter or an order.
+        """
+        plan = self._known.get((source, application, type))
+        if plan is None:
+            plan = self._plan(source, application, type)
+        if plan.always is not None:
+            return plan.always
+        return self._judge(plan.lines, Subject(self._parse(body), headers))
+
+    def _plan(self, source: str | None, application: str | None, type: str) -> "_Plan":
+        lines = tuple(line for line in self._lines if line.fits(source, application, type))
+        is_plain = all(line.filter is None and line.order_parts is None for line in lines)
+        plan = _Plan(lines, self._judge(lines, Subject(UNREADABLE, {})) if is_plain else None)
+        if len(self._known) >= MAX_PLANS:
+            # Types are the senders' words, so there may be more of them than memory.
+            self._known.clear()
+        self._known[source, application, type] = plan
+        return plan
+
+    @staticmethod
+    def _judge(lines: tuple[_Line, ...], subject: Subject) -> tuple[NewDelivery, ...]:
+        owed: dict[str, NewDelivery] = {}
+        for line in lines:
+            if line.recipient not in owed and (line.filter is None or line.filter(subject)):
+                owed[line.recipient] = NewDelivery(line.recipient, _order_key(line.order_parts, subject.body))
+        return tuple(owed.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    lines: tuple[_Line, ...]
+    always: tuple[NewDelivery, ...] | None
+    """The answer, where it depends on neither body nor headers."""
+
+
+def _compile_line(route: Route) -> _Line:
+    try:
+        return _Line(route)
+    except ValueError as error:
+        raise ValueError(f"route to {route.recipient}: {error}") from None
+
+
+def _order_key(parts: tuple[str, ...] | None, body: Any) -> str | None:
+    if parts is None or body is UNREADABLE:
+        return None
+    text = scalar_text(dig(body, parts))
+    return None if text is None else short_key(text)
