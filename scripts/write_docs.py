@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+
 from boathook.cli import app
 from boathook.config import SourceSettings
 from boathook.telemetry.metrics import TABLE, Kind, Metric

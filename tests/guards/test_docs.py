@@ -5,12 +5,12 @@ import re
 import tomllib
 from pathlib import Path
 
-import boathook
 import pytest
+
+import boathook
 from boathook import config
 from boathook.domain.model import LEGAL_MOVES
 from boathook.telemetry.metrics import METRICS
-
 from scripts import write_docs
 
 ROOT = Path(__file__).parents[2]
