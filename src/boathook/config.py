@@ -190,7 +190,7 @@ class OutboundSettings(_Table):
 
 
 class SourceSettings(_Table):
-    """One source: a provider's recipe with secrets, paths and policy. What is absent follows the provider or `[limits]`."""
+    """One source: a provider's recipe with secrets, paths and policy; what is absent follows the provider or `[limits]`."""
 
     provider: str
     """The recipe's name; the source's own name where absent."""

@@ -1,0 +1,125 @@
+"""What one source or one client may ask for: requests a second, connections, and whose address counts.
+
+All of it is memory of one gateway process, bounded whatever strangers do.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+
+_MOST_KEYS = 65_536
+
+Network = IPv4Network | IPv6Network
+
+
+class Rate:
+    """A limit of requests a second with a burst, kept for each key as the moment its debt is paid off.
+
+    This is the generic cell rate algorithm: a key is one number, and no timer refills anything.
+    """
+
+    def __init__(self, per_second: float, burst: int, *, most_keys: int = _MOST_KEYS) -> None:
+        self._gap_s = 1 / per_second
+        self._slack_s = (burst - 1) / per_second
+        self._most_keys = most_keys
+        self._paid_at: dict[str, float] = {}
+
+    def wait_s(self, key: str, now: float) -> float:
+        """Count one request at *now* (monotonic seconds); return 0 if it may pass, else the seconds to wait."""
+        paid_at = self._paid_at.get(key, now)
+        paid_at = max(paid_at, now)
+        if paid_at - now > self._slack_s:
+            return paid_at - now - self._slack_s
+        if len(self._paid_at) >= self._most_keys and key not in self._paid_at:
+            self._make_room(now)
+        self._paid_at[key] = paid_at + self._gap_s
+        return 0.0
+
+    def _make_room(self, now: float) -> None:
+        self._paid_at = {key: paid_at for key, paid_at in self._paid_at.items() if paid_at > now}
+        # Still full: a crowd of clients at once. Forgetting half of them is lenient to them and safe for memory.
+        while len(self._paid_at) >= self._most_keys:
+            for key in list(self._paid_at)[: self._most_keys // 2 + 1]:
+                del self._paid_at[key]
+
+    def __len__(self) -> int:
+        return len(self._paid_at)
+
+
+class Connections:
+    """Open connections, in all and by client."""
+
+    def __init__(self, most: int, most_per_client: int) -> None:
+        self._most = most
+        self._most_per_client = most_per_client
+        self._by_client: dict[str, int] = {}
+        self.total = 0
+
+    def open(self, client: str, *, is_exempt: bool = False) -> bool:
+        """Count one more connection of *client*; False, uncounted, if that is too many.
+
+        A trusted proxy stands for many clients, so it is exempt from the limit for one.
+        """
+        mine = self._by_client.get(client, 0)
+        if self.total >= self._most or (mine >= self._most_per_client and not is_exempt):
+            return False
+        self._by_client[client] = mine + 1
+        self.total += 1
+        return True
+
+    def close(self, client: str) -> None:
+        """Count one less; call it once for each `open` that said True."""
+        self.total -= 1
+        mine = self._by_client[client] - 1
+        if mine:
+            self._by_client[client] = mine
+        else:
+            del self._by_client[client]
+
+
+@lru_cache(maxsize=4096)
+def _is_in(address: str, networks: Sequence[Network]) -> bool:
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return any(found in network for network in networks)
+
+
+def client_address(peer: str, forwarded_for: str | None, trusted: tuple[Network, ...]) -> str:
+    """Return the address of the client behind *peer*.
+
+    ``X-Forwarded-For`` counts only where the peer is a trusted proxy: then it is read from the right, past
+    further trusted proxies, to the first hop that no proxy of ours vouches for. What stands left of it is
+    the stranger's own invention. A hop that is no address ends the search at the last good one.
+    """
+    if not trusted or not forwarded_for or not _is_in(peer, trusted):
+        return peer
+    client = peer
+    for hop in reversed(forwarded_for.split(",")):
+        address = _plain_address(hop.strip())
+        if address is None:
+            return client
+        client = address
+        if not _is_in(address, trusted):
+            return client
+    return client
+
+
+def is_trusted(peer: str, trusted: tuple[Network, ...]) -> bool:
+    """Return whether *peer* is one of the proxies whose word about clients is believed."""
+    return bool(trusted) and _is_in(peer, trusted)
+
+
+def _plain_address(hop: str) -> str | None:
+    """Read ``192.0.2.1``, ``192.0.2.1:1234``, ``2001:db8::1`` or ``[2001:db8::1]:1234``."""
+    if hop.startswith("["):
+        hop = hop[1:].partition("]")[0]
+    elif hop.count(":") == 1:
+        hop = hop.partition(":")[0]
+    try:
+        return str(ip_address(hop))
+    except ValueError:
+        return None

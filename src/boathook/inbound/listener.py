@@ -1,0 +1,111 @@
+"""A listening socket with all its connections: accepting, keeping deadlines, and stopping without a failed request."""
+
+import asyncio
+import socket
+import time
+from email.utils import formatdate
+from typing import Final
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from boathook.inbound.protocol import Connection, House
+from boathook.telemetry import emit
+
+_SWEEP_S: Final = 0.25
+_LAST_HANDSHAKES_S: Final = 0.1
+BACKLOG: Final = 2_048
+
+
+class Listener:
+    """Serves one bound socket."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self, bound: socket.socket) -> None:
+        """Begin to accept on *bound*, which may be shared with other processes."""
+        loop = asyncio.get_running_loop()
+        config = Config(self._house.app, loop="none", ws="none", lifespan="off", log_config=None)
+        config.load()
+        state = ServerState()
+        self._house.date_line = _date_line()
+        self._server = await loop.create_server(
+            lambda: Connection(config, state, loop, self._house), sock=bound, backlog=BACKLOG
+        )
+        self._sweeper = asyncio.create_task(self._sweep(loop), name="listener:sweep")
+
+    async def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now = loop.time()
+            for connection in list(self._house.open):
+                connection.check(now)
+            self._house.date_line = _date_line()
+            emit.gauge("boathook_connections", self._house.connections.total)
+
+    async def drain(self, *, linger_s: float, drain_s: float) -> bool:
+        """Stop without failing a request that a client has begun, or begins on a connection it keeps open.
+
+        The backlog is accepted to its end, every answer says `Connection: close`, idle connections stay
+        open for *linger_s* so that their clients can learn it, and what is under way may take *drain_s*.
+        Returns False if something had to be cut off.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + drain_s
+        self._house.is_draining = True
+        await asyncio.sleep(_LAST_HANDSHAKES_S)
+        if self._server is not None:
+            self._server.close()
+        await self._until_closed(min(deadline, loop.time() + linger_s))
+        while self._house.open and loop.time() < deadline:
+            for connection in list(self._house.open):
+                connection.shutdown()
+            await self._until_closed(min(deadline, loop.time() + 0.05))
+        is_clean = not self._house.open
+        self._stop()
+        return is_clean
+
+    async def _until_closed(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        while self._house.open and loop.time() < deadline:  # noqa: ASYNC110 - each connection would set an event
+            await asyncio.sleep(0.01)
+
+    def _stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self._house.open):
+            connection.transport.abort()
+        for task in list(self._house.tasks):
+            task.cancel()
+
+
+def _date_line() -> bytes:
+    return f"date: {formatdate(time.time(), usegmt=True)}\r\n".encode("ascii")
+
+
+def refuse_new_handshakes(bound: socket.socket) -> None:
+    """Make the kernel drop connection attempts on *bound* while the backlog is still being accepted.
+
+    Closing a listening socket resets every connection that waits in its backlog, although its client believes
+    to be connected. With SYN packets dropped beforehand nothing new can enter the backlog, so it can be emptied;
+    a client that tries meanwhile tries again by itself a second later, as for any lost packet. Where the kernel
+    has no such filter (it is Linux's SO_ATTACH_FILTER), a few connections may be reset at the moment of closing.
+    """
+    import ctypes
+
+    # Classic BPF over the TCP header: load the flags byte; drop when SYN is set, pass all else.
+    code = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
+    packed = b"".join(op.to_bytes(2, "little") + bytes((yes, no)) + k.to_bytes(4, "little") for op, yes, no, k in code)
+    instructions = ctypes.create_string_buffer(packed, len(packed))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+    program = Program(len(code), ctypes.addressof(instructions))
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, 26, bytes(program))
+    except OSError:
+        return

@@ -1,0 +1,541 @@
+"""One connection of a stranger: uvicorn's HTTP/1.1 protocol with deadlines, caps and no doubt about where requests end.
+
+uvicorn waits for ever for a slow request, so each connection here knows its phase and since when it is in it; the
+listener looks at all of them four times a second (`Connection.check`), which costs no timer per request:
+
+    FRESH ──first byte──> HEAD ──head complete──> BODY ──body complete──> BUSY ──answered──> IDLE ──first byte──> HEAD
+      any of them ──refused, or answered with `Connection: close` before the body was read──> CLOSING
+
+httptools refuses most of what makes two parsers disagree; `_refusal_of_head` refuses the rest. After any 4xx the
+connection closes, so that nothing behind a doubtful request is ever read as another one.
+"""
+
+import asyncio
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, cast
+from urllib.parse import unquote
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from boathook.config import LimitSettings, Network
+from boathook.inbound.limits import Connections, is_trusted
+from boathook.telemetry import emit
+from boathook.telemetry.log import get_logger, is_on
+
+_LOG = get_logger("inbound")
+_MOST_HEADERS: Final = 100
+_MOST_CHUNKS: Final = 16_384
+_MOST_FRAMING: Final = 262_144
+_CLOSING_S: Final = 3.0
+_WATCHED: Final = frozenset(
+    {b"host", b"transfer-encoding", b"content-length", b"expect", b"transfer_encoding", b"content_length"}
+)
+_ERRORS: Final = {
+    400: "bad request",
+    408: "the request came too slowly",
+    431: "the request head is too large",
+    500: "internal error",
+    503: "too many connections",
+}
+
+Message = MutableMapping[str, Any]
+
+
+class Phase(Enum):
+    """Where a connection stands; the listener's deadlines depend on it."""
+
+    FRESH = 0
+    HEAD = 1
+    BODY = 2
+    BUSY = 3
+    IDLE = 4
+    CLOSING = 5
+
+
+@dataclass(slots=True)
+class House:
+    """What all connections of one listener share."""
+
+    app: Callable[[Message, Callable[..., Any], Callable[..., Any]], Any]
+    limits: LimitSettings
+    connections: Connections
+    trusted_proxies: tuple[Network, ...] = ()
+    open: set["Connection"] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    date_line: bytes = b""
+    is_draining: bool = False
+    """Whether every answer says `Connection: close`."""
+
+
+def refusal(status: int, error: str = "") -> bytes:
+    """Return a whole response that refuses a request and closes the connection."""
+    body = b'{"ok":false,"error":"%s"}' % (error or _ERRORS[status]).encode()
+    again = b"retry-after: 1\r\n" if status == 503 else b""
+    return b"%scontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n%s" % (
+        STATUS_LINE[status],
+        len(body),
+        again,
+        body,
+    )
+
+
+class Connection(HttpToolsProtocol):
+    """One client's connection."""
+
+    cycle: "Exchange | None"  # type: ignore[assignment]
+    """The latest request."""
+    active: "Exchange | None" = None
+    """The request being answered."""
+
+    def __init__(self, config: Config, state: ServerState, loop: asyncio.AbstractEventLoop, house: House) -> None:
+        super().__init__(config, state, {}, loop)
+        self.house = house
+        self.phase = Phase.FRESH
+        self.since = loop.time()
+        self._is_counted = False
+        self._in_head = False
+        self._head_size = 0
+        self._open_head_size = 0
+        self._wire_size = 0
+        self._body_size = 0
+        self._chunks = 0
+        self._watched: dict[bytes, list[bytes]] = {}
+        self._failed_with: int | None = None
+        self._stuck_since: float | None = None
+        self._waiting: list[Exchange] = []
+
+    # The connection itself
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection, or refuse it when there are too many."""
+        self.transport = transport
+        self.flow = FlowControl(transport)
+        peer = transport.get_extra_info("peername")
+        self.client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else ("", 0)
+        local = transport.get_extra_info("sockname")
+        self.server = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None
+        self.scheme = "http"
+        is_proxy = is_trusted(self.client[0], self.house.trusted_proxies)
+        self._is_counted = self.house.connections.open(self.client[0], is_exempt=is_proxy)
+        self.house.open.add(self)
+        if not self._is_counted:
+            emit.count("boathook_connections_refused_total", reason="too_many")
+            transport.write(refusal(503))
+            self._close_gently()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Let the application know, and forget the connection."""
+        self.house.open.discard(self)
+        if self._is_counted:
+            self._is_counted = False
+            self.house.connections.close(self.client[0] if self.client else "")
+        for exchange in (self.cycle, *self._waiting):
+            if exchange is not None and not exchange.response_complete:
+                exchange.disconnect()
+        self.flow.resume_writing()
+        self.parser = None  # type: ignore[assignment]
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Stay open for a client that has only finished sending and still waits for its answer."""
+        exchange = self.cycle
+        if exchange is None or exchange.response_complete or exchange.more_body or self.phase is Phase.CLOSING:
+            return False
+        exchange.keep_alive = False
+        return True
+
+    def pause_writing(self) -> None:
+        """Remember since when the client has not been reading."""
+        self._stuck_since = self.loop.time()
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._stuck_since = None
+        self.flow.resume_writing()
+
+    def check(self, now: float) -> None:
+        """Close or refuse what has taken too long."""
+        limits, spent = self.house.limits, now - self.since
+        match self.phase:
+            case Phase.HEAD if spent > limits.head_timeout_s:
+                self.refuse(408, "slow_head")
+            case Phase.BODY if spent > limits.body_timeout_s:
+                self.refuse(408, "slow_body")
+            case Phase.BODY if self._body_size < limits.min_rate * (spent - 1) and not self.flow.read_paused:
+                self.refuse(408, "slow_body")
+            case Phase.FRESH if spent > limits.head_timeout_s:
+                self.transport.close()
+            case Phase.IDLE if spent > limits.keep_alive_s:
+                self.transport.close()
+            case Phase.CLOSING if spent > _CLOSING_S:
+                self.transport.abort()
+            case _:
+                if self._stuck_since is not None and now - self._stuck_since > limits.body_timeout_s:
+                    self.transport.abort()
+
+    # What the client sends
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, and refuse what it or a cap does not like."""
+        if self.phase is Phase.CLOSING or self._failed_with is not None:
+            return
+        if self.phase is Phase.IDLE or self.phase is Phase.FRESH:
+            self._enter(Phase.HEAD)
+        self._wire_size += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.refuse(400, "upgrade")
+        except httptools.HttpParserError as error:
+            status, reason = _why(error)
+            self.refuse(status, reason)
+        else:
+            if self._in_head:
+                self._watch_open_head(len(data))
+            elif self._wire_size - self._body_size > _MOST_FRAMING and self.phase is Phase.BODY:
+                self.refuse(400, "chunk_flood")
+
+    def _watch_open_head(self, fed: int) -> None:
+        """Bound a head that has not come to its end: it may wait in the socket while a request is being answered."""
+        if self.phase is not Phase.HEAD:
+            self.flow.pause_reading()
+            return
+        self._open_head_size += fed
+        if self._open_head_size > self.house.limits.max_head:
+            self.refuse(431, "large_head")
+
+    def on_message_begin(self) -> None:
+        """Start a request head."""
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._in_head = True
+        self._head_size = self._open_head_size = 0
+        self._watched.clear()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the request target."""
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header; trailers are dropped, as nothing may change after the head was judged."""
+        self._head_size += len(name) + len(value) + 4
+        if self._head_size > self.house.limits.max_head or len(self.headers) >= _MOST_HEADERS:
+            raise _Refused(431, "large_head")
+        if not self._in_head:
+            return
+        name = name.lower()
+        if name in _WATCHED:
+            self._watched.setdefault(name, []).append(value)
+        self.headers.append((name, value))
+
+    def on_chunk_header(self) -> None:
+        """Count chunks: a body of single bytes costs far more than it carries."""
+        self._chunks += 1
+        if self._chunks > _MOST_CHUNKS:
+            raise _Refused(400, "chunk_flood")
+
+    def on_headers_complete(self) -> None:
+        """Judge the head and hand the request to the application."""
+        self._in_head = False
+        version = self.parser.get_http_version()
+        reason = _refusal_of_head(self._watched, version)
+        if reason or self.parser.should_upgrade():
+            raise _Refused(400, reason or "upgrade")
+        if self._head_size + len(self.url) > self.house.limits.max_head:
+            raise _Refused(431, "large_head")
+        expect = self._watched.get(b"expect")
+        expects_100 = expect is not None and expect[0].lower() == b"100-continue"
+        exchange = Exchange(self, self._scope(version), expects_100=expects_100)
+        exchange.keep_alive = version == "1.1" and self.parser.should_keep_alive()
+        self._chunks = 0
+        earlier = self.cycle
+        self.cycle = exchange
+        if earlier is None or (earlier.response_complete and not self._waiting):
+            self._start(exchange)
+        else:
+            self.flow.pause_reading()
+            self._waiting.append(exchange)
+
+    def _scope(self, version: str) -> Message:
+        parsed = httptools.parse_url(self.url)
+        raw_path = parsed.path or b"/"
+        path = raw_path.decode("ascii")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "method": self.parser.get_method().decode("ascii"),
+            "scheme": self.scheme,
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": parsed.query or b"",
+            "root_path": "",
+            "headers": self.headers,
+            "client": self.client,
+            "server": self.server,
+        }
+
+    def _start(self, exchange: "Exchange") -> None:
+        self.active = exchange
+        self._enter(Phase.BODY if exchange.more_body else Phase.BUSY)
+        self._wire_size = self._body_size = len(exchange.body)
+        task = self.loop.create_task(exchange.run(self.house.app))
+        self.house.tasks.add(task)
+        task.add_done_callback(self.house.tasks.discard)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._body_size += len(body)
+        exchange = self.cycle
+        if exchange is not None and not exchange.response_complete:
+            exchange.body += body
+            if len(exchange.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            exchange.message_event.set()
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        exchange = self.cycle
+        assert exchange is not None
+        exchange.more_body = False
+        exchange.message_event.set()
+        if self.phase is Phase.BODY and exchange is self.active:
+            self._enter(Phase.IDLE if exchange.response_complete else Phase.BUSY)
+
+    # What the client gets
+
+    def on_response_complete(self) -> None:
+        """Go on with the next pipelined request, close, or wait."""
+        exchange = self.active
+        assert exchange is not None
+        if self.transport.is_closing() or self.phase is Phase.CLOSING:
+            return
+        if not exchange.keep_alive:
+            self._close_gently()
+        elif self._waiting:
+            self._start(self._waiting.pop(0))
+            if not self._waiting:
+                self.flow.resume_reading()
+        elif self._failed_with is not None:
+            self._write_refusal(self._failed_with)
+        elif not exchange.more_body:
+            self.flow.resume_reading()
+            self._enter(Phase.HEAD if self._in_head else Phase.IDLE)
+
+    def refuse(self, status: int, reason: str) -> None:
+        """Answer *status* in place of the application and close; answers still owed to earlier requests go first."""
+        emit.count("boathook_connections_refused_total", reason=reason)
+        if is_on("debug"):
+            _LOG.debug("request_refused", status=status, reason=reason, client=self.client[0] if self.client else "")
+        latest = self.cycle
+        if latest is not None and (self._in_head or not latest.more_body):
+            latest = None
+        if latest is not None:
+            latest.disconnect()
+            if latest in self._waiting:
+                self._waiting.remove(latest)
+        active = self.active
+        owes_earlier = active is not None and not active.response_complete and not active.disconnected
+        if owes_earlier:
+            self._failed_with = status
+        elif latest is not None and latest.response_started:
+            self.transport.abort()
+        else:
+            self._write_refusal(status)
+
+    def _write_refusal(self, status: int) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(refusal(status))
+            self._close_gently(is_all_read=False)
+
+    def _close_gently(self, *, is_all_read: bool | None = None) -> None:
+        """Close so that the client still reads the answer: a close with unread bytes would reset the connection."""
+        if is_all_read is None:
+            is_all_read = self.phase is Phase.BUSY and not self._in_head
+        if is_all_read or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self._enter(Phase.CLOSING)
+        self.transport.write_eof()
+        self.flow.resume_reading()
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.since = self.loop.time()
+
+    def shutdown(self) -> None:
+        """Close an idle connection; a busy one closes after its answer, as every answer says so while draining."""
+        if self.phase in {Phase.IDLE, Phase.FRESH}:
+            self.transport.close()
+
+
+class _Refused(Exception):
+    """Leaves the parser from inside one of its callbacks."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(status, reason)
+
+
+def _why(error: httptools.HttpParserError) -> tuple[int, str]:
+    inner = error.__context__
+    if isinstance(inner, _Refused):
+        return cast("tuple[int, str]", inner.args)
+    if isinstance(inner, Exception) and not isinstance(inner, httptools.HttpParserError | UnicodeDecodeError):
+        _LOG.error("protocol_fault", exc_info=inner)
+        return 500, "fault"
+    return 400, "malformed"
+
+
+def _refusal_of_head(watched: dict[bytes, list[bytes]], version: str) -> str | None:
+    """Return why a head leaves doubt about the request's end or target, or None."""
+    encodings, lengths = watched.get(b"transfer-encoding"), watched.get(b"content-length")
+    if version not in {"1.1", "1.0"}:
+        return "http_version"
+    if encodings is not None and (encodings != [b"chunked"] or lengths is not None or version == "1.0"):
+        return "transfer_encoding"
+    if lengths is not None and (len(lengths) != 1 or not lengths[0].strip(b" \t").isdigit()):
+        return "content_length"
+    if b"transfer_encoding" in watched or b"content_length" in watched:
+        return "underscore"
+    hosts = watched.get(b"host")
+    if (hosts is None and version == "1.1") or (hosts is not None and len(hosts) != 1):
+        return "host"
+    return None
+
+
+class Exchange:
+    """One request and its answer, as ASGI sees it."""
+
+    __slots__ = (
+        "_connection", "_is_chunked", "_left", "_start", "body", "disconnected", "expects_100", "keep_alive",
+        "message_event", "more_body", "response_complete", "response_started", "scope",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection, scope: Message, *, expects_100: bool) -> None:
+        self._connection = connection
+        self.scope = scope
+        self.expects_100 = expects_100
+        self.message_event = asyncio.Event()
+        self.body = bytearray()
+        self.more_body = True
+        self.keep_alive = True
+        self.disconnected = False
+        self.response_started = False
+        self.response_complete = False
+        self._start: Message | None = None
+        self._is_chunked = False
+        self._left = 0
+
+    def disconnect(self) -> None:
+        """Nobody waits for the answer any more."""
+        self.disconnected = True
+        self.message_event.set()
+
+    async def run(self, app: Callable[..., Any]) -> None:
+        """Run the application; a fault of it is a 500, which senders try again."""
+        try:
+            await app(self.scope, self.receive, self.send)
+            if not self.response_complete and not self.disconnected:
+                raise RuntimeError("the application ended without a complete answer")
+        except Exception as error:  # whatever the application raises must end as an answer
+            _LOG.error("application_fault", exc_info=error, path=self.scope["path"])
+            self._fail()
+
+    def _fail(self) -> None:
+        connection = self._connection
+        if self.disconnected or self.response_complete or connection.transport.is_closing():
+            return
+        if self.response_started:
+            connection.transport.abort()
+            return
+        self.keep_alive = False
+        self.response_complete = True
+        connection.transport.write(refusal(500))
+        connection.on_response_complete()
+
+    async def receive(self) -> Message:
+        """Return the next piece of the body, waiting for one."""
+        if self.expects_100 and not self.body and self.more_body:
+            self.expects_100 = False
+            self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self.more_body and not self.body and not self.disconnected:
+            self._connection.flow.resume_reading()
+            self.message_event.clear()
+            await self.message_event.wait()
+        elif self.response_complete and not self.disconnected:
+            self.message_event.clear()
+            await self.message_event.wait()
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        body, self.body = bytes(self.body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    async def send(self, message: Message) -> None:
+        """Write the answer; the start travels with the first piece of the body."""
+        connection = self._connection
+        if connection.flow.write_paused and not self.disconnected:
+            await connection.flow.drain()
+        if self.disconnected or connection.transport.is_closing():
+            return
+        if message["type"] == "http.response.start":
+            if self._start is not None:
+                raise RuntimeError("the application started its answer twice")
+            self._start = message
+            return
+        if self._start is None or self.response_complete:
+            raise RuntimeError(f"the application sent {message['type']} out of order")
+        self._send_body(message.get("body", b""), is_last=not message.get("more_body", False))
+
+    def _send_body(self, body: bytes, *, is_last: bool) -> None:
+        pieces = [] if self.response_started else self._head(len(body) if is_last else None)
+        self.response_started = True
+        if self.scope["method"] != "HEAD":
+            if self._is_chunked:
+                pieces += (b"%x\r\n" % len(body), body, b"\r\n") if body else ()
+                pieces += (b"0\r\n\r\n",) if is_last else ()
+            else:
+                self._left -= len(body)
+                if self._left < 0 or (is_last and self._left):
+                    raise RuntimeError("the application's answer is not as long as its Content-Length")
+                pieces.append(body)
+        self._connection.transport.write(b"".join(pieces))
+        if is_last:
+            self.response_complete = True
+            self.message_event.set()
+            self._connection.on_response_complete()
+
+    def _head(self, whole_length: int | None) -> list[bytes]:
+        assert self._start is not None
+        status: int = self._start["status"]
+        has_length = says_close = False
+        pieces = [STATUS_LINE[status], self._connection.house.date_line]
+        for name, value in self._start.get("headers", ()):
+            if b"\n" in value or b"\r" in value:
+                raise RuntimeError(f"the application's header {name!r} holds a line break")
+            if name == b"content-length":
+                has_length, self._left = True, int(value)
+            elif name == b"connection":
+                says_close = b"close" in value
+                continue
+            elif name == b"server":
+                continue
+            pieces += (name, b": ", value, b"\r\n")
+        if not has_length and status not in {204, 304}:
+            if whole_length is not None:
+                self._left = whole_length
+                pieces.append(b"content-length: %d\r\n" % whole_length)
+            elif self.scope["http_version"] == "1.1":
+                self._is_chunked = True
+                pieces.append(b"transfer-encoding: chunked\r\n")
+        if says_close or 400 <= status < 500 or self._connection.house.is_draining or not self.keep_alive:
+            self.keep_alive = False
+            pieces.append(b"connection: close\r\n")
+        pieces.append(b"\r\n")
+        return pieces
