@@ -62,6 +62,7 @@ class Reason(StrEnum):
     TOKEN_MISSING = "token_missing"  # noqa: S105 - a word, not a secret
     TOKEN_MISMATCH = "token_mismatch"  # noqa: S105 - the same
     BODY_MALFORMED = "body_malformed"
+    BODY_TOO_LARGE = "body_too_large"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ parse, no answer to a challenge.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -61,6 +61,8 @@ __all__ = [
 MAX_TYPE: Final = 200
 MAX_ECHO: Final = 4_096
 _ALWAYS_KEPT: Final = ("content-type", "user-agent")
+Decode = Callable[[bytes], bytes | Rejected]
+"""Undoes a Content-Encoding within its caps."""
 _OWN_PREFIXES: Final = ("sha256:", "fields:", "id:", "id-sha256:", "id-fields:")
 """An id that starts like one of boathook's own keys is set apart, so that nobody can choose another event's key."""
 
@@ -100,11 +102,19 @@ class Verifier:
         place = recipe.proof.place if isinstance(recipe.proof, Token) and not spec.unsigned else None
         self.secret_query = place.name if isinstance(place, Query) else None
 
-    def verify(self, request: Request, now: float) -> Verdict:
-        """Judge one request received at *now*, in seconds since 1970; never raises, whatever the request holds."""
+    def verify(self, request: Request, now: float, decode: Decode | None = None) -> Verdict:
+        """Judge one request received at *now*, in seconds since 1970; never raises, whatever the request holds.
+
+        The proof is over the bytes as sent; *decode* undoes a Content-Encoding once it holds, before the look inside.
+        """
         proven = self._check.check(request, now)
         if isinstance(proven, Rejected):
             return proven
+        if decode is not None:
+            decoded = decode(request.body)
+            if isinstance(decoded, Rejected):
+                return decoded
+            request = replace(request, body=decoded)
         picked = self._picker.pick(request.body) if self._picker.paths else {}
         if picked is None:
             if self.recipe.body is BodyForm.JSON:
