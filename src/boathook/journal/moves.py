@@ -176,6 +176,11 @@ async def mark_rejection(database: Database, rejection_id: UUID, event_id: UUID,
         return is_marked
 
 
+async def announce_due(database: Database) -> None:
+    """Tell every worker that something is due."""
+    await database.execute(SQL["announce_due"])
+
+
 async def record(database: Database, action: Action, name: str, subject: str) -> None:
     """Record an operator's action that changes nothing else in the journal."""
     async with database.transaction() as connection:

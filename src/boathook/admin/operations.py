@@ -1,0 +1,379 @@
+"""Every action an operator can take, once; the command line, the API and the console only call these.
+
+Each leaves a row in the audit, in the transaction that makes the change. Large jobs run in bounded batches, so that
+they neither hold locks for long nor keep a transaction open, and may be interrupted and repeated at any point: what
+is done already is not done again.
+"""
+
+import hashlib
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import msgspec
+
+from boathook.config import Settings
+from boathook.domain import ids
+from boathook.domain.errors import BoathookError, ConfigError, IllegalMove, JournalError, RegistryChanged
+from boathook.domain.filters import Router
+from boathook.domain.keys import key_hash, replay_hash
+from boathook.domain.model import Accepted, Grade, NewEvent, Origin, Receipt, State
+from boathook.inbound.verify import Challenge, Rejected, Request, SourceSpec, Verified, Verifier
+from boathook.journal import ledger, moves
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.journal.ledger import Filter, RejectionRow, StoredRequest
+from boathook.journal.moves import Action, Key, Pace, Replayed, Selection
+from boathook.journal.registry import read_routes
+
+BATCH: Final = 500
+_MOST_REROUTES: Final = 5
+
+Report = Callable[[int], None]
+"""Told how many are done so far."""
+
+
+async def check_dead(database: Database, keys: Sequence[Key]) -> list[Key]:
+    """Return which of these deliveries are dead letters; those pending or leased are on their way already.
+
+    Raises:
+        NotFound: one does not exist.
+        IllegalMove: one has ended well.
+    """
+    dead = []
+    for key in keys:
+        delivery = await ledger.get_delivery(database, *key)
+        if delivery.state == State.DEAD:
+            dead.append(key)
+        elif delivery.state in {State.SUCCEEDED, State.IGNORED}:
+            raise IllegalMove(
+                f"{delivery.id} is {delivery.state}, no dead letter; to run it again, replay its event {delivery.event_id}"
+            )
+    return dead
+
+
+async def replay_dead(
+    database: Database, selection: Selection, action: Action, *, rate: float | None = None, report: Report | None = None
+) -> int:
+    """Make the dead letters of *selection* pending again, due at most *rate* a second; return how many.
+
+    One that dies again meanwhile is not replayed twice.
+    """
+    start = await moves.read_clock(database)
+    selection = _until(selection, start)
+    gap_s = 1 / rate if rate else 0.0
+
+    async def step(done: int) -> int:
+        pace = Pace(start, gap_s, done)
+        return len(await moves.replay_dead(database, selection, action, pace=pace, limit=BATCH))
+
+    return await _in_batches(step, report)
+
+
+async def ignore_dead(
+    database: Database, selection: Selection, action: Action, *, report: Report | None = None
+) -> int:
+    """End the dead letters of *selection* as ignored, with the action's note; return how many.
+
+    Raises:
+        IllegalMove: there is no note.
+    """
+    if not (action.note or "").strip():
+        raise IllegalMove("ignoring a dead letter needs a note that says why")
+    selection = _until(selection, await moves.read_clock(database))
+
+    async def step(_done: int) -> int:
+        return len(await moves.ignore_dead(database, selection, action, limit=BATCH))
+
+    return await _in_batches(step, report)
+
+
+async def purge_dead(
+    database: Database, selection: Selection, action: Action, *, report: Report | None = None
+) -> int:
+    """Delete the dead letters of *selection* with their attempts, counted as dropped; return how many."""
+    selection = _until(selection, await moves.read_clock(database))
+
+    async def step(_done: int) -> int:
+        return len(await moves.purge_dead(database, selection, action, limit=BATCH))
+
+    return await _in_batches(step, report)
+
+
+async def replay_events(
+    database: Database,
+    chosen: Filter | Sequence[UUID],
+    action: Action,
+    *,
+    rate: float | None = None,
+    is_once: bool = False,
+    report: Report | None = None,
+) -> Replayed:
+    """Owe events again to every recipient that is not owed them now; dead letters are revived instead.
+
+    Args:
+        chosen: the events, or a filter; of a filter, those accepted before this call.
+        rate: at most so many deliveries fall due a second.
+        is_once: leave out what an earlier replay with the same note has dealt with, so that an interrupted one can
+            be finished by repeating it.
+    """
+    start = await moves.read_clock(database)
+    total = Replayed()
+    async for batch in _event_batches(database, chosen, start):
+        pace = Pace(start, 1 / rate if rate else 0.0, total.added + total.revived)
+        part = await moves.replay_events(database, batch, action, pace=pace, is_once=is_once)
+        total = Replayed(total.events + part.events, total.added + part.added, total.revived + part.revived)
+        if report is not None:
+            report(total.events)
+    return total
+
+
+async def _event_batches(
+    database: Database, chosen: Filter | Sequence[UUID], start: datetime
+) -> AsyncIterator[Sequence[UUID]]:
+    if not isinstance(chosen, Filter):
+        for event_id in chosen:
+            await ledger.get_event(database, event_id)
+        for first in range(0, len(chosen), BATCH):
+            yield chosen[first : first + BATCH]
+        return
+    bounded = replace(chosen, until=min(start, chosen.until or start))
+    after = None
+    while batch := await moves.page_events(database, bounded, after=after, limit=BATCH):
+        yield batch
+        after = batch[-1]
+
+
+def _until(selection: Selection, moment: datetime) -> Selection:
+    until = min(moment, selection.filter.until or moment)
+    return replace(selection, filter=replace(selection.filter, until=until))
+
+
+async def _in_batches(step: Callable[[int], Awaitable[int]], report: Report | None) -> int:
+    done = 0
+    while moved := await step(done):
+        done += moved
+        if report is not None:
+            report(done)
+    return done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reverified:
+    """What judging a refused request again led to."""
+
+    rejection_id: str
+    outcome: str
+    """``accepted``, ``duplicate``, ``conflict``, ``refused`` or ``impossible``."""
+    detail: str
+    event_id: str | None = None
+
+
+async def reverify(
+    database: Database, settings: Settings, chosen: Filter | Sequence[UUID], action: Action
+) -> AsyncIterator[Reverified]:
+    """Judge refused requests again by their sources' present secrets, as of when they came; accept those that hold.
+
+    Raises:
+        NotFound: one of the given ids does not exist.
+        ConfigError: a source cannot be set up.
+    """
+    judges: dict[str, Verifier] = {}
+    async for rejection_id in _rejections(database, chosen):
+        row, stored = await ledger.get_rejection(database, rejection_id)
+        if row.event_id is not None:
+            yield Reverified(rejection_id=row.id, outcome="duplicate", detail="accepted before", event_id=row.event_id)
+        elif row.source not in settings.sources:
+            detail = f"there is no source {row.source!r} in the settings"
+            yield Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
+        elif len(stored.body) < row.body_size:
+            detail = f"only {len(stored.body)} of its {row.body_size} bytes were kept"
+            yield Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
+        else:
+            if row.source not in judges:
+                judges[row.source] = Verifier(source_spec(settings, row.source))
+            yield await _judge(database, settings, judges[row.source], rejection_id, row, stored, action)
+
+
+async def _rejections(database: Database, chosen: Filter | Sequence[UUID]) -> AsyncIterator[UUID]:
+    if not isinstance(chosen, Filter):
+        for rejection_id in chosen:
+            yield rejection_id
+        return
+    page = replace(chosen, state="open", limit=BATCH)
+    while rows := await ledger.list_rejections(database, page):
+        for row in rows:
+            yield ids.read(ids.REJECTION, row.id)
+        page = replace(page, after=rows[-1].id)
+
+
+async def _judge(
+    database: Database,
+    settings: Settings,
+    verifier: Verifier,
+    rejection_id: UUID,
+    row: RejectionRow,
+    stored: StoredRequest,
+    action: Action,
+) -> Reverified:
+    match verifier.verify(_request(row, stored), row.refused_at.timestamp()):
+        case Rejected() as refused:
+            return Reverified(rejection_id=row.id, outcome="refused", detail=f"{refused.reason}: {refused.detail}")
+        case Challenge():
+            return Reverified(rejection_id=row.id, outcome="impossible", detail="it is a handshake, not an event")
+        case Verified() as verified:
+            event = received_event(row.source, verified, stored.body)
+            days = settings.sources[row.source].dedup_days or settings.retention.dedup_days
+            receipt = await store(database, event, dedup_days=days)
+            await moves.mark_rejection(database, rejection_id, receipt.event_id, action)
+            outcome = "accepted" if isinstance(receipt, Accepted) else "conflict" if receipt.conflict else "duplicate"
+            event_id = ids.show(ids.EVENT, receipt.event_id)
+            return Reverified(rejection_id=row.id, outcome=outcome, detail=verified.type, event_id=event_id)
+
+
+def source_spec(settings: Settings, name: str) -> SourceSpec:
+    """Return what verification needs to know of one source, its secrets resolved.
+
+    Raises:
+        ConfigError: there is no such source, or a secret cannot be read.
+    """
+    source = settings.sources.get(name)
+    if source is None:
+        known = ", ".join(sorted(settings.sources)) or "none"
+        raise ConfigError(f"there is no source {name!r}; the settings have {known}")
+    return SourceSpec(
+        name=name,
+        provider=source.provider,
+        secrets=settings.secrets_of(name),
+        options=settings.options_of(name),
+        unsigned=source.unsigned,
+        tolerance_s=source.tolerance_s,
+        dedup_fields=source.dedup_fields,
+    )
+
+
+def _request(row: RejectionRow, stored: StoredRequest) -> Request:
+    url = urlsplit(row.url)
+    return Request(
+        method=row.method,
+        url=row.url,
+        path=url.path,
+        query=url.query,
+        headers=stored.headers,
+        body=stored.body,
+        client=row.client_address,
+    )
+
+
+def received_event(source: str, verified: Verified, body: bytes) -> NewEvent:
+    """Return the event that a verified request brings, not routed yet."""
+    material = verified.replay_material
+    return NewEvent(
+        id=_make_id(),
+        source=source,
+        application=None,
+        type=verified.type,
+        dedup_key=verified.dedup_key,
+        key_hash=key_hash(source, None, verified.dedup_key),
+        replay_hash=None if material is None else replay_hash(source, material),
+        grade=verified.grade,
+        origin=Origin.RECEIVED,
+        headers=msgspec.json.encode(verified.kept_headers).decode(),
+        content_type=verified.kept_headers.get("content-type", ""),
+        body=body,
+        body_sha256=hashlib.sha256(body).digest(),
+        volatile=verified.volatile,
+    )
+
+
+async def send(
+    database: Database,
+    settings: Settings,
+    action: Action,
+    *,
+    application: str,
+    type: str,
+    body: bytes,
+    content_type: str = "application/json",
+    key: str | None = None,
+) -> Receipt:
+    """Publish one event for an application, routed to whoever wants it.
+
+    Args:
+        key: two sendings with one key are one event; None makes every sending another event.
+    """
+    event_id = _make_id()
+    dedup_key = key or ids.show(ids.EVENT, event_id)
+    event = NewEvent(
+        id=event_id,
+        source=None,
+        application=application,
+        type=type,
+        dedup_key=dedup_key,
+        key_hash=key_hash(None, application, dedup_key),
+        replay_hash=None,
+        grade=Grade.NONE,
+        origin=Origin.PUBLISHED,
+        headers=msgspec.json.encode({"content-type": content_type}).decode(),
+        content_type=content_type,
+        body=body,
+        body_sha256=hashlib.sha256(body).digest(),
+    )
+    receipt = await store(database, event, dedup_days=settings.retention.dedup_days)
+    if isinstance(receipt, Accepted):
+        await moves.record(database, action, "event.send", ids.show(ids.EVENT, event_id))
+    return receipt
+
+
+async def store(database: Database, event: NewEvent, *, dedup_days: float) -> Receipt:
+    """Route one event by the present routes and store it with its deliveries.
+
+    Raises:
+        JournalError: PostgreSQL refused it, or the routes kept changing.
+    """
+    events = EventStore(database, dedup_days=dedup_days)
+    for _ in range(_MOST_REROUTES):
+        routes = await read_routes(database)
+        owed = Router(routes.routes, routes.version).route(
+            source=event.source,
+            application=event.application,
+            type=event.type,
+            headers=msgspec.json.decode(event.headers),
+            body=event.body,
+        )
+        try:
+            (receipt,) = await events.append([replace(event, deliveries=owed, routes_version=routes.version)])
+        except RegistryChanged:
+            continue
+        await moves.announce_due(database)
+        return receipt
+    raise JournalError("the routes kept changing while the event was stored; try again")
+
+
+def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
+    """Read ids as people write them.
+
+    Raises:
+        BoathookError: one is no id of this kind.
+    """
+    try:
+        return [ids.read(prefix, word) for word in words]
+    except ValueError as error:
+        raise BoathookError(str(error)) from None
+
+
+def read_delivery_ids(words: Sequence[str]) -> list[Key]:
+    """Read ids of deliveries as people write them. Raises BoathookError as `read_ids` does."""
+    try:
+        return [ids.read_delivery(word) for word in words]
+    except ValueError as error:
+        raise BoathookError(str(error)) from None
+
+
+def _make_id() -> UUID:
+    return ids.make(time.time_ns() // 1_000_000, random.getrandbits(74))
