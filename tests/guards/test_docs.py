@@ -1,6 +1,7 @@
 """The documentation fails when it lies: generated pages are current, and every name, link and example is real."""
 
 import ast
+import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -111,8 +112,9 @@ class TestEachPage:
     def test_its_python_is_python_and_its_imports_exist(self, page):
         for code in blocks(page, "python"):
             for node in ast.walk(ast.parse(code)):
-                if isinstance(node, ast.ImportFrom) and node.module == "boathook":
-                    assert {alias.name for alias in node.names} <= set(boathook.__all__)
+                if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "boathook":
+                    module = importlib.import_module(node.module or "")
+                    assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
     def test_its_settings_are_settings(self, page, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
