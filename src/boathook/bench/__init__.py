@@ -1,0 +1,37 @@
+"""Measures boathook against its own ceiling and against the servers people write first, in one run.
+
+Machines are noisy and shared, so every figure worth quoting is a ratio of two measurements that took turns.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from boathook.bench import handle, ingest, latency
+from boathook.bench.stage import Stage
+from boathook.domain.errors import ConfigError
+
+BENCHES: dict[str, Callable[[Stage, float], dict[str, Any]]] = {
+    "ingest": ingest.ingest,
+    "duplicates": ingest.duplicates,
+    "handle": handle.handle,
+    "latency": latency.latency,
+}
+"""Each bench takes a stage and the seconds one measurement may last, and returns its figures."""
+
+
+def run(name: str, *, seconds: float = 6.0, database_url: str = "", report: Callable[[str], None] = print) -> dict[str, Any]:
+    """Run one bench and return its figures.
+
+    Args:
+        name: one of `BENCHES`.
+        seconds: how long a single measurement lasts; a bench makes up to a dozen.
+        database_url: a PostgreSQL whose role may create databases; empty starts an embedded one.
+        report: hears what is being measured.
+
+    Raises:
+        ConfigError: there is no such bench, or something it needs is missing.
+    """
+    if name not in BENCHES:
+        raise ConfigError(f"there is no bench {name!r}; choose one of {', '.join(BENCHES)}")
+    with Stage(database_url, report) as stage:
+        return {"bench": name, **BENCHES[name](stage, seconds)}

@@ -1,0 +1,160 @@
+"""How many handler transactions a worker settles, against the same user SQL in bare asyncpg transactions.
+
+Run as a module it is one measured process: ``python -m boathook.bench.handle worker|bare URL COUNT``.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import uvloop
+
+from boathook.bench.handlers import INSERT, TABLE, hook
+from boathook.bench.stage import Stage
+from boathook.config import load
+from boathook.dispatch.worker import run_worker
+from boathook.domain import ids
+from boathook.domain.errors import ConfigError
+from boathook.domain.model import Grade, NewDelivery, NewEvent, Origin
+from boathook.journal import registry
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+
+CONCURRENCY = 16
+_PER_SECOND = 4_000
+_ROUNDS = 3
+_BODY = json.dumps({"object": "event", "type": "invoice.paid", "data": {"object": {"text": "x" * 900}}}).encode()
+
+
+def handle(stage: Stage, seconds: float) -> dict[str, Any]:
+    """Let a worker settle a prepared backlog, and the bare loop do the same effects, in turn."""
+    count = max(1_000, int(_PER_SECOND * seconds))
+    handled, bare = [], []
+    url = stage.new_database()
+    make_table(url)
+    for number in range(_ROUNDS):
+        stage.report(f"round {number + 1} of {_ROUNDS}: bare asyncpg transactions")
+        bare.append(_measure("bare", url, count))
+        stage.report(f"  storing {count} events")
+        asyncio.run(_store_backlog(url, number * count, count))
+        stage.report("  boathook's worker")
+        handled.append(_measure("worker", url, count))
+    return {
+        "ratio_to_ceiling": round(median(h / b for h, b in zip(handled, bare, strict=True)), 3),
+        "handled_per_s": round(median(handled)),
+        "bare_per_s": round(median(bare)),
+        "concurrency": CONCURRENCY,
+        "transactions": count,
+    }
+
+
+def make_table(url: str) -> None:
+    """Make the table that the bench's handler writes to."""
+
+    async def make() -> None:
+        database = await Database.open(url, purpose="bench", size=1)
+        await database.execute(TABLE)
+        await database.close()
+
+    asyncio.run(make())
+
+
+def _measure(kind: str, url: str, count: int) -> float:
+    command = [sys.executable, "-m", "boathook.bench.handle", kind, url, str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ConfigError(f"the {kind} process of the bench failed: {done.stderr.strip()[-1000:]}")
+    return float(done.stdout.split()[-1])
+
+
+async def _store_backlog(url: str, first: int, count: int) -> None:
+    database = await Database.open(url, purpose="bench", size=2)
+    await registry.register(database, "bench", hook.routes("bench"))
+    routes = await registry.read_routes(database)
+    (recipient,) = {route.recipient for route in routes.routes}
+    store = EventStore(database)
+    for start in range(first, first + count, 128):
+        numbers = range(start, min(start + 128, first + count))
+        await store.append([_event(number, recipient, routes.version) for number in numbers])
+    await database.execute("vacuum analyze boathook.delivery")
+    await database.close()
+
+
+def _event(number: int, recipient: str, version: int) -> NewEvent:
+    key = f"evt_{number}"
+    return NewEvent(
+        id=ids.make(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(10), "big")),
+        source="stripe",
+        application=None,
+        type="invoice.paid",
+        dedup_key=key,
+        key_hash=UUID(bytes=hashlib.sha256(key.encode()).digest()[:16]),
+        replay_hash=None,
+        grade=Grade.BODY,
+        origin=Origin.RECEIVED,
+        headers="{}",
+        content_type="application/json",
+        body=_BODY,
+        body_sha256=hashlib.sha256(_BODY).digest(),
+        deliveries=(NewDelivery(recipient),),
+        routes_version=version,
+    )
+
+
+async def _bare(url: str, count: int) -> float:
+    pool = await asyncpg.create_pool(url, min_size=CONCURRENCY, max_size=CONCURRENCY)
+    left = iter(range(count))
+
+    async def work() -> None:
+        for number in left:
+            async with pool.acquire() as connection, connection.transaction():
+                await connection.execute(INSERT, f"bare_{number}")
+
+    began = time.perf_counter()
+    await asyncio.gather(*[work() for _ in range(CONCURRENCY)])
+    took = time.perf_counter() - began
+    await pool.close()
+    return count / took
+
+
+async def _worker(url: str, count: int) -> float:
+    settings = load(None, {"database.url": url, "worker.concurrency": CONCURRENCY, "log.level": "warning"})
+    database = await Database.open(url, purpose="bench", size=1)
+    stop = asyncio.Event()
+    began = time.perf_counter()
+    # The last beat before the backlog is empty comes at most a few milliseconds late, against seconds measured.
+    worker = asyncio.create_task(
+        run_worker(settings, hook, worker_id="bench", only_suspects=False, stop=stop, beat=_nothing)
+    )
+    while await database.fetchval("select exists (select from boathook.delivery)"):
+        await asyncio.sleep(0.02)
+    took = time.perf_counter() - began
+    stop.set()
+    await worker
+    await database.close()
+    return count / took
+
+
+def _nothing() -> None:
+    """Take a beat and tell nobody."""
+
+
+def main() -> None:
+    """Measure one kind and print the transactions a second."""
+    kind, url, count = sys.argv[1:]
+    measure: Callable[[str, int], Any] = {"bare": _bare, "worker": _worker}[kind]
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        print(runner.run(measure(url, int(count))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What a bench stands on: a PostgreSQL that commits synchronously, databases in it, and servers as processes."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from boathook.domain.errors import ConfigError
+from boathook.journal import schema
+from boathook.journal.database import Database, check_safety
+from boathook.journal.embedded import EmbeddedServer
+
+_START_DEADLINE_S = 60.0
+
+
+class Stage:
+    """A folder and a PostgreSQL for the time of one bench; everything made is removed at its end."""
+
+    def __init__(self, database_url: str, report: Callable[[str], None]) -> None:
+        self.report = report
+        self._given_url = database_url
+        self._server: EmbeddedServer | None = None
+        self._databases: list[str] = []
+        self.folder = Path(tempfile.mkdtemp(prefix="boathook-bench-"))
+
+    def __enter__(self) -> Self:
+        self.folder.chmod(0o755)
+        if not self._given_url:
+            self._server = asyncio.run(EmbeddedServer.start(self.folder, progress=self.report))
+        asyncio.run(self._check())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in self._databases:
+            asyncio.run(self._administer(f"drop database if exists {name} with (force)"))
+        if self._server is not None:
+            asyncio.run(self._server.stop())
+            home = self._server.home
+            shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _admin_url(self) -> str:
+        return self._given_url if self._server is None else self._server.url
+
+    async def _check(self) -> None:
+        database = await Database.open(self._admin_url, purpose="bench", size=1)
+        await check_safety(database)
+        await database.close()
+
+    async def _administer(self, statement: str) -> None:
+        database = await Database.open(self._admin_url, purpose="bench", size=1)
+        await database.execute(statement)
+        await database.close()
+
+    def new_database(self) -> str:
+        """Return the URL of a migrated, empty database."""
+        name = f"boathook_bench_{uuid.uuid4().hex[:12]}"
+        asyncio.run(self._administer(f"create database {name}"))
+        self._databases.append(name)
+        parts = urllib.parse.urlsplit(self._admin_url)
+        url = urllib.parse.urlunsplit((parts.scheme, parts.netloc or "localhost", f"/{name}", parts.query, ""))
+        asyncio.run(schema.migrate(url))
+        return url
+
+    def serve(self, database_url: str, *, roles: str = "gateway", more: str = "") -> "Server":
+        """Return `boathook serve` on *database_url* with the bench's handlers, to be entered."""
+        port = _free_port()
+        file = self.folder / f"boathook-{port}.toml"
+        file.write_text(
+            f'[database]\nurl = "{database_url}"\n[server]\nbind = "127.0.0.1:{port}"\n'
+            f'data_dir = "{self.folder / f"data-{port}"}"\napp = "boathook.bench.handlers:hook"\n'
+            f'[log]\nlevel = "warning"\nformat = "json"\n'
+            f'[sources.stripe]\nprovider = "stripe"\nsecrets = ["whsec_bench"]\n{more}'
+        )
+        command = [sys.executable, "-m", "boathook", "--config", str(file), "serve", "--role", roles]
+        return Server(command, port, self.folder / f"server-{port}.log", path="/readyz")
+
+    def module(self, name: str, *arguments: str) -> "Server":
+        """Return the server of a module of this package, started with its port and *arguments*, to be entered."""
+        port = _free_port()
+        command = [sys.executable, "-m", f"boathook.bench.{name}", str(port), *arguments]
+        return Server(command, port, self.folder / f"server-{port}.log", path="/healthz")
+
+    @contextmanager
+    def corpus(self) -> Iterator[Path]:
+        """Lend a prefix for the files of a prepared load."""
+        prefix = self.folder / f"load-{uuid.uuid4().hex[:8]}"
+        yield prefix
+        for file in self.folder.glob(f"{prefix.name}.*"):
+            file.unlink()
+
+
+class Server:
+    """A server process that is ready when entered and gone when left."""
+
+    def __init__(self, command: list[str], port: int, log: Path, *, path: str) -> None:
+        self.port = port
+        self._command = command
+        self._log = log
+        self._path = path
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        deadline = time.monotonic() + _START_DEADLINE_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                raise ConfigError(f"a server of the bench does not start:\n{self._log.read_text()[-2000:]}")
+            time.sleep(0.05)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(f"GET {self._path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n".encode())
+                return connection.recv(15).split()[1:2] in ([b"200"], [b"404"])
+        except OSError:
+            return False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
