@@ -82,6 +82,11 @@ def counter(name: str, **labels: object) -> Counter:
     return _series(_counters[name], name, labels)
 
 
+def dial(name: str, **labels: object) -> Counter:
+    """Return the gauge behind a name and labels; set its `value`."""
+    return _series(_gauges[name], name, labels)
+
+
 def histogram(name: str, **labels: object) -> Histogram:
     """Return the histogram behind a name and labels, to be kept by a hot path."""
     table = _histograms[name]

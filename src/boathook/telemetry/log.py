@@ -5,6 +5,7 @@ stopped costs lines, which are counted, and never stops the server.
 """
 
 import atexit
+import contextlib
 import json
 import logging
 import os
@@ -13,7 +14,6 @@ import sys
 import threading
 import time
 import traceback as tracebacks
-from collections import deque
 from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -24,7 +24,7 @@ from boathook.telemetry import emit
 
 MAX_FIELD: Final = 500
 """Longest text of one field in characters; a traceback may have twenty times as much."""
-_MAX_WAITING: Final = 4 * 1024 * 1024
+_MAX_WAITING: Final = 20_000
 _ATOMIC: Final = 4_096
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _HIDDEN: Final = re.compile(r"secret|password|authorization|cookie|token|body|signature", re.IGNORECASE)
@@ -41,58 +41,51 @@ class LineWriter:
 
     def __init__(self, descriptor: int = 2) -> None:
         self._descriptor = descriptor
-        self._lines: deque[bytes] = deque()
-        self._size = 0
+        self._lines: list[bytes] = []
         self._wake = threading.Event()
+        self._is_writing = False
         self._thread: threading.Thread | None = None
 
     def write(self, line: bytes) -> None:
         """Queue one line, its newline included."""
-        if self._size > _MAX_WAITING:
+        if len(self._lines) >= _MAX_WAITING:
             emit.count("boathook_log_lines_dropped_total")
             return
         self._lines.append(line)
-        self._size += len(line)
-        if self._thread is None:
-            self._start()
-        if not self._wake.is_set():
-            self._wake.set()
+        if len(self._lines) == 1:
+            self._start_writing()
 
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="boathook-log", daemon=True)
-        self._thread.start()
-        atexit.register(self.flush)
+    def _start_writing(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="boathook-log", daemon=True)
+            self._thread.start()
+            atexit.register(self.flush)
+        self._wake.set()
 
     def flush(self, timeout_s: float = 1.0) -> None:
         """Wait until what was queued is written, or for *timeout_s*."""
         deadline = time.monotonic() + timeout_s
-        while self._size and time.monotonic() < deadline:
+        while (self._lines or self._is_writing) and time.monotonic() < deadline:
             time.sleep(0.005)
 
     def _run(self) -> None:
         while True:
             self._wake.wait()
             self._wake.clear()
-            try:
-                self._drain()
-            except OSError:
-                # Nobody reads any more; the lines are lost either way.
-                self._lines.clear()
-                self._size = 0
-            time.sleep(0.01)
+            self._is_writing = True
+            lines, self._lines = self._lines, []
+            # Nobody reads any more where this fails; the lines are lost either way.
+            with contextlib.suppress(OSError):
+                self._put(b"".join(lines))
+            self._is_writing = False
+            time.sleep(0.02)
 
-    def _drain(self) -> None:
+    def _put(self, data: bytes) -> None:
         # Pieces of at most 4 KiB are written whole, so lines of several processes on one pipe do not mix.
-        while self._lines:
-            piece = [self._lines.popleft()]
-            length = len(piece[0])
-            while self._lines and length + len(self._lines[0]) <= _ATOMIC:
-                piece.append(self._lines.popleft())
-                length += len(piece[-1])
-            data = b"".join(piece)
-            while data:
-                data = data[os.write(self._descriptor, data) :]
-            self._size = max(0, self._size - length) if self._lines else 0
+        start = 0
+        while start < len(data):
+            end = data.rfind(b"\n", start, start + _ATOMIC) + 1 or data.find(b"\n", start) + 1
+            start += os.write(self._descriptor, data[start:end])
 
 
 _writer = LineWriter()

@@ -1,0 +1,299 @@
+"""The ingest path as a raw ASGI application: bytes in, status out.
+
+A request passes, in this order: its source, the method, the rates, the encoding and size it announces, the size it
+really has, its proof, and only then the journal. What fails answers in one word; why is for the operator's eyes.
+"""
+
+import math
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, Protocol, assert_never
+
+from boathook.config import Network
+from boathook.domain import ids
+from boathook.domain.errors import JournalUnavailable, Overloaded, RegistryChanged
+from boathook.domain.model import Duplicate, NewEvent, Receipt
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.encoding import Decoder
+from boathook.inbound.gates import Gate
+from boathook.inbound.limits import Rate, client_address
+from boathook.inbound.quarantine import Quarantine
+from boathook.inbound.verify import Challenge, Rejected, Request, Verified
+from boathook.telemetry import emit
+from boathook.telemetry.log import RequestLog, get_logger, is_on
+
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+Headers = dict[str, str]
+
+_JSON: Final = (b"content-type", b"application/json")
+_MOST_ROUTINGS: Final = 5
+_SHOWN_KEY: Final = 100
+_LOG = get_logger("inbound")
+
+
+class Accepts(Protocol):
+    """What the application needs of the intake."""
+
+    async def accept(self, event: NewEvent) -> Receipt:
+        """Return once the event, or its first copy, is durable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request is answered, and what its log line says."""
+
+    status: int
+    body: bytes
+    outcome: str
+    """One word for the log, such as ``accepted`` or ``rejected``."""
+    event_id: str | None = None
+    key: str | None = None
+    reason: str | None = None
+    content_type: tuple[bytes, bytes] = _JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+_ERRORS: Final = {
+    400: "bad request",
+    401: "unauthorized",
+    404: "not found",
+    405: "method not allowed",
+    408: "the request came too slowly",
+    413: "the body is too large",
+    415: "this content encoding is not accepted",
+    429: "too many requests",
+    500: "internal error",
+    503: "not available, try again later",
+}
+
+
+def refuse(status: int, reason: str, request_id: str, *headers: tuple[bytes, bytes]) -> Answer:
+    """Return the answer that tells a stranger the status and nothing else."""
+    error = _ERRORS.get(status, "refused")
+    body = f'{{"ok":false,"error":"{error}","request_id":"{request_id}"}}'.encode()
+    return Answer(status, body, "refused", reason=reason, headers=headers)
+
+
+def _wait(seconds: float) -> tuple[bytes, bytes]:
+    return (b"retry-after", b"%d" % max(1, math.ceil(seconds)))
+
+
+class IngestApp:
+    """Takes in requests for sources; hands every other path to *others*.
+
+    Args:
+        gates: by path, the source that listens there.
+        intake: makes events durable.
+        arrivals: makes events of verified requests.
+        quarantine: keeps some of the refused ones; None keeps none.
+        others: answers every path that is no source's.
+        client_rate: the rate of one client address.
+        trusted_proxies: whose X-Forwarded-For counts.
+    """
+
+    def __init__(
+        self,
+        gates: Mapping[str, Gate],
+        intake: Accepts,
+        arrivals: Arrivals,
+        *,
+        quarantine: Quarantine | None,
+        others: Asgi,
+        client_rate: Rate | None = None,
+        trusted_proxies: tuple[Network, ...] = (),
+    ) -> None:
+        self._gates = dict(gates)
+        self._intake = intake
+        self._arrivals = arrivals
+        self._quarantine = quarantine
+        self._others = others
+        self._client_rate = client_rate
+        self._trusted = trusted_proxies
+        self._request_log = RequestLog("inbound") if is_on("info") else None
+        self._request_prefix = f"req_{os.urandom(6).hex()}"
+        self._numbers = count()
+        self._ack = emit.histogram("boathook_ack_seconds")
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        gate = self._gates.get(scope["path"])
+        if gate is None:
+            await self._others(scope, receive, send)
+            return
+        started = time.monotonic()
+        request_id = f"{self._request_prefix}{next(self._numbers):08x}"
+        try:
+            answer = await self._answer(gate, scope, receive, request_id, started)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must never look like the sender's
+            _LOG.error("ingest_fault", exc_info=error, request_id=request_id, source=gate.source)
+            answer = refuse(500, "fault", request_id)
+        if answer is None:
+            return
+        headers = [answer.content_type, (b"x-request-id", request_id.encode()), *answer.headers]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+        self._record(gate, answer, request_id, started)
+
+    def _record(self, gate: Gate, answer: Answer, request_id: str, started: float) -> None:
+        seconds = time.monotonic() - started
+        gate.count_answer(answer.status)
+        if answer.event_id is not None:
+            self._ack.observe(seconds)
+        if self._request_log is None:
+            return
+        fields: dict[str, Any] = {"request_id": request_id, "source": gate.source, "status": answer.status}
+        if answer.event_id is not None:
+            fields["event_id"] = answer.event_id
+            fields["dedup_key"] = answer.key
+        else:
+            fields["reason"] = answer.reason
+        fields["ms"] = round(seconds * 1000, 2)
+        self._request_log.info(answer.outcome, time.time(), fields)
+
+    async def _answer(
+        self, gate: Gate, scope: dict[str, Any], receive: Receive, request_id: str, started: float
+    ) -> Answer | None:
+        """Return the answer, or None for a client that is gone."""
+        headers = _read_headers(scope["headers"])
+        client = client_address(scope["client"][0], headers.get("x-forwarded-for"), self._trusted)
+        early = self._refuse_early(gate, scope["method"], headers, client, request_id, started)
+        if early is not None:
+            return early
+        body = await _read_body(receive, gate.max_body)
+        if body is None:
+            return None
+        if len(body) > gate.max_body:
+            return refuse(413, "body_too_large", request_id)
+        return await self._judge(gate, _request(gate, scope, headers, body, client), request_id)
+
+    def _refuse_early(
+        self, gate: Gate, method: str, headers: Headers, client: str, request_id: str, now: float
+    ) -> Answer | None:
+        """Refuse by what is known before the body is read."""
+        if method not in gate.methods:
+            allow = ", ".join(sorted(gate.methods)).encode()
+            return refuse(405, "method", request_id, (b"allow", allow))
+        if self._client_rate is not None and (wait_s := self._client_rate.wait_s(client, now)) > 0:
+            return refuse(429, "client_rate", request_id, _wait(wait_s))
+        if gate.rate is not None and (wait_s := gate.rate.wait_s("", now)) > 0:
+            return refuse(429, "source_rate", request_id, _wait(wait_s))
+        encoding = headers.get("content-encoding", "")
+        if encoding and encoding.lower() not in {"identity", *gate.encodings}:
+            return refuse(415, "content_encoding", request_id)
+        length = headers.get("content-length")
+        if length is not None and length.strip().isdigit() and int(length) > gate.max_body:
+            return refuse(413, "body_too_large", request_id)
+        return None
+
+    async def _judge(self, gate: Gate, request: Request, request_id: str) -> Answer:
+        now = time.time()
+        encoding = request.headers.get("content-encoding", "").lower()
+        decoder = None
+        if encoding in gate.encodings:
+            decoder = Decoder(encoding, max_decoded=gate.max_decoded, max_ratio=gate.max_ratio)
+        verdict = gate.verifier.verify(request, now, decoder)
+        match verdict:
+            case Verified():
+                body = request.body if decoder is None or decoder.decoded is None else decoder.decoded
+                content_type = request.headers.get("content-type", "")
+                event = self._arrivals.event(gate.source, verdict, body, content_type, now)
+                if verdict.timestamp is not None:
+                    gate.skew_s.value = verdict.timestamp.timestamp() - now
+                return await self._accept(gate, event, verdict, request_id)
+            case Challenge():
+                content_type_header = (b"content-type", verdict.content_type.encode("latin-1", "replace"))
+                return Answer(verdict.status, verdict.body, "challenge", content_type=content_type_header)
+            case Rejected():
+                return self._reject(gate, request, verdict, request_id, now)
+            case _:
+                assert_never(verdict)
+
+    def _reject(self, gate: Gate, request: Request, verdict: Rejected, request_id: str, now: float) -> Answer:
+        emit.count("boathook_rejections_total", source=gate.source, reason=verdict.reason)
+        if self._quarantine is not None:
+            verifier, rejection_id = gate.verifier, self._arrivals.new_id(now)
+            self._quarantine.add(rejection_id, gate.source, request, verdict, verifier.evidence, verifier.secret_query)
+        return refuse(verdict.status, verdict.reason, request_id)
+
+    async def _accept(self, gate: Gate, event: NewEvent, verified: Verified, request_id: str) -> Answer:
+        for _ in range(_MOST_ROUTINGS):
+            try:
+                receipt = await self._intake.accept(event)
+            except RegistryChanged:
+                event = await self._arrivals.route_again(event, verified)
+            except Overloaded:
+                return refuse(503, "overloaded", request_id, _wait(1))
+            except JournalUnavailable as error:
+                _LOG.warning("journal_unavailable", error=str(error), request_id=request_id)
+                return refuse(503, "journal_unavailable", request_id, _wait(5))
+            else:
+                return _accepted(gate, event, receipt, request_id)
+        return refuse(503, "routes_keep_changing", request_id, _wait(1))
+
+
+def _accepted(gate: Gate, event: NewEvent, receipt: Receipt, request_id: str) -> Answer:
+    event_id = ids.show(ids.EVENT, receipt.event_id)
+    outcome, extra, is_duplicate = "accepted", "", "false"
+    if isinstance(receipt, Duplicate):
+        outcome, is_duplicate = "duplicate", "true"
+        gate.duplicates.value += 1
+        if receipt.conflict:
+            outcome, extra = "conflict", ',"conflict":true'
+            emit.count("boathook_conflicts_total", source=gate.source)
+    else:
+        gate.accepted.value += 1
+    key = event.dedup_key[:_SHOWN_KEY]
+    reply = gate.verifier.reply
+    if reply is not None:
+        content_type = (b"content-type", reply.content_type.encode())
+        return Answer(reply.status, reply.body, outcome, event_id, key, content_type=content_type)
+    body = f'{{"ok":true,"event_id":"{event_id}","duplicate":{is_duplicate}{extra},"request_id":"{request_id}"}}'
+    return Answer(200, body.encode(), outcome, event_id, key)
+
+
+def _read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
+    headers: Headers = {}
+    for raw_name, raw_value in raw:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+async def _read_body(receive: Receive, most: int) -> bytes | None:
+    """Return the body, or more than *most* bytes of it, or None for a client that is gone."""
+    message = await receive()
+    if message["type"] != "http.request":
+        return None
+    body: bytes = message["body"]
+    if not message["more_body"]:
+        return body
+    pieces, size = [body], len(body)
+    while message["more_body"] and size <= most:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        pieces.append(message["body"])
+        size += len(message["body"])
+    return b"".join(pieces)
+
+
+def _request(gate: Gate, scope: dict[str, Any], headers: Headers, body: bytes, client: str) -> Request:
+    path = scope["raw_path"].decode("latin-1")
+    query = scope["query_string"].decode("latin-1")
+    base = gate.public_url or f"http://{headers.get('host', '')}"
+    return Request(
+        method=scope["method"],
+        url=f"{base}{path}?{query}" if query else f"{base}{path}",
+        path=path,
+        query=query,
+        headers=headers,
+        body=body,
+        client=client,
+    )

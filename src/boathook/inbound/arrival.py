@@ -1,0 +1,97 @@
+"""Makes events of verified requests: their ids, the hashes that tell duplicates, the deliveries they are owed."""
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from boathook.domain import ids
+from boathook.domain.filters import Router
+from boathook.domain.model import NewEvent, Origin
+from boathook.inbound.verdict import Verified
+
+_POOL: Final = 4_080
+_ENTROPY_BYTES: Final = 10
+
+_write_json = msgspec.json.encode
+
+
+class Entropy:
+    """Random bits for ids, fetched from the system four hundred at a time."""
+
+    def __init__(self) -> None:
+        self._pool = b""
+        self._next = 0
+
+    def draw(self) -> int:
+        """Return 80 random bits."""
+        if self._next >= len(self._pool):
+            self._pool, self._next = os.urandom(_POOL), 0
+        start = self._next
+        self._next = start + _ENTROPY_BYTES
+        return int.from_bytes(self._pool[start : self._next], "big")
+
+
+def hash_of(scope: str, key: bytes) -> UUID:
+    """Return the first 128 bits of SHA-256 over a scope, NUL and a key: a row's identity in dedup memory."""
+    return UUID(int=int.from_bytes(sha256(b"%s\x00%s" % (scope.encode(), key)).digest()[:16], "big"))
+
+
+class Arrivals:
+    """Turns verified requests into events by the routes last read.
+
+    Args:
+        read_router: reads the routes and compiles them.
+    """
+
+    def __init__(self, router: Router, read_router: Callable[[], Awaitable[Router]]) -> None:
+        self.router = router
+        self._read_router = read_router
+        self._entropy = Entropy()
+
+    def new_id(self, now: float) -> UUID:
+        """Return an id made at *now*, in seconds since 1970."""
+        return ids.make(int(now * 1000), self._entropy.draw())
+
+    def event(self, source: str, verified: Verified, body: bytes, content_type: str, now: float) -> NewEvent:
+        """Return the event that a verified request of *source* brings, with its deliveries."""
+        material = verified.replay_material
+        router = self.router
+        return NewEvent(
+            id=self.new_id(now),
+            source=source,
+            application=None,
+            type=verified.type,
+            dedup_key=verified.dedup_key,
+            key_hash=hash_of(source, verified.dedup_key.encode("utf-8", "surrogatepass")),
+            replay_hash=None if material is None else hash_of(f"{source}\x00replay", material),
+            grade=verified.grade,
+            origin=Origin.RECEIVED,
+            headers=_write_json(verified.kept_headers).decode(),
+            content_type=content_type,
+            body=body,
+            body_sha256=sha256(body).digest(),
+            deliveries=router.route(
+                source=source, application=None, type=verified.type, headers=verified.kept_headers, body=body
+            ),
+            routes_version=router.version,
+            volatile=verified.volatile,
+        )
+
+    async def route_again(self, event: NewEvent, verified: Verified) -> NewEvent:
+        """Return *event* with the deliveries that the routes as they are now owe it."""
+        if self.router.version == event.routes_version:
+            self.router = await self._read_router()
+        router = self.router
+        owed = router.route(
+            source=event.source,
+            application=None,
+            type=event.type,
+            headers=verified.kept_headers,
+            body=event.body,
+        )
+        return replace(event, deliveries=owed, routes_version=router.version)

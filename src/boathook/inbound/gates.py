@@ -1,0 +1,87 @@
+"""What stands between strangers and each source: the settings of a source, compiled once for every request."""
+
+from dataclasses import dataclass, field
+
+from boathook.config import Settings, SourceSettings
+from boathook.inbound.limits import Rate
+from boathook.inbound.verify import SourceSpec, Verifier
+from boathook.telemetry import emit
+from boathook.telemetry.emit import Counter
+
+
+@dataclass(slots=True, kw_only=True)
+class Gate:
+    """One source, ready to judge."""
+
+    source: str
+    verifier: Verifier
+    methods: frozenset[str]
+    max_body: int
+    encodings: frozenset[str]
+    max_decoded: int
+    max_ratio: int
+    public_url: str
+    """Base of the address senders use; empty: taken from each request's Host."""
+    rate: Rate | None
+    accepted: Counter
+    duplicates: Counter
+    skew_s: Counter
+    """Sender's clock minus ours."""
+    answers: dict[int, Counter] = field(default_factory=dict)
+
+    def count_answer(self, status: int) -> None:
+        """Count one request by the status it was answered with."""
+        counter = self.answers.get(status)
+        if counter is None:
+            counter = self.answers[status] = emit.counter("boathook_requests_total", source=self.source, status=status)
+        counter.value += 1
+
+
+def verifier_of(settings: Settings, name: str) -> Verifier:
+    """Compile the verification of one source, with its secrets resolved.
+
+    Raises:
+        ConfigError: a secret is missing, or a setting impossible; the message names the key.
+    """
+    source = settings.sources[name]
+    return Verifier(
+        SourceSpec(
+            name=name,
+            provider=source.provider,
+            secrets=settings.secrets_of(name),
+            options=settings.options_of(name),
+            unsigned=source.unsigned,
+            tolerance_s=source.tolerance_s,
+            dedup_fields=source.dedup_fields,
+        )
+    )
+
+
+def compile_gates(settings: Settings) -> dict[str, Gate]:
+    """Return the gate of every path that sources listen on. Raises ConfigError as `verifier_of` does."""
+    paths: dict[str, Gate] = {}
+    for name, source in settings.sources.items():
+        gate = _compile(settings, name, source)
+        for path in (f"/in/{name}", *source.paths):
+            paths[path] = gate
+    return paths
+
+
+def _compile(settings: Settings, name: str, source: SourceSettings) -> Gate:
+    limits = settings.limits
+    verifier = verifier_of(settings, name)
+    encodings = limits.content_encodings if source.content_encodings is None else source.content_encodings
+    return Gate(
+        source=name,
+        verifier=verifier,
+        methods=frozenset(source.methods) if source.methods else verifier.methods,
+        max_body=source.max_body or limits.max_body,
+        encodings=frozenset(encodings),
+        max_decoded=limits.max_decoded,
+        max_ratio=limits.max_ratio,
+        public_url=settings.server.public_url if source.public_url is None else source.public_url,
+        rate=Rate(source.rate, source.burst or max(1, int(source.rate))) if source.rate else None,
+        accepted=emit.counter("boathook_events_accepted_total", source=name),
+        duplicates=emit.counter("boathook_duplicates_total", source=name),
+        skew_s=emit.dial("boathook_signature_skew_seconds", source=name),
+    )

@@ -1,0 +1,158 @@
+"""Keeps a few of the refused requests, so that an operator can see why and judge them again with a better secret.
+
+Strangers decide how often this is called, so everything is bounded: a rate for each source, a queue in memory,
+a cut body, one batched write at a time. What does not fit is counted and forgotten. Credentials are never kept.
+"""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+from uuid import UUID
+
+from boathook.domain.errors import JournalError
+from boathook.inbound.limits import Rate
+from boathook.inbound.verdict import Rejected, Request
+from boathook.journal.rejections import NewRejection
+from boathook.telemetry import emit
+from boathook.telemetry.log import get_logger
+
+KEPT_BODY: Final = 65_536
+_KEPT_TEXT: Final = 2_000
+_MOST_WAITING: Final = 1_000
+_MOST_BYTES: Final = 8 * 1024 * 1024
+_BATCH: Final = 100
+_GATHER_S: Final = 0.25
+_RETRY_S: Final = 5.0
+_ALWAYS: Final = ("content-type", "content-encoding", "user-agent")
+_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-gitlab-token"})
+
+_LOG = get_logger("quarantine")
+
+Write = Callable[[Sequence[NewRejection]], Awaitable[None]]
+
+
+class Quarantine:
+    """The way of refused requests into the journal.
+
+    Args:
+        write: stores a batch.
+        per_second: rejections a second each source may add; 0 keeps none.
+    """
+
+    def __init__(self, write: Write, *, per_second: float) -> None:
+        self._write = write
+        self._rate = Rate(per_second, max(1, int(per_second))) if per_second > 0 else None
+        self._waiting: deque[NewRejection] = deque()
+        self._bytes = 0
+        self._has_work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to write; call it inside the running event loop."""
+        self._task = asyncio.create_task(self._run(), name="quarantine")
+
+    async def drain(self) -> None:
+        """Write what waits, once, and stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            while self._waiting:
+                await self._write_some()
+        except JournalError as error:
+            _LOG.warning("rejections_dropped", count=len(self._waiting), error=str(error))
+
+    def add(self, identifier: UUID, source: str, request: Request, verdict: Rejected, evidence: frozenset[str],
+            secret_query: str | None = None) -> None:  # fmt: skip
+        """Keep a refused request if there is room for it.
+
+        Args:
+            identifier: the rejection's id, made at the moment of refusal.
+            source: the source's name.
+            request: as it came.
+            verdict: why it was refused.
+            evidence: headers needed to judge it again.
+            secret_query: a query parameter that holds a token.
+        """
+        size = min(len(request.body), KEPT_BODY)
+        is_over = self._rate is None or self._rate.wait_s(source, time.monotonic()) > 0
+        if is_over or len(self._waiting) >= _MOST_WAITING or self._bytes + size > _MOST_BYTES:
+            emit.count("boathook_quarantine_dropped_total", source=source)
+            return
+        self._waiting.append(_to_rejection(identifier, source, request, verdict, evidence, secret_query))
+        self._bytes += size
+        self._has_work.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._has_work.wait()
+            await asyncio.sleep(_GATHER_S)
+            try:
+                await self._write_some()
+            except JournalError as error:
+                _LOG.warning("rejections_wait", count=len(self._waiting), error=str(error))
+                await asyncio.sleep(_RETRY_S)
+            if not self._waiting:
+                self._has_work.clear()
+
+    async def _write_some(self) -> None:
+        batch = [self._waiting[i] for i in range(min(_BATCH, len(self._waiting)))]
+        await self._write(batch)
+        for rejection in batch:
+            self._waiting.popleft()
+            self._bytes -= len(rejection.body)
+
+
+def _to_rejection(
+    id: UUID,
+    source: str,
+    request: Request,
+    verdict: Rejected,
+    evidence: frozenset[str],
+    secret_query: str | None,
+) -> NewRejection:
+    return NewRejection(
+        id=id,
+        source=source,
+        status=verdict.status,
+        reason=verdict.reason,
+        detail=_plain(verdict.detail),
+        client_address=request.client,
+        method=request.method,
+        url=_plain(hide_query(request.url, secret_query)),
+        headers=json.dumps(kept_headers(request.headers, evidence)),
+        content_type=_plain(request.headers.get("content-type", "")),
+        body=request.body[:KEPT_BODY],
+        body_size=len(request.body),
+    )
+
+
+def kept_headers(headers: Mapping[str, str], evidence: frozenset[str]) -> dict[str, str]:
+    """Return the headers a rejection keeps; a credential is replaced by its hash, so that two can be compared."""
+    kept = {name: _plain(headers[name]) for name in (*_ALWAYS, *sorted(evidence)) if name in headers}
+    for name in _CREDENTIALS & headers.keys():
+        kept[name] = _hashed(headers[name])
+    return kept
+
+
+def hide_query(url: str, parameter: str | None) -> str:
+    """Return *url* with the value of a secret query parameter replaced by its hash."""
+    base, mark, query = url.partition("?")
+    if parameter is None or not mark:
+        return url
+    pairs = parse_qsl(query, keep_blank_values=True)
+    return f"{base}?{urlencode([(name, _hashed(value) if name == parameter else value) for name, value in pairs])}"
+
+
+def _hashed(value: str) -> str:
+    return "sha256:" + hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _plain(text: str) -> str:
+    """Make text storable: PostgreSQL takes neither NUL nor lone surrogates."""
+    return text[:_KEPT_TEXT].replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")

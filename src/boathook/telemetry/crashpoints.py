@@ -1,0 +1,81 @@
+"""Named places at which a test can kill, freeze or fail this process, between two irreversible actions.
+
+``BOATHOOK_CRASH_POINT=claim.after_commit:3:kill`` kills the process with SIGKILL the third time it passes there;
+``stop`` freezes it with SIGSTOP, ``raise`` raises `CrashPointHit`. Unset, which is always but in fault tests, passing
+a point is a call of an empty function.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Final
+
+VARIABLE: Final = "BOATHOOK_CRASH_POINT"
+
+POINTS: Final = (
+    "accept.before_commit",
+    "accept.after_commit",
+    "accept.before_reply",
+    "claim.after_commit",
+    "handler.before_effect",
+    "handler.after_effect",
+    "handler.before_commit",
+    "handler.after_commit",
+    "retry.before_schedule",
+    "retry.after_schedule",
+    "dead.before_move",
+    "dead.after_move",
+    "keeper.before_reap",
+    "keeper.after_reap",
+)
+"""Every point there is; fault tests are generated from this list, so that a point cannot be forgotten."""
+
+
+class CrashPointHit(RuntimeError):
+    """What the action ``raise`` raises."""
+
+
+def arm(setting: str | None) -> Callable[[str], None]:
+    """Return the function to call at each point.
+
+    Raises:
+        ValueError: *setting* is not ``name:count:action`` with a known name and action.
+    """
+    if not setting:
+        return _pass
+    name, _, rest = setting.partition(":")
+    hits, _, action = rest.partition(":")
+    if name not in POINTS or not hits.isdecimal() or int(hits) < 1 or action not in _ACTIONS:
+        raise ValueError(f"{VARIABLE} must be point:count:{'|'.join(_ACTIONS)} with one of {', '.join(POINTS)}")
+    left = int(hits)
+
+    def armed(passed: str) -> None:
+        nonlocal left
+        if passed == name:
+            left -= 1
+            if left == 0:
+                _ACTIONS[action](name)
+
+    return armed
+
+
+def _pass(passed: str) -> None:
+    pass
+
+
+def _kill(_name: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stop(_name: str) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _raise(name: str) -> None:
+    raise CrashPointHit(name)
+
+
+_ACTIONS: Final[dict[str, Callable[[str], None]]] = {"kill": _kill, "stop": _stop, "raise": _raise}
+
+crash_point: Final = arm(os.environ.get(VARIABLE))
+"""Pass a point by name."""
