@@ -10,7 +10,8 @@ from typing import Any
 from boathook.inbound.proof import signatures_of
 from boathook.inbound.providers import find
 from boathook.inbound.providers.options import Options
-from boathook.inbound.providers.recipe import Basic, Header, Hmac, NoProof, Place, Query, Recipe, TimeUnit, Token
+from boathook.inbound.providers.places import Header, Place, Query
+from boathook.inbound.providers.recipe import Basic, Hmac, NoProof, Recipe, TimeUnit, Token
 from boathook.inbound.template import fields_of
 from boathook.inbound.verify import Request
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from boathook.domain.documents import UNREADABLE, dig, is_too_deep, parse, split_path
-from boathook.inbound.providers.recipe import Form, Header, Json, Place, Query
+from boathook.inbound.providers.places import Form, Header, Json, Place, Query
 from boathook.inbound.verdict import Request
 
 Picked = Mapping[str, Any]

@@ -7,7 +7,8 @@ from typing import NamedTuple, assert_never
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
 from boathook.inbound.extract import read_pairs
-from boathook.inbound.providers.recipe import Basic, Header, Query, Token
+from boathook.inbound.providers.places import Header, Query
+from boathook.inbound.providers.recipe import Basic, Token
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
 
 

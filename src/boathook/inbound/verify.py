@@ -19,20 +19,8 @@ from boathook.inbound.extract import Picked, Picker, first_of, reader_of
 from boathook.inbound.proof import make_check
 from boathook.inbound.providers import find
 from boathook.inbound.providers.options import NEVER_KEPT, Options
-from boathook.inbound.providers.recipe import (
-    Basic,
-    BodyForm,
-    Handshake,
-    Header,
-    Hmac,
-    Json,
-    NoProof,
-    Place,
-    Proof,
-    Query,
-    Recipe,
-    Token,
-)
+from boathook.inbound.providers.places import Header, Json, Place, Query
+from boathook.inbound.providers.recipe import Basic, BodyForm, Handshake, Hmac, NoProof, Proof, Recipe, Token
 from boathook.inbound.verdict import (
     UNKNOWN_TYPE,
     Challenge,

@@ -1,14 +1,13 @@
 """Senders that people talk through."""
 
 from boathook.domain.model import Grade
+from boathook.inbound.providers.places import Form, Json
 from boathook.inbound.providers.recipe import (
     BodyForm,
     EventId,
     EventType,
-    Form,
     Handshake,
     Hmac,
-    Json,
     Plain,
     Recipe,
     SignedHeaders,

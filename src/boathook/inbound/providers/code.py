@@ -1,17 +1,8 @@
 """Senders that developers work with: code, builds, incidents."""
 
 from boathook.domain.model import Grade
-from boathook.inbound.providers.recipe import (
-    BodyForm,
-    EventId,
-    EventType,
-    Header,
-    Hmac,
-    Json,
-    Plain,
-    Recipe,
-    SignedHeaders,
-)
+from boathook.inbound.providers.places import Header, Json
+from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Hmac, Plain, Recipe, SignedHeaders
 
 RECIPES = (
     Recipe(

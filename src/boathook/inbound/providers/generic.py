@@ -6,16 +6,15 @@ from enum import StrEnum
 from boathook.domain.model import Grade
 from boathook.domain.signing import Algorithm, Encoding, KeyForm
 from boathook.inbound.providers.options import Options
+from boathook.inbound.providers.places import Header, Query
 from boathook.inbound.providers.recipe import (
     Basic,
     BodyForm,
     EventId,
     EventType,
-    Header,
     Hmac,
     NoProof,
     Plain,
-    Query,
     Recipe,
     SignedHeaders,
     TimeUnit,

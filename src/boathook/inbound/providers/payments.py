@@ -1,16 +1,8 @@
 """Senders that move money."""
 
 from boathook.domain.model import Grade
-from boathook.inbound.providers.recipe import (
-    EventId,
-    EventType,
-    Hmac,
-    Json,
-    Pairs,
-    Recipe,
-    SignedHeaders,
-    Sure,
-)
+from boathook.inbound.providers.places import Json
+from boathook.inbound.providers.recipe import EventId, EventType, Hmac, Pairs, Recipe, SignedHeaders, Sure
 
 RECIPES = (
     Recipe(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from boathook.domain.model import Grade
 from boathook.domain.signing import Algorithm, Encoding, KeyForm
+from boathook.inbound.providers.places import Header, Place, Query
 
 if TYPE_CHECKING:
     from boathook.inbound.providers.options import Options
@@ -21,40 +22,6 @@ MAX_SIGNATURES: Final = 16
 """Signatures tried from one header; senders rotate between two or three."""
 
 _SCHEME: Final = re.compile(r"[A-Za-z0-9]{1,12}(?=[=,])")
-
-
-# Where a fact stands in a request.
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """A header, by its lower-case name."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A parameter of the URL's query."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A field of a form-urlencoded body."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Json:
-    """A value in a JSON body, by its dotted path; a number counts into an array."""
-
-    path: str
-
-
-Place = Header | Query | Form | Json
 
 
 # How a signature header is written.

@@ -2,17 +2,8 @@
 
 from boathook.domain.model import Grade
 from boathook.domain.signing import Encoding, KeyForm
-from boathook.inbound.providers.recipe import (
-    BodyForm,
-    EventId,
-    EventType,
-    Header,
-    Hmac,
-    Json,
-    Recipe,
-    SignedHeaders,
-    Versioned,
-)
+from boathook.inbound.providers.places import Header, Json
+from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Hmac, Recipe, SignedHeaders, Versioned
 
 STANDARD_HMAC = Hmac(
     headers=(

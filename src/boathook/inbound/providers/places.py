@@ -1,0 +1,34 @@
+"""Where a fact stands in a request."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header, by its lower-case name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A parameter of the URL's query."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A field of a form-urlencoded body."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A value in a JSON body, by its dotted path; a number counts into an array."""
+
+    path: str
+
+
+Place = Header | Query | Form | Json
