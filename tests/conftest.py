@@ -19,7 +19,7 @@ from boathook.journal.database import Database
 from boathook.journal.embedded import EmbeddedServer
 
 # A developer's own settings must not decide whether a test passes.
-for _name in [name for name in os.environ if name.startswith("PG") or name.startswith("BOATHOOK_")]:
+for _name in [name for name in os.environ if name.startswith(("PG", "BOATHOOK_"))]:
     if not _name.startswith("BOATHOOK_TEST_"):
         del os.environ[_name]
 

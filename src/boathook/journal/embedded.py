@@ -205,8 +205,7 @@ def _call(
 ) -> "subprocess.CompletedProcess[str]":
     # A bare environment: PGDATA, PGHOST and their like must not reach the tools. A session of its own:
     # Ctrl-C at the terminal is for boathook.
-    who = {} if account is None else {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    return subprocess.run(  # noqa: S603 - our own binaries, no shell
+    return subprocess.run(
         command,
         cwd=cwd,
         env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
@@ -218,7 +217,9 @@ def _call(
         check=False,
         start_new_session=True,
         umask=0o077,
-        **who,  # type: ignore[arg-type]
+        user=None if account is None else account.pw_uid,
+        group=None if account is None else account.pw_gid,
+        extra_groups=None if account is None else [],
     )
 
 
@@ -268,7 +269,7 @@ def _account(home: Path) -> pwd.struct_passwd:
             return pwd.getpwnam(name)
     useradd = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
     if useradd is not None:
-        _call(None, Path("/"), [useradd, "--system", "--shell", "/usr/sbin/nologin", "--home-dir", "/nonexistent", NAME])
+        _call(None, Path("/"), [useradd, "--system", "--shell", "/usr/sbin/nologin", "--no-create-home", NAME])
     for name in (NAME, "nobody"):
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
@@ -332,7 +333,9 @@ def _socket_dir(home: Path) -> Path:
 def _check_private(folder: Path, owner: int) -> None:
     found = folder.lstat()
     if folder.is_symlink() or found.st_uid != owner or found.st_mode & 0o077:
-        raise ConfigError(f"{folder} must be a folder of its owner alone (mode 0700): remove it, or choose another server.data_dir")
+        raise ConfigError(
+            f"{folder} must be a folder of its owner alone (mode 0700): remove it or change server.data_dir"
+        )
 
 
 def _run(site: _Site, progress: Progress) -> None:
@@ -378,7 +381,8 @@ def _create(site: _Site) -> None:
             *("--data-checksums", "--auth-local", "peer", "--auth-host", "reject", "--no-instructions"),
         )
         if made.returncode == 0:
-            made = site.call("postgres", "--single", "-D", str(unfinished), "postgres", text=f"create database {NAME}\n")
+            create = f"create database {NAME}\n"
+            made = site.call("postgres", "--single", "-D", str(unfinished), "postgres", text=create)
         if made.returncode != 0:
             raise JournalUnavailable(f"cannot create the embedded PostgreSQL in {site.home}:\n{made.stdout.strip()}")
         unfinished.rename(site.data)

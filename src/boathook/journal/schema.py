@@ -10,8 +10,7 @@ import functools
 from pathlib import Path
 
 import asyncpg
-from alembic.script import Script, ScriptDirectory
-from alembic.util import CommandError
+from alembic.script import ScriptDirectory
 
 from boathook.domain.errors import JournalError
 from boathook.journal.database import Database, translated
@@ -113,11 +112,10 @@ async def _apply(connection: asyncpg.Connection, name: str) -> None:
 
 def _after(version: str | None) -> list[str]:
     """Return the revisions after *version* in order; none where a newer boathook made it."""
-    try:
-        revisions: list[Script] = list(_scripts().iterate_revisions("head", version or "base"))
-    except CommandError:
-        return []
-    return [script.revision for script in reversed(revisions)]
+    names = [script.revision for script in _scripts().walk_revisions()][::-1]
+    if version is None:
+        return names
+    return names[names.index(version) + 1 :] if version in names else []
 
 
 @functools.cache

@@ -1,0 +1,190 @@
+-- Words in braces are names of boathook's own tables, put in by upkeep.py.
+
+-- name: take_turn
+-- Makes this session the only one at upkeep, or answers false.
+select pg_try_advisory_lock(hashtextextended('boathook.upkeep', 0))
+
+-- name: end_turn
+-- Lets others at upkeep.
+select pg_advisory_unlock(hashtextextended('boathook.upkeep', 0))
+
+-- name: limit_waits
+-- Bounds this transaction: whoever queues behind a lock it waits for waits as long.
+select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)
+
+-- name: find_strays
+-- Finds the weeks, not older than $1, that have rows in a default partition, and how many.
+select date_trunc('week', boathook.made_at({key}) at time zone 'UTC')::date as monday, count(*) as rows
+from boathook.{parent}_default
+where {key} >= boathook.first_id($1)
+group by 1
+order by 1
+
+-- name: lock_default
+-- Keeps everyone off a default partition while its rows move.
+lock table boathook.{parent}_default in access exclusive mode
+
+-- name: create_week
+-- Makes a table that can become a partition.
+create table boathook.{child} (like boathook.{parent} including all)
+
+-- name: move_strays
+-- Moves a week's rows out of the default partition.
+with stray as (
+    delete from boathook.{parent}_default
+    where {key} >= boathook.first_id($1) and {key} < boathook.first_id($1 + interval '7 days')
+    returning *
+)
+insert into boathook.{child} select * from stray
+
+-- name: attach_week
+-- Makes the table a partition; bounds cannot be parameters.
+do $$
+begin
+    execute format(
+        'alter table boathook.{parent} attach partition boathook.{child} for values from (%L) to (%L)',
+        boathook.first_id('{monday}'), boathook.first_id(timestamptz '{monday}' + interval '7 days'));
+end $$
+
+-- name: ensure_partitions
+-- Creates the partitions of the coming weeks.
+select boathook.ensure_partitions($1)
+
+-- name: find_cutoff
+-- Tells the Monday before which every week is wholly older than so many days.
+select date_trunc('week', (now() - make_interval(secs => 86400 * $1::float8)) at time zone 'UTC') at time zone 'UTC'
+
+-- name: list_old_partitions
+-- Lists the weekly partitions before a Monday, by week.
+with weekly as materialized (
+    select p.relname as parent, c.relname::text as child
+    from pg_inherits i
+    join pg_class c on c.oid = i.inhrelid
+    join pg_class p on p.oid = i.inhparent
+    where p.oid in ('boathook.event'::regclass, 'boathook.attempt'::regclass, 'boathook.outcome'::regclass, 'boathook.effect'::regclass)
+        and c.relname ~ ('^' || p.relname || '_[0-9]{8}$')
+)
+select to_date(right(child, 8), 'YYYYMMDD') as monday, array_agg(child order by parent) as children
+from weekly
+group by 1
+having to_date(right(child, 8), 'YYYYMMDD') < ($1 at time zone 'UTC')::date
+order by 1
+
+-- name: hold_writers
+-- Keeps rows from being written to tables of an old week; reading goes on.
+lock table {children} in share mode
+
+-- name: hold_everyone
+-- Keeps everyone off tables of an old week.
+lock table {children} in access exclusive mode
+
+-- name: is_week_owed
+-- Tells whether anything of a week is still owed, or dead and undecided.
+select exists (
+    select from boathook.delivery
+    where event_id >= boathook.first_id($1) and event_id < boathook.first_id($1 + interval '7 days'))
+
+-- name: count_rows
+-- Counts one partition.
+select count(*) from boathook.{child}
+
+-- name: empty_week
+-- Empties tables of an old week, which locks them alone and not their parents.
+truncate {children}
+
+-- name: drop_week
+-- Drops tables of an old week.
+drop table {children}
+
+-- name: pick_old_events
+-- Picks a partition's old events of which nothing is owed, and keeps operators from replaying them until this commits.
+with old as materialized (
+    select e.id from boathook.{child} e
+    where e.id < boathook.first_id($1) and not exists (select from boathook.delivery d where d.event_id = e.id)
+    order by e.id
+    limit $2
+)
+select id from old where pg_try_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))
+
+-- name: delete_events
+-- Deletes the picked events, except those of which something has come to be owed before they were picked.
+delete from boathook.event e
+where e.id = any ($1::uuid[]) and not exists (select from boathook.delivery d where d.event_id = e.id)
+returning e.id
+
+-- name: delete_of_events
+-- Deletes what hangs on deleted events.
+with gone as (
+    delete from boathook.{parent} where event_id = any ($1::uuid[]) returning 1
+)
+select count(*) from gone
+
+-- name: measure_dedup
+-- Tells how many pages the memory of keys fills.
+select pg_relation_size('boathook.dedup') / current_setting('block_size')::bigint
+
+-- name: forget_expired_keys
+-- Forgets expired keys in the pages from $1 up to but not including $2, passing by those in use.
+with expired as (
+    select key from boathook.dedup
+    where ctid >= format('(%s,0)', $1::bigint)::tid and ctid < format('(%s,0)', $2::bigint)::tid and expires_at < now()
+    limit $3
+    for update skip locked
+),
+gone as (
+    delete from boathook.dedup d using expired x where d.key = x.key returning 1
+)
+select 'expired' as reason, count(*) as dropped from gone
+
+-- name: drop_old_conflicts
+-- Drops conflicts that were not seen again for $1 days.
+with old as (
+    select id from boathook.conflict
+    where last_seen_at < now() - make_interval(secs => 86400 * $1::float8)
+    limit $2
+    for update skip locked
+),
+gone as (
+    delete from boathook.conflict c using old o where c.id = o.id returning 1
+)
+select 'age' as reason, count(*) as dropped from gone
+
+-- name: bound_rejections
+-- Drops rejections older than $1 days, and of each source the oldest beyond $2 in number or $3 bytes of body.
+with ranked as (
+    select id, row_number() over newest as place, sum(octet_length(body)) over newest as bytes
+    from boathook.rejection
+    window newest as (partition by source order by id desc)
+),
+beyond as (
+    select id, case
+        when id < boathook.first_id(now() - make_interval(secs => 86400 * $1::float8)) then 'age'
+        when place > $2::bigint then 'count'
+        when bytes > $3::bigint then 'bytes' end as reason
+    from ranked
+),
+picked as (
+    select r.id, b.reason
+    from boathook.rejection r join beyond b on b.id = r.id
+    where b.reason is not null
+    order by r.id
+    limit $4
+    for update of r skip locked
+),
+gone as (
+    delete from boathook.rejection r using picked p where r.id = p.id returning p.reason
+)
+select reason, count(*) as dropped from gone group by reason
+
+-- name: record_dropped
+-- Adds to what was dropped today, of one kind for one reason.
+with today as (
+    update boathook.retention
+    set dropped = dropped + $3, at = now()
+    where id = (
+        select max(id) from boathook.retention
+        where kind = $1 and reason = $2 and at >= date_trunc('day', now() at time zone 'UTC') at time zone 'UTC')
+    returning 1
+)
+insert into boathook.retention (kind, reason, dropped)
+select $1, $2, $3 where not exists (select from today)

@@ -1,0 +1,396 @@
+"""Upkeep: what is old goes, what is owed stays, and every row that goes is counted."""
+
+import asyncio
+import hashlib
+import os
+import random
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from boathook.config import RetentionSettings
+from boathook.domain import ids
+from boathook.domain.errors import JournalUnavailable
+from boathook.journal import upkeep
+from boathook.journal.database import Database
+from boathook.journal.upkeep import run_upkeep
+
+NOW = datetime.now(UTC)
+OLD = NOW - timedelta(days=200)
+TABLES = ("event", "attempt", "outcome", "effect")
+
+
+def retention(**changes: float) -> RetentionSettings:
+    """The default settings with some changed."""
+    defaults = {
+        "events_days": 90, "dedup_days": 30, "conflicts_days": 90, "rejections_days": 7, "rejections_count": 1000,
+        "rejections_bytes": 16_777_216, "rejections_rate": 10.0, "upkeep_s": 60.0,
+    }  # fmt: skip
+    return RetentionSettings.model_validate(defaults | changes)
+
+
+def new_id(moment: datetime) -> UUID:
+    return ids.make(int(moment.timestamp() * 1000), random.getrandbits(74))
+
+
+async def make_week(db: Database, moment: datetime) -> None:
+    """Make the partitions of a moment's week, as upkeep did at the time."""
+    monday = (moment - timedelta(days=moment.weekday())).replace(hour=0, minute=0, second=0, microsecond=0)
+    low, high = ids.first_of(monday), ids.first_of(monday + timedelta(days=7))
+    for table in TABLES:
+        await db.execute(
+            f"create table boathook.{table}_{monday:%Y%m%d} partition of boathook.{table}"
+            f" for values from ('{low}') to ('{high}')"
+        )
+
+
+async def add_event(db: Database, moment: datetime, *, state: str = "succeeded") -> UUID:
+    """Store an event with one delivery in *state*, its attempt and an effect."""
+    event_id, body = new_id(moment), os.urandom(20)
+    await db.execute(
+        "insert into boathook.event (id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256,"
+        " fanout, accepted_at) values ($1, 's', 't', $2, 'none', 'received', '{}', '', $3, $4, 1, $5)",
+        event_id, str(event_id), body, hashlib.sha256(body).digest(), moment,
+    )  # fmt: skip
+    if state == "succeeded":
+        await db.execute(
+            "insert into boathook.outcome values ($1, 0, 'h', 'succeeded', null, false, 1, 0, null, $2)",
+            event_id,
+            moment,
+        )
+    else:
+        await db.execute(
+            "insert into boathook.delivery (event_id, ordinal, recipient, state, attempts, died_at, code)"
+            " values ($1, 0, 'h', $2, 1, case when $2 = 'dead' then now() end, case when $2 = 'dead' then 'BAD' end)",
+            event_id, state,
+        )  # fmt: skip
+    outcome = "succeeded" if state == "succeeded" else "failed"
+    await db.execute(
+        "insert into boathook.attempt values ($1, 0, 1, $2, null, null, null, 'w', $3, $3)", event_id, outcome, moment
+    )
+    await db.execute("insert into boathook.effect values ($1, 'h', 'mail', '1')", event_id)
+    return event_id
+
+
+async def stored(db: Database) -> dict[str, int]:
+    return {table: await db.fetchval(f"select count(*) from boathook.{table}") for table in TABLES}
+
+
+async def counted(db: Database) -> dict[tuple[str, str], int]:
+    rows = await db.fetch("select kind, reason, sum(dropped)::int as n from boathook.retention group by 1, 2")
+    return {(row["kind"], row["reason"]): row["n"] for row in rows}
+
+
+async def partitions(db: Database, table: str) -> set[str]:
+    rows = await db.fetch(
+        "select inhrelid::regclass::text as name from pg_inherits where inhparent = $1::text::regclass",
+        f"boathook.{table}",
+    )
+    return {row["name"].removeprefix("boathook.") for row in rows}
+
+
+async def test_an_old_week_is_dropped_and_counted(db: Database) -> None:
+    await make_week(db, OLD)
+    for _ in range(7):
+        await add_event(db, OLD)
+    young = await add_event(db, NOW)
+    report = await run_upkeep(db, retention())
+    assert report.weeks_dropped == 1
+    assert report.left == []
+    assert dict(report.dropped) == await counted(db) == {(table, "age"): 7 for table in TABLES}
+    assert [row["id"] for row in await db.fetch("select id from boathook.event")] == [young]
+    assert await stored(db) == dict.fromkeys(TABLES, 1)
+    assert len(await partitions(db, "event")) == 6  # this week, four ahead, and the default
+
+
+async def test_a_week_is_kept_until_its_last_day_is_old_enough(db: Database) -> None:
+    monday = (NOW - timedelta(days=NOW.weekday() + 70)).replace(hour=0, minute=0, second=0, microsecond=0)
+    await make_week(db, monday)
+    await add_event(db, monday)
+    age = (datetime.now(UTC) - monday - timedelta(days=7)) / timedelta(days=1)
+    report = await run_upkeep(db, retention(events_days=age + 0.01))
+    assert report.weeks_dropped == 0
+    assert (await stored(db))["event"] == 1
+    report = await run_upkeep(db, retention(events_days=age - 0.01))
+    assert report.weeks_dropped == 1
+    assert (await stored(db))["event"] == 0
+
+
+@pytest.mark.parametrize("state", ["dead", "pending"])
+async def test_what_is_owed_keeps_its_event_with_all_that_hangs_on_it(db: Database, state: str) -> None:
+    await make_week(db, OLD)
+    kept = await add_event(db, OLD, state=state)
+    for _ in range(5):
+        await add_event(db, OLD)
+    report = await run_upkeep(db, retention())
+    assert report.weeks_dropped == 0
+    assert await counted(db) == {(table, "age"): 5 for table in TABLES}
+    assert [row["id"] for row in await db.fetch("select id from boathook.event")] == [kept]
+    assert await stored(db) == {"event": 1, "attempt": 1, "outcome": 0, "effect": 1}
+
+    await db.execute("delete from boathook.delivery")
+    report = await run_upkeep(db, retention())
+    assert report.weeks_dropped == 1
+    assert (await counted(db))["event", "age"] == 6
+    assert await stored(db) == dict.fromkeys(TABLES, 0)
+
+
+async def test_sabotage_without_the_look_at_deliveries_a_dead_letter_loses_its_event(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_week(db, OLD)
+    await add_event(db, OLD, state="dead")
+    monkeypatch.setitem(upkeep.SQL, "is_week_owed", "select false and $1::timestamptz is null")
+    await run_upkeep(db, retention())
+    assert (await stored(db))["event"] == 0
+
+
+async def test_many_old_events_go_in_batches(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "_BATCH", 3)
+    await make_week(db, OLD)
+    await add_event(db, OLD, state="dead")
+    for _ in range(10):
+        await add_event(db, OLD)
+    await run_upkeep(db, retention())
+    assert (await counted(db))["event", "age"] == 10
+    assert (
+        await db.fetchval("select count(*) from boathook.retention") == 4
+    )  # one row a day and kind, however many batches
+
+
+async def test_an_event_that_is_being_replayed_stays(db: Database) -> None:
+    await make_week(db, OLD)
+    await add_event(db, OLD, state="dead")
+    replayed = await add_event(db, OLD)
+    async with db.transaction() as operator:
+        await operator.execute(
+            "select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || $1, 0))", str(replayed)
+        )
+        await run_upkeep(db, retention())
+        await operator.execute(
+            "insert into boathook.delivery (event_id, ordinal, recipient, is_replay) values ($1, 1, 'h', true)",
+            replayed,
+        )
+    await run_upkeep(db, retention())
+    assert (await stored(db))["event"] == 2
+    assert await counted(db) == {}
+
+
+async def test_a_reader_of_an_old_week_is_waited_for_and_not_disturbed(db: Database) -> None:
+    await make_week(db, OLD)
+    await add_event(db, OLD)
+    async with db.transaction() as reader:
+        assert await reader.fetchval("select count(*) from boathook.event") == 1
+        report = await run_upkeep(db, retention())
+        assert report.left
+        assert report.weeks_dropped == 0
+        assert not report.dropped
+        assert await reader.fetchval("select count(*) from boathook.event") == 1
+    assert await counted(db) == {}
+    assert (await run_upkeep(db, retention())).weeks_dropped == 1
+    assert (await counted(db))["event", "age"] == 1
+
+
+async def test_live_traffic_on_the_parents_only_delays_the_drop(db: Database) -> None:
+    await make_week(db, OLD)
+    await add_event(db, OLD)
+    async with db.transaction() as handler:
+        event_id = new_id(NOW)
+        await handler.execute("insert into boathook.effect values ($1, 'h', 'mail', '1')", event_id)
+        report = await run_upkeep(db, retention())
+        assert report.weeks_dropped == 0
+        assert report.dropped["event", "age"] == 1
+    assert await db.fetchval("select count(*) from boathook.event") == 0
+    report = await run_upkeep(db, retention())
+    assert report.weeks_dropped == 1
+    assert not report.dropped
+    assert (await counted(db))["event", "age"] == 1
+
+
+async def test_strays_get_a_partition_of_their_own(db: Database) -> None:
+    last_week, far = NOW - timedelta(days=21), NOW + timedelta(days=50)
+    strays = [await add_event(db, moment) for moment in (last_week, last_week, far)]
+    assert await db.fetchval("select count(*) from boathook.event_default") == 3
+    report = await run_upkeep(db, retention())
+    assert report.rows_rescued == 3 * len(TABLES)
+    assert report.partitions_made == 2 * len(TABLES)
+    for table in TABLES:
+        assert await db.fetchval(f"select count(*) from boathook.{table}_default") == 0
+    assert {row["id"] for row in await db.fetch("select id from boathook.event")} == set(strays)
+    assert await counted(db) == {}
+    with pytest.raises(Exception, match="duplicate key"):
+        await db.execute("insert into boathook.event select * from boathook.event where id = $1", strays[0])
+
+
+async def test_partitions_ahead_come_back_after_a_long_pause(db: Database) -> None:
+    for name in await partitions(db, "event"):
+        if not name.endswith("default"):
+            await db.execute(f"drop table boathook.{name}")
+    stray = await add_event(db, NOW)
+    report = await run_upkeep(db, retention())
+    assert report.left == []
+    assert len(await partitions(db, "event")) == 6
+    assert (
+        await db.fetchval("select tableoid::regclass::text from boathook.event where id = $1", stray)
+        != "boathook.event_default"
+    )
+
+
+async def test_too_many_strays_stay_and_nothing_breaks(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "_MOST_STRAYS", 1)
+    for name in await partitions(db, "event"):
+        if not name.endswith("default"):
+            await db.execute(f"drop table boathook.{name}")
+    for _ in range(2):
+        await add_event(db, NOW)
+    report = await run_upkeep(db, retention())
+    assert len(report.left) == 2
+    assert await db.fetchval("select count(*) from boathook.event_default") == 2
+
+
+async def test_old_strays_are_dropped_where_they_are(db: Database) -> None:
+    await add_event(db, OLD)
+    await add_event(db, OLD, state="dead")
+    await run_upkeep(db, retention())
+    assert await counted(db) == {(table, "age"): 1 for table in TABLES}
+    assert (await stored(db))["event"] == 1
+
+
+async def test_expired_keys_are_forgotten_and_others_kept(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "_BATCH", 4)
+    await db.execute(
+        "insert into boathook.dedup (key, event_id, body_sha256, expires_at)"
+        " select gen_random_uuid(), gen_random_uuid(), sha256('x'), now() + make_interval(mins => case when n <= 11 then -1 else 1 end)"
+        " from generate_series(1, 20) n"
+    )
+    report = await run_upkeep(db, retention())
+    assert report.dropped["dedup", "expired"] == 11
+    assert await counted(db) == {("dedup", "expired"): 11}
+    assert await db.fetchval("select count(*) from boathook.dedup where expires_at > now()") == 9
+    assert await db.fetchval("select count(*) from boathook.dedup") == 9
+
+
+async def test_a_large_memory_of_keys_is_covered_over_many_rounds(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_MOST_PAGES", 4)
+    await db.execute(
+        "insert into boathook.dedup (key, event_id, body_sha256, expires_at)"
+        " select gen_random_uuid(), gen_random_uuid(), sha256('x'), now() - interval '1 day' from generate_series(1, 1500) n"
+    )
+    first = (await run_upkeep(db, retention())).dropped["dedup", "expired"]
+    assert 0 < first < 1500
+    for _ in range(300):
+        if not await db.fetchval("select count(*) from boathook.dedup"):
+            break
+        await run_upkeep(db, retention())
+    assert await counted(db) == {("dedup", "expired"): 1500}
+
+
+async def test_a_key_in_use_is_passed_by(db: Database) -> None:
+    await db.execute(
+        "insert into boathook.dedup (key, event_id, body_sha256, expires_at)"
+        " select gen_random_uuid(), gen_random_uuid(), sha256('x'), now() - interval '1 day' from generate_series(1, 3)"
+    )
+    async with db.transaction() as gateway:
+        await gateway.execute("select from boathook.dedup limit 1 for update")
+        assert (await run_upkeep(db, retention())).dropped["dedup", "expired"] == 2
+    assert (await run_upkeep(db, retention())).dropped["dedup", "expired"] == 1
+
+
+async def add_rejection(db: Database, source: str, age: timedelta, size: int = 10) -> UUID:
+    identifier = new_id(datetime.now(UTC) - age)
+    await db.execute(
+        "insert into boathook.rejection values ($1, $2, 401, 'signature_mismatch', '', '', 'POST', '/', '{}', '', $3, $4)",
+        identifier, source, b"x" * size, size,
+    )  # fmt: skip
+    return identifier
+
+
+async def test_rejections_are_bounded_for_each_source(db: Database) -> None:
+    kept = [await add_rejection(db, "a", timedelta(minutes=minutes)) for minutes in range(3)]
+    for minutes in range(3, 8):
+        await add_rejection(db, "a", timedelta(minutes=minutes))
+    await add_rejection(db, "a", timedelta(days=8))
+    kept += [await add_rejection(db, "b", timedelta(minutes=5), size=60)]
+    await add_rejection(db, "b", timedelta(minutes=6), size=60)
+    report = await run_upkeep(db, retention(rejections_count=3, rejections_bytes=100))
+    expected = {("rejection", "age"): 1, ("rejection", "count"): 5, ("rejection", "bytes"): 1}
+    assert dict(report.dropped) == await counted(db) == expected
+    assert {row["id"] for row in await db.fetch("select id from boathook.rejection")} == set(kept)
+
+
+async def test_conflicts_go_when_they_were_not_seen_for_long(db: Database) -> None:
+    for days in (10, 89, 91, 300):
+        await db.execute(
+            "insert into boathook.conflict (id, event_id, source, dedup_key, differs, headers, content_type, body, body_sha256,"
+            " last_seen_at) values ($1, $1, 's', 'k', 'body', '{}', '', '', '', now() - make_interval(days => $2))",
+            new_id(OLD), days,
+        )  # fmt: skip
+    await run_upkeep(db, retention())
+    assert await counted(db) == {("conflict", "age"): 2}
+    assert await db.fetchval("select count(*) from boathook.conflict") == 2
+
+
+async def test_two_at_once_do_not_count_twice(db: Database) -> None:
+    await make_week(db, OLD)
+    for _ in range(20):
+        await add_event(db, OLD)
+    reports = await asyncio.gather(*(run_upkeep(db, retention()) for _ in range(4)))
+    assert sum(report.dropped["event", "age"] for report in reports) == 20
+    assert (await counted(db))["event", "age"] == 20
+
+
+async def test_upkeep_elsewhere_is_left_alone(db: Database) -> None:
+    async with db.acquire() as other:
+        await other.execute(upkeep.SQL["take_turn"])
+        assert (await run_upkeep(db, retention())).was_busy_elsewhere
+        await other.execute(upkeep.SQL["end_turn"])
+    assert not (await run_upkeep(db, retention())).was_busy_elsewhere
+
+
+async def test_the_count_and_the_deletion_are_one_transaction(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    await make_week(db, OLD)
+    for _ in range(3):
+        await add_event(db, OLD)
+    monkeypatch.setitem(upkeep.SQL, "empty_week", "select 1 / 0; truncate {children}")
+    with pytest.raises(Exception, match="division by zero"):
+        await run_upkeep(db, retention())
+    assert await counted(db) == {}
+    assert (await stored(db))["event"] == 3
+
+
+async def test_events_go_on_being_stored_meanwhile(db: Database) -> None:
+    """Weeks are dropped and made while a writer never waits long."""
+    for weeks in range(4):
+        await make_week(db, OLD - timedelta(weeks=weeks))
+        await add_event(db, OLD - timedelta(weeks=weeks))
+    stop, slowest, written = asyncio.Event(), 0.0, 0
+
+    async def write() -> None:
+        nonlocal slowest, written
+        loop = asyncio.get_running_loop()
+        while not stop.is_set():
+            began = loop.time()
+            await add_event(db, NOW)
+            slowest, written = max(slowest, loop.time() - began), written + 1
+
+    writer = asyncio.create_task(write())
+    dropped = 0
+    for _ in range(50):
+        dropped += (await run_upkeep(db, retention())).weeks_dropped
+        if dropped == 4 and written > 20:
+            break
+    stop.set()
+    await writer
+    assert dropped == 4
+    assert (await counted(db))["event", "age"] == 4
+    assert (await stored(db))["event"] == written
+    assert slowest < 5
+
+
+async def test_raises_when_the_server_is_away(db: Database) -> None:
+    await db.close()
+    with pytest.raises(JournalUnavailable):
+        await run_upkeep(db, retention())
