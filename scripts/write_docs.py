@@ -21,23 +21,32 @@ DEFAULTS = ROOT / "src/boathook/defaults.toml"
 GENERATED = "<!-- Written by `make docs`; edit {origin} instead. -->"
 
 SOURCE_KEYS = {
-    "provider": "The recipe that knows how the sender signs; the source's own name where absent. "
-    "`boathook sources providers` lists all.",
-    "secrets": 'What the sender signs with, as a list of `"env:NAME"` or `"file:PATH"`; any of them may have signed, so '
-    "that a secret can be rotated. `secret` takes a single one.",
+    "provider": (
+        "The recipe that knows how the sender signs; the source's own name where absent. `boathook sources "
+        "providers` lists all."
+    ),
+    "secrets": (
+        'What the sender signs with, as a list of `"env:NAME"` or `"file:PATH"`; any of them may have signed,'
+        " so that a secret can be rotated. `secret` takes a single one."
+    ),
     "paths": 'Paths besides `/in/NAME` at which its requests arrive, such as `["/webhooks/stripe"]`.',
     "unsigned": "Accept requests without any proof. Only for senders that cannot sign.",
-    "tolerance_s": "Seconds by which a signed timestamp may differ from our clock, in both directions; the provider's own "
-    "where absent.",
+    "tolerance_s": (
+        "Seconds by which a signed timestamp may differ from our clock, in both directions; the provider's "
+        "own where absent."
+    ),
     "max_body": "Largest request body in bytes; `limits.max_body` where absent.",
     "rate": "Requests a second; more are answered 429. Absent or 0: no limit.",
     "burst": "How many requests may come at once before `rate` holds them back.",
     "dedup_fields": "JSON paths whose values together name the event, where the sender gives it no id.",
     "dedup_days": "Days a dedup key is remembered; `retention.dedup_days` where absent.",
-    "public_url": "The address this sender reaches us under, for providers that sign the URL; `server.public_url` where "
-    "absent.",
+    "public_url": (
+        "The address this sender reaches us under, for providers that sign the URL; `server.public_url` where absent."
+    ),
     "methods": 'HTTP methods taken, of `"GET"`, `"POST"` and `"PUT"`; the provider\'s own where absent.',
-    "content_encodings": 'Content-Encodings decoded, of `"gzip"` and `"deflate"`; `limits.content_encodings` where absent.',
+    "content_encodings": (
+        'Content-Encodings decoded, of `"gzip"` and `"deflate"`; `limits.content_encodings` where absent.'
+    ),
     "header": "`hmac`, `token`: the header that carries the signature or the token.",
     "algorithm": "`hmac`: the hash, such as `sha256`.",
     "encoding": "`hmac`: how the signature is written, `hex` or `base64`.",
@@ -62,22 +71,22 @@ CONFIGURATION = """\
 
 Every setting has a default. `boathook.toml` in the working folder (or the file named with `--config`) overrides the
 defaults, `BOATHOOK_*` environment variables override the file, and flags override everything. The variable of a key is
-`BOATHOOK_` and the key in capitals with underscores for dots: `server.bind` is `BOATHOOK_SERVER_BIND`. Three have short
-names besides: `BOATHOOK_DATABASE_URL`, `BOATHOOK_BIND` and `BOATHOOK_DATA_DIR`. A list in a variable is JSON or separated
-by commas. An unknown key is refused, with the nearest known one.
+`BOATHOOK_` and the key in capitals with underscores for dots: `server.bind` is `BOATHOOK_SERVER_BIND`. Three have
+short names besides: `BOATHOOK_DATABASE_URL`, `BOATHOOK_BIND` and `BOATHOOK_DATA_DIR`. A list in a variable is JSON or
+separated by commas. An unknown key is refused, with the nearest known one.
 
 Secrets are not written into the file: `"env:NAME"` reads an environment variable, `"file:PATH"` a file, relative to the
 folder of `boathook.toml`.
 
-`boathook config` prints the settings in force. A table that is not listed here, such as `[billing]`, is kept for the app
-that reads it.
+`boathook config` prints the settings in force. A table that is not listed here, such as `[billing]`, is kept for the
+app that reads it.
 """
 
 SOURCES = """
 ## `[sources.NAME]`
 
-One table for each place where requests arrive; `NAME` is yours, and the requests come to `/in/NAME`. Keys marked `hmac` or
-`token` complete those two generic providers.
+One table for each place where requests arrive; `NAME` is yours, and the requests come to `/in/NAME`. Keys marked `hmac`
+or `token` complete those two generic providers.
 
 ```toml
 [sources.stripe]
@@ -169,8 +178,8 @@ def cli() -> str:
     parts = [
         "# Command line\n\n",
         GENERATED.format(origin="src/boathook/cli.py"),
-        "\n\nListings take `--json` and then print one object a line. Errors name what is wrong and how to mend it; the exit\n",
-        "status is 0 when all is well, 1 when a check failed, and 2 when the command was not understood.\n",
+        "\n\nListings take `--json` and then print one object a line. Errors name what is wrong and how to mend it;\n",
+        "the exit status is 0 when all is well, 1 when a check failed, and 2 when the command was not understood.\n",
     ]
     for name, command in commands():
         parts += _command(name, command)
@@ -223,8 +232,9 @@ def metrics() -> str:
     parts = [
         "# Metrics\n\n",
         GENERATED.format(origin="src/boathook/telemetry/metrics.py"),
-        "\n\n`/metrics` gives them in Prometheus's text format, `/metrics.json` as JSON, each over all processes of one data\n",
-        "folder; counters go on where they were after a restart. A histogram has the series `_bucket`, `_sum` and `_count`.\n",
+        "\n\n`/metrics` gives them in Prometheus's text format, `/metrics.json` as JSON, each over all processes of\n",
+        "one data folder; counters go on where they were after a restart. A histogram has the series `_bucket`, `_sum`\n",
+        "and `_count`.\n",
         "\n| name | kind | labels | what it says |\n|---|---|---|---|\n",
     ]
     parts += [_metric(metric) for metric in TABLE]
