@@ -233,8 +233,8 @@ def metrics() -> str:
         "# Metrics\n\n",
         GENERATED.format(origin="src/boathook/telemetry/metrics.py"),
         "\n\n`/metrics` gives them in Prometheus's text format, `/metrics.json` as JSON, each over all processes of\n",
-        "one data folder; counters go on where they were after a restart. A histogram has the series `_bucket`, `_sum`\n",
-        "and `_count`.\n",
+        "one data folder; counters go on where they were after a restart. A histogram has the series `_bucket`,\n",
+        "`_sum` and `_count`.\n",
         "\n| name | kind | labels | what it says |\n|---|---|---|---|\n",
     ]
     parts += [_metric(metric) for metric in TABLE]
