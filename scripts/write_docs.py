@@ -177,7 +177,7 @@ def cli() -> str:
     """Return the page on the command line."""
     parts = [
         "# Command line\n\n",
-        GENERATED.format(origin="src/boathook/cli.py"),
+        GENERATED.format(origin="src/boathook/cli"),
         "\n\nListings take `--json` and then print one object a line. Errors name what is wrong and how to mend it;\n",
         "the exit status is 0 when all is well, 1 when a check failed, and 2 when the command was not understood.\n",
     ]
