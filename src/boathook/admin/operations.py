@@ -5,8 +5,6 @@ they neither hold locks for long nor keep a transaction open, and may be interru
 is done already is not done again.
 """
 
-import hashlib
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +17,14 @@ import msgspec
 
 from boathook.config import Settings
 from boathook.domain import ids
-from boathook.domain.errors import BoathookError, ConfigError, IllegalMove, JournalError, RegistryChanged
+from boathook.domain.errors import BoathookError, IllegalMove, JournalError, RegistryChanged
 from boathook.domain.filters import Router
-from boathook.domain.keys import key_hash, replay_hash
-from boathook.domain.model import Accepted, Grade, NewEvent, Origin, Receipt, State
-from boathook.inbound.verify import Challenge, Rejected, Request, SourceSpec, Verified, Verifier
+from boathook.domain.model import Accepted, Receipt, State
+from boathook.handlers.outbox import Outbox
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.encoding import Decoder
+from boathook.inbound.gates import verifier_of
+from boathook.inbound.verify import Challenge, Rejected, Request, Verified
 from boathook.journal import ledger, moves
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
@@ -183,7 +184,7 @@ async def reverify(
         NotFound: one of the given ids does not exist.
         ConfigError: a source cannot be set up.
     """
-    judges: dict[str, Verifier] = {}
+    judges: dict[str, _Judge] = {}
     async for rejection_id in _rejections(database, chosen):
         row, stored = await ledger.get_rejection(database, rejection_id)
         if row.event_id is not None:
@@ -196,8 +197,8 @@ async def reverify(
             yield Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
         else:
             if row.source not in judges:
-                judges[row.source] = Verifier(source_spec(settings, row.source))
-            yield await _judge(database, settings, judges[row.source], rejection_id, row, stored, action)
+                judges[row.source] = _Judge(database, settings, row.source)
+            yield await _judge(database, judges[row.source], rejection_id, row, stored, action)
 
 
 async def _rejections(database: Database, chosen: Filter | Sequence[UUID]) -> AsyncIterator[UUID]:
@@ -213,48 +214,58 @@ async def _rejections(database: Database, chosen: Filter | Sequence[UUID]) -> As
 
 
 async def _judge(
-    database: Database,
-    settings: Settings,
-    verifier: Verifier,
-    rejection_id: UUID,
-    row: RejectionRow,
-    stored: StoredRequest,
-    action: Action,
+    database: Database, judge: "_Judge", rejection_id: UUID, row: RejectionRow, stored: StoredRequest, action: Action
 ) -> Reverified:
-    match verifier.verify(_request(row, stored), row.refused_at.timestamp()):
+    request = _request(row, stored)
+    decoder = judge.decoder(request)
+    match judge.verifier.verify(request, row.refused_at.timestamp(), decoder):
         case Rejected() as refused:
             return Reverified(rejection_id=row.id, outcome="refused", detail=f"{refused.reason}: {refused.detail}")
         case Challenge():
             return Reverified(rejection_id=row.id, outcome="impossible", detail="it is a handshake, not an event")
         case Verified() as verified:
-            event = received_event(row.source, verified, stored.body)
-            days = settings.sources[row.source].dedup_days or settings.retention.dedup_days
-            receipt = await store(database, event, dedup_days=days)
+            body = stored.body if decoder is None or decoder.decoded is None else decoder.decoded
+            receipt = await judge.accept(row.source, verified, body, row.content_type)
             await moves.mark_rejection(database, rejection_id, receipt.event_id, action)
             outcome = "accepted" if isinstance(receipt, Accepted) else "conflict" if receipt.conflict else "duplicate"
             event_id = ids.show(ids.EVENT, receipt.event_id)
             return Reverified(rejection_id=row.id, outcome=outcome, detail=verified.type, event_id=event_id)
 
 
-def source_spec(settings: Settings, name: str) -> SourceSpec:
-    """Return what verification needs to know of one source, its secrets resolved.
+class _Judge:
+    """One source as the gateway has it, to judge and accept again by."""
 
-    Raises:
-        ConfigError: there is no such source, or a secret cannot be read.
-    """
-    source = settings.sources.get(name)
-    if source is None:
-        known = ", ".join(sorted(settings.sources)) or "none"
-        raise ConfigError(f"there is no source {name!r}; the settings have {known}")
-    return SourceSpec(
-        name=name,
-        provider=source.provider,
-        secrets=settings.secrets_of(name),
-        options=settings.options_of(name),
-        unsigned=source.unsigned,
-        tolerance_s=source.tolerance_s,
-        dedup_fields=source.dedup_fields,
-    )
+    def __init__(self, database: Database, settings: Settings, source: str) -> None:
+        self.verifier = verifier_of(settings, source)
+        self._limits = settings.limits
+        self._encodings = settings.sources[source].content_encodings or settings.limits.content_encodings
+        self._events = EventStore(database, dedup_days=settings.retention.dedup_days)
+        self._arrivals = Arrivals(Router((), -1), self._read_router)
+        self._database = database
+
+    async def _read_router(self) -> Router:
+        routes = await read_routes(self._database)
+        return Router(routes.routes, routes.version)
+
+    def decoder(self, request: Request) -> Decoder | None:
+        """Return what undoes the request's Content-Encoding, where its source allows one."""
+        encoding = request.headers.get("content-encoding", "").lower()
+        if encoding not in self._encodings:
+            return None
+        return Decoder(encoding, max_decoded=self._limits.max_decoded, max_ratio=self._limits.max_ratio)
+
+    async def accept(self, source: str, verified: Verified, body: bytes, content_type: str) -> Receipt:
+        """Store the event with the deliveries it is owed by the present routes."""
+        event = self._arrivals.event(source, verified, body, content_type, time.time())
+        for _ in range(_MOST_REROUTES):
+            event = await self._arrivals.route_again(event, verified)
+            try:
+                (receipt,) = await self._events.append([event])
+            except RegistryChanged:
+                continue
+            await moves.announce_due(self._database)
+            return receipt
+        raise JournalError("the routes kept changing while the event was stored; try again")
 
 
 def _request(row: RejectionRow, stored: StoredRequest) -> Request:
@@ -270,89 +281,28 @@ def _request(row: RejectionRow, stored: StoredRequest) -> Request:
     )
 
 
-def received_event(source: str, verified: Verified, body: bytes) -> NewEvent:
-    """Return the event that a verified request brings, not routed yet."""
-    material = verified.replay_material
-    return NewEvent(
-        id=_make_id(),
-        source=source,
-        application=None,
-        type=verified.type,
-        dedup_key=verified.dedup_key,
-        key_hash=key_hash(source, None, verified.dedup_key),
-        replay_hash=None if material is None else replay_hash(source, material),
-        grade=verified.grade,
-        origin=Origin.RECEIVED,
-        headers=msgspec.json.encode(verified.kept_headers).decode(),
-        content_type=verified.kept_headers.get("content-type", ""),
-        body=body,
-        body_sha256=hashlib.sha256(body).digest(),
-        volatile=verified.volatile,
-    )
-
-
 async def send(
-    database: Database,
-    settings: Settings,
-    action: Action,
-    *,
-    application: str,
-    type: str,
-    body: bytes,
-    content_type: str = "application/json",
-    key: str | None = None,
+    database: Database, action: Action, *, application: str, type: str, body: bytes, key: str | None = None
 ) -> Receipt:
     """Publish one event for an application, routed to whoever wants it.
 
     Args:
+        body: a JSON document, kept byte for byte.
         key: two sendings with one key are one event; None makes every sending another event.
-    """
-    event_id = _make_id()
-    dedup_key = key or ids.show(ids.EVENT, event_id)
-    event = NewEvent(
-        id=event_id,
-        source=None,
-        application=application,
-        type=type,
-        dedup_key=dedup_key,
-        key_hash=key_hash(None, application, dedup_key),
-        replay_hash=None,
-        grade=Grade.NONE,
-        origin=Origin.PUBLISHED,
-        headers=msgspec.json.encode({"content-type": content_type}).decode(),
-        content_type=content_type,
-        body=body,
-        body_sha256=hashlib.sha256(body).digest(),
-    )
-    receipt = await store(database, event, dedup_days=settings.retention.dedup_days)
-    if isinstance(receipt, Accepted):
-        await moves.record(database, action, "event.send", ids.show(ids.EVENT, event_id))
-    return receipt
-
-
-async def store(database: Database, event: NewEvent, *, dedup_days: float) -> Receipt:
-    """Route one event by the present routes and store it with its deliveries.
 
     Raises:
-        JournalError: PostgreSQL refused it, or the routes kept changing.
+        IllegalMove: the body is not JSON.
     """
-    events = EventStore(database, dedup_days=dedup_days)
-    for _ in range(_MOST_REROUTES):
-        routes = await read_routes(database)
-        owed = Router(routes.routes, routes.version).route(
-            source=event.source,
-            application=event.application,
-            type=event.type,
-            headers=msgspec.json.decode(event.headers),
-            body=event.body,
-        )
-        try:
-            (receipt,) = await events.append([replace(event, deliveries=owed, routes_version=routes.version)])
-        except RegistryChanged:
-            continue
-        await moves.announce_due(database)
-        return receipt
-    raise JournalError("the routes kept changing while the event was stored; try again")
+    try:
+        msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise IllegalMove(f"the data must be JSON: {error}") from None
+    async with database.transaction() as connection:
+        receipt = await Outbox().publish(connection, application, type, msgspec.Raw(body), key, None)
+        if isinstance(receipt, Accepted):
+            await moves.record(connection, action, "event.send", ids.show(ids.EVENT, receipt.event_id))
+    await moves.announce_due(database)
+    return receipt
 
 
 def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
@@ -373,7 +323,3 @@ def read_delivery_ids(words: Sequence[str]) -> list[Key]:
         return [ids.read_delivery(word) for word in words]
     except ValueError as error:
         raise BoathookError(str(error)) from None
-
-
-def _make_id() -> UUID:
-    return ids.make(time.time_ns() // 1_000_000, random.getrandbits(74))

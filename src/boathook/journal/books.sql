@@ -225,22 +225,19 @@ where is_blocked and owed_since < now() - interval '1 minute'
 limit 5
 
 -- name: find_forgotten_events
--- Finds events whose dedup key is gone before its time. Days of memory: $1 by source ($2), else $3. Where an event is
--- without a key, none older may have one, unless keys were never dropped: raising the days revives no dropped key.
-with aged as (
-    select e.id, e.source, exists (select from boathook.dedup k where k.event_id = e.id) as has_key,
-        e.accepted_at + make_interval(secs => 86400 * least($3::float8, s.days)) as forgotten_at
-    from boathook.event e
-    left join unnest($1::text[], $2::float8[]) as s (source, days) on s.source = e.source
-),
-oldest as (
+-- Finds events whose dedup key is gone before its time. Days of memory: $1 by source ($2), else $3, but 30 for what was
+-- published. Where an event is without a key, none older may have one, unless keys were never dropped: raising the days
+-- revives no dropped key.
+with oldest as (
     select min(e.accepted_at) as accepted_at
     from boathook.dedup k join boathook.event e on e.id = k.event_id
 )
-select a.id, null::integer as ordinal, coalesce(a.source, 'published') as detail, count(*) over () as total
-from aged a
-join boathook.event e on e.id = a.id
-where not a.has_key and a.forgotten_at > now()
+select e.id, null::integer as ordinal, coalesce(e.source, 'published') as detail, count(*) over () as total
+from boathook.event e
+left join unnest($1::text[], $2::float8[]) as s (source, days) on s.source = e.source
+where not exists (select from boathook.dedup k where k.event_id = e.id)
+    and e.accepted_at > now() - make_interval(
+        secs => 86400 * least($3::float8, s.days, case when e.source is null then 30 end))
     and (e.accepted_at > (select accepted_at from oldest)
         or not exists (select from boathook.retention where kind = 'dedup' and dropped > 0))
 limit 5

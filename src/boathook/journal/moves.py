@@ -181,10 +181,9 @@ async def announce_due(database: Database) -> None:
     await database.execute(SQL["announce_due"])
 
 
-async def record(database: Database, action: Action, name: str, subject: str) -> None:
-    """Record an operator's action that changes nothing else in the journal."""
-    async with database.transaction() as connection:
-        await _record(connection, action, name, [subject])
+async def record(connection: Connection, action: Action, name: str, subject: str) -> None:
+    """Record an operator's action in the transaction that makes its change."""
+    await _record(connection, action, name, [subject])
 
 
 async def _lock_dead(connection: Connection, selection: Selection, limit: int) -> list[Key]:

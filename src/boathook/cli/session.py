@@ -1,0 +1,111 @@
+"""What every command shares: the settings, the way to the journal, and who is at the keyboard."""
+
+import asyncio
+import contextlib
+import getpass
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import typer
+from rich.console import Console
+
+from boathook import config
+from boathook.domain.errors import ConfigError, JournalError
+from boathook.journal import schema
+from boathook.journal.database import Database
+from boathook.journal.embedded import EmbeddedServer
+from boathook.journal.moves import Action
+
+Result = TypeVar("Result")
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+@dataclass(slots=True)
+class Session:
+    """One run of the command line."""
+
+    file: Path | None = None
+    """The configuration file given; None reads ``boathook.toml`` where there is one."""
+    overrides: dict[str, object] = field(default_factory=dict)
+
+    def settings(self, **overrides: object) -> config.Settings:
+        """Read the settings; *overrides* are dotted keys with ``__`` for the dot. Raises ConfigError."""
+        flags = {name.replace("__", "."): value for name, value in overrides.items()}
+        return config.load(self.file, {**self.overrides, **flags})
+
+
+def session(ctx: typer.Context) -> Session:
+    """Return what the command line was started with."""
+    return cast("Session", ctx.obj)
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run one command's asynchronous part to its end."""
+    return asyncio.run(work)
+
+
+@contextlib.asynccontextmanager
+async def server_url(settings: config.Settings, *, may_create: bool = False) -> AsyncIterator[str]:
+    """Lend the URL of the journal's server, an embedded one running at least as long.
+
+    Raises:
+        ConfigError: no server is configured and no embedded one was made before, unless *may_create*.
+    """
+    if url := settings.database_url():
+        yield url
+        return
+    home = settings.server.data_dir
+    if not may_create and not (home / "postgres").exists():
+        raise ConfigError(
+            f"there is no database yet: database.url is not set and {home} holds none;"
+            " set database.url, or start with `boathook serve` or `boathook migrate`"
+        )
+    home.mkdir(parents=True, exist_ok=True)
+    server = await EmbeddedServer.start(home, progress=_say if err.is_terminal else None)
+    try:
+        yield server.url
+    finally:
+        await server.stop()
+
+
+def _say(message: str) -> None:
+    err.print(message, style="dim", markup=False)
+
+
+@contextlib.asynccontextmanager
+async def journal(
+    settings: config.Settings, *, purpose: str = "cli", statement_timeout_s: float | None = None
+) -> AsyncIterator[Database]:
+    """Lend connections to a journal whose schema is current.
+
+    Raises:
+        ConfigError: there is no database yet.
+        JournalError: it cannot be reached, or lacks migrations.
+    """
+    async with server_url(settings) as url:
+        database = await Database.open(
+            url,
+            purpose=purpose,
+            size=4,
+            connect_timeout_s=settings.database.connect_timeout_s,
+            statement_timeout_s=statement_timeout_s or settings.database.statement_timeout_s,
+        )
+        try:
+            if lacking := await schema.pending(database):
+                raise JournalError(f"the database lacks {len(lacking)} migration(s): run `boathook migrate` first")
+            yield database
+        finally:
+            await database.close()
+
+
+def action(note: str | None = None) -> Action:
+    """Return who acts, for the audit."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return Action(actor=f"cli:{user}", note=note)

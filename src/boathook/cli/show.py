@@ -1,0 +1,164 @@
+"""How things look on a terminal, and as JSON."""
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from boathook.cli.session import err, out
+from boathook.journal.ledger import Filter
+
+Row = TypeVar("Row")
+
+PAGE: Final = 1_000
+WIDTH: Final = 80
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_STYLES: Final = {
+    "dead": "red",
+    "fail": "red",
+    "failed": "red",
+    "lost": "red",
+    "pending": "yellow",
+    "retry": "yellow",
+    "warn": "yellow",
+    "leased": "cyan",
+    "succeeded": "green",
+    "ok": "green",
+    "ignored": "dim",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a listing."""
+
+    title: str
+    value: Callable[[Any], object]
+    is_whole: bool = False
+    """Whether it must never be cut, such as an id that is to be copied."""
+
+
+def read_moment(text: str) -> datetime:
+    """Read a moment: ISO 8601 (UTC unless it says otherwise), or so long ago, such as ``90s``, ``2h`` or ``7d``."""
+    if match := re.fullmatch(r"(\d{1,9})([smhdw])", text.strip()):
+        return datetime.now(UTC) - timedelta(seconds=min(int(match[1]) * _UNITS[match[2]], 50 * 365 * 86_400))
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no moment: write 2h, 7d or 2026-01-31T12:00:00Z") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment.year < 1970:
+        raise typer.BadParameter(f"{text!r} is before 1970, when boathook's clock begins")
+    return moment
+
+
+def age(moment: datetime | None) -> str:
+    """Write how long ago a moment was, or how far ahead it is, in at most four letters and a sign."""
+    if moment is None:
+        return ""
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    sign, seconds = ("+", -seconds) if seconds < 0 else ("", seconds)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{sign}{int(seconds // size)}{unit}"
+    return f"{sign}{int(seconds)}s"
+
+
+def moment(value: datetime | None) -> str:
+    """Write a moment whole, to the millisecond, in UTC."""
+    return "" if value is None else value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def plain(value: object) -> Any:
+    """Return a value as JSON has it: moments as ISO 8601 in UTC, bytes as text where they are UTF-8."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def print_json(value: object) -> None:
+    """Print one object on one line."""
+    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, separators=(", ", ": ")) + "\n")
+
+
+def text(value: object) -> Text:
+    """Return a value as text in which nothing is markup and no character steers the terminal."""
+    words = "" if value is None else str(value)
+    shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in words)
+    return Text(shown, style=_STYLES.get(shown, ""))
+
+
+def table(columns: Sequence[Column], rows: Sequence[object]) -> Table:
+    """Return a table that fits 80 columns, or as many as the terminal has."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        made.add_column(column.title, no_wrap=True, overflow="ellipsis", min_width=33 if column.is_whole else None)
+    for row in rows:
+        made.add_row(*(text(column.value(row)) for column in columns))
+    return made
+
+
+def facts(pairs: Mapping[str, object]) -> None:
+    """Print names and values, one a line, without what is empty."""
+    width = max(map(len, pairs))
+    for name, value in pairs.items():
+        if value is not None and value != "":
+            out.print(Text(f"{name:<{width}}  ", style="bold") + text(value), soft_wrap=True)
+
+
+def block(title: str, body: str) -> None:
+    """Print a titled block of text as it is, except for what would steer the terminal."""
+    out.print(Text(title, style="bold"))
+    safe = "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in body)
+    out.print(Text(safe.rstrip("\n")), soft_wrap=True)
+    out.print()
+
+
+async def pages(
+    lister: Callable[[Filter], Awaitable[Sequence[Row]]], wanted: Filter
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield a listing in pages, so that however many rows are wanted, few are in memory; limit 0 means all."""
+    left = wanted.limit or sys.maxsize
+    after = wanted.after
+    while left > 0:
+        rows = await lister(replace(wanted, after=after, limit=min(PAGE, left)))
+        if rows:
+            yield rows
+        if len(rows) < min(PAGE, left):
+            return
+        left -= len(rows)
+        after = str(getattr(rows[-1], "id"))  # noqa: B009 - rows of any listing have one
+
+
+async def listing(
+    lister: Callable[[Filter], Awaitable[Sequence[Any]]], wanted: Filter, columns: Sequence[Column], *, as_json: bool
+) -> None:
+    """Print a listing, as a table or one JSON object a line."""
+    last, number = None, 0
+    async for rows in pages(lister, wanted):
+        number += len(rows)
+        last = rows[-1].id
+        if as_json:
+            for row in rows:
+                print_json(row)
+        else:
+            out.print(table(columns, rows))
+    if not as_json and number == 0:
+        err.print("nothing found", style="dim")
+    elif not as_json and number == wanted.limit:
+        err.print(f"more: add --after {last} or a larger --limit", style="dim", soft_wrap=True)
