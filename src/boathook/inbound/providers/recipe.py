@@ -106,12 +106,12 @@ class Versioned:
         signatures: list[str] = []
         seen: list[str] = []
         for word in value.split(None, MAX_SIGNATURES)[:MAX_SIGNATURES]:
-            # A repeated header was joined by a comma and a space.
-            version, comma, text = word.rstrip(",").partition(",")
+            version, comma, text = word.partition(",")
             if not comma:
                 return Parsed(problem="one of its parts separated by spaces has no comma")
             if version == self.version:
-                signatures.append(text)
+                # A repeated header was joined by a comma and a space, so a comma may trail.
+                signatures.append(text.rstrip(","))
             else:
                 seen.append(_scheme(version + ","))
         return Parsed(tuple(signatures), seen=tuple(seen))

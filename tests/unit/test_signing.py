@@ -1,0 +1,118 @@
+"""Keys, MACs and encodings, judged by published vectors and by the standardwebhooks package."""
+
+import base64
+import hashlib
+import hmac
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from standardwebhooks.webhooks import Webhook
+
+from boathook.domain.signing import (
+    Algorithm,
+    KeyForm,
+    Mac,
+    make_standard_secret,
+    read_key,
+    same,
+    sign_standard,
+    write_base64,
+)
+
+# RFC 4231, test case 2, and RFC 2202, test case 2.
+VECTORS = {
+    Algorithm.SHA1: "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79",
+    Algorithm.SHA256: "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
+    Algorithm.SHA384: "af45d2e376484031617f78d2b58a6b1b9c7ef464f5a01b47e42ec3736322445e8e2240ca5e69e2c78b3239ecfab21649",
+    Algorithm.SHA512: "164b7a7bfcf819e2e395fbe73b56e0a387bd64222e831fd610270cd7ea2505549758bf75c05a994a6d034f65f8f0e6fdcaeab1a34d4a6b4b636e070a38bce737",
+}
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_macs_equal_the_published_vectors(algorithm):
+    assert Mac(b"Jefe", algorithm).digest([b"what do ya ", b"want for nothing?"]).hex() == VECTORS[algorithm]
+
+
+@given(st.binary(min_size=1, max_size=200), st.lists(st.binary(max_size=50), max_size=5))
+def test_pieces_give_the_same_mac_as_the_whole(key, chunks):
+    mac = Mac(key)
+    assert mac.digest(chunks) == hmac.digest(key, b"".join(chunks), "sha256") == mac.digest(chunks)
+
+
+@pytest.mark.parametrize(
+    ("secret", "form", "key"),
+    [
+        ("whsec_YWJj", KeyForm.TEXT, b"whsec_YWJj"),
+        ("Ключ", KeyForm.TEXT, "Ключ".encode()),
+        ("00ffAB", KeyForm.HEX, b"\x00\xff\xab"),
+        ("YWJj", KeyForm.BASE64, b"abc"),
+        ("YWI", KeyForm.BASE64, b"ab"),
+        ("whsec_YWJj", KeyForm.STANDARD, b"abc"),
+        ("YWJj", KeyForm.STANDARD, b"abc"),
+    ],
+)
+def test_keys_are_read_in_every_form(secret, form, key):
+    assert read_key(secret, form) == key
+
+
+@pytest.mark.parametrize(
+    ("secret", "form"),
+    [
+        ("", KeyForm.TEXT),
+        ("whsec_", KeyForm.STANDARD),
+        ("0", KeyForm.HEX),
+        ("zz-top", KeyForm.HEX),
+        ("a b", KeyForm.BASE64),
+        ("ключ", KeyForm.BASE64),
+        ("ключ", KeyForm.HEX),
+        ("whsec_!!!!", KeyForm.STANDARD),
+        ("a", KeyForm.BASE64),
+    ],
+)
+def test_a_secret_in_the_wrong_form_is_refused_without_being_repeated(secret, form):
+    with pytest.raises(ValueError, match="the secret is") as caught:
+        read_key(secret, form)
+    assert not secret or len(secret) < 3 or secret not in str(caught.value)
+
+
+def test_base64_is_written_with_padding():
+    assert write_base64(b"\xff\xfe") == base64.b64encode(b"\xff\xfe").decode() == "//4="
+
+
+def test_comparison_tells_equal_from_different():
+    assert same("abc", "abc")
+    assert not same("abc", "abd")
+    assert not same("abc", "abcd")
+    with pytest.raises(TypeError):
+        same("é", "abc")
+
+
+def test_a_standard_signature_is_accepted_by_the_standardwebhooks_package_under_each_secret():
+    secrets = [make_standard_secret(hashlib.sha256(seed).digest()) for seed in (b"old", b"new")]
+    now = int(datetime.now(UTC).timestamp())
+    body = b'{"type":"a"}'
+    headers = {
+        "webhook-id": "msg_1",
+        "webhook-timestamp": str(now),
+        "webhook-signature": sign_standard(secrets, "msg_1", now, body),
+    }
+    for secret in secrets:
+        assert Webhook(secret).verify(body, headers) == {"type": "a"}
+    assert (
+        Webhook(secrets[0]).sign("msg_1", datetime.fromtimestamp(now, UTC), body.decode())
+        in headers["webhook-signature"]
+    )
+
+
+@pytest.mark.parametrize("message_id", ["", "a.b"])
+def test_an_ambiguous_message_id_is_not_signed(message_id):
+    with pytest.raises(ValueError, match="no dot"):
+        sign_standard(["whsec_YWJj"], message_id, 1, b"")
+
+
+@pytest.mark.parametrize("length", [0, 23, 65])
+def test_a_standard_secret_has_24_to_64_bytes(length):
+    with pytest.raises(ValueError, match="24 to 64"):
+        make_standard_secret(bytes(length))

@@ -1,0 +1,629 @@
+"""Verification by the order of its work: proof first, then a look into the body. Each safeguard has its sabotage twin."""
+
+import hashlib
+import json
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from boathook.domain import signing
+from boathook.domain.errors import ConfigError
+from boathook.inbound import extract, proof, verify
+from boathook.inbound.proof import HmacCheck, Proven, read_moment
+from boathook.inbound.providers import RECIPES
+from boathook.inbound.providers.recipe import Hmac, TimeUnit
+from boathook.inbound.verify import Challenge, Reason, Rejected, SourceSpec, Verified, Verifier
+from tests.unit.verifying import NOW, SECRETS, STANDARD_SECRET, request, signed, verifier
+
+BODY = b'{"id":"evt_1","type":"invoice.paid"}'
+SIGNING = ["stripe", "github", "slack", "standard-webhooks", "hmac"]
+STAMPED = {"stripe": "stripe-signature", "slack": "x-slack-request-timestamp", "standard-webhooks": "webhook-timestamp"}
+
+
+# Time, in both directions.
+
+
+@pytest.mark.parametrize("provider", STAMPED)
+@pytest.mark.parametrize(
+    ("skew_s", "reason"),
+    [
+        (0, None),
+        (299, None),
+        (300, None),
+        (301, Reason.TIMESTAMP_TOO_OLD),
+        (86_400, Reason.TIMESTAMP_TOO_OLD),
+        (-299, None),
+        (-300, None),
+        (-301, Reason.TIMESTAMP_IN_FUTURE),
+        (-1e10, Reason.TIMESTAMP_IN_FUTURE),
+    ],
+)
+def test_a_timestamp_is_accepted_within_300_seconds_of_receiving(provider, skew_s, reason):
+    verdict = verifier(provider).verify(signed(provider, BODY, timestamp=NOW - skew_s), NOW)
+    assert getattr(verdict, "reason", None) == reason
+    if reason is not None:
+        assert f"{abs(skew_s):.0f} s" in verdict.detail
+        assert "tolerance of 300 s" in verdict.detail
+        assert verdict.status == 401
+
+
+def test_sabotage_with_a_one_sided_tolerance_the_future_would_pass(monkeypatch):
+    sent = signed("stripe", BODY, timestamp=NOW + 10_000)
+    assert isinstance(verifier("stripe").verify(sent, NOW), Rejected)
+    monkeypatch.setattr(proof, "read_moment", lambda text, unit: min(read_moment(text, unit), NOW))
+    assert isinstance(verifier("stripe").verify(sent, NOW), Verified)
+
+
+def test_a_source_may_set_its_own_tolerance():
+    sent = signed("stripe", BODY, timestamp=NOW - 60)
+    assert isinstance(verifier("stripe", tolerance_s=60).verify(sent, NOW), Verified)
+    assert isinstance(verifier("stripe", tolerance_s=59).verify(sent, NOW), Rejected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nan",
+        "inf",
+        "-1",
+        "-0",
+        "+5",
+        "1e9",
+        "1_000",
+        " 1700000000",
+        "1700000000 ",
+        "1700000000.0",
+        "\u0663\u0660\u0660",
+        "\uff11\uff17\uff10",
+        "\u00b2",
+        "9" * 5_000,
+        "0x10",
+        "17\x0000",
+    ],
+)
+def test_what_is_not_a_plain_number_is_no_timestamp(text):
+    assert read_moment(text, TimeUnit.SECONDS) is None
+    assert read_moment(text, TimeUnit.MILLISECONDS) is None
+    for provider, header in STAMPED.items():
+        value = f"t={text},v1={'0' * 64}" if provider == "stripe" else text
+        verdict = verifier(provider).verify(replace_headers(signed(provider, BODY), {header: value}), NOW)
+        assert isinstance(verdict, Rejected)
+        assert verdict.status == 401
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_a_reader_of_moments(text):
+    for unit in TimeUnit:
+        moment = read_moment(text, unit)
+        assert moment is None or abs(moment) < 1e12
+
+
+def replace_headers(sent, changes):
+    headers = {name: value for name, value in (dict(sent.headers) | changes).items() if value is not None}
+    return replace(sent, headers=headers)
+
+
+# What is missing or malformed, told apart.
+
+
+@pytest.mark.parametrize(
+    ("provider", "changes", "reason", "words"),
+    [
+        ("stripe", {"stripe-signature": None}, Reason.SIGNATURE_MISSING, "no header stripe-signature"),
+        ("stripe", {"stripe-signature": ""}, Reason.SIGNATURE_MALFORMED, "no equals sign"),
+        ("stripe", {"stripe-signature": "v1=00"}, Reason.TIMESTAMP_MISSING, "no timestamp in stripe-signature"),
+        ("stripe", {"stripe-signature": "t=1,t=2,v1=00"}, Reason.SIGNATURE_MALFORMED, "t= twice"),
+        ("stripe", {"stripe-signature": "t=1700000000,v0=00"}, Reason.UNKNOWN_SCHEME, "but v0"),
+        ("stripe", {"stripe-signature": "t=1700000000,v1=é"}, Reason.SIGNATURE_MALFORMED, "outside ASCII"),
+        ("github", {"x-hub-signature-256": "sha1=00"}, Reason.UNKNOWN_SCHEME, "but sha1"),
+        ("github", {"x-hub-signature-256": "sha256="}, Reason.SIGNATURE_MISMATCH, "does not fit"),
+        ("slack", {"x-slack-signature": "v1=00"}, Reason.UNKNOWN_SCHEME, "but v1"),
+        ("slack", {"x-slack-request-timestamp": None}, Reason.TIMESTAMP_MISSING, "no header x-slack-request-timestamp"),
+        ("standard-webhooks", {"webhook-signature": "nocomma"}, Reason.SIGNATURE_MALFORMED, "no comma"),
+        ("standard-webhooks", {"webhook-signature": "v1a,AAAA"}, Reason.UNKNOWN_SCHEME, "but v1a"),
+        ("standard-webhooks", {"webhook-signature": " "}, Reason.UNKNOWN_SCHEME, "but nothing"),
+        ("standard-webhooks", {"webhook-id": None}, Reason.ID_MISSING, "no header webhook-id"),
+        ("standard-webhooks", {"webhook-id": "a.b"}, Reason.ID_MALFORMED, "ambiguous"),
+        (
+            "standard-webhooks",
+            {"webhook-signature": "v1,!!! v1,=== v1,"},
+            Reason.SIGNATURE_MISMATCH,
+            "none of 3 signatures",
+        ),
+    ],
+)
+def test_the_operator_is_told_what_is_wrong(provider, changes, reason, words):
+    verdict = verifier(provider).verify(replace_headers(signed(provider, BODY), changes), NOW)
+    assert isinstance(verdict, Rejected)
+    assert (verdict.status, verdict.reason) == (401, reason)
+    assert words in verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("provider", "secret", "sent_secret", "body", "words"),
+    [
+        ("stripe", "s", "s", lambda body: body + b"\n", "without the newline"),
+        ("stripe", "s", "s", lambda body: body + b"\r\n", "without the newline"),
+        ("hmac", "YWJjZGVm", "abcdef", lambda body: body, "decoded from base64"),
+        ("hmac", "whsec_YWJjZGVm", "abcdef", lambda body: body, "after its whsec_"),
+        ("hmac", "616263", "abc", lambda body: body, "decoded from hexadecimal"),
+        ("hmac", " padded ", "padded", lambda body: body, "without the spaces around it"),
+    ],
+)
+def test_the_usual_mistakes_are_named(provider, secret, sent_secret, body, words):
+    sent = signed(provider, BODY, secret=sent_secret)
+    verdict = verifier(provider, secret).verify(replace(sent, body=body(BODY)), NOW)
+    assert verdict.reason is Reason.SIGNATURE_MISMATCH
+    assert words in verdict.detail
+    assert verdict.may_reverify
+
+
+def test_a_newline_lost_on_the_way_is_named_but_not_for_large_bodies():
+    for size, is_named in ((10, True), (100_000, False)):
+        body = b" " * size + BODY
+        sent = replace(signed("stripe", body + b"\n"), body=body)
+        assert ("removed one on the way" in verifier("stripe").verify(sent, NOW).detail) is is_named
+
+
+def test_the_first_sixteen_signatures_are_tried_and_no_more():
+    sent = signed("stripe", BODY)
+    stamp, right = sent.headers["stripe-signature"].split(",")
+    wrong = f"v1={'0' * 64}"
+    for before, fits in ((15, True), (16, False), (10_000, False)):
+        header = ",".join([stamp, *[wrong] * before, right])
+        verdict = verifier("stripe").verify(replace_headers(sent, {"stripe-signature": header}), NOW)
+        assert isinstance(verdict, Verified) is fits
+    assert "only the first 16 were tried" in verdict.detail
+
+
+@pytest.mark.parametrize("provider", SIGNING)
+def test_ten_thousand_signatures_cost_less_than_a_millisecond(provider):
+    sent = signed(provider, BODY)
+    name = next(name for name in sent.headers if "signature" in name)
+    flood = replace_headers(sent, {name: ",".join([sent.headers[name][:-1] + "0"] * 10_000)})
+    source = verifier(provider)
+    assert isinstance(source.verify(flood, NOW), Rejected)
+    best = min(_timed(lambda: source.verify(flood, NOW)) for _ in range(20))
+    assert best < 0.001
+
+
+def _timed(call):
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+# Secrets.
+
+
+@pytest.mark.parametrize("provider", list(SECRETS))
+def test_without_a_secret_there_is_no_source(provider):
+    with pytest.raises(ConfigError, match=r"sources\.test\.secrets: there is none"):
+        verifier(provider, secrets=())
+    with pytest.raises(ConfigError, match=r"sources\.test\.secrets\[1\]: the secret is empty"):
+        verifier(provider, secrets=(SECRETS[provider], " "))
+
+
+def test_a_request_signed_with_any_of_the_secrets_is_accepted():
+    old, new = "whsec_" + "A" * 32, "whsec_" + "B" * 32
+    for secrets in ((old, new), (new, old)):
+        for secret in (old, new):
+            sent = signed("standard-webhooks", BODY, secret=secret)
+            assert isinstance(verifier("svix", secrets=secrets).verify(sent, NOW), Verified)
+    both = signed("standard-webhooks", BODY, secret=[old, new])
+    assert isinstance(verifier("svix", new).verify(both, NOW), Verified)
+    assert isinstance(verifier("svix", old).verify(both, NOW), Verified)
+
+
+@pytest.mark.parametrize(
+    ("provider", "changes", "message"),
+    [
+        ("nobody", {"secrets": ("x",)}, r"sources\.test\.provider: there is no provider 'nobody'"),
+        ("svix", {"secrets": ("whsec_!!",)}, r"sources\.test\.secrets\[0\]: the secret is not base64"),
+        ("stripe", {"tolerance_s": 0}, r"sources\.test\.tolerance_s: 0 would accept"),
+        ("stripe", {"tolerance_s": float("inf")}, r"sources\.test\.tolerance_s"),
+        ("stripe", {"tolerance_s": float("nan")}, r"sources\.test\.tolerance_s"),
+        ("stripe", {"dedup_fields": ("a..b",)}, r"sources\.test\.dedup_fields: 'a\.\.b'"),
+        ("stripe", {"header": "x-sig"}, r"sources\.test\.header: the provider stripe has no such setting"),
+        ("stripe", {"unsigned": True}, r"sources\.test\.unsigned: there are secrets too"),
+        ("unsigned", {"secrets": ()}, r"sources\.test\.unsigned: requests carry no proof"),
+        ("hmac", {"algorithm": "md5"}, r"sources\.test\.algorithm: write one of \"sha1\""),
+        ("hmac", {"encoding": "rot13"}, r"sources\.test\.encoding"),
+        ("hmac", {"key_encoding": "whsec"}, r"sources\.test\.key_encoding"),
+        (
+            "hmac",
+            {"key_encoding": "hex", "secrets": ("xyz",)},
+            r"sources\.test\.secrets\[0\]: the secret is not hexadecimal",
+        ),
+        ("hmac", {"header": "two words"}, r"sources\.test\.header: 'two words' cannot be the name"),
+        ("hmac", {"header": 7}, r"sources\.test\.header: write text"),
+        ("hmac", {"template": "{nothing}{body}"}, r"sources\.test\.template: there is no field \{nothing\}"),
+        ("hmac", {"template": "{body"}, r"sources\.test\.template: a brace stands alone"),
+        (
+            "hmac",
+            {"template": "{timestamp}", "timestamp_header": "x-t"},
+            r"sources\.test\.template: \{body\} is missing",
+        ),
+        ("hmac", {"template": "{timestamp}.{body}"}, r"sources\.test\.timestamp_header: the template signs"),
+        ("hmac", {"template": "{id}.{body}"}, r"sources\.test\.id_header: the template signs"),
+        (
+            "hmac",
+            {"template": "{body}", "timestamp_header": "x-t"},
+            r"sources\.test\.template: timestamp_header is set but not signed",
+        ),
+        ("hmac", {"id_header": "x", "id_path": "y"}, r"sources\.test\.id_path: id_header is set too"),
+        ("hmac", {"id_path": "a..b"}, r"sources\.test\.id_path: 'a\.\.b'"),
+        ("hmac", {"id_header": "Authorization"}, r"sources\.test\.id_header: authorization holds credentials"),
+        (
+            "hmac",
+            {"colour": "red"},
+            r"sources\.test\.colour: the provider hmac has no such setting; it understands algorithm",
+        ),
+        ("token", {"header": None}, r"sources\.test\.header: write where the token stands"),
+        ("token", {"query": "key"}, r"sources\.test\.header: write where the token stands"),
+        ("token", {"header": None, "query": "key", "prefix": "x"}, r"sources\.test\.prefix: only a token in a header"),
+    ],
+)
+def test_a_wrong_specification_names_its_key_and_the_fix(provider, changes, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        verifier(provider, "SECRET-CANARY", **changes)
+    assert "CANARY" not in str(caught.value)
+
+
+def test_no_secret_shows_in_any_refusal():
+    for provider, secret in SECRETS.items():
+        source = verifier(provider)
+        sent = signed(provider, BODY)
+        for changed in (replace(sent, body=b"x"), replace(sent, body=BODY + b"\n"), replace(sent, headers={})):
+            verdict = source.verify(changed, NOW)
+            assert isinstance(verdict, (Rejected, Verified))
+            if isinstance(verdict, Rejected):
+                assert secret not in repr(verdict)
+                assert secret.removeprefix("whsec_") not in repr(verdict)
+
+
+def test_a_header_sent_twice_is_read_as_both():
+    sent = signed("standard-webhooks", BODY)
+    right = sent.headers["webhook-signature"]
+    for joined in (f"{right}, v1,AAAA", f"v1,AAAA, {right}"):
+        assert isinstance(
+            verifier("svix", STANDARD_SECRET).verify(replace_headers(sent, {"webhook-signature": joined}), NOW),
+            Verified,
+        )
+
+
+# Forged requests leave nothing.
+
+
+def forge(provider):
+    """One request for each way to be no genuine one."""
+    sent = signed(provider, BODY)
+    challenge = b'{"type":"url_verification","challenge":"x"}'
+    yield request(BODY, {})
+    yield replace(sent, body=BODY + b" ")
+    yield replace(sent, body=challenge)
+    yield request(challenge, {})
+    yield signed(provider, BODY, secret="whsec_" + "C" * 32)
+    yield replace_headers(sent, dict.fromkeys(verifier(provider).evidence, "0"))
+
+
+@pytest.mark.parametrize("provider", SIGNING)
+def test_a_forged_request_is_refused_without_a_look_into_its_body(provider, monkeypatch):
+    looks = []
+    monkeypatch.setattr(extract.Picker, "pick", lambda _self, body: looks.append(body))
+    monkeypatch.setattr(verify.Verifier, "_dedup_key", lambda *_args: looks.append("key"))
+    source = verifier(provider)
+    forgeries = list(forge(provider))
+    for forged in forgeries:
+        assert isinstance(source.verify(forged, NOW), Rejected)
+    assert len(forgeries) == 6
+    assert looks == []
+
+
+@pytest.mark.parametrize("provider", SIGNING)
+def test_sabotage_if_the_proof_came_last_the_body_would_have_been_looked_at(provider, monkeypatch):
+    looks = []
+    monkeypatch.setattr(HmacCheck, "check", lambda *_args: Proven(None))
+    monkeypatch.setattr(verify.Verifier, "_dedup_key", lambda *_args: looks.append("key"))
+    for forged in forge(provider):
+        verifier(provider).verify(forged, NOW)
+    assert looks
+
+
+@pytest.mark.parametrize("provider", SIGNING)
+def test_sabotage_with_a_comparison_that_always_holds_forgeries_pass(provider, monkeypatch):
+    sent = replace(signed(provider, BODY), body=b'{"id":"evt_2","type":"forged"}')
+    assert isinstance(verifier(provider).verify(sent, NOW), Rejected)
+    monkeypatch.setattr(signing, "same", lambda _left, _right: True)
+    assert isinstance(verifier(provider).verify(sent, NOW), Verified)
+
+
+def test_signatures_are_compared_in_constant_time_and_in_whole(monkeypatch):
+    compared = []
+    monkeypatch.setattr(signing.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or False)
+    verifier("github").verify(signed("github", BODY), NOW)
+    assert all(len(a) == 64 for a, _ in compared)
+    assert compared
+
+
+# What names the event.
+
+
+@pytest.mark.parametrize(
+    ("body", "key", "type"),
+    [
+        (b'{"id":"evt_1","type":"a"}', "evt_1", "a"),
+        (b'{"id":17,"type":18}', "17", "18"),
+        (b'{"id":"a","id":"b","type":"t"}', "b", "t"),
+        (b'{"\\u0069d":"escaped"}', "escaped", "unknown"),
+        (b'{"id":12345678901234567890123}', "12345678901234567890123", "unknown"),
+        (b'{"id":"sha256:x"}', "id:sha256:x", "unknown"),
+        (b'{"id":"fields:[]"}', "id:fields:[]", "unknown"),
+        (b'{"id":"' + b"x" * 300 + b'"}', "x" * 300, "unknown"),
+        (b'{"id":"' + b"x" * 301 + b'"}', "id-sha256:" + hashlib.sha256(b"x" * 301).hexdigest(), "unknown"),
+        (b'{"id":"a\\u0000"}', "id-sha256:" + hashlib.sha256(b"a\0").hexdigest(), "unknown"),
+        (b'{"id":"\\ud800"}', "id-sha256:" + hashlib.sha256(b"\xed\xa0\x80").hexdigest(), "unknown"),
+        (
+            b'{"id":"e","type":"a\\u0000\\nb\\ud800"}',
+            "e",
+            "a\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}",
+        ),
+        (b'{"id":"e","type":"' + b"t" * 1_000 + b'"}', "e", "t" * 200),
+        (b'{"id":"e","x":"\\ud800"}', "e", "unknown"),
+        (b'{"id":"e","x":1e999}', "e", "unknown"),
+        (b'{"id":"e","x":' + b"9" * 5_000 + b"}", "e", "unknown"),
+        (b'{"id":' + b"9" * 5_000 + b"}", "id-sha256:" + hashlib.sha256(b"9" * 5_000).hexdigest(), "unknown"),
+        (b'{"id":"e","x":"\xff"}', "e", "unknown"),
+        (b'{"id":"e","type":["list"]}', "e", "unknown"),
+        (b'{"id":"e","type":{"a":1}}', "e", "unknown"),
+        (b'{"id":"e","type":1.5}', "e", "unknown"),
+        (b'{"id":"e","type":""}', "e", "unknown"),
+        (b'{"id":"e","x":' + b"[" * 120 + b"]" * 120 + b"}", "e", "unknown"),
+        (b'{"id":"e","x":"' + b"[" * 1_000 + b'"}', "e", "unknown"),
+    ],
+    ids=lambda value: repr(value)[:24],
+)
+def test_ids_and_types_of_odd_bodies(body, key, type):
+    verdict = verifier("stripe").verify(signed("stripe", body), NOW)
+    assert isinstance(verdict, Verified)
+    assert (verdict.dedup_key, verdict.type) == (key, type)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"id":null}',
+        b'{"id":true}',
+        b'{"id":1.5}',
+        b'{"id":""}',
+        b'{"id":["a"]}',
+        b'{"id":{}}',
+        b"[]",
+        b'"x"',
+        b"7",
+        b"null",
+    ],
+)
+def test_without_a_usable_id_the_body_is_the_key(body):
+    verdict = verifier("stripe").verify(signed("stripe", body), NOW)
+    assert verdict.dedup_key == "sha256:" + hashlib.sha256(body).hexdigest()
+
+
+BROKEN = [
+    b"",
+    b"not json",
+    b'{"id":"e"',
+    b'{"id":"e"} x',
+    b'{"id":"e","x":NaN}',
+    b"\xff\xfe\x00",
+    b'{"id":"e","x":' + b"[" * 200 + b"]" * 200 + b"}",
+    b"[" * 500_000,
+    b'{"id":' + b'{"id":' * 100_000,
+]
+
+
+@pytest.mark.parametrize("body", BROKEN, ids=lambda body: repr(body[:20]))
+def test_a_proven_body_that_is_no_json_is_refused_where_the_sender_always_sends_json(body):
+    verdict = verifier("stripe").verify(signed("stripe", body), NOW)
+    assert isinstance(verdict, Rejected)
+    assert (verdict.status, verdict.reason) == (400, Reason.BODY_MALFORMED)
+    assert "the signature is right" in verdict.detail
+
+
+@pytest.mark.parametrize("body", BROKEN, ids=lambda body: repr(body[:20]))
+def test_a_proven_body_that_is_no_json_is_known_by_its_hash_elsewhere(body):
+    for provider, changes in (("hmac", {"id_path": "id", "type_path": "type"}), ("slack", {})):
+        verdict = verifier(provider, **changes).verify(signed(provider, body), NOW)
+        assert isinstance(verdict, Verified)
+        assert verdict.dedup_key == "sha256:" + hashlib.sha256(body).hexdigest()
+        assert verdict.type == "unknown"
+
+
+def test_configured_fields_come_after_the_senders_id_and_before_the_hash():
+    source = verifier("hmac", dedup_fields=("order.id", "$.status", "amount", "paid"))
+
+    def key(document):
+        return source.verify(signed("hmac", json.dumps(document).encode()), NOW).dedup_key
+
+    first = key({"order": {"id": 7}, "status": "new", "amount": 1.5, "paid": True})
+    assert first == 'fields:["7", "new", "1.5", "true"]'
+    assert key({"paid": True, "amount": 1.5, "status": "new", "order": {"id": 7, "more": 1}}) == first
+    assert key({"order": {"id": 7}, "status": "new", "amount": 2.5, "paid": True}) != first
+    assert key({"status": "new"}) == 'fields:[null, "new", null, null]'
+    assert key({"other": 1}).startswith("sha256:")
+    with_id = verifier("stripe", dedup_fields=("type",)).verify(signed("stripe", BODY), NOW)
+    assert with_id.dedup_key == "evt_1"
+
+
+@given(st.text(min_size=1, max_size=40), st.text(max_size=40))
+def test_a_key_is_stable_storable_and_different_for_different_ids(one, other):
+    source = verifier("stripe")
+
+    def key(identifier, **extra):
+        body = json.dumps({"id": identifier, **extra}).encode()
+        return source.verify(signed("stripe", body), NOW).dedup_key
+
+    assert key(one) == key(one, later=1) == key(one, pending_webhooks=2)
+    assert key(one).isprintable()
+    assert key(one).encode()
+    if other != one:
+        assert key(one) != key(other)
+
+
+def test_only_headers_on_the_allow_list_are_kept():
+    noise = {"authorization": "Bearer x", "cookie": "a=b", "x-github-encoded-secret": "s", "x-forwarded-for": "1"}
+    for provider in SIGNING:
+        sent = signed(provider, BODY, type="t")
+        verdict = verifier(provider).verify(replace_headers(sent, noise | {"user-agent": "Sender/1"}), NOW)
+        assert isinstance(verdict, Verified)
+        assert verdict.kept_headers["user-agent"] == "Sender/1"
+        assert verdict.kept_headers["content-type"] == "application/json"
+        assert not verdict.kept_headers.keys() & noise.keys()
+        assert not [name for name in verdict.kept_headers if "signature" in name or "token" in name]
+    github = verifier("github").verify(signed("github", BODY, id="guid", type="push"), NOW)
+    assert github.kept_headers == {
+        "content-type": "application/json",
+        "x-github-delivery": "guid",
+        "x-github-event": "push",
+    }
+
+
+def test_what_must_be_kept_to_judge_again_holds_no_token():
+    assert verifier("stripe").evidence == {"stripe-signature"}
+    assert verifier("svix", STANDARD_SECRET).evidence >= {
+        "webhook-id",
+        "webhook-timestamp",
+        "webhook-signature",
+        "svix-id",
+    }
+    assert verifier("token").evidence == frozenset()
+
+
+def test_a_refusal_can_be_judged_again_from_its_evidence_once_the_secret_is_right():
+    sent = signed("slack", BODY)
+    wrong, right = verifier("slack", "old secret"), verifier("slack")
+    assert wrong.verify(sent, NOW).may_reverify
+    stored = replace(sent, headers={name: value for name, value in sent.headers.items() if name in wrong.evidence})
+    assert isinstance(right.verify(stored, NOW), Verified)
+
+
+# Properties.
+
+
+def mutate(data, position, bit):
+    changed = bytearray(data)
+    changed[position % len(changed)] ^= 1 << bit
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("provider", SIGNING)
+@given(position=st.integers(0, 10_000), bit=st.integers(0, 7))
+def test_no_changed_bit_of_the_body_is_accepted(provider, position, bit):
+    sent = signed(provider, BODY)
+    assert isinstance(verifier(provider).verify(replace(sent, body=mutate(BODY, position, bit)), NOW), Rejected)
+
+
+@pytest.mark.parametrize("provider", SIGNING)
+@given(position=st.integers(0, 10_000), char=st.characters(max_codepoint=255))
+def test_no_changed_character_of_a_signature_timestamp_or_signed_id_is_accepted(provider, position, char):
+    sent = signed(provider, BODY)
+    for name in verifier(provider).evidence & sent.headers.keys():
+        value = sent.headers[name]
+        place = position % len(value)
+        changed = value[:place] + char + value[place + 1 :]
+        assume(changed.lower() != value.lower() or provider == "standard-webhooks")
+        assume(changed != value)
+        assume(" " not in (char, value[place]))
+        verdict = verifier(provider).verify(replace_headers(sent, {name: changed}), NOW)
+        assert isinstance(verdict, Rejected), (name, changed)
+
+
+HEADER_TEXT = st.text(st.characters(max_codepoint=255), max_size=80) | st.sampled_from(
+    [
+        "v1,",
+        "t=,v1=",
+        ",,,,",
+        "====",
+        "t=1;v1=2",
+        "v1=" * 50,
+        "sha256=sha256=",
+        "v0=\x00",
+        "t=1700000000,v1=" + "0" * 64,
+        "v1,\u00ff",
+        "\ud800",
+        "Ⅻ",
+    ]
+)
+
+
+@settings(max_examples=300)
+@given(
+    provider=st.sampled_from([*SIGNING, "token"]),
+    values=st.lists(HEADER_TEXT, min_size=6, max_size=6),
+    body=st.binary(max_size=50),
+    query=HEADER_TEXT,
+)
+def test_whatever_the_headers_hold_nothing_raises_and_nothing_passes(provider, values, body, query):
+    names = [
+        "stripe-signature", "x-hub-signature-256", "x-slack-signature", "x-slack-request-timestamp", "webhook-signature",
+        "webhook-id", "webhook-timestamp", "svix-signature", "x-signature", "x-token", "authorization", "content-type",
+    ]  # fmt: skip
+    headers = {name: values[position % len(values)] for position, name in enumerate(names)}
+    assert isinstance(verifier(provider).verify(request(body, headers, query=query), NOW), Rejected)
+
+
+@given(st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
+def test_whatever_a_proven_body_holds_nothing_raises(body):
+    for provider in SIGNING:
+        for content_type in ("application/json", "application/x-www-form-urlencoded"):
+            verdict = verifier(provider).verify(signed(provider, body, content_type=content_type), NOW)
+            assert isinstance(verdict, (Verified, Rejected, Challenge))
+
+
+@pytest.mark.parametrize("provider", SIGNING)
+def test_bytes_that_are_no_text_are_verified_all_the_same(provider):
+    body = bytes(range(256))
+    verdict = verifier(provider).verify(signed(provider, body), NOW)
+    assert isinstance(verdict, Verified) or verdict.reason is Reason.BODY_MALFORMED
+
+
+def test_the_fast_reader_and_the_patient_one_agree(monkeypatch):
+    bodies = [
+        BODY,
+        b'{"id":1}',
+        b'{"id":null,"type":""}',
+        b'{"id":"a","id":2}',
+        b'{"id":"x","type":[1]}',
+        b"[]",
+        b"{",
+        b'{"id":1e3}',
+    ]
+    fast = [verifier("stripe").verify(signed("stripe", body), NOW) for body in bodies]
+    monkeypatch.setattr(extract, "_compile", lambda _paths: None)
+    assert [verifier("stripe").verify(signed("stripe", body), NOW) for body in bodies] == fast
+
+
+def test_every_hmac_recipe_has_a_check_that_compiles():
+    for recipe in RECIPES:
+        if isinstance(recipe.proof, Hmac):
+            assert HmacCheck(
+                recipe.proof, SourceSpec(name="s", provider=recipe.name, secrets=(STANDARD_SECRET,))
+            ).evidence
+
+
+def test_the_verdict_carries_the_signed_moment():
+    assert verifier("stripe").verify(signed("stripe", BODY), NOW).timestamp == datetime.fromtimestamp(NOW, UTC)
+    assert verifier("github").verify(signed("github", BODY), NOW).timestamp is None
+
+
+def test_a_verifier_is_compiled_from_its_specification_alone():
+    spec = SourceSpec(name="s", provider="stripe", secrets=("x",))
+    assert Verifier(spec).reply is None
+    assert Verifier(spec).methods == {"POST"}
+    assert Verifier(spec).secret_query is None

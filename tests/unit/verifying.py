@@ -1,0 +1,43 @@
+"""What the tests of verification share: requests, sources and a fixed moment."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from boathook.inbound.verify import Request, SourceSpec, Verifier
+from boathook.testing import sign
+
+NOW = 1_700_000_000.0
+URL = "https://hooks.example.com/in/test"
+
+STRIPE_SECRET = "whsec_stripe_test"
+STANDARD_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+SECRETS = {
+    "stripe": STRIPE_SECRET,
+    "github": "github secret",
+    "slack": "8f742231b10e8888abcd99yyyzzz85a5",
+    "standard-webhooks": STANDARD_SECRET,
+    "hmac": "generic secret",
+    "token": "static token",
+}
+SETTINGS: dict[str, dict[str, Any]] = {"token": {"header": "x-token"}}
+
+
+def request(body: bytes, headers: Mapping[str, str], **changes: Any) -> Request:
+    fields = {"method": "POST", "url": URL, "path": "/in/test", "query": "", "client": "192.0.2.1"} | changes
+    return Request(
+        body=body, headers={"host": "hooks.example.com", "content-type": "application/json"} | dict(headers), **fields
+    )
+
+
+def verifier(provider: str, secret: str | None = None, /, **changes: Any) -> Verifier:
+    """A source of one provider with its usual test secret; unknown keywords are the provider's own settings."""
+    own = {key: changes.pop(key) for key in ("secrets", "unsigned", "tolerance_s", "dedup_fields") if key in changes}
+    if "secrets" not in own:
+        own["secrets"] = (secret or SECRETS[provider],)
+    return Verifier(SourceSpec(name="test", provider=provider, options=SETTINGS.get(provider, {}) | changes, **own))
+
+
+def signed(provider: str, body: bytes, **changes: Any) -> Request:
+    """A request as the provider would send it at `NOW`."""
+    changes = {"timestamp": NOW, "id": "evt_1"} | SETTINGS.get(provider, {}) | changes
+    return request(body, sign(provider, changes.pop("secret", SECRETS.get(provider)), body, **changes))
