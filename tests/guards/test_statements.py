@@ -1,0 +1,62 @@
+"""SQL lives in one room: statements stand in the journal's .sql files, each under a verb and opened by a sentence."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src/boathook"
+JOURNAL = PACKAGE / "journal"
+OUTSIDE = {
+    "bench": "the bare baselines are what boathook is measured against",
+    "demo": "it plays a user, whose handlers write to tables of their own",
+}
+PROBE = "select 1"
+"""Asks only whether the server answers; it names no table."""
+STATEMENT = re.compile(
+    r"\s*(select|insert\s+into|update\s+\w+(\.\w+)?\s+set|delete\s+from|with\s+\w+\s+as)\s", re.IGNORECASE
+)
+NAMED = sorted(path for path in JOURNAL.glob("*.sql") if path.name != "schema.sql")
+
+
+def statements_in(code: str) -> list[str]:
+    """Return the texts in Python *code* that are SQL; docstrings are not."""
+    tree = ast.parse(code)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in prose
+        and node.value != PROBE
+        and STATEMENT.match(node.value)
+    ]
+
+
+def test_no_other_room_holds_sql():
+    found = {
+        str(path.relative_to(PACKAGE)): statements
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in {"journal", *OUTSIDE}
+        and (statements := statements_in(path.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+
+
+def test_a_statement_in_another_room_would_be_found():
+    assert statements_in('def peek(db):\n    return db.fetch("select id from boathook.event")') == [
+        "select id from boathook.event"
+    ]
+    assert statements_in('"""select a source with care"""\nNOTE = "update the settings"') == []
+
+
+@pytest.mark.parametrize("file", NAMED, ids=lambda file: file.name)
+def test_each_statement_has_a_verb_and_a_sentence(file):
+    blocks = re.split(r"^-- name: ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert blocks
+    for block in blocks:
+        name, sentence, *_ = block.splitlines()
+        assert re.fullmatch(r"[a-z]+_\w+", name), f"{name}: a verb and its object, such as find_seen"
+        assert re.match(r"-- [A-Z]", sentence), f"{name} is not opened by a sentence"
