@@ -1,0 +1,148 @@
+"""The demo's folder: its own, emptied at each start, with everything a real set-up would have."""
+
+import contextlib
+import fcntl
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from boathook.demo.traffic import PROVIDERS, make_secret
+from boathook.domain.errors import ConfigError
+from boathook.journal.embedded import EmbeddedServer
+
+MARKER = ".boathook-demo"
+_HOST = "127.0.0.1"
+_PORTS_TRIED = 200
+
+_CONFIGURATION = """\
+# The demo's configuration, written by `boathook demo`. A real one looks the same, with your own handlers and secrets.
+
+[server]
+bind = "{host}:{port}"
+data_dir = "data"
+app = "boathook.demo.handlers:hook"
+
+[worker]
+poll_s = 0.1
+
+[log]
+format = "json"
+"""
+_SOURCE = """
+[sources.{name}]
+provider = "{provider}"
+secrets = ["file:secrets/{name}"]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where everything of one demo lies."""
+
+    path: Path
+
+    @property
+    def configuration(self) -> Path:
+        """The `boathook.toml` of the demo's boathook."""
+        return self.path / "boathook.toml"
+
+    @property
+    def data(self) -> Path:
+        """The data folder of the demo's boathook, PostgreSQL included."""
+        return self.path / "data"
+
+    @property
+    def log(self) -> Path:
+        """What the demo's boathook says."""
+        return self.path / "serve.log"
+
+    @property
+    def mailbox(self) -> Path:
+        """The made-up mails, one a line."""
+        return self.path / "mails.txt"
+
+    def secret_file(self, source: str) -> Path:
+        """The file with a source's secret."""
+        return self.path / "secrets" / source
+
+    def furnish(self, port: int) -> dict[str, str]:
+        """Write the configuration and new secrets; return the secrets by source."""
+        made = {source: make_secret(provider) for source, provider in PROVIDERS.items()}
+        (self.path / "secrets").mkdir(mode=0o700)
+        for source, secret in made.items():
+            file = self.secret_file(source)
+            file.touch(mode=0o600)
+            file.write_text(secret + "\n", encoding="utf-8")
+        sources = "".join(_SOURCE.format(name=name, provider=provider) for name, provider in PROVIDERS.items())
+        self.configuration.write_text(_CONFIGURATION.format(host=_HOST, port=port) + sources, encoding="utf-8")
+        return made
+
+
+@contextlib.contextmanager
+def claim(path: Path) -> Iterator[Folder]:
+    """Lend the folder at *path*, made or marked as a demo's own, to this demo alone.
+
+    Raises:
+        ConfigError: it is not a demo's folder, or another demo is using it.
+    """
+    path = path.expanduser().absolute()
+    marker = path / MARKER
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is not a folder; choose another --data-dir")
+    if path.is_dir() and not marker.exists() and any(path.iterdir()):
+        raise ConfigError(
+            f"{path} holds files that are not a demo's own (there is no {MARKER} in it), and the demo empties its"
+            " folder; choose another --data-dir, or empty it yourself"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    with marker.open("a", encoding="utf-8") as lock:
+        _lock(lock, path)
+        yield Folder(path)
+
+
+def _lock(lock: IO[str], path: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"another demo is running in {path}; stop it first, or choose another --data-dir") from None
+
+
+async def empty(folder: Folder, progress: Callable[[str], None]) -> None:
+    """Remove what an earlier demo left, its database included.
+
+    Raises:
+        ConfigError: a boathook is still running on it.
+    """
+    left = [path for path in folder.path.iterdir() if path.name != MARKER]
+    if left:
+        progress("removing what the last demo left")
+    if (folder.data / "postgres").exists():
+        # A killed demo leaves its PostgreSQL running; taking a share in it and giving that back stops it.
+        server = await EmbeddedServer.start(folder.data)
+        if not await server.stop():
+            raise ConfigError(
+                f"a boathook is still running on {folder.data}; stop it first, or choose another --data-dir"
+            )
+        shutil.rmtree(server.home)
+    for path in left:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def find_port(wanted: int) -> int:
+    """Return *wanted* if nobody listens there, else the next free port; 0 asks for any.
+
+    Raises:
+        ConfigError: none of many is free.
+    """
+    for port in range(wanted, min(wanted + _PORTS_TRIED, 65_536)) if wanted else (0,):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((_HOST, port))
+            return int(probe.getsockname()[1])
+    raise ConfigError(f"no port from {wanted} on is free on {_HOST}; choose another with --port")

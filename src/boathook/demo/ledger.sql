@@ -1,0 +1,52 @@
+-- name: create_tables
+-- Makes what the demo's handlers write to; no key forbids an effect from being there twice, so that it can be seen.
+create schema demo;
+create table demo.effect (
+    id bigint generated always as identity primary key,
+    event_id uuid not null,
+    event_key text not null,
+    handler text not null,
+    attempt integer not null,
+    done_at timestamptz not null default now()
+);
+create table demo.subscription (
+    id text primary key,
+    plan text not null,
+    changes integer not null default 1
+);
+
+-- name: count_states
+-- Counts deliveries by their event's source and by what became of them so far; published events have no source.
+select coalesce(e.source, '') as source, s.state, count(*) as number
+from (
+    select event_id, state from boathook.outcome
+    union all
+    select event_id, case
+        when state = 'dead' then 'dead'
+        when attempts - attempts_before > (state = 'leased')::integer then 'retrying'
+        else 'waiting'
+    end
+    from boathook.delivery
+) s
+join boathook.event e on e.id = s.event_id
+group by 1, 2
+
+-- name: count_published
+-- Counts the events that handlers published.
+select count(*) from boathook.event where origin = 'published'
+
+-- name: count_open
+-- Counts deliveries that have yet to end.
+select count(*) from boathook.delivery where state <> 'dead'
+
+-- name: list_received
+-- Lists every event that arrived, under the id its sender gave it.
+select source, dedup_key, id, body_sha256 from boathook.event where origin = 'received'
+
+-- name: count_effects
+-- Counts effects by the sender's id and handler.
+select event_key, handler, count(*) as number from demo.effect group by 1, 2
+
+-- name: count_conflicts
+-- Counts by source and id how often a known id came with another body.
+select source, dedup_key, sum(seen)::bigint as number from boathook.conflict group by 1, 2

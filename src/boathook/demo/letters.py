@@ -1,0 +1,136 @@
+"""Made-up events of four senders: what they say, and what they should lead to."""
+
+import json
+import random
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+PLANS = ("basic", "pro", "team")
+CHANNELS = ("C0GENERAL", "C0ORDERS", "C0SUPPORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One made-up event, to be signed and sent."""
+
+    source: str
+    key: str
+    """The sender's id of the event, which should become its dedup key."""
+    payload: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Besides those of the signature."""
+    effects: tuple[str, ...] = ()
+    """The handlers that should each leave exactly one effect for it."""
+
+    @property
+    def body(self) -> bytes:
+        """The bytes that are signed and sent."""
+        return json.dumps(self.payload, separators=(",", ":")).encode()
+
+    def with_payload(self, **changes: Any) -> "Letter":
+        """Return a letter with the same id and another body."""
+        return replace(self, payload={**self.payload, **changes})
+
+    def with_headers(self, **changes: str) -> "Letter":
+        """Return the same letter with further headers; underscores stand for hyphens."""
+        more = {name.replace("_", "-"): value for name, value in changes.items()}
+        return replace(self, headers={**self.headers, **more})
+
+
+class Desk:
+    """Writes letters, each with an id of its own."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._run = f"{dice.getrandbits(32):08x}"
+        self._numbers = count(1)
+
+    def _id(self, prefix: str) -> str:
+        return f"{prefix}_{self._run}{next(self._numbers):06d}"
+
+    def stripe(self, kind: str, thing: Mapping[str, Any], *effects: str, created: float | None = None) -> Letter:
+        """Write an event as Stripe does."""
+        key = self._id("evt")
+        payload = {
+            "id": key,
+            "object": "event",
+            "type": kind,
+            "created": int(created or time.time()),
+            "pending_webhooks": 1,
+            "data": {"object": dict(thing)},
+        }
+        return Letter("stripe", key, payload, effects=effects)
+
+    def payment(self) -> Letter:
+        """Write of a payment, which an order to ship follows from."""
+        thing = {"id": self._id("pi"), "amount": self._dice.randrange(500, 90_000), "currency": "eur"}
+        return self.stripe("payment_intent.succeeded", thing, "book_payment", "ship_order")
+
+    def subscription_updates(self) -> tuple[Letter, Letter]:
+        """Write of two updates of one subscription, the newer one first; the older should have no effect."""
+        subscription, now = self._id("sub"), time.time()
+        newer, older = (
+            self.stripe("customer.subscription.updated", {"id": subscription, "plan": plan}, created=created)
+            for plan, created in zip(self._dice.sample(PLANS, 2), (now, now - 60), strict=True)
+        )
+        return replace(newer, effects=("follow_subscription",)), older
+
+    def unpaid_invoice(self) -> Letter:
+        """Write what `remind` fails at twice before it works."""
+        return self.stripe("invoice.payment_failed", {"id": self._id("in")}, "remind")
+
+    def dispute(self) -> Letter:
+        """Write what `answer_dispute` never works for."""
+        return self.stripe("charge.dispute.created", {"id": self._id("dp")})
+
+    def github(self, event: str, payload: Mapping[str, Any], *effects: str) -> Letter:
+        """Write an event as GitHub does."""
+        key = str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
+        headers = {"x-github-event": event, "x-github-delivery": key, "user-agent": "GitHub-Hookshot/boathook-demo"}
+        return Letter("github", key, payload, headers, effects)
+
+    def push(self) -> Letter:
+        """Write of pushed commits."""
+        commit = f"{self._dice.getrandbits(160):040x}"
+        return self.github("push", {"ref": "refs/heads/main", "after": commit}, "note_change")
+
+    def issue(self) -> Letter:
+        """Write of an opened issue."""
+        return self.github("issues", {"action": "opened", "issue": {"number": next(self._numbers)}}, "note_change")
+
+    def ping(self) -> Letter:
+        """Write what is ignored."""
+        return self.github("ping", {"zen": "Keep it logically awesome.", "hook_id": next(self._numbers)})
+
+    def message(self) -> Letter:
+        """Write of a message in a channel; the handler is too busy for some of them at first."""
+        key, dice = self._id("Ev"), self._dice
+        said: dict[str, Any] = {
+            "type": dice.choice(("message", "app_mention")),
+            "channel": dice.choice(CHANNELS),
+            "text": "where is my order?",
+        }
+        if dice.random() < 0.1:
+            said["is_busy"] = True
+        return Letter("slack", key, {"type": "event_callback", "event_id": key, "event": said}, effects=("reply",))
+
+    def report(self) -> Letter:
+        """Write of a report, signed as Standard Webhooks says."""
+        return self._report(self._dice.randrange(1, 200), "file_report")
+
+    def empty_report(self) -> Letter:
+        """Write of a report that its handler gives up at once."""
+        return self._report(0)
+
+    def _report(self, pages: int, *effects: str) -> Letter:
+        key = self._id("msg")
+        payload = {"type": "report.ready", "timestamp": int(time.time()), "data": {"report": key, "pages": pages}}
+        return Letter("reports", key, payload, effects=effects)
+
+    def question(self) -> Letter:
+        """Write what Slack asks before it sends events."""
+        return Letter("slack", "", {"type": "url_verification", "challenge": self._id("challenge")})

@@ -1,0 +1,174 @@
+"""What the demo shows: a live table, the books, and what to try next."""
+
+import asyncio
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from boathook.demo import ledger
+from boathook.demo.ledger import States
+from boathook.demo.tally import Reply, Tally
+from boathook.journal.books import Books
+from boathook.journal.database import Database
+
+_REFRESH_S = 0.5
+_LINE_S = 2.0
+_RATE_WINDOW_S = 5.0
+_MOST_COMPLAINTS = 10
+
+_ANSWERS = (Reply.ACCEPTED, Reply.DUPLICATE, Reply.CONFLICT, Reply.REJECTED)
+_STATES = ("succeeded", "ignored", "retrying", "dead", "waiting")
+_STYLES = {
+    "accepted": "green",
+    "succeeded": "green",
+    "conflict": "yellow",
+    "retrying": "yellow",
+    "rejected": "red",
+    "dead": "red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything there is to show at one moment."""
+
+    tally: Tally
+    states: States
+    published: int
+    rate: float
+    """Requests answered a second, lately."""
+
+    def numbers(self, source: str) -> list[int]:
+        """Return a source's figures in the order of the columns; the empty name stands for published events."""
+        replies = self.tally.replies.get(source, Counter({Reply.ACCEPTED: self.published}))
+        states: Counter[str] = self.states.get(source, Counter())
+        return [replies[reply] for reply in _ANSWERS] + [states[state] for state in _STATES]
+
+    def totals(self) -> dict[str, int]:
+        """Return the figures over all sources, by column."""
+        rows = [self.numbers(source) for source in (*self.tally.replies, "")]
+        return dict(zip((*map(str, _ANSWERS), *_STATES), map(sum, zip(*rows, strict=True)), strict=True))
+
+    @property
+    def pace(self) -> str:
+        """The rate and the senders' waits, in words."""
+        p50, p99 = self.tally.wait_ms(0.5), self.tally.wait_ms(0.99)
+        return f"{self.rate:.0f} requests/s   ack p50 {p50:.1f} ms   p99 {p99:.1f} ms"
+
+
+class Screen:
+    """Keeps the live table up to date; without a terminal, prints a line every now and then."""
+
+    def __init__(self, console: Console, database: Database, tally: Tally) -> None:
+        self._console = console
+        self._database = database
+        self._tally = tally
+        self._marks: deque[tuple[float, int]] = deque()
+        self.footer = ""
+        """The line under the table."""
+
+    async def look(self) -> View:
+        """Read the present figures."""
+        now = time.monotonic()
+        self._marks.append((now, self._tally.answered))
+        while now - self._marks[0][0] > _RATE_WINDOW_S:
+            self._marks.popleft()
+        (start, before), (end, after) = self._marks[0], self._marks[-1]
+        states, published = await ledger.count_states(self._database)
+        return View(self._tally, states, published, (after - before) / max(end - start, _REFRESH_S))
+
+    async def show(self, done: asyncio.Event) -> None:
+        """Show what happens until *done* is set, and the final figures then."""
+        if self._console.is_terminal:
+            with Live(await self._frame(), console=self._console, auto_refresh=False) as live:
+                while not await _is_set(done, _REFRESH_S):
+                    live.update(await self._frame(), refresh=True)
+                live.update(_table(await self.look()), refresh=True)
+            return
+        while not await _is_set(done, _LINE_S):
+            self._console.print(_line(await self.look()), soft_wrap=True)
+        self._console.print(_table(await self.look()))
+
+    async def _frame(self) -> RenderableType:
+        return Group(_table(await self.look()), Text(self.footer, style="dim"))
+
+
+async def _is_set(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _table(view: View) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, caption=view.pace, caption_justify="left", show_footer=True, pad_edge=False)
+    totals = view.totals()
+    table.add_column("source", footer="all")
+    for name, total in totals.items():
+        table.add_column(name, footer=str(total), justify="right", style=_STYLES.get(name, ""), footer_style="bold")
+    for source in (*view.tally.replies, ""):
+        numbers = view.numbers(source)
+        table.add_row(source or "published", *(str(number) if number else "·" for number in numbers))
+    return table
+
+
+def _line(view: View) -> Text:
+    figures = "  ".join(f"{name} {number}" for name, number in view.totals().items())
+    return Text(f"{figures}  {view.pace}")
+
+
+def print_books(console: Console, books: Books, tally: Tally, complaints: list[str]) -> None:
+    """Print the two balances, and whatever does not agree."""
+    console.print(_balance(books))
+    console.print(_verdict(books, tally, complaints))
+    for complaint in complaints[:_MOST_COMPLAINTS]:
+        console.print(Text(f"  ledger: {complaint}"), soft_wrap=True)
+    if len(complaints) > _MOST_COMPLAINTS:
+        console.print(f"  ledger: and {len(complaints) - _MOST_COMPLAINTS} more")
+    for found in books.imbalances:
+        text = f"  books: {found.check}: {found.count}. {found.meaning} {', '.join(found.examples)}"
+        console.print(Text(text), soft_wrap=True)
+
+
+def _balance(books: Books) -> Table:
+    balance = books.balance
+    ended = balance.succeeded + balance.ignored + balance.dead
+    table = Table(title="The books", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, justify in (("what came in", "left"), ("", "right"), ("what became of it", "left"), (" ", "right")):
+        table.add_column(name, justify="right" if justify == "right" else "left")
+    rows = (
+        ("events received", balance.received, "succeeded", balance.succeeded),
+        ("events published", balance.published, "ignored, with a reason", balance.ignored),
+        ("refused at the gate", balance.rejections, "dead letters", balance.dead),
+        ("conflicts kept", balance.conflicting_requests, "still open", balance.pending + balance.leased),
+        ("attempts made", balance.attempts, "missing", balance.missing),
+    )
+    for left, number, right, other in rows:
+        table.add_row(left, str(number), right, str(other))
+    table.add_section()
+    owed = balance.owed + balance.replayed
+    there = ended + balance.pending + balance.leased + balance.purged
+    table.add_row("deliveries owed", str(owed), "deliveries there", str(there), style="bold")
+    return table
+
+
+def _verdict(books: Books, tally: Tally, complaints: list[str]) -> Text:
+    sent, forged = sum(one.is_acknowledged for one in tally.sent.values()), len(tally.forged)
+    if books.is_balanced and not complaints:
+        return Text(
+            f"The books balance: {books.checks} checks of the store. And the senders' own record agrees: each of the\n"
+            f"{sent} events answered 2xx is stored once and has had its effects once; none of {forged} forgeries became an event.",
+            style="green",
+        )
+    return Text(
+        f"Something does not agree: {len(books.imbalances)} of {books.checks} checks of the store, and "
+        f"{len(complaints)} entries of the senders' record.",
+        style="bold red",
+    )

@@ -1,0 +1,235 @@
+"""The demo, from the command line to the last process: its verdict, its doubts, its end, and the lines it prints."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import psutil
+import psycopg
+import pytest
+from tests.acceptance.conftest import free_port
+from tests.support import until
+
+SHELL_LINES = ("curl ", "body=")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder for a demo that PostgreSQL's account can enter, unlike pytest's own when root runs the tests."""
+    parent = Path(tempfile.mkdtemp(prefix="boathook-demo-"))
+    parent.chmod(0o755)
+    yield parent / "demo"
+    shutil.rmtree(parent, ignore_errors=True)
+
+
+class Demo:
+    """One `boathook demo` as a process."""
+
+    def __init__(self, folder: Path, *arguments: str, port: int | None = None) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self.output = folder.parent / "output.txt"
+        command = [sys.executable, "-m", "boathook", "demo", "--data-dir", str(folder), "--port", str(self.port)]
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "140"},
+                start_new_session=True,
+            )
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def end(self, timeout: float = 90) -> int:
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the demo does not end:\n{self.text[-3000:]}") from None
+
+    def says(self, text: str, timeout: float = 60) -> None:
+        def said() -> bool:
+            assert self.process.poll() is None or text in self.text, self.text[-3000:]
+            return text in self.text
+
+        until(said, timeout=timeout)
+
+    @property
+    def accepted(self) -> int:
+        """How many requests the latest line says were accepted."""
+        return max(map(int, re.findall(r"^accepted (\d+)", self.text, re.MULTILINE)), default=0)
+
+    def connect(self) -> psycopg.Connection:
+        # The demo's own account for it, so that root can be told from others.
+        sockets = (self.folder / "data" / "postgres").resolve() / "run"
+        return psycopg.connect(f"postgresql://boathook@/boathook?host={quote(str(sockets), safe='/')}", autocommit=True)
+
+    def leftovers(self) -> list[str]:
+        """Return every process that belongs to this demo and still runs."""
+        home = str((self.folder / "data" / "postgres").resolve())
+        left = []
+        for process in psutil.process_iter(["pid", "cmdline", "cwd", "status"]):
+            seen = [*(process.info["cmdline"] or []), process.info["cwd"] or ""]
+            is_ours = any(str(self.folder) in word or home in word for word in seen)
+            if is_ours and process.info["status"] != psutil.STATUS_ZOMBIE:
+                left.append(f"{process.info['pid']}: {' '.join(seen)}")
+        return left
+
+
+@pytest.fixture
+def demo(folder: Path) -> Iterator[Callable[..., Demo]]:
+    """Start demos in one folder; they are stopped at the end, hard if need be."""
+    made: list[Demo] = []
+
+    def start(*arguments: str, port: int | None = None) -> Demo:
+        made.append(Demo(folder, *arguments, port=port))
+        return made[-1]
+
+    yield start
+    for one in made:
+        if one.process.poll() is None:
+            one.process.terminate()
+            try:
+                one.process.wait(60)
+            except subprocess.TimeoutExpired:
+                one.process.kill()
+
+
+def test_it_plays_balances_and_leaves_nothing_running(demo: Callable[..., Demo]):
+    running = demo("--seconds", "8")
+    assert running.end() == 0, running.text
+    assert "The books balance" in running.text
+    assert "deliveries owed" in running.text
+    assert running.accepted > 20
+    for figure in ("duplicate", "conflict", "rejected", "succeeded", "ignored", "dead"):
+        assert max(map(int, re.findall(rf"{figure} (\d+)", running.text))) > 0, running.text
+    assert running.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "complaint"),
+    [
+        ("delete from boathook.event where id = (select id from boathook.event where source = 'github' limit 1)", "is stored not at all"),
+        ("insert into demo.effect (event_id, event_key, handler, attempt) select event_id, event_key, handler, attempt from demo.effect limit 1", "twice"),
+        ("update boathook.event set body = body || ' ' where id = (select id from boathook.event where source = 'slack' limit 1)", "bodies match their hashes"),
+    ],
+)  # fmt: skip
+def test_what_is_done_behind_its_back_is_seen(demo: Callable[..., Demo], sabotage: str, complaint: str):
+    running = demo("--seconds", "6")
+    until(lambda: running.accepted > 20, timeout=60)
+    with running.connect() as connection:
+        assert connection.execute(sabotage).rowcount == 1
+    assert running.end() == 1, running.text
+    assert "does not agree" in running.text
+    assert complaint in running.text
+    assert running.leftovers() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything_after_the_books(demo: Callable[..., Demo], number: signal.Signals):
+    running = demo()
+    until(lambda: running.accepted > 20, timeout=60)
+    running.process.send_signal(number)
+    assert running.end() == 0, running.text
+    assert "The books balance" in running.text
+    assert running.leftovers() == []
+
+
+def test_a_signal_while_it_starts_stops_everything(demo: Callable[..., Demo]):
+    running = demo()
+    running.says("starting PostgreSQL")
+    running.process.send_signal(signal.SIGINT)
+    assert running.end() == 0, running.text
+    assert "stopped before anything was sent" in running.text
+    assert running.leftovers() == []
+
+
+def test_the_printed_lines_work(demo: Callable[..., Demo]):
+    running = demo("--seconds", "3")
+    assert running.end() == 0, running.text
+    lines = [line for line in running.text.splitlines() if line and not line.startswith(("#", " ", "·"))]
+    requests = [line for line in lines if line.startswith(SHELL_LINES)]
+    commands = [line for line in lines if "--config" in line]
+    serve = next(line for line in commands if line.endswith(" serve"))
+    assert len(requests) == 2
+    with running.output.open("ab") as output:
+        serving = subprocess.Popen(["sh", "-c", f"exec {serve}"], stdout=output, stderr=output, start_new_session=True)
+    try:
+        until(lambda: _is_ready(running.port), timeout=60)
+        for line in requests:
+            for is_duplicate in (False, True):
+                assert _request(line, running.port) == is_duplicate
+        for command in commands:
+            if command != serve:
+                done = _shell(command)
+                assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    finally:
+        serving.terminate()
+        serving.wait(60)
+    assert running.leftovers() == []
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=2).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _shell(line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+
+
+def _request(line: str, port: int) -> bool:
+    """Run a printed request, by hand where the machine has no curl; return whether it counted as a duplicate."""
+    if shutil.which("curl") is None:
+        line = f'curl() {{ {sys.executable} {Path(__file__).parent / "poor_curl.py"} "$@"; }}; {line}'
+    done = _shell(line)
+    assert '"ok":true' in done.stdout, f"{line}\n{done.stdout}\n{done.stderr}"
+    return '"duplicate":true' in done.stdout
+
+
+def test_a_strangers_folder_is_not_emptied(demo: Callable[..., Demo], folder: Path):
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    running = demo("--seconds", "1")
+    assert running.end() == 1
+    assert "choose another --data-dir" in running.text
+    assert (folder / "thesis.txt").read_text() == "years of work"
+
+
+def test_the_next_free_port_is_taken_and_named(demo: Callable[..., Demo]):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        running = demo("--seconds", "1", port=port)
+        assert running.end() == 0, running.text
+    assert re.search(rf"port {port} is taken, so this demo uses \d+", running.text)
+
+
+def test_one_folder_serves_one_demo_at_a_time_and_is_used_again(demo: Callable[..., Demo]):
+    first = demo()
+    first.says("of real life")
+    second = demo("--seconds", "1")
+    # Both write to one file, so the first one's text is gone.
+    assert second.end() == 1
+    assert "another demo is running" in second.text
+    first.process.send_signal(signal.SIGINT)
+    assert first.end() == 0
+    third = demo("--seconds", "1")
+    assert third.end() == 0, third.text
+    assert "removing what the last demo left" in third.text
+    assert third.leftovers() == []
