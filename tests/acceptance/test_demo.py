@@ -16,6 +16,7 @@ import httpx
 import psutil
 import psycopg
 import pytest
+
 from tests.acceptance.conftest import free_port
 from tests.support import until
 

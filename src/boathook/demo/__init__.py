@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from boathook.config import defaults
 from boathook.demo import advice, folder, ledger, screen, serving
 from boathook.demo.folder import Folder
 from boathook.demo.screen import Screen
@@ -35,7 +36,6 @@ PLAY_S = 180.0
 """How long the demo plays where no time is given."""
 _DRAIN_S = 60.0
 _DRAIN_POLL_S = 0.1
-_DEDUP_DAYS = 30.0
 
 
 def run_demo(*, seconds: float | None, data_dir: Path, port: int, console: Console) -> int:
@@ -80,6 +80,8 @@ class _Demo:
         self._wanted_port = port
         self._console = console
         self._leave = asyncio.Event()
+        # Interrupting a start would leave PostgreSQL running with nobody to stop it.
+        self._may_hurry = False
 
     async def run(self) -> int:
         """Set up, play, and check; whatever happens, everything started here is stopped."""
@@ -93,12 +95,13 @@ class _Demo:
                 if self._leave.is_set():
                     self._say("stopped before anything was sent")
                     return 0
+                self._may_hurry = True
                 await self._play(stage)
                 is_balanced = await self._check(stage)
                 is_serving = self._seconds is None and not self._leave.is_set()
                 self._advise(port, secrets["github"], is_serving=is_serving)
                 if is_serving:
-                    await self._leave.wait()
+                    await self._until_curtain(stage, None)
                 self._say("stopping")
                 code = await stage.serving.stop()
             if code != 0:
@@ -110,7 +113,7 @@ class _Demo:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
         def heard() -> None:
-            if self._leave.is_set() and task is not None:
+            if self._leave.is_set() and self._may_hurry and task is not None:
                 task.cancel()
             self._leave.set()
 
@@ -172,7 +175,8 @@ class _Demo:
             await asyncio.gather(playing, return_exceptions=True)
             await shown
 
-    async def _until_curtain(self, stage: _Stage, length_s: float) -> None:
+    async def _until_curtain(self, stage: _Stage, length_s: float | None) -> None:
+        """Wait for the end of the time, or for somebody who wants to leave."""
         ended = asyncio.create_task(stage.serving.wait())
         leave = asyncio.create_task(self._leave.wait())
         await asyncio.wait({ended, leave}, timeout=length_s, return_when=asyncio.FIRST_COMPLETED)
@@ -194,7 +198,7 @@ class _Demo:
         complaints = ledger.compare(stage.tally, await ledger.read_stored(stage.database, self._folder.mailbox))
         if still_open := await ledger.count_open(stage.database):
             complaints.append(f"{still_open} deliveries have not ended {_DRAIN_S:.0f} seconds after the last request")
-        found = await books.verify(stage.database, dedup_days=_DEDUP_DAYS, is_deep=True)
+        found = await books.verify(stage.database, dedup_days=defaults()["retention"]["dedup_days"], is_deep=True)
         screen.print_books(self._console, found, stage.tally, complaints)
         return found.is_balanced and not complaints
 
