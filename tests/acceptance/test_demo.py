@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -21,6 +22,17 @@ from tests.acceptance.conftest import free_port
 from tests.support import until
 
 SHELL_LINES = ("curl ", "body=")
+POOR_CURL = """
+import argparse, httpx
+parser = argparse.ArgumentParser()
+parser.add_argument("-sS", action="store_true")
+parser.add_argument("url")
+parser.add_argument("-H", action="append")
+parser.add_argument("-d")
+given = parser.parse_args()
+headers = [header.split(": ", 1) for header in given.H]
+print(httpx.post(given.url, headers=headers, content=given.d.encode()).text)
+"""
 
 
 @pytest.fixture
@@ -38,7 +50,7 @@ class Demo:
     def __init__(self, folder: Path, *arguments: str, port: int | None = None) -> None:
         self.folder = folder
         self.port = port or free_port()
-        self.output = folder.parent / "output.txt"
+        self.output = folder.parent / f"output-{self.port}.txt"
         command = [sys.executable, "-m", "boathook", "demo", "--data-dir", str(folder), "--port", str(self.port)]
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
@@ -196,7 +208,7 @@ def _shell(line: str) -> subprocess.CompletedProcess[str]:
 def _request(line: str, port: int) -> bool:
     """Run a printed request, by hand where the machine has no curl; return whether it counted as a duplicate."""
     if shutil.which("curl") is None:
-        line = f'curl() {{ {sys.executable} {Path(__file__).parent / "poor_curl.py"} "$@"; }}; {line}'
+        line = f'curl() {{ {sys.executable} -c {shlex.quote(POOR_CURL)} "$@"; }}; {line}'
     done = _shell(line)
     assert '"ok":true' in done.stdout, f"{line}\n{done.stdout}\n{done.stderr}"
     return '"duplicate":true' in done.stdout
@@ -225,7 +237,6 @@ def test_one_folder_serves_one_demo_at_a_time_and_is_used_again(demo: Callable[.
     first = demo()
     first.says("of real life")
     second = demo("--seconds", "1")
-    # Both write to one file, so the first one's text is gone.
     assert second.end() == 1
     assert "another demo is running" in second.text
     first.process.send_signal(signal.SIGINT)

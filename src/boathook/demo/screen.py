@@ -163,8 +163,9 @@ def _verdict(books: Books, tally: Tally, complaints: list[str]) -> Text:
     sent, forged = sum(one.is_acknowledged for one in tally.sent.values()), len(tally.forged)
     if books.is_balanced and not complaints:
         return Text(
-            f"The books balance: {books.checks} checks of the store. And the senders' own record agrees: each of the {sent} events\n"
-            f"answered 2xx is stored once and has had its effects once, and none of {forged} forgeries became an event.",
+            f"The books balance: {books.checks} checks of the store. And the senders' own record agrees:\n"
+            f"each of the {sent} events answered 2xx is stored once and has had its effects once,\n"
+            f"and none of {forged} forgeries became an event.",
             style="green",
         )
     return Text(
