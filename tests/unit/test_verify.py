@@ -1,5 +1,6 @@
 """Verification by the order of its work: proof first, then a look into the body. Each safeguard has its sabotage twin."""
 
+import gzip
 import hashlib
 import json
 import time
@@ -316,7 +317,7 @@ def forge(provider):
 def test_a_forged_request_is_refused_without_a_look_into_its_body(provider, monkeypatch):
     looks = []
     monkeypatch.setattr(extract.Picker, "pick", lambda _self, body: looks.append(body))
-    monkeypatch.setattr(verify.Verifier, "_dedup_key", lambda *_args: looks.append("key"))
+    monkeypatch.setattr(verify.Verifier, "_name_of", lambda *_args: looks.append("key"))
     source = verifier(provider)
     forgeries = list(forge(provider))
     for forged in forgeries:
@@ -329,7 +330,7 @@ def test_a_forged_request_is_refused_without_a_look_into_its_body(provider, monk
 def test_sabotage_if_the_proof_came_last_the_body_would_have_been_looked_at(provider, monkeypatch):
     looks = []
     monkeypatch.setattr(HmacCheck, "check", lambda *_args: Proven(None))
-    monkeypatch.setattr(verify.Verifier, "_dedup_key", lambda *_args: looks.append("key"))
+    monkeypatch.setattr(verify.Verifier, "_name_of", lambda *_args: looks.append("key"))
     for forged in forge(provider):
         verifier(provider).verify(forged, NOW)
     assert looks
@@ -511,6 +512,61 @@ def test_a_refusal_can_be_judged_again_from_its_evidence_once_the_secret_is_righ
     assert wrong.verify(sent, NOW).may_reverify
     stored = replace(sent, headers={name: value for name, value in sent.headers.items() if name in wrong.evidence})
     assert isinstance(right.verify(stored, NOW), Verified)
+
+
+def test_a_captured_body_cannot_get_another_key_by_a_change_of_what_is_not_signed():
+    """Each replay must share the dedup key or the replay material with the request it was captured from."""
+    form = b"command=%2Fpay&trigger_id=13.37"
+    packed = gzip.compress(b'{"event_id":"Ev1","event":{"type":"t"}}')
+    captured = [
+        ("slack", form, {}, {"content-type": "application/x-www-form-urlencoded"}, {"content-type": "text/plain"}),
+        ("slack", packed, {}, {"content-encoding": "gzip"}, {"content-encoding": None}),
+        ("hmac", packed, {"id_path": "event_id"}, {"content-encoding": "gzip"}, {"content-encoding": None}),
+        ("hmac", packed, {}, {"content-encoding": "gzip"}, {"content-encoding": None}),
+        ("github", packed, {}, {"content-encoding": "gzip"}, {"content-encoding": None, "x-github-delivery": "other"}),
+        ("github", BODY, {}, {}, {"x-github-delivery": "other"}),
+        ("github", BODY, {}, {}, {"x-github-delivery": None}),
+        ("hmac", BODY, {"id_header": "x-id"}, {}, {"x-id": None}),
+    ]
+    for provider, body, options, original, change in captured:
+        source = verifier(provider, **options)
+        sent = replace_headers(signed(provider, body, **options), original)
+        first, again = (
+            source.verify(each, NOW, gzip.decompress if each.headers.get("content-encoding") else None)
+            for each in (sent, replace_headers(sent, change))
+        )
+        same_key = first.dedup_key == again.dedup_key
+        same_bytes = first.replay_material is not None and first.replay_material == again.replay_material
+        assert same_key or same_bytes, (provider, change)
+
+
+def test_sabotage_if_githubs_id_were_taken_for_signed_a_replay_would_pass_as_another_event():
+    source = verifier("github")
+    source._is_id_proven = True
+    one, other = (source.verify(signed("github", BODY, id=guid), NOW) for guid in ("guid-1", "guid-2"))
+    assert one.dedup_key != other.dedup_key
+    assert one.replay_material is None
+
+
+def test_an_encoding_is_undone_only_after_the_proof_held():
+    calls = []
+    packed = gzip.compress(BODY)
+
+    def decode(body):
+        calls.append(body)
+        return gzip.decompress(body)
+
+    sent = signed("stripe", packed)
+    assert isinstance(verifier("stripe").verify(replace(sent, body=packed + b"x"), NOW, decode), Rejected)
+    assert calls == []
+    assert verifier("stripe").verify(sent, NOW, decode).dedup_key == "evt_1"
+    assert calls == [packed]
+
+
+def test_a_path_that_runs_through_anothers_end_is_read_all_the_same():
+    source = verifier("hmac", dedup_fields=("data", "data.id"))
+    assert source.verify(signed("hmac", b'{"data":{"id":7}}'), NOW).dedup_key == 'fields:[null, "7"]'
+    assert source.verify(signed("hmac", b'{"data":"x"}'), NOW).dedup_key == 'fields:["x", null]'
 
 
 # Properties.

@@ -75,7 +75,7 @@ class Verified:
     dedup_key: str
     """The sender's event id, else ``fields:`` and a JSON array, else ``sha256:`` and the body's hash."""
     replay_material: bytes | None
-    """What identifies the request besides `dedup_key`, because the sender's id is not itself signed; else None."""
+    """The bytes as sent, where something unsigned could give them another `dedup_key`; else None."""
     volatile: tuple[str, ...]
     """JSON paths that may differ between two sendings of one event without being a conflict."""
     kept_headers: dict[str, str]
