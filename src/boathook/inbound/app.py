@@ -23,6 +23,7 @@ from boathook.inbound.limits import Rate, client_address
 from boathook.inbound.quarantine import Quarantine
 from boathook.inbound.verify import Challenge, Rejected, Request, Verified
 from boathook.telemetry import emit
+from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import RequestLog, get_logger, is_on
 
 Message = Mapping[str, Any]
@@ -234,6 +235,7 @@ class IngestApp:
                 _LOG.warning("journal_unavailable", error=str(error), request_id=request_id)
                 return refuse(503, "journal_unavailable", request_id, _wait(5))
             else:
+                crash_point("accept.before_reply")
                 return _accepted(gate, event, receipt, request_id)
         return refuse(503, "routes_keep_changing", request_id, _wait(1))
 

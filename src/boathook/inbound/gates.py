@@ -15,6 +15,7 @@ class Gate:
 
     source: str
     verifier: Verifier
+    is_unsigned: bool
     methods: frozenset[str]
     max_body: int
     encodings: frozenset[str]
@@ -74,6 +75,7 @@ def _compile(settings: Settings, name: str, source: SourceSettings) -> Gate:
     return Gate(
         source=name,
         verifier=verifier,
+        is_unsigned=source.unsigned,
         methods=frozenset(source.methods) if source.methods else verifier.methods,
         max_body=source.max_body or limits.max_body,
         encodings=frozenset(encodings),

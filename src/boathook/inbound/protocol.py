@@ -11,7 +11,7 @@ connection closes, so that nothing behind a doubtful request is ever read as ano
 """
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, cast
@@ -62,7 +62,8 @@ class Phase(Enum):
 class House:
     """What all connections of one listener share."""
 
-    app: Callable[[Message, Callable[..., Any], Callable[..., Any]], Any]
+    app: Callable[[Any, Any, Any], Awaitable[None]]
+    """An ASGI application; it may be replaced while connections are open."""
     limits: LimitSettings
     connections: Connections
     trusted_proxies: tuple[Network, ...] = ()
@@ -438,13 +439,13 @@ class Exchange:
         self.disconnected = True
         self.message_event.set()
 
-    async def run(self, app: Callable[..., Any]) -> None:
+    async def run(self, app: Callable[[Any, Any, Any], Awaitable[None]]) -> None:
         """Run the application; a fault of it is a 500, which senders try again."""
         try:
             await app(self.scope, self.receive, self.send)
             if not self.response_complete and not self.disconnected:
                 raise RuntimeError("the application ended without a complete answer")
-        except Exception as error:  # whatever the application raises must end as an answer
+        except Exception as error:  # noqa: BLE001 - whatever the application raises must end as an answer
             _LOG.error("application_fault", exc_info=error, path=self.scope["path"])
             self._fail()
 

@@ -1,0 +1,158 @@
+"""What operators and their machines ask a gateway: is it alive, is it ready, does it work, what has it counted."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from boathook.domain.errors import BoathookError
+from boathook.domain.model import Grade
+from boathook.inbound.app import Asgi, Receive, Send
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.gates import Gate
+from boathook.inbound.verify import Rejected, Request, Verified
+from boathook.journal.database import Database
+from boathook.journal.rehearsal import rehearse
+from boathook.journal.schema import pending
+from boathook.telemetry.exporters import History, to_prometheus
+
+_ANSWER_WITHIN_S: Final = 5.0
+_PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_JSON: Final = b"application/json"
+
+Reply = tuple[int, bytes, bytes]
+"""Status, content type and body."""
+
+
+class Probes:
+    """Answers every path that is no source's.
+
+    Args:
+        database: None while PostgreSQL has not been reached yet.
+        is_draining: whether the gateway is stopping.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        *,
+        is_draining: Callable[[], bool],
+        database: Database | None = None,
+        gates: Iterable[Gate] = (),
+        arrivals: Arrivals | None = None,
+        fallback: Asgi | None = None,
+    ) -> None:
+        self._history = history
+        self._is_draining = is_draining
+        self._database = database
+        self._gates = {gate.source: gate for gate in gates}
+        self._arrivals = arrivals
+        self._fallback = fallback
+        self._pages: dict[str, Callable[[], Awaitable[Reply]]] = {
+            "/healthz": self._health,
+            "/readyz": self._readiness,
+            "/selftest": self._selftest,
+            "/metrics": self._prometheus,
+            "/metrics.json": self._metrics,
+            "/metrics/history": self._last_hour,
+        }
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        page = self._pages.get(scope["path"])
+        if page is None:
+            if self._fallback is not None:
+                await self._fallback(scope, receive, send)
+                return
+            status, kind, body = 404, _JSON, b'{"ok":false,"error":"not found"}'
+        elif scope["method"] not in {"GET", "HEAD"}:
+            status, kind, body = 405, _JSON, b'{"ok":false,"error":"method not allowed"}'
+        else:
+            status, kind, body = await page()
+        headers = [(b"content-type", kind), (b"cache-control", b"no-store")]
+        if status == 405:
+            headers.append((b"allow", b"GET, HEAD"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _health(self) -> Reply:
+        return 200, _JSON, _dump({"ok": True, "pid": os.getpid()})
+
+    async def _readiness(self) -> Reply:
+        problems = []
+        if self._is_draining():
+            problems.append("stopping")
+        problems += await self._journal_problems()
+        return 503 if problems else 200, _JSON, _dump({"ok": not problems, "problems": problems})
+
+    async def _journal_problems(self) -> list[str]:
+        if self._database is None:
+            return ["PostgreSQL has not been reached yet"]
+        try:
+            missing = await asyncio.wait_for(pending(self._database), _ANSWER_WITHIN_S)
+        except (BoathookError, TimeoutError) as error:
+            return [f"the journal does not answer: {str(error) or type(error).__name__}"]
+        return [f"the schema lacks {', '.join(missing)}; run boathook migrate"] if missing else []
+
+    async def _selftest(self) -> Reply:
+        checks = [await _timed("journal", self._check_journal()), await _timed("accept", self._check_accept())]
+        checks += [await _timed(f"source {gate.source}", _check_gate(gate)) for gate in self._gates.values()]
+        is_ok = all(check["ok"] for check in checks)
+        return 200 if is_ok else 503, _JSON, _dump({"ok": is_ok, "checks": checks})
+
+    async def _check_journal(self) -> str | None:
+        return "; ".join(await self._journal_problems()) or None
+
+    async def _check_accept(self) -> str | None:
+        if self._database is None or self._arrivals is None:
+            return "PostgreSQL has not been reached yet"
+        now = time.time()
+        verified = Verified(
+            grade=Grade.NONE,
+            type="boathook.selftest",
+            dedup_key=f"selftest:{now}:{os.urandom(8).hex()}",
+            replay_material=None,
+            volatile=(),
+            kept_headers={},
+            timestamp=None,
+        )
+        event = self._arrivals.event("boathook.selftest", verified, b"{}", "application/json", now)
+        event = await self._arrivals.route_again(event, verified)
+        return await rehearse(self._database, event, self._arrivals.new_id(now))
+
+    async def _prometheus(self) -> Reply:
+        return 200, _PROMETHEUS, to_prometheus(self._history.now()).encode()
+
+    async def _metrics(self) -> Reply:
+        return 200, _JSON, _dump(self._history.to_json())
+
+    async def _last_hour(self) -> Reply:
+        return 200, _JSON, _dump({"minutes": self._history.last_hour()})
+
+
+async def _timed(name: str, check: Awaitable[str | None]) -> dict[str, Any]:
+    started = time.monotonic()
+    try:
+        problem = await asyncio.wait_for(check, _ANSWER_WITHIN_S)
+    except (BoathookError, TimeoutError) as error:
+        problem = str(error) or "no answer in time"
+    spent_ms = round((time.monotonic() - started) * 1000, 2)
+    return {"name": name, "ok": problem is None, "ms": spent_ms, "problem": problem}
+
+
+async def _check_gate(gate: Gate) -> str | None:
+    """Knock with a request that nobody signed: only a source that says `unsigned` may let it in."""
+    path = f"/in/{gate.source}"
+    request = Request(
+        method="POST", url=f"http://localhost{path}", path=path, query="", headers={}, body=b"{}", client="127.0.0.1"
+    )
+    verdict = gate.verifier.verify(request, time.time())
+    if not gate.is_unsigned and not isinstance(verdict, Rejected):
+        return "a request without any proof was let in"
+    return None
+
+
+def _dump(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,17 @@
+"""`boathook serve`: one supervisor, and a child process for each gateway, worker and keeper.
+
+    supervisor ──binds the port, starts PostgreSQL, migrates, registers routes──> starts and watches children
+        gateway-0 …      take requests in, on the supervisor's socket
+        worker-0 …       run handlers
+        suspects-0       runs, one at a time, what took two workers down
+        keeper-0         takes over what vanished workers held, and keeps the journal in bounds
+
+A child learns what to do from one line on its standard input, which then stays open: its end means that the
+supervisor is gone. It beats on a pipe from its event loop, so that a loop that no longer turns is noticed.
+"""
+
+from boathook.server.child import run_child
+from boathook.server.loading import load_app
+from boathook.server.supervisor import serve
+
+__all__ = ["load_app", "run_child", "serve"]

@@ -1,0 +1,147 @@
+"""A child process from its first line to its end."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import uvloop
+
+from boathook.config import Settings
+from boathook.domain.errors import BoathookError
+from boathook.telemetry import log
+from boathook.telemetry.exporters import SnapshotFile
+
+_BEAT_S: Final = 0.5
+_ORPHAN_S: Final = 5.0
+READY: Final = b"R"
+BEAT: Final = b"."
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What a child is told on its standard input."""
+
+    slot: str
+    """Its place, such as ``worker-0``: names its metrics and log lines."""
+    worker_id: str
+    """Names this process in leases; never used twice."""
+    predecessors: list[str]
+    """Worker ids that were in this slot before and are surely dead."""
+    settings: str
+    """The settings as JSON."""
+    socket: int
+    """The bound socket's descriptor, or -1."""
+    beat: int
+    """The descriptor to beat on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What a role needs of its process."""
+
+    order: Order
+    settings: Settings
+    stop: asyncio.Event
+    """Set when the process is to finish what it has begun and end."""
+    beat: Callable[[], None]
+    ready: Callable[[], None]
+
+
+def run_child(role: str) -> int:
+    """Run one role until told to stop; return the exit code."""
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    settings = Settings.model_validate_json(order.settings)
+    log.configure(settings.log.level, settings.log.format, process=order.slot)
+    # Ctrl-C on a terminal reaches everybody; the supervisor decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        uvloop.run(_live(role, order, settings))
+    except BoathookError as error:
+        log.get_logger("server").error("child_failed", error=str(error))
+        return 1
+    except Exception as error:  # noqa: BLE001 - the last word of a dying process
+        log.get_logger("server").error("child_failed", exc_info=error)
+        return 1
+    finally:
+        log.flush()
+    return 0
+
+
+async def _live(role: str, order: Order, settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    _watch_supervisor(loop, stop)
+    life = Life(order, settings, stop, lambda: _tell(order.beat, BEAT), lambda: _tell(order.beat, READY))
+    snapshot = SnapshotFile(settings.server.data_dir, order.slot)
+    snapshot.continue_from_last()
+    chores = [asyncio.create_task(snapshot.keep_writing()), asyncio.create_task(_keep_beating(life.beat))]
+    try:
+        await _play(role, life)
+    finally:
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+
+
+async def _play(role: str, life: Life) -> None:
+    settings, stop, beat = life.settings, life.stop, life.beat
+    match role:
+        case "gateway":
+            from boathook.server.gateway import run_gateway
+
+            await run_gateway(life)
+        case "worker" | "suspects":
+            from boathook.dispatch.worker import run_worker
+            from boathook.server.loading import load_app
+
+            life.ready()
+            await run_worker(
+                settings,
+                load_app(settings),
+                worker_id=life.order.worker_id,
+                only_suspects=role == "suspects",
+                stop=stop,
+                beat=beat,
+                predecessors=life.order.predecessors,
+            )
+        case "keeper":
+            from boathook.dispatch.keeper import run_keeper
+
+            life.ready()
+            await run_keeper(settings, stop=stop, beat=beat)
+        case _:
+            raise ValueError(f"there is no role {role!r}")
+
+
+async def _keep_beating(beat: Callable[[], None]) -> None:
+    while True:
+        beat()
+        await asyncio.sleep(_BEAT_S)
+
+
+def _tell(descriptor: int, what: bytes) -> None:
+    # A full pipe means that the supervisor is slow, a broken one that it is gone; standard input tells the latter.
+    with contextlib.suppress(OSError):
+        os.write(descriptor, what)
+
+
+def _watch_supervisor(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """End when standard input does, even if the event loop no longer turns."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(stop.set)
+        time.sleep(_ORPHAN_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="boathook-supervisor-watch", daemon=True).start()

@@ -1,0 +1,166 @@
+"""A gateway process: the intake, its connections to the journal, and the listener in front of them."""
+
+import asyncio
+import contextlib
+import functools
+import socket
+import time
+from typing import Any, Final
+
+from boathook.config import Settings
+from boathook.domain.errors import JournalUnavailable
+from boathook.domain.filters import Router
+from boathook.inbound.app import IngestApp, Receive, Send
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.gates import Gate, compile_gates
+from boathook.inbound.intake import Intake
+from boathook.inbound.limits import Connections, Rate
+from boathook.inbound.listener import Listener
+from boathook.inbound.probes import Probes
+from boathook.inbound.protocol import House
+from boathook.inbound.quarantine import Quarantine
+from boathook.journal import rejections
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.journal.moves import announce_due
+from boathook.journal.registry import read_routes
+from boathook.server.child import Life
+from boathook.telemetry import emit
+from boathook.telemetry.exporters import History
+from boathook.telemetry.log import get_logger
+
+_RETRY_S: Final = 0.5
+_SAMPLE_S: Final = 1.0
+_LOG = get_logger("server")
+
+
+async def run_gateway(life: Life) -> None:
+    """Serve the supervisor's socket until told to stop, then drain."""
+    settings = life.settings
+    gates = compile_gates(settings)
+    limits, server = settings.limits, settings.server
+    history = History(server.data_dir, life.order.slot)
+    connections = Connections(limits.max_connections, limits.max_connections_per_client)
+    house = House(_answer_503, limits, connections, server.trusted_proxies)
+    waiting = Probes(history, is_draining=lambda: house.is_draining, fallback=_answer_503)
+    house.app = waiting
+    listener = Listener(house)
+    await listener.start(socket.socket(fileno=life.order.socket))
+    life.ready()
+    sampling = asyncio.create_task(history.keep_sampling())
+    try:
+        desk = await _open_desk(settings, gates, house, history, life.stop)
+        if desk is not None:
+            async with desk:
+                await life.stop.wait()
+                await _drain(listener, settings)
+    finally:
+        sampling.cancel()
+    if desk is None:
+        await _drain(listener, settings)
+
+
+async def _drain(listener: Listener, settings: Settings) -> None:
+    started = time.monotonic()
+    is_clean = await listener.drain(linger_s=settings.server.linger_s, drain_s=settings.server.drain_s)
+    _LOG.info("gateway_drained", is_clean=is_clean, seconds=round(time.monotonic() - started, 3))
+
+
+class _Desk:
+    """What takes events in, once PostgreSQL is there."""
+
+    def __init__(self, database: Database, intake: Intake, quarantine: Quarantine) -> None:
+        self._database = database
+        self._intake = intake
+        self._quarantine = quarantine
+        self._sampling: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        self._intake.start()
+        self._quarantine.start()
+        self._sampling = asyncio.create_task(self._sample())
+
+    async def _sample(self) -> None:
+        while True:
+            emit.gauge("boathook_intake_queue", self._intake.waiting)
+            await asyncio.sleep(_SAMPLE_S)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._sampling is not None:
+            self._sampling.cancel()
+        await self._intake.drain()
+        await self._quarantine.drain()
+        await self._database.close()
+
+
+async def _open_desk(
+    settings: Settings, gates: dict[str, Gate], house: House, history: History, stop: asyncio.Event
+) -> _Desk | None:
+    """Reach PostgreSQL, trying until told to stop, and let the house take events in."""
+    opened = await _reach(settings, stop)
+    if opened is None:
+        return None
+    database, router = opened
+    arrivals = Arrivals(router, functools.partial(_read_router, database))
+    store = EventStore(database, dedup_days=settings.retention.dedup_days)
+    intake = Intake(
+        store,
+        announce=functools.partial(announce_due, database),
+        lanes=settings.database.intake_connections,
+        batch=settings.database.intake_batch,
+        queue=settings.database.intake_queue,
+    )
+    quarantine = Quarantine(
+        functools.partial(rejections.insert, database), per_second=settings.retention.rejections_rate
+    )
+    limits = settings.limits
+    probes = Probes(
+        history,
+        is_draining=lambda: house.is_draining,
+        database=database,
+        gates=gates.values(),
+        arrivals=arrivals,
+    )
+    house.app = IngestApp(
+        gates,
+        intake,
+        arrivals,
+        quarantine=quarantine,
+        others=probes,
+        client_rate=Rate(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
+        trusted_proxies=settings.server.trusted_proxies,
+    )
+    return _Desk(database, intake, quarantine)
+
+
+async def _reach(settings: Settings, stop: asyncio.Event) -> tuple[Database, Router] | None:
+    is_told = False
+    while not stop.is_set():
+        try:
+            database = await Database.open(
+                settings.database_url(),
+                purpose="gateway",
+                # One besides the lanes for each of: rejections, announcements, probes.
+                size=settings.database.intake_connections + 3,
+                connect_timeout_s=settings.database.connect_timeout_s,
+                statement_timeout_s=settings.database.statement_timeout_s,
+            )
+            return database, await _read_router(database)
+        except JournalUnavailable as error:
+            if not is_told:
+                _LOG.warning("journal_unavailable", error=str(error), note="answering 503 until it is back")
+                is_told = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _RETRY_S)
+    return None
+
+
+async def _read_router(database: Database) -> Router:
+    found = await read_routes(database)
+    return Router(found.routes, found.version)
+
+
+async def _answer_503(_scope: dict[str, Any], _receive: Receive, send: Send) -> None:
+    headers = [(b"content-type", b"application/json"), (b"retry-after", b"5")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": b'{"ok":false,"error":"not available, try again later"}'})

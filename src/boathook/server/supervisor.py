@@ -1,0 +1,413 @@
+"""The supervisor: prepares the ground, starts children, restarts the dead, kills the stuck, and stops all gently."""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import platform
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+
+from boathook.config import Settings
+from boathook.domain.errors import ConfigError, JournalError
+from boathook.inbound.gates import compile_gates
+from boathook.inbound.listener import BACKLOG, refuse_new_handshakes
+from boathook.journal.database import Database, check_safety
+from boathook.journal.embedded import EmbeddedServer
+from boathook.journal.registry import register
+from boathook.journal.schema import migrate
+from boathook.server.child import READY, Order
+from boathook.server.loading import load_app
+from boathook.telemetry import emit, log
+from boathook.telemetry.exporters import SnapshotFile
+
+_LOG = log.get_logger("server")
+_CHECK_S: Final = 0.1
+_GRACE_S: Final = 15.0
+_START_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 10.0
+_HEALTHY_S: Final = 30.0
+_BIND_S: Final = 3.0
+_KILL_AFTER_S: Final = 3.0
+_MOST_PREDECESSORS: Final = 20
+
+
+def serve(settings: Settings) -> int:
+    """Run boathook until SIGTERM or SIGINT; return 0 if everything that was begun was finished.
+
+    Raises:
+        ConfigError: a setting, the app or the address is wrong; the message says what to write.
+        JournalError: PostgreSQL cannot be reached, is unsafe, or refuses the schema.
+    """
+    log.configure(settings.log.level, settings.log.format, process="supervisor")
+    try:
+        return asyncio.run(_serve(settings))
+    finally:
+        log.flush()
+
+
+async def _serve(settings: Settings) -> int:
+    stop = _Stop()
+    stop.listen()
+    bound = _bind(settings) if "gateway" in settings.server.roles else None
+    try:
+        with _instance(settings.server.data_dir) as prefix:
+            async with _journal(settings) as (ready, embedded):
+                await _prepare(ready)
+                if bound is not None:
+                    _listen(bound, settings)
+                return await Supervisor(ready, bound, prefix, embedded).run(stop)
+    finally:
+        if bound is not None:
+            bound.close()
+
+
+class _Stop:
+    """The operator's wish to stop: once gently, twice at once."""
+
+    def __init__(self) -> None:
+        self.gently = asyncio.Event()
+        self.at_once = asyncio.Event()
+
+    def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._hear, number)
+
+    def _hear(self, number: signal.Signals) -> None:
+        if self.gently.is_set() and number == signal.SIGINT:
+            self.at_once.set()
+        self.gently.set()
+
+
+def _bind(settings: Settings) -> socket.socket:
+    """Bind the gateway's address; a predecessor that is just closing gets a moment."""
+    host, port = settings.server.host, settings.server.port
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ConfigError(f"server.bind: {host!r} is no address of this machine: {error.strerror}") from None
+    deadline = time.monotonic() + _BIND_S
+    while True:
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(address)
+        except OSError as error:
+            bound.close()
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                raise _cannot_listen(settings, error) from None
+            time.sleep(0.1)
+        else:
+            return bound
+
+
+def _listen(bound: socket.socket, settings: Settings) -> None:
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        raise _cannot_listen(settings, error) from None
+
+
+def _cannot_listen(settings: Settings, error: OSError) -> ConfigError:
+    where = f"server.bind: cannot listen on {settings.server.bind}"
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"{where}: another process, perhaps another boathook, listens there."
+            " Stop it, or choose another port with --port or server.bind."
+        )
+    if error.errno == errno.EACCES:
+        return ConfigError(f"{where}: ports below 1024 need a privilege. Choose a higher port.")
+    return ConfigError(f"{where}: {error.strerror}. Choose an address of this machine.")
+
+
+@contextlib.contextmanager
+def _instance(data_dir: Path) -> Iterator[str]:
+    """Give each boathook on one data directory a prefix of its own for its slots: none for the first."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock, number = _first_free(data_dir)
+    except OSError as error:
+        raise ConfigError(f"server.data_dir: cannot use {data_dir}: {error.strerror}") from None
+    with lock:
+        yield "" if number == 1 else f"{number}-"
+
+
+def _first_free(data_dir: Path) -> tuple[IO[str], int]:
+    number = 1
+    while True:
+        lock = (data_dir / f"serve-{number}.lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            number += 1
+        else:
+            return lock, number
+
+
+@contextlib.asynccontextmanager
+async def _journal(settings: Settings) -> AsyncIterator[tuple[Settings, EmbeddedServer | None]]:
+    """Yield the settings with the journal's URL filled in, and the embedded server while it is used."""
+    url = settings.database_url()
+    embedded = None
+    if not url:
+        embedded = await EmbeddedServer.start(
+            settings.server.data_dir, progress=lambda text: _LOG.info("postgresql", note=text)
+        )
+        url = embedded.url
+    try:
+        database = settings.database.model_copy(update={"url": url})
+        yield settings.model_copy(update={"database": database}), embedded
+    finally:
+        if embedded is not None:
+            await embedded.stop()
+
+
+async def _prepare(settings: Settings) -> None:
+    """Check the set-up, bring the schema up to date, and make the app's routes known."""
+    hook = load_app(settings)
+    compile_gates(settings)
+    url = settings.database_url()
+    database = await Database.open(
+        url, purpose="supervisor", size=2, connect_timeout_s=settings.database.connect_timeout_s
+    )
+    try:
+        for note in await check_safety(database, allow_unsafe=settings.database.allow_unsafe):
+            _LOG.warning("unsafe_database", note=note)
+        applied = await migrate(url)
+        if applied:
+            _LOG.info("schema_migrated", revisions=applied)
+        if settings.server.app:
+            routes = hook.routes(settings.server.app, timeout_s=settings.worker.timeout_s)
+            await register(database, settings.server.app, routes)
+    finally:
+        await database.close()
+
+
+class Child:
+    """One slot and the process in it."""
+
+    def __init__(self, role: str, slot: str) -> None:
+        self.role = role
+        self.slot = slot
+        self.process: asyncio.subprocess.Process | None = None
+        self.worker_id = ""
+        self.predecessors: list[str] = []
+        self.started_at = 0.0
+        self.beat_at = 0.0
+        self.is_ready = False
+        self.restart_at = 0.0
+        self.pause_s = _FIRST_PAUSE_S
+        self._beats = -1
+
+    async def start(self, settings: Settings, bound: socket.socket | None) -> None:
+        """Start a process in this slot."""
+        if self.worker_id:
+            self.predecessors = [*self.predecessors, self.worker_id][-_MOST_PREDECESSORS:]
+        self.worker_id = f"{self.slot}@{platform.node()}:{uuid.uuid4().hex[:12]}"
+        self._beats, beat = os.pipe()
+        os.set_blocking(self._beats, False)
+        os.set_blocking(beat, False)
+        descriptors = [beat] + ([bound.fileno()] if bound is not None and self.role == "gateway" else [])
+        try:
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "boathook.server", "_child", self.role),
+                stdin=asyncio.subprocess.PIPE,
+                pass_fds=descriptors,
+                # Ctrl-C on a terminal goes to its foreground group; children hear of it from the supervisor.
+                process_group=0,
+            )
+        finally:
+            os.close(beat)
+        order = Order(
+            slot=self.slot,
+            worker_id=self.worker_id,
+            predecessors=self.predecessors,
+            settings=settings.model_dump_json(),
+            socket=bound.fileno() if bound is not None and self.role == "gateway" else -1,
+            beat=beat,
+        )
+        self.started_at = self.beat_at = time.monotonic()
+        self.is_ready = False
+        assert self.process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            self.process.stdin.write(msgspec.json.encode(order) + b"\n")
+            await self.process.stdin.drain()
+
+    def hear(self, now: float) -> None:
+        """Take in beats."""
+        try:
+            heard = os.read(self._beats, 4096)
+        except BlockingIOError:
+            return
+        if heard:
+            self.beat_at = now
+        if READY in heard and not self.is_ready:
+            self.is_ready = True
+            _LOG.info("child_ready", child=self.slot, pid=self.pid, seconds=round(now - self.started_at, 2))
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, while there is a process."""
+        return self.process.pid if self.process is not None else None
+
+    def has_ended(self) -> bool:
+        """Return whether its process is over."""
+        return self.process is not None and self.process.returncode is not None
+
+    def bury(self, now: float) -> None:
+        """Note the end of its process and plan the next one: soon after a long life, later after short ones."""
+        assert self.process is not None
+        code = self.process.returncode
+        self.pause_s = _FIRST_PAUSE_S if now - self.started_at > _HEALTHY_S else min(_LONGEST_PAUSE_S, self.pause_s * 2)
+        self.restart_at = now + self.pause_s
+        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        _LOG.warning("child_ended", child=self.slot, pid=self.pid, how=how, restart_in_s=self.pause_s)
+        emit.count("boathook_restarts_total", role=self.role)
+        self.close()
+
+    def close(self) -> None:
+        """Forget the process."""
+        if self._beats >= 0:
+            os.close(self._beats)
+            self._beats = -1
+        self.process = None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if there is somebody to get it."""
+        if self.process is not None and self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+class Supervisor:
+    """Keeps one process alive in each slot."""
+
+    def __init__(
+        self, settings: Settings, bound: socket.socket | None, prefix: str, embedded: EmbeddedServer | None
+    ) -> None:
+        self._settings = settings
+        self._bound = bound
+        self._embedded = embedded
+        self._children = [Child(role, prefix + slot) for role, slot in _slots(settings)]
+        self._metrics = SnapshotFile(settings.server.data_dir, f"{prefix}supervisor-0")
+        # A loop that has not turned for this long has lost every lease it held, so nothing of value dies with it.
+        self._patience_s = settings.worker.lease_s + max(settings.worker.lease_s, _GRACE_S)
+
+    async def run(self, stop: _Stop) -> int:
+        """Start all children, watch them until told to stop, and stop them."""
+        self._metrics.continue_from_last()
+        writing = asyncio.create_task(self._metrics.keep_writing())
+        watching = asyncio.create_task(self._watch_embedded())
+        try:
+            for child in self._children:
+                await child.start(self._settings, self._bound)
+            _announce(self._settings, self._bound, self._children)
+            await self._watch(stop)
+            return await self._stop(stop)
+        finally:
+            for child in self._children:
+                child.send(signal.SIGKILL)
+            for chore in (writing, watching):
+                chore.cancel()
+            await asyncio.gather(writing, watching, return_exceptions=True)
+
+    async def _watch(self, stop: _Stop) -> None:
+        checked_at = time.monotonic()
+        while not stop.gently.is_set():
+            now = time.monotonic()
+            if now - checked_at > 1:
+                # It is us who stood still: the machine slept, or was busy. Nobody's beats are late for that.
+                for child in self._children:
+                    child.beat_at = now
+            checked_at = now
+            for child in self._children:
+                await self._look_after(child, now)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.gently.wait(), _CHECK_S)
+
+    async def _look_after(self, child: Child, now: float) -> None:
+        if child.process is None:
+            if now >= child.restart_at:
+                await child.start(self._settings, self._bound)
+            return
+        child.hear(now)
+        patience_s = self._patience_s if child.is_ready else max(_START_S, self._patience_s)
+        if child.has_ended():
+            child.bury(now)
+        elif now - child.beat_at > patience_s:
+            _LOG.error("child_stuck", child=child.slot, pid=child.pid, silent_s=round(now - child.beat_at, 1))
+            child.send(signal.SIGKILL)
+
+    async def _watch_embedded(self) -> None:
+        while self._embedded is not None:
+            await asyncio.sleep(1)
+            if self._embedded.pid() is None:
+                _LOG.error("postgresql_died", note="starting it again")
+                try:
+                    await self._embedded.ensure_running()
+                except JournalError as error:
+                    _LOG.error("postgresql_does_not_start", error=str(error))
+
+    async def _stop(self, stop: _Stop) -> int:
+        server = self._settings.server
+        _LOG.info("stopping", drain_s=server.drain_s)
+        if self._bound is not None:
+            refuse_new_handshakes(self._bound)
+        for child in self._children:
+            child.send(signal.SIGTERM)
+        deadline = time.monotonic() + server.drain_s + server.linger_s + _KILL_AFTER_S
+        left = await self._until_ended(deadline, stop.at_once)
+        for child in left:
+            _LOG.error("child_killed", child=child.slot, pid=child.pid, note="it did not stop in time")
+            child.send(signal.SIGKILL)
+        await self._until_ended(time.monotonic() + _KILL_AFTER_S, asyncio.Event())
+        is_clean = not left and all(child.process is None or child.process.returncode == 0 for child in self._children)
+        _LOG.info("stopped", is_clean=is_clean)
+        return 0 if is_clean else 1
+
+    async def _until_ended(self, deadline: float, at_once: asyncio.Event) -> list[Child]:
+        while True:
+            left = [child for child in self._children if child.process is not None and not child.has_ended()]
+            if not left or time.monotonic() > deadline or at_once.is_set():
+                return left
+            await asyncio.sleep(0.02)
+
+
+def _slots(settings: Settings) -> list[tuple[str, str]]:
+    server = settings.server
+    slots = []
+    if "gateway" in server.roles:
+        slots += [("gateway", f"gateway-{n}") for n in range(server.gateways)]
+    if "worker" in server.roles and server.app:
+        slots += [("worker", f"worker-{n}") for n in range(server.workers)] + [("suspects", "suspects-0")]
+    if "keeper" in server.roles:
+        slots.append(("keeper", "keeper-0"))
+    return slots
+
+
+def _announce(settings: Settings, bound: socket.socket | None, children: Sequence[Child]) -> None:
+    """Say what runs and where senders reach it."""
+    fields: dict[str, object] = {"children": ", ".join(child.slot for child in children)}
+    if bound is not None:
+        host, port = bound.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        base = settings.server.public_url or f"http://{shown}:{port}"
+        fields["url"] = base
+        for name, source in settings.sources.items():
+            paths = " ".join(base + path for path in (f"/in/{name}", *source.paths))
+            _LOG.info("source", name=name, provider=source.provider, urls=paths)
+    _LOG.info("serving", **fields)
