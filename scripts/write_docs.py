@@ -187,17 +187,20 @@ def cli() -> str:
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
-    arguments = "".join(
-        f" {_metavar(param)}" if param.required else f" [{_metavar(param)}]"
-        for param in command.params
-        if param.param_type_name == "argument"
-    )
+    arguments = "".join(f" {_usage(param)}" for param in command.params if param.param_type_name == "argument")
     yield f"\n## `{name}{arguments}`\n\n{_sentences(command.help)}\n"
+    if example := (command.epilog or "").removeprefix("Example: "):
+        yield f"\n```sh\n{example}\n```\n"
     rows = [param for param in command.params if _is_shown(param)]
     if rows:
         yield "\n| parameter | default | what it does |\n|---|---|---|\n"
     for param in rows:
         yield f"| `{_spelling(param)}` | {_default(param)} | {_cell(_sentences(param.help))} |\n"
+
+
+def _usage(param: Any) -> str:
+    word = _metavar(param)
+    return word if param.required or word.startswith("[") else f"[{word}]"
 
 
 def _is_shown(param: Any) -> bool:
