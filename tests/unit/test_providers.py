@@ -306,3 +306,20 @@ def test_an_unsigned_source_takes_all_and_says_so():
         assert isinstance(verdict, Verified)
         assert verdict.grade is Grade.NONE
         assert verdict.dedup_key.startswith(key)
+
+
+def test_signing_for_tests_covers_tokens_and_refuses_what_headers_cannot_carry():
+    basic = sign("token", "geheim", b"", username="bob")
+    assert basic["authorization"] == "Basic Ym9iOmdlaGVpbQ=="
+    assert sign("unsigned", "", b"x") == {"content-type": "application/json"}
+    with pytest.raises(ValueError, match=r"\?key=TOKEN"):
+        sign("token", "geheim", b"", query="key")
+    with pytest.raises(ConfigError, match="no such setting"):
+        sign("stripe", "x", b"", header="x-sig")
+
+
+def test_one_signature_is_written_for_each_secret():
+    for provider in ("stripe", "standard-webhooks", "github"):
+        sent = signed(provider, BODIES[0], secret=[STANDARD_SECRET, "whsec_" + "B" * 32])
+        for secret in (STANDARD_SECRET, "whsec_" + "B" * 32):
+            assert isinstance(verifier(provider, secret).verify(sent, NOW), Verified)
