@@ -17,7 +17,7 @@ import msgspec
 
 from boathook.config import Settings
 from boathook.domain import ids
-from boathook.domain.errors import BoathookError, IllegalMove, JournalError, RegistryChanged
+from boathook.domain.errors import IllegalMove, JournalError, RegistryChanged
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Outbox
@@ -303,23 +303,3 @@ async def send(
             await moves.record(connection, action, "event.send", ids.show(ids.EVENT, receipt.event_id))
     await moves.announce_due(database)
     return receipt
-
-
-def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
-    """Read ids as people write them.
-
-    Raises:
-        BoathookError: one is no id of this kind.
-    """
-    try:
-        return [ids.read(prefix, word) for word in words]
-    except ValueError as error:
-        raise BoathookError(str(error)) from None
-
-
-def read_delivery_ids(words: Sequence[str]) -> list[Key]:
-    """Read ids of deliveries as people write them. Raises BoathookError as `read_ids` does."""
-    try:
-        return [ids.read_delivery(word) for word in words]
-    except ValueError as error:
-        raise BoathookError(str(error)) from None

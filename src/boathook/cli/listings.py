@@ -5,13 +5,14 @@ from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 from rich.text import Text
 
 from boathook.admin import operations
 from boathook.cli import show
-from boathook.cli.session import action, err, journal, out, run, session
+from boathook.cli.session import Misused, action, err, journal, out, run, session
 from boathook.cli.show import Column
 from boathook.domain import ids
 from boathook.domain.model import Attempt, State
@@ -111,6 +112,7 @@ def list_events(
     wanted = Filter(
         source=source, application=application, type=type, since=since, until=until, limit=limit, after=after
     )
+    _read_ids(ids.EVENT, [after] if after else [])
     _list(ctx, ledger.list_events, wanted, _EVENTS, as_json)
 
 
@@ -121,7 +123,7 @@ def show_event(
     """Show one event: its facts, headers, bytes and deliveries."""
 
     async def work() -> None:
-        (event_id,) = operations.read_ids(ids.EVENT, [event])
+        (event_id,) = _read_ids(ids.EVENT, [event])
         async with journal(session(ctx).settings()) as database:
             row, stored = await ledger.get_event(database, event_id)
             owed = await ledger.list_deliveries_of(database, event_id)
@@ -154,7 +156,7 @@ def replay_events(
     _check_choice(chosen, wanted, everything)
 
     async def work() -> None:
-        named = operations.read_ids(ids.EVENT, chosen) if chosen else None
+        named = _read_ids(ids.EVENT, chosen) if chosen else None
         async with journal(session(ctx).settings()) as database:
             if named is None:
                 number = await moves.count_events(database, wanted)
@@ -185,6 +187,7 @@ def list_deliveries(
         source=source, application=application, type=type, state=state and str(state), recipient=recipient, code=code,
         since=since, until=until, limit=limit, after=after,
     )  # fmt: skip
+    _read_delivery_ids([after] if after else [])
     _list(ctx, ledger.list_deliveries, wanted, _DELIVERIES, as_json)
 
 
@@ -214,6 +217,7 @@ def list_dead(
         source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until,
         limit=limit, after=after,
     )  # fmt: skip
+    _read_delivery_ids([after] if after else [])
     _list(ctx, ledger.list_dead, wanted, _DEAD, as_json)
 
 
@@ -273,8 +277,9 @@ def list_rejections(
 ) -> None:  # fmt: skip
     """List refused requests, newest first."""
     if state not in {None, "open", "accepted"}:
-        raise typer.BadParameter("--state must be open or accepted")
+        raise Misused("--state must be open or accepted")
     wanted = Filter(source=source, code=reason, state=state, since=since, until=until, limit=limit, after=after)
+    _read_ids(ids.REJECTION, [after] if after else [])
     _list(ctx, ledger.list_rejections, wanted, _REJECTIONS, as_json)
 
 
@@ -286,7 +291,7 @@ def show_rejection(
     """Show one refused request: why, its headers and its bytes. Credentials are never kept."""
 
     async def work() -> None:
-        (rejection_id,) = operations.read_ids(ids.REJECTION, [rejection])
+        (rejection_id,) = _read_ids(ids.REJECTION, [rejection])
         async with journal(session(ctx).settings()) as database:
             row, stored = await ledger.get_rejection(database, rejection_id)
         if as_json:
@@ -317,7 +322,7 @@ def reverify(
     _check_choice(chosen, wanted, everything)
 
     async def work() -> int:
-        named = operations.read_ids(ids.REJECTION, chosen) if chosen else None
+        named = _read_ids(ids.REJECTION, chosen) if chosen else None
         failed, number = 0, 0
         settings = session(ctx).settings()
         async with journal(settings) as database:
@@ -337,13 +342,27 @@ def reverify(
         raise typer.Exit(1)
 
 
+def _read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
+    try:
+        return [ids.read(prefix, word) for word in words]
+    except ValueError as error:
+        raise Misused(str(error)) from None
+
+
+def _read_delivery_ids(words: Sequence[str]) -> list[Key]:
+    try:
+        return [ids.read_delivery(word) for word in words]
+    except ValueError as error:
+        raise Misused(str(error)) from None
+
+
 def _check_choice(chosen: Sequence[str] | None, wanted: Filter, everything: bool) -> None:
     """Refuse a move of nothing in particular: forgetting a filter must not mean everything."""
     is_filtered = any((wanted.source, wanted.application, wanted.type, wanted.recipient, wanted.code, wanted.since, wanted.until))  # fmt: skip
     if chosen and (is_filtered or everything):
-        raise typer.BadParameter("give ids or filters, not both")
+        raise Misused("give ids or filters, not both")
     if not chosen and not is_filtered and not everything:
-        raise typer.BadParameter("say which: ids, filters such as --source, or --all")
+        raise Misused("say which: ids, filters such as --source, or --all")
 
 
 def _may_act(dry_run: bool, yes: bool, what: str) -> bool:
@@ -353,7 +372,7 @@ def _may_act(dry_run: bool, yes: bool, what: str) -> bool:
     if yes:
         return True
     if not out.is_terminal:
-        raise typer.BadParameter(f"this would {what}: add --yes to do it, or --dry-run to only count")
+        raise Misused(f"this would {what}: add --yes to do it, or --dry-run to only count")
     return typer.confirm(f"{what[:1].upper()}{what[1:]}?")
 
 
@@ -396,7 +415,7 @@ def _move_dead(
     _check_choice(chosen, wanted, everything)
 
     async def work() -> None:
-        keys = operations.read_delivery_ids(chosen) if chosen else None
+        keys = _read_delivery_ids(chosen) if chosen else None
         async with journal(session(ctx).settings()) as database:
             if keys is not None:
                 keys = await operations.check_dead(database, keys)
@@ -423,7 +442,7 @@ async def _confirm(database: Database, selection: Selection, verb: str, dry_run:
 
 def _show_delivery(ctx: typer.Context, delivery: str, as_json: bool) -> None:
     async def work() -> None:
-        (key,) = operations.read_delivery_ids([delivery])
+        (key,) = _read_delivery_ids([delivery])
         async with journal(session(ctx).settings()) as database:
             await _print_delivery(database, key, as_json)
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from boathook import config
-from boathook.domain.errors import ConfigError, JournalError
+from boathook.domain.errors import BoathookError, ConfigError, JournalError
 from boathook.journal import schema
 from boathook.journal.database import Database
 from boathook.journal.embedded import EmbeddedServer
@@ -22,6 +22,10 @@ Result = TypeVar("Result")
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+
+class Misused(BoathookError):
+    """The command line asks for what cannot be; the message says how to write it."""
 
 
 @dataclass(slots=True)

@@ -8,17 +8,17 @@ from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
-import typer
+from rich.console import OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
-from boathook.cli.session import err, out
+from boathook.cli.session import Misused, err, out
 from boathook.journal.ledger import Filter
 
 Row = TypeVar("Row")
 
 PAGE: Final = 1_000
-WIDTH: Final = 80
+_LEAST_WIDTH: Final = 6
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _STYLES: Final = {
     "dead": "red",
@@ -43,6 +43,8 @@ class Column:
     value: Callable[[Any], object]
     is_whole: bool = False
     """Whether it must never be cut, such as an id that is to be copied."""
+    may_wrap: bool = False
+    """Whether it goes on in the next line where there is no room, such as an address."""
 
 
 def read_moment(text: str) -> datetime:
@@ -52,10 +54,10 @@ def read_moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no moment: write 2h, 7d or 2026-01-31T12:00:00Z") from None
+        raise Misused(f"{text!r} is no moment: write 2h, 7d or 2026-01-31T12:00:00Z") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if moment.year < 1970:
-        raise typer.BadParameter(f"{text!r} is before 1970, when boathook's clock begins")
+        raise Misused(f"{text!r} is before 1970, when boathook's clock begins")
     return moment
 
 
@@ -104,12 +106,16 @@ def text(value: object) -> Text:
 
 
 def table(columns: Sequence[Column], rows: Sequence[object]) -> Table:
-    """Return a table that fits 80 columns, or as many as the terminal has."""
+    """Return a table that fits 80 columns, or as many as the terminal has; what must be cut ends in an ellipsis."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        made.add_column(column.title, no_wrap=True, overflow="ellipsis", min_width=33 if column.is_whole else None)
-    for row in rows:
-        made.add_row(*(text(column.value(row)) for column in columns))
+    cells = [[text(column.value(row)) for column in columns] for row in rows]
+    for column, values in zip(columns, zip(*cells, strict=True) if cells else [()] * len(columns), strict=True):
+        widest = max([len(column.title), *(value.cell_len for value in values)])
+        least = widest if column.is_whole else min(widest, _LEAST_WIDTH)
+        overflow: OverflowMethod = "fold" if column.may_wrap else "ellipsis"
+        made.add_column(column.title, no_wrap=not column.may_wrap, overflow=overflow, min_width=least)
+    for row in cells:
+        made.add_row(*row)
     return made
 
 

@@ -1,0 +1,228 @@
+"""Looks a set-up over: settings, clock, database, disk, sources; each finding with what to do about it."""
+
+import os
+import resource
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from boathook.config import Settings
+from boathook.domain.errors import BoathookError, ConfigError, UnsafeDatabase
+from boathook.inbound.gates import compile_gates, verifier_of
+from boathook.inbound.providers.recipe import Hmac
+from boathook.inbound.verify import Verifier
+from boathook.journal import schema
+from boathook.journal.database import Database, check_safety
+from boathook.journal.vitals import Vitals, read_clock, read_vitals
+
+_MIB: Final = 1 << 20
+_LEAST_DISK: Final = 256 * _MIB
+_LITTLE_DISK: Final = 2_048 * _MIB
+_FILES_BESIDES: Final = 256
+"""Open files a gateway needs besides its clients' connections."""
+
+
+class Verdict(StrEnum):
+    """How a thing is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    fix: str = ""
+    """What to do about it; empty where all is well."""
+
+
+async def examine(settings: Settings, database: Database | None, trouble: str = "") -> AsyncIterator[Finding]:
+    """Yield the findings about a set-up, one by one.
+
+    Args:
+        settings: as read.
+        database: connections to the journal; None where it could not be reached, with *trouble* saying why.
+        trouble: why there is no *database*.
+    """
+    yield _settings(settings)
+    if database is None:
+        yield Finding("database", Verdict.FAIL, trouble, "start the server, or correct database.url")
+    else:
+        async for finding in _database(settings, database):
+            yield finding
+    yield _disk(settings.server.data_dir)
+    yield _files(settings)
+    for finding in _sources(settings):
+        yield finding
+
+
+def _settings(settings: Settings) -> Finding:
+    if settings.file is None:
+        return Finding("settings", Verdict.OK, "no boathook.toml: the defaults and the environment")
+    return Finding("settings", Verdict.OK, f"{settings.file} is understood")
+
+
+async def _database(settings: Settings, database: Database) -> AsyncIterator[Finding]:
+    yield await _safety(settings, database)
+    yield await _clock(database)
+    lacking = await schema.pending(database)
+    if lacking:
+        yield Finding("schema", Verdict.FAIL, f"lacks {', '.join(lacking)}", "run `boathook migrate`")
+        return
+    yield Finding("schema", Verdict.OK, "is current")
+    vitals = await read_vitals(database)
+    yield _connections(settings, vitals)
+    yield _partitions(vitals)
+    yield _backlog(vitals)
+    yield _routes(vitals)
+    yield _dead(vitals)
+    yield _snapshot(vitals)
+
+
+async def _safety(settings: Settings, database: Database) -> Finding:
+    try:
+        notes = await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
+    except UnsafeDatabase as error:
+        found, _, fix = str(error).partition(". ")
+        return Finding("safety", Verdict.FAIL, found, fix)
+    if notes:
+        return Finding("safety", Verdict.WARN, " ".join(notes), "set database.allow_unsafe = false in production")
+    return Finding("safety", Verdict.OK, "what is committed stays committed")
+
+
+async def _clock(database: Database) -> Finding:
+    before = time.time()
+    theirs = (await read_clock(database)).timestamp()
+    skew_s = theirs - (before + time.time()) / 2
+    found = f"{abs(skew_s):.1f} s {'behind' if skew_s > 0 else 'ahead of'} the database's"
+    if abs(skew_s) < 2:
+        return Finding("clock", Verdict.OK, "agrees with the database's")
+    verdict = Verdict.WARN if abs(skew_s) < 60 else Verdict.FAIL
+    return Finding("clock", verdict, found, "synchronise both hosts' clocks (NTP); signatures carry timestamps")
+
+
+def _connections(settings: Settings, vitals: Vitals) -> Finding:
+    needed = settings.server.gateways * (settings.database.intake_connections + 2)
+    needed += (settings.server.workers + 1) * (settings.database.worker_connections + 2) + 2
+    found = f"PostgreSQL {vitals.version}, {vitals.connections} of {vitals.most_connections} connections in use"
+    if needed + 5 > vitals.most_connections:
+        fix = f"raise max_connections above {needed + 5}, or lower server.workers or database.worker_connections"
+        return Finding("connections", Verdict.WARN, f"{found}; these settings need {needed}", fix)
+    return Finding("connections", Verdict.OK, found)
+
+
+def _partitions(vitals: Vitals) -> Finding:
+    fix = "run the keeper: `boathook serve` with the role keeper"
+    if vitals.latest_partition is None:
+        return Finding("partitions", Verdict.FAIL, "there is none", fix)
+    ahead = (vitals.latest_partition - vitals.now.date()).days
+    if ahead < 0 or vitals.strays:
+        found = f"the last is for the week of {vitals.latest_partition}; {vitals.strays} events are in none"
+        return Finding("partitions", Verdict.FAIL if ahead < -7 else Verdict.WARN, found, fix)
+    return Finding("partitions", Verdict.OK, f"are made up to the week of {vitals.latest_partition}")
+
+
+def _backlog(vitals: Vitals) -> Finding:
+    if vitals.overdue or vitals.abandoned:
+        oldest = _ago(vitals.now, vitals.oldest_due)
+        found = f"{vitals.overdue} deliveries overdue, the oldest since {oldest}; {vitals.abandoned} leases abandoned"
+        return Finding("backlog", Verdict.WARN, found, "run workers and a keeper, or more of them (server.workers)")
+    return Finding("backlog", Verdict.OK, "nothing is overdue")
+
+
+def _routes(vitals: Vitals) -> Finding:
+    if vitals.unrouted:
+        names = ", ".join(f"{one.recipient} ({one.number})" for one in vitals.unrouted[:5])
+        fix = "load the app that handles them (server.app), or decide about them once they are dead letters"
+        return Finding("routes", Verdict.WARN, f"owed to recipients that no active route names: {names}", fix)
+    return Finding("routes", Verdict.OK, "everything owed has its recipient")
+
+
+def _dead(vitals: Vitals) -> Finding:
+    if vitals.dead:
+        return Finding("dead letters", Verdict.WARN, f"{vitals.dead} wait for a decision", "look at `boathook dead list`")
+    return Finding("dead letters", Verdict.OK, "none")
+
+
+def _snapshot(vitals: Vitals) -> Finding:
+    if vitals.held_up_by:
+        names = ", ".join(vitals.held_up_by[:5])
+        return Finding("snapshots", Verdict.WARN, f"cleaning up is held up by {names}", "end or drop them")
+    since = vitals.snapshot_since
+    if since is not None and vitals.now - since > timedelta(minutes=5):
+        found = f"{vitals.snapshot_by} has held one for {_ago(vitals.now, since)}, so the queue cannot be cleaned up"
+        return Finding("snapshots", Verdict.WARN, found, "end that session, or its transaction")
+    return Finding("snapshots", Verdict.OK, "none is old")
+
+
+def _disk(data_dir: Path) -> Finding:
+    folder = data_dir
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    found = f"{free // _MIB:,} MiB free at {folder}"
+    if not os.access(folder, os.W_OK):
+        return Finding("disk", Verdict.FAIL, f"{folder} cannot be written to", "change server.data_dir or its owner")
+    if free < _LITTLE_DISK:
+        return Finding("disk", Verdict.FAIL if free < _LEAST_DISK else Verdict.WARN, found, "make room")
+    return Finding("disk", Verdict.OK, found)
+
+
+def _files(settings: Settings) -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = settings.limits.max_connections + _FILES_BESIDES
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        fix = f"raise the limit (ulimit -n, LimitNOFILE) to {needed}, or lower limits.max_connections"
+        return Finding("open files", Verdict.WARN, f"at most {hard}, and {needed} may be needed", fix)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        fix = f"run `ulimit -n {needed}` before boathook, or set LimitNOFILE={needed}"
+        return Finding("open files", Verdict.WARN, f"{soft} allowed, and {needed} may be needed", fix)
+    return Finding("open files", Verdict.OK, f"{'unlimited' if soft == resource.RLIM_INFINITY else soft} allowed")
+
+
+def _sources(settings: Settings) -> Iterator[Finding]:
+    if not settings.sources:
+        yield Finding("sources", Verdict.WARN, "there is none, so no request is accepted", "add [sources.NAME] to boathook.toml")
+    compiled = 0
+    for name in settings.sources:
+        finding = _source(settings, name)
+        compiled += finding.verdict is not Verdict.FAIL
+        yield finding
+    if compiled == len(settings.sources):
+        paths = compile_gates(settings)
+        yield Finding("paths", Verdict.OK, f"{len(paths)} paths, each of one source")
+
+
+def _source(settings: Settings, name: str) -> Finding:
+    check = f"source {name}"
+    try:
+        verifier = verifier_of(settings, name)
+    except ConfigError as error:
+        return Finding(check, Verdict.FAIL, str(error), f"correct [sources.{name}] in boathook.toml")
+    except BoathookError as error:
+        return Finding(check, Verdict.FAIL, str(error), f"look at [sources.{name}]")
+    if settings.sources[name].unsigned:
+        return Finding(check, Verdict.WARN, "takes anybody's requests (unsigned = true)", "give it a secret")
+    if _signs_url(verifier) and not (settings.sources[name].public_url or settings.server.public_url):
+        fix = "set server.public_url to the address senders use"
+        return Finding(check, Verdict.WARN, "its sender signs the URL, which a proxy may change", fix)
+    return Finding(check, Verdict.OK, f"{verifier.recipe.title}, {len(settings.sources[name].secrets)} secrets")
+
+
+def _signs_url(verifier: Verifier) -> bool:
+    proof = verifier.recipe.proof
+    return isinstance(proof, Hmac) and "{url}" in proof.template
+
+
+def _ago(now: datetime, moment: datetime | None) -> str:
+    return "" if moment is None else str(timedelta(seconds=round((now - moment).total_seconds())))

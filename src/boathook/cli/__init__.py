@@ -1,0 +1,109 @@
+"""The command line: everything an operator does, from a shell.
+
+session   settings, the way to the journal, who acts
+show      tables and JSON
+listings  what is stored, and decisions about it
+running   serve, migrate, verify, doctor, demo, bench, send
+setup     sources and settings
+"""
+
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from boathook.cli import listings, running, setup
+from boathook.cli.session import Misused, Session
+from boathook.domain.errors import BoathookError, ConfigError
+
+_USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
+"""The base of typer's complaints about how a command was written."""
+
+app = typer.Typer(
+    name="boathook",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Receive, handle and send webhooks on PostgreSQL: what was accepted is never lost, and never done twice.",
+    epilog="Example: boathook demo --seconds 20",
+)
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"boathook {version('boathook')}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    ctx: typer.Context,
+    config: Annotated[Path | None, typer.Option("--config", "-c", metavar="PATH", help="The configuration file; boathook.toml where there is one. May stand behind any command.")] = None,
+    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
+) -> None:  # fmt: skip
+    """Receive, handle and send webhooks on PostgreSQL: what was accepted is never lost, and never done twice."""
+    ctx.obj = Session(file=config)
+
+
+app.command("serve", epilog="Example: boathook serve --app shop:hook --port 8080")(running.serve)
+app.command("migrate", epilog="Example: boathook migrate")(running.migrate)
+app.command("verify", epilog="Example: boathook verify --deep --json")(running.verify)
+app.command("doctor", epilog="Example: boathook doctor --json")(running.check_up)
+app.command("demo", epilog="Example: boathook demo --seconds 20")(running.demo)
+app.command("bench", epilog="Example: boathook bench ingest --json")(running.bench)
+app.command("send", epilog="Example: boathook send --application acme --type invoice.paid --data '{\"id\": 7}'")(running.send)
+app.command("_child", hidden=True, context_settings={"ignore_unknown_options": True})(running.child)
+app.add_typer(setup.sources, name="sources")
+app.add_typer(listings.events, name="events")
+app.add_typer(listings.deliveries, name="deliveries")
+app.add_typer(listings.dead, name="dead")
+app.add_typer(listings.rejections, name="rejections")
+app.add_typer(setup.settings_app, name="config")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 when all is well, 1 when something failed, 2 when it was not understood."""
+    sys.exit(_run(_hoist_config(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        return int(app(args=arguments, prog_name="boathook", standalone_mode=False) or 0)
+    except _USAGE as error:
+        return _complain(str(getattr(error, "format_message", error.__str__)()), 2)
+    except (ConfigError, Misused) as error:
+        return _complain(str(error), 2)
+    except BoathookError as error:
+        return _complain(str(error), 1)
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; what is still buffered must not be complained about at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # noqa: BLE001 - a traceback is for developers, who ask for it
+        return _complain(f"internal error: {type(error).__name__}: {error}; BOATHOOK_DEBUG=1 shows where", 1)
+
+
+def _complain(message: str, code: int) -> int:
+    if os.environ.get("BOATHOOK_DEBUG"):
+        raise  # noqa: PLE0704 - only called while an error is being handled
+    # Where a command of a group is missing, typer's message is the group's help.
+    print(message if message.startswith("Usage:") else f"boathook: {message.strip()}", file=sys.stderr)
+    return code
+
+
+def _hoist_config(arguments: list[str]) -> list[str]:
+    """Move ``--config PATH`` to the front, where typer expects it, from wherever it was written."""
+    for position, word in enumerate(arguments):
+        if word == "--":
+            break
+        if word in {"--config", "-c"} and position + 1 < len(arguments):
+            return [word, arguments[position + 1], *arguments[:position], *arguments[position + 2 :]]
+        if word.startswith("--config="):
+            return [word, *arguments[:position], *arguments[position + 1 :]]
+    return arguments

@@ -1,0 +1,313 @@
+"""Commands that run boathook, and look after a set-up: serve, migrate, verify, doctor, demo, bench, send."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from boathook.admin import doctor, operations
+from boathook.cli import show
+from boathook.cli.session import Misused, action, err, journal, out, run, server_url, session
+from boathook.config import Settings
+from boathook.domain import ids
+from boathook.domain.errors import BoathookError, ConfigError
+from boathook.domain.model import Duplicate
+from boathook.journal import books, schema
+from boathook.journal.books import Balance, Books
+from boathook.journal.database import Database
+
+_VERIFY_TIMEOUT_S = 86_400.0
+"""A scan of a very large table takes as long as it takes."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def serve(
+    ctx: typer.Context,
+    app: Annotated[str | None, typer.Option(metavar="MODULE:ATTR", help="Your handlers: the Boathook object in a module.")] = None,
+    role: Annotated[str | None, typer.Option(help="Which parts to run, separated by commas: gateway, worker, keeper.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes.")] = None,
+    gateways: Annotated[int | None, typer.Option(min=1, help="Gateway processes on the one port.")] = None,
+    bind: Annotated[str | None, typer.Option(help="Address and port, such as 0.0.0.0:8080.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Port in place of the one in server.bind.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the embedded PostgreSQL and the metrics.")] = None,
+) -> None:  # fmt: skip
+    """
+    Run boathook: the gateway that takes requests in, the workers that run handlers, the keeper that looks after both.
+
+    Without database.url it starts a PostgreSQL of its own. SIGTERM and Ctrl-C stop it after what was begun is done.
+    """
+    from boathook import server
+
+    settings = session(ctx).settings(
+        server__app=app,
+        server__roles=[part.strip() for part in role.split(",") if part.strip()] if role else None,
+        server__workers=workers,
+        server__gateways=gateways,
+        server__bind=bind,
+        server__port=port,
+        server__data_dir=str(data_dir.absolute()) if data_dir else None,
+    )
+    raise typer.Exit(server.serve(settings))
+
+
+def migrate(
+    ctx: typer.Context,
+    only_pre: Annotated[bool, typer.Option("--only-pre", help="Only what is safe while the older boathook still runs.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit with 1 if something is lacking.")] = False,
+) -> None:  # fmt: skip
+    """Bring the database's schema up to date; safe to repeat."""
+
+    async def work() -> list[str]:
+        async with server_url(session(ctx).settings(), may_create=not check) as url:
+            return await schema.pending(url) if check else await schema.migrate(url, only_pre=only_pre)
+
+    names = run(work())
+    for name in names:
+        out.print(f"{'lacks' if check else 'applied'} {name}", markup=False)
+    if not names:
+        out.print("the schema is current")
+    raise typer.Exit(1 if check and names else 0)
+
+
+def verify(
+    ctx: typer.Context,
+    deep: Annotated[bool, typer.Option("--deep", help="Also compare every stored body with its hash.")] = False,
+    as_json: Json = False,
+) -> None:
+    """
+    Check the books: every accepted event is owed or ended exactly once, and nothing else is stored.
+
+    Reads one snapshot and changes nothing, so it may run beside live traffic. Exits with 1 if anything is amiss.
+    """
+
+    async def work() -> Books:
+        settings = session(ctx).settings()
+        with _steps("checking the books") as report:
+            async with journal(settings, purpose="verify", statement_timeout_s=_VERIFY_TIMEOUT_S) as database:
+                return await books.verify(
+                    database,
+                    dedup_days=settings.retention.dedup_days,
+                    dedup_days_of={name: one.dedup_days for name, one in settings.sources.items() if one.dedup_days},
+                    is_deep=deep,
+                    progress=report,
+                )
+
+    found = run(work())
+    if as_json:
+        balance = {**asdict(found.balance), "missing": found.balance.missing}
+        imbalances = [asdict(one) for one in found.imbalances]
+        show.print_json({"balanced": found.is_balanced, "checks": found.checks, "balance": balance, "imbalances": imbalances})
+    else:
+        print_books(found)
+    raise typer.Exit(0 if found.is_balanced else 1)
+
+
+def print_books(found: Books) -> None:
+    """Print the balance as a table, and below it everything that does not add up."""
+    out.print(_balance(found.balance))
+    out.print()
+    for one in found.imbalances:
+        out.print(Text(f"✗ {one.check}: {one.count}", style="bold red"))
+        out.print(show.text(f"  {one.meaning}"), soft_wrap=True)
+        for example in one.examples:
+            out.print(show.text(f"  {example}"), soft_wrap=True)
+    if found.is_balanced:
+        out.print(Text(f"✓ the books balance ({found.checks} checks)", style="bold green"))
+    else:
+        out.print(Text(f"✗ the books do not balance: {len(found.imbalances)} of {found.checks} checks fail", style="bold red"))
+
+
+def _balance(balance: Balance) -> Table:
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    made.add_column(min_width=44)
+    made.add_column(justify="right", min_width=12)
+
+    def line(label: str, number: int | str, style: str = "") -> None:
+        made.add_row(Text(label, style=style), Text(f"{number:,}" if isinstance(number, int) else number, style=style))
+
+    line("events", balance.events, "bold")
+    line("  received", balance.received)
+    line("  published", balance.published)
+    line("deliveries owed when accepted", balance.owed, "bold")
+    line("deliveries added by replays", balance.replayed, "bold")
+    for state in ("succeeded", "ignored", "dead", "pending", "leased"):
+        line(f"  {state}", getattr(balance, state))
+    line("  purged by operators", balance.purged)
+    line("  missing", balance.missing, "bold red" if balance.missing else "")
+    line("attempts", balance.attempts, "bold")
+    line("dedup keys remembered", balance.remembered, "bold")
+    line("conflicts (requests)", f"{balance.conflicts:,} ({balance.conflicting_requests:,})", "bold")
+    line("rejections kept", balance.rejections, "bold")
+    for what, number in balance.dropped.items():
+        line(f"dropped: {what}", number, "dim")
+    return made
+
+
+class _Steps:
+    """A bar on a terminal; elsewhere silence."""
+
+    def __init__(self, title: str) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+        self._task = self._bar.add_task(title, total=None)
+
+    def __enter__(self) -> "books.Progress":
+        self._bar.start()
+        return self._report
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def _report(self, title: str, step: int, of: int) -> None:
+        self._bar.update(self._task, description=title, completed=step, total=of)
+
+
+def _steps(title: str) -> _Steps:
+    return _Steps(title)
+
+
+def check_up(ctx: typer.Context, as_json: Json = False) -> None:
+    """Look the set-up over: settings, clock, database, disk, sources. Exits with 1 if something must be mended."""
+
+    async def work() -> bool:
+        settings = session(ctx).settings()
+        findings: list[doctor.Finding] = []
+        try:
+            async with server_url(settings) as url:
+                database = await Database.open(url, purpose="doctor", size=2)
+                try:
+                    findings += [finding async for finding in doctor.examine(settings, database)]
+                finally:
+                    await database.close()
+        except BoathookError as error:
+            findings = [finding async for finding in doctor.examine(settings, None, str(error))]
+        _print_findings(findings, as_json=as_json)
+        return any(finding.verdict is doctor.Verdict.FAIL for finding in findings)
+
+    raise typer.Exit(1 if run(work()) else 0)
+
+
+def _print_findings(findings: list[doctor.Finding], *, as_json: bool) -> None:
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        if as_json:
+            show.print_json(finding)
+            continue
+        line = show.text(finding.verdict) + Text(f"{'':{5 - len(finding.verdict)}}{finding.check:<{width}}  ", style="bold")
+        out.print(line + show.text(finding.found), soft_wrap=True)
+        if finding.fix:
+            out.print(Text(f"{'':{width + 7}}→ {finding.fix}", style="dim"), soft_wrap=True)
+
+
+def demo(
+    seconds: Annotated[float | None, typer.Option(min=1, help="Stop by itself after so long.")] = None,
+    data_dir: Annotated[Path, typer.Option(help="The demo's own folder; emptied at the start.")] = Path(".boathook-demo"),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Where to serve; the next free one if it is taken.")] = 8080,
+) -> None:
+    """
+    Start everything on an embedded PostgreSQL and play a few minutes of real life at it, with real signatures.
+
+    Exits with 0 only if the books balance at the end.
+    """
+    from boathook.demo import run_demo
+
+    raise typer.Exit(run_demo(seconds=seconds, data_dir=data_dir, port=port, console=out))
+
+
+def bench(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="ingest, duplicates, handle or latency.")],
+    seconds: Annotated[float, typer.Option(min=0.5, help="How long one measurement lasts.")] = 6.0,
+    as_json: Json = False,
+) -> None:
+    """
+    Measure boathook against its own ceiling and against the server people write first, all in one run.
+
+    Makes databases of its own: on database.url, whose role must be allowed to, or on an embedded PostgreSQL.
+    """
+    try:
+        from boathook import bench as benches
+    except ImportError as error:
+        raise ConfigError(f"the bench needs {error.name}: pip install 'boathook[bench,embedded]'") from None
+    url = session(ctx).settings().database_url()
+    figures = benches.run(name, seconds=seconds, database_url=url, report=_report_bench)
+    if as_json:
+        show.print_json(figures)
+    else:
+        show.facts({key.replace("_", " "): _figure(value) for key, value in figures.items()})
+
+
+def _report_bench(message: str) -> None:
+    err.print(message, style="dim", markup=False)
+
+
+def _figure(value: Any) -> object:
+    return f"{value:,.3g}" if isinstance(value, float) and abs(value) < 1_000 else f"{value:,.0f}" if isinstance(value, float) else value
+
+
+def send(
+    ctx: typer.Context,
+    application: Annotated[str, typer.Option(help="The application it is for.")],
+    type: Annotated[str, typer.Option(help="What happened, such as invoice.paid.")],
+    data: Annotated[str, typer.Option(help="The payload as JSON; @FILE reads a file, - reads standard input.")] = "{}",
+    key: Annotated[str | None, typer.Option(help="Two sendings with one key are one event.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Publish one event for an application."""
+    body = _read_data(data)
+
+    async def work() -> Any:
+        async with journal(session(ctx).settings()) as database:
+            return await operations.send(database, action(), application=application, type=type, body=body, key=key)
+
+    receipt = run(work())
+    event_id = ids.show(ids.EVENT, receipt.event_id)
+    is_duplicate = isinstance(receipt, Duplicate)
+    if as_json:
+        show.print_json({"event_id": event_id, "duplicate": is_duplicate})
+    else:
+        out.print(f"{event_id}{' (a duplicate: it was there already)' if is_duplicate else ''}", markup=False)
+
+
+def _read_data(data: str) -> bytes:
+    if data == "-":
+        return sys.stdin.buffer.read()
+    if not data.startswith("@"):
+        return data.encode()
+    try:
+        return Path(data[1:]).read_bytes()
+    except OSError as error:
+        raise Misused(f"cannot read {data[1:]}: {error.strerror}") from None
+
+
+def child(role: str, arguments: list[str]) -> None:
+    """Run one of serve's processes; serve calls it, people do not."""
+    from boathook import server
+
+    raise typer.Exit(server.child_main(role, arguments))
+
+
+def all_settings(settings: Settings) -> dict[str, Any]:
+    """Return every setting as plain values, secrets only as the references they were written as."""
+    plain = settings.model_dump(mode="json", exclude={"file", "extra"})
+    plain["database"]["url"] = _without_password(settings.database.url)
+    for source in plain["sources"].values():
+        source["secrets"] = [_reference(secret) for secret in source["secrets"]]
+        source["password"] = source["password"] and _reference(source["password"])
+    return plain
+
+
+def _reference(secret: str) -> str:
+    return secret if secret.startswith(("env:", "file:")) else "(hidden)"
+
+
+def _without_password(url: str) -> str:
+    scheme, slashes, rest = url.partition("://")
+    user, at, host = rest.rpartition("@")
+    return f"{scheme}{slashes}{user.partition(':')[0]}:(hidden)@{host}" if at and ":" in user else url

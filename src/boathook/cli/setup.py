@@ -1,0 +1,123 @@
+"""Commands that show how boathook is set up: sources, providers, settings."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from boathook.cli import show
+from boathook.cli.running import all_settings
+from boathook.cli.session import out, session
+from boathook.cli.show import Column
+from boathook.config import Settings
+from boathook.domain.errors import ConfigError
+from boathook.inbound.gates import compile_gates, verifier_of
+from boathook.inbound.providers import RECIPES, find
+
+sources = typer.Typer(no_args_is_help=True, help="Where requests arrive.")
+settings_app = typer.Typer(no_args_is_help=True, help="The settings.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+
+_SOURCES = (
+    Column("name", lambda one: one["name"]),
+    Column("provider", lambda one: one["provider"]),
+    Column("secrets", lambda one: one["secrets"]),
+    Column("paths", lambda one: " ".join(one["paths"]), may_wrap=True),
+)
+_PROVIDERS = (
+    Column("name", lambda one: one["name"], is_whole=True),
+    Column("proof", lambda one: one["grade"], is_whole=True),
+    Column("docs", lambda one: one["docs"], may_wrap=True),
+)
+
+
+@sources.command("list", epilog="Example: boathook sources list --json")
+def list_sources(ctx: typer.Context, as_json: Json = False) -> None:
+    """List the sources of the settings."""
+    settings = session(ctx).settings()
+    _print([_describe(settings, name) for name in settings.sources], _SOURCES, as_json)
+
+
+@sources.command("show", epilog="Example: boathook sources show stripe")
+def show_source(
+    ctx: typer.Context, name: Annotated[str, typer.Argument(help="The source's name.")], as_json: Json = False
+) -> None:
+    """Show one source with every setting of its own, and whether it is ready. Secrets are never shown."""
+    settings = session(ctx).settings()
+    if name not in settings.sources:
+        raise ConfigError(f"there is no source {name!r}; the settings have {', '.join(sorted(settings.sources)) or 'none'}")
+    one = {**all_settings(settings)["sources"][name], **_describe(settings, name), "ready": _trouble(settings, name) or "yes"}
+    given = {key: value for key, value in one.items() if value not in (None, [], False, "")}
+    if as_json:
+        show.print_json(one)
+    else:
+        show.facts({key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in given.items()})
+
+
+@sources.command("providers", epilog="Example: boathook sources providers --json")
+def list_providers(as_json: Json = False) -> None:
+    """List the senders boathook knows by name; `hmac` and `token` are for all others."""
+    _print([recipe.describe() for recipe in RECIPES], _PROVIDERS, as_json)
+
+
+@settings_app.command("show", epilog="Example: boathook config show --json")
+def show_settings(ctx: typer.Context, as_json: Json = False) -> None:
+    """Show every setting in force, from defaults, file, environment and flags. Secrets are never shown."""
+    settings = session(ctx).settings()
+    if as_json:
+        show.print_json({"file": settings.file, **all_settings(settings)})
+        return
+    for table, keys in all_settings(settings).items():
+        for name, inner in keys.items() if table == "sources" else [("", keys)]:
+            out.print(Text(f"[{table}.{name}]" if name else f"[{table}]", style="bold"))
+            for key, value in inner.items():
+                if value is not None:
+                    out.print(Text(f"{key} = {json.dumps(value, ensure_ascii=False)}"), soft_wrap=True)
+            out.print()
+
+
+@settings_app.command("check", epilog="Example: boathook --config boathook.toml config check")
+def check_settings(ctx: typer.Context) -> None:
+    """Check the settings and every source with its secrets, without starting anything."""
+    settings = session(ctx).settings()
+    settings.database_url()
+    paths = compile_gates(settings)
+    where = settings.file or "the defaults and the environment"
+    out.print(show.text(f"{where}: understood, {len(settings.sources)} sources on {len(paths)} paths"), soft_wrap=True)
+
+
+def _describe(settings: Settings, name: str) -> dict[str, Any]:
+    source = settings.sources[name]
+    return {
+        "name": name,
+        "provider": source.provider,
+        "paths": [f"/in/{name}", *source.paths],
+        "secrets": len(source.secrets),
+        "unsigned": source.unsigned,
+        "docs": _docs(source.provider),
+    }
+
+
+def _docs(provider: str) -> str | None:
+    try:
+        return find(provider).docs
+    except ConfigError:
+        return None
+
+
+def _trouble(settings: Settings, name: str) -> str | None:
+    try:
+        verifier_of(settings, name)
+    except ConfigError as error:
+        return f"no: {error}"
+    return None
+
+
+def _print(rows: list[dict[str, Any]], columns: tuple[Column, ...], as_json: bool) -> None:
+    if not as_json:
+        out.print(show.table(columns, rows))
+        return
+    for row in rows:
+        show.print_json(row)

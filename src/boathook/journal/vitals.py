@@ -1,0 +1,78 @@
+"""What can be read off a journal to tell how it is doing."""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from boathook.journal.database import Database
+from boathook.journal.statements import load
+
+SQL = load(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Unrouted:
+    """A recipient that is owed something though no active route names it."""
+
+    recipient: str
+    number: int
+    oldest: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """The state of a journal and its server at one moment."""
+
+    now: datetime
+    """By the server's clock."""
+    version: str
+    connections: int
+    most_connections: int
+    latest_partition: date | None
+    """The Monday of the last week that has a partition; None where there is none."""
+    strays: int
+    """Events in the default partition, counted up to a thousand."""
+    unrouted: tuple[Unrouted, ...]
+    overdue: int
+    """Deliveries due for more than a minute that nobody has taken."""
+    oldest_due: datetime | None
+    abandoned: int
+    """Leases that ended more than a minute ago."""
+    dead: int
+    snapshot_since: datetime | None
+    """Since when the oldest snapshot has been held."""
+    snapshot_by: str
+    held_up_by: tuple[str, ...]
+    """Prepared transactions and idle replication slots."""
+
+
+async def read_clock(database: Database) -> datetime:
+    """Return the time on the server's clock."""
+    moment: datetime = await database.fetchval(SQL["read_clock"])
+    return moment
+
+
+async def read_vitals(database: Database) -> Vitals:
+    """Read the state of the journal; cheap, whatever the store's size."""
+    server = await database.fetchrow(SQL["read_server"])
+    partitions = await database.fetchrow(SQL["read_partitions"])
+    backlog = await database.fetchrow(SQL["read_backlog"])
+    assert server is not None  # each of the three has exactly one row
+    assert partitions is not None
+    assert backlog is not None
+    snapshot = await database.fetchrow(SQL["read_oldest_snapshot"])
+    return Vitals(
+        now=await read_clock(database),
+        version=server["version"],
+        connections=server["used"],
+        most_connections=server["most"],
+        latest_partition=partitions["latest"],
+        strays=partitions["strays"],
+        unrouted=tuple(Unrouted(**dict(row)) for row in await database.fetch(SQL["list_unrouted"])),
+        overdue=backlog["overdue"],
+        oldest_due=backlog["oldest_due"],
+        abandoned=backlog["abandoned"],
+        dead=backlog["dead"],
+        snapshot_since=snapshot["since"] if snapshot else None,
+        snapshot_by=f"{snapshot['name'] or 'a session'} (pid {snapshot['pid']})" if snapshot else "",
+        held_up_by=tuple(row["name"] for row in await database.fetch(SQL["list_prepared"])),
+    )

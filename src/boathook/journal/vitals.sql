@@ -1,0 +1,48 @@
+-- name: read_clock
+-- Reads the server's clock.
+select clock_timestamp() as now
+
+-- name: read_server
+-- Reads the server's version and its limit of connections with those in use.
+select current_setting('server_version') as version, current_setting('max_connections')::integer as most,
+    (select count(*) from pg_stat_activity where backend_type = 'client backend')::integer as used
+
+-- name: read_partitions
+-- Reads the Monday that the latest week with a partition begins on, and the rows that strayed into default partitions.
+select
+    (select max(to_date(right(c.relname, 8), 'YYYYMMDD'))
+     from pg_inherits i join pg_class c on c.oid = i.inhrelid
+     where i.inhparent = 'boathook.event'::regclass and c.relname ~ '^event_[0-9]{8}$') as latest,
+    (select count(*) from (select from boathook.event_default limit 1000) as strays) as strays
+
+-- name: list_unrouted
+-- Lists recipients that are owed something though no active route names them.
+select d.recipient, count(*) as number, min(d.owed_since) as oldest
+from boathook.delivery d
+where d.state in ('pending', 'leased')
+    and not exists (select from boathook.route r where r.recipient = d.recipient and r.is_active)
+group by d.recipient
+order by number desc
+
+-- name: read_backlog
+-- Reads how much is overdue and by how long, and how much is dead.
+select
+    count(*) filter (where state = 'pending' and not is_blocked and due_at < now() - interval '1 minute') as overdue,
+    min(due_at) filter (where state = 'pending' and not is_blocked) as oldest_due,
+    count(*) filter (where state = 'leased' and lease_until < now() - interval '1 minute') as abandoned,
+    count(*) filter (where state = 'dead') as dead
+from boathook.delivery
+
+-- name: read_oldest_snapshot
+-- Reads the session that keeps PostgreSQL from cleaning up for longest.
+select pid, coalesce(application_name, '') as name, coalesce(xact_start, query_start) as since
+from pg_stat_activity
+where backend_xmin is not null and pid <> pg_backend_pid()
+order by age(backend_xmin) desc, xact_start
+limit 1
+
+-- name: list_prepared
+-- Lists prepared transactions and replication slots that keep PostgreSQL from cleaning up.
+select 'prepared transaction ' || gid as name, prepared as since from pg_prepared_xacts
+union all
+select 'replication slot ' || slot_name, null from pg_replication_slots where not active and (xmin is not null or catalog_xmin is not null)
