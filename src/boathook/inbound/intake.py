@@ -9,6 +9,7 @@ reach PostgreSQL.
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -97,8 +98,10 @@ class Intake:
         """
         known = self._recent.find(event)
         if known is not None:
+            emit.count("boathook_memory_hits_total")
             return Duplicate(known)
         if len(self._waiting) >= self._queue_size or self._is_draining:
+            emit.count("boathook_intake_overloaded_total")
             raise Overloaded("too many events are waiting to be committed")
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._waiting.append((event, receipt))
@@ -117,6 +120,7 @@ class Intake:
             await self._commit([self._waiting.popleft() for _ in range(take)])
 
     async def _commit(self, entries: list[tuple[NewEvent, asyncio.Future[Receipt]]]) -> None:
+        began = time.perf_counter()
         try:
             crash_point("accept.before_commit")
             receipts = await self._store.append([event for event, _ in entries])
@@ -133,6 +137,7 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - a lane must outlive any surprise, and its callers must hear of it
             _fail(entries, error)
         else:
+            emit.observe("boathook_commit_seconds", time.perf_counter() - began)
             emit.observe("boathook_commit_batch_rows", len(entries))
             self._hand_out(entries, receipts)
 

@@ -68,6 +68,7 @@ TABLE: Final = (
     Metric("boathook_accept_to_start_seconds", _HISTOGRAM, "From accepting an event to its first attempt.",
            (), LONG_SECONDS),
     Metric("boathook_leases_lost_total", _COUNTER, "Attempts whose lease another worker took over.", ("recipient",)),
+    Metric("boathook_leases_reaped_total", _COUNTER, "Leases that had run out and were taken back."),
     Metric("boathook_running", _GAUGE, "Handlers running now.", ("recipient",)),
     Metric("boathook_breaker_open", _GAUGE, "1 while the circuit breaker of a dependency is open.", ("dependency",),
            (), Merge.MAX),
