@@ -10,8 +10,24 @@ A child learns what to do from one line on its standard input, which then stays 
 supervisor is gone. It beats on a pipe from its event loop, so that a loop that no longer turns is noticed.
 """
 
-from boathook.server.child import run_child
-from boathook.server.loading import load_app
-from boathook.server.supervisor import serve
+from typing import TYPE_CHECKING
 
-__all__ = ["load_app", "run_child", "serve"]
+from boathook.server.loading import load_app
+
+if TYPE_CHECKING:
+    from boathook.config import Settings
+
+__all__ = ["load_app", "serve"]
+
+
+def serve(settings: "Settings") -> int:
+    """Run boathook until SIGTERM or SIGINT; return 0 if everything that was begun was finished.
+
+    Raises:
+        ConfigError: a setting, the app or the address is wrong; the message says what to write.
+        JournalError: PostgreSQL cannot be reached, is unsafe, or refuses the schema.
+    """
+    # Children pass through this module too, and need none of what the supervisor imports.
+    from boathook.server.supervisor import supervise
+
+    return supervise(settings)

@@ -3,13 +3,16 @@
 import importlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, ConfigError
-from boathook.handlers.api import Boathook
+
+if TYPE_CHECKING:
+    from boathook.handlers.api import Boathook
 
 
-def load_app(settings: Settings) -> Boathook:
+def load_app(settings: Settings) -> "Boathook":
     """Import `server.app` and return its `Boathook`; without one, return an empty one.
 
     The configuration file's folder and the working folder are searched too, as for ``python -m``.
@@ -17,6 +20,8 @@ def load_app(settings: Settings) -> Boathook:
     Raises:
         ConfigError: there is no such module or attribute, or importing it fails; the message says where.
     """
+    from boathook.handlers.api import Boathook
+
     name = settings.server.app
     if not name:
         return Boathook()

@@ -42,13 +42,8 @@ _KILL_AFTER_S: Final = 3.0
 _MOST_PREDECESSORS: Final = 20
 
 
-def serve(settings: Settings) -> int:
-    """Run boathook until SIGTERM or SIGINT; return 0 if everything that was begun was finished.
-
-    Raises:
-        ConfigError: a setting, the app or the address is wrong; the message says what to write.
-        JournalError: PostgreSQL cannot be reached, is unsafe, or refuses the schema.
-    """
+def supervise(settings: Settings) -> int:
+    """Do what `boathook.server.serve` promises."""
     log.configure(settings.log.level, settings.log.format, process="supervisor")
     try:
         return asyncio.run(_serve(settings))
