@@ -218,7 +218,7 @@ def test_a_strangers_folder_is_not_emptied(demo: Callable[..., Demo], folder: Pa
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
     running = demo("--seconds", "1")
-    assert running.end() == 1
+    assert running.end() == 2
     assert "choose another --data-dir" in running.text
     assert (folder / "thesis.txt").read_text() == "years of work"
 
@@ -237,7 +237,7 @@ def test_one_folder_serves_one_demo_at_a_time_and_is_used_again(demo: Callable[.
     first = demo()
     first.says("of real life")
     second = demo("--seconds", "1")
-    assert second.end() == 1
+    assert second.end() == 2
     assert "another demo is running" in second.text
     first.process.send_signal(signal.SIGINT)
     assert first.end() == 0

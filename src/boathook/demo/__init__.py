@@ -48,13 +48,14 @@ def run_demo(*, seconds: float | None, data_dir: Path, port: int, console: Conso
         data_dir: the demo's own folder, emptied at the start; a folder with other files in it is refused.
         port: where to serve on loopback; the next free one is taken where it is not free.
         console: where everything is shown.
+
+    Raises:
+        ConfigError: the folder is not a demo's own, or PostgreSQL's binaries are not installed.
+        BoathookError: PostgreSQL or boathook does not start, or ended while it was being used.
     """
     try:
         with folder.claim(data_dir) as own:
             return asyncio.run(_Demo(own, seconds, port, console).run())
-    except BoathookError as error:
-        console.print(Text(str(error), style="red"), soft_wrap=True)
-        return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("stopped at once; the books were not checked")
         return 1

@@ -85,6 +85,7 @@ class Screen:
 
     async def show(self, done: asyncio.Event) -> None:
         """Show what happens until *done* is set, and the final figures then."""
+        self._marks.append((time.monotonic(), self._tally.answered))
         if self._console.is_terminal:
             with Live(await self._frame(), console=self._console, auto_refresh=False) as live:
                 while not await _is_set(done, _REFRESH_S):
@@ -108,14 +109,18 @@ async def _is_set(event: asyncio.Event, seconds: float) -> bool:
 
 
 def _table(view: View) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, caption=view.pace, caption_justify="left", show_footer=True, pad_edge=False)
-    totals = view.totals()
-    table.add_column("source", footer="all")
-    for name, total in totals.items():
-        table.add_column(name, footer=str(total), justify="right", style=_STYLES.get(name, ""), footer_style="bold")
-    for source in (*view.tally.replies, ""):
-        numbers = view.numbers(source)
-        table.add_row(source or "published", *(str(number) if number else "·" for number in numbers))
+    """Draw the figures, a row each, so that the table fits a terminal of 80 columns."""
+    sources = (*view.tally.replies, "")
+    columns = [view.numbers(source) for source in sources]
+    table = Table(box=box.SIMPLE_HEAD, caption=view.pace, caption_justify="left", pad_edge=False)
+    table.add_column("", min_width=9)
+    for name in (*(source or "published" for source in sources), "all"):
+        table.add_column(name, justify="right", min_width=7, style="bold" if name == "all" else "")
+    for row, (name, total) in enumerate(view.totals().items()):
+        numbers = [str(column[row]) if column[row] else "·" for column in columns]
+        table.add_row(name, *numbers, str(total), style=_STYLES.get(name, "") if total else "dim")
+        if row == len(_ANSWERS) - 1:
+            table.add_section()
     return table
 
 
