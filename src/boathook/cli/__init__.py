@@ -56,7 +56,6 @@ app.command("doctor", epilog="Example: boathook doctor --json")(running.check_up
 app.command("demo", epilog="Example: boathook demo --seconds 20")(running.demo)
 app.command("bench", epilog="Example: boathook bench ingest --json")(running.bench)
 app.command("send", epilog="Example: boathook send --application acme --type invoice.paid --data '{\"id\": 7}'")(running.send)
-app.command("_child", hidden=True, context_settings={"ignore_unknown_options": True})(running.child)
 app.add_typer(setup.sources, name="sources")
 app.add_typer(listings.events, name="events")
 app.add_typer(listings.deliveries, name="deliveries")

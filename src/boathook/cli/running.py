@@ -286,13 +286,6 @@ def _read_data(data: str) -> bytes:
         raise Misused(f"cannot read {data[1:]}: {error.strerror}") from None
 
 
-def child(role: str, arguments: list[str]) -> None:
-    """Run one of serve's processes; serve calls it, people do not."""
-    from boathook import server
-
-    raise typer.Exit(server.child_main(role, arguments))
-
-
 def all_settings(settings: Settings) -> dict[str, Any]:
     """Return every setting as plain values, secrets only as the references they were written as."""
     plain = settings.model_dump(mode="json", exclude={"file", "extra"})

@@ -80,12 +80,15 @@ def show_settings(ctx: typer.Context, as_json: Json = False) -> None:
 
 @settings_app.command("check", epilog="Example: boathook --config boathook.toml config check")
 def check_settings(ctx: typer.Context) -> None:
-    """Check the settings and every source with its secrets, without starting anything."""
+    """Check the settings, every source with its secrets, and that your handlers can be loaded; start nothing."""
+    from boathook.server import load_app
+
     settings = session(ctx).settings()
+    handlers = len(load_app(settings).handlers)
     settings.database_url()
     paths = compile_gates(settings)
     where = settings.file or "the defaults and the environment"
-    out.print(show.text(f"{where}: understood, {len(settings.sources)} sources on {len(paths)} paths"), soft_wrap=True)
+    out.print(show.text(f"{where}: understood; {len(settings.sources)} sources on {len(paths)} paths, {handlers} handlers"), soft_wrap=True)
 
 
 def _describe(settings: Settings, name: str) -> dict[str, Any]:

@@ -1,0 +1,375 @@
+"""What operators do to deliveries and refused requests, against a real journal."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.postgres.test_books import Store
+
+from boathook.admin import operations
+from boathook.admin.operations import check_dead
+from boathook.config import load
+from boathook.domain import ids
+from boathook.domain.errors import IllegalMove, JournalError, NotFound
+from boathook.domain.model import Accepted, Duplicate, Route
+from boathook.journal import books, ledger, moves
+from boathook.journal.database import Database
+from boathook.journal.ledger import Filter
+from boathook.journal.moves import Action, Selection
+from boathook.journal.registry import register
+
+ACTION = Action(actor="test", note="because")
+ALL = Selection(Filter())
+
+
+@pytest.fixture
+def store(db: Database) -> Store:
+    return Store(db)
+
+
+async def bury(store: Store, *names: str, to: str = "a", **more) -> list:
+    """Accept events and let their one delivery die."""
+    found = []
+    for name in names:
+        event = await store.accept(name, to, **more)
+        await store.fail(event, is_last=True)
+        found.append((event, 0))
+    return found
+
+
+async def delivery(store: Store, key):
+    return await store.db.fetchrow("select * from boathook.delivery where event_id = $1 and ordinal = $2", *key)
+
+
+async def audit(store: Store, action: str) -> list[str]:
+    return [row.subject for row in await ledger.list_audit(store.db, Filter(limit=1000), action=action)]
+
+
+async def assert_balanced(store: Store) -> books.Balance:
+    found = await store.verify()
+    assert found.imbalances == ()
+    return found.balance
+
+
+class TestReplayOfDeadLetters:
+    async def test_gives_a_new_budget_and_keeps_what_went_wrong(self, store: Store):
+        (key,) = await bury(store, "one")
+        assert await operations.replay_dead(store.db, ALL, ACTION) == 1
+        row = await delivery(store, key)
+        assert (row["state"], row["attempts"], row["attempts_before"], row["replays"], row["lost"]) == ("pending", 1, 1, 1, 0)
+        assert (row["code"], row["error"], row["died_at"]) == ("BROKEN", "it broke", None)
+        assert row["owed_since"] == row["due_at"]
+        assert await audit(store, "dead.replay") == [ids.show_delivery(*key)]
+        await store.end(key[0])
+        assert (await assert_balanced(store)).succeeded == 1
+
+    async def test_repeating_it_changes_nothing_more(self, store: Store):
+        await bury(store, "one", "two")
+        assert await operations.replay_dead(store.db, ALL, ACTION) == 2
+        before = await store.db.fetch("select * from boathook.delivery order by 1, 2")
+        assert await operations.replay_dead(store.db, ALL, ACTION) == 0
+        assert await store.db.fetch("select * from boathook.delivery order by 1, 2") == before
+        assert len(await audit(store, "dead.replay")) == 2
+
+    async def test_two_operators_at_once_share_the_work(self, store: Store):
+        await bury(store, *(f"e{number}" for number in range(40)))
+        done = await asyncio.gather(*(operations.replay_dead(store.db, ALL, ACTION) for _ in range(4)))
+        assert sum(done) == 40
+        assert await store.one("select bool_and(replays = 1) from boathook.delivery")
+        assert len(await audit(store, "dead.replay")) == 40
+
+    async def test_one_that_dies_again_meanwhile_is_not_replayed_twice(self, store: Store, monkeypatch):
+        (key,) = await bury(store, "one")
+        monkeypatch.setattr(operations, "BATCH", 1)
+        replay_once = moves.replay_dead
+
+        async def replayed_and_dead_again(*args, **kwargs):
+            keys = await replay_once(*args, **kwargs)
+            for event, ordinal in keys:
+                await store.fail(event, ordinal, is_last=True)
+            return keys
+
+        monkeypatch.setattr(moves, "replay_dead", replayed_and_dead_again)
+        assert await operations.replay_dead(store.db, ALL, ACTION) == 1
+        row = await delivery(store, key)
+        assert (row["state"], row["replays"], row["attempts"]) == ("dead", 1, 2)
+
+    async def test_a_rate_spreads_what_falls_due(self, store: Store, monkeypatch):
+        monkeypatch.setattr(operations, "BATCH", 3)
+        await bury(store, *(f"e{number}" for number in range(8)))
+        seen = []
+        assert await operations.replay_dead(store.db, ALL, ACTION, rate=2, report=seen.append) == 8
+        due = [row[0] for row in await store.db.fetch("select due_at from boathook.delivery order by due_at")]
+        gaps = [(later - earlier).total_seconds() for earlier, later in zip(due, due[1:], strict=False)]
+        assert gaps[1:] == pytest.approx([0.5] * 6, abs=0.05)
+        assert seen == [3, 6, 8]
+        assert await store.one("select bool_and(owed_since = due_at) from boathook.delivery"), "its time starts when it is due"
+
+    async def test_a_line_is_replayed_in_accept_order(self, store: Store):
+        await bury(store, "one", "two", order_key="c", to="ordered")
+        third = await store.accept("three", "ordered", order_key="c")
+        assert await operations.replay_dead(store.db, ALL, ACTION) == 2
+        rows = await store.db.fetch("select event_id, is_blocked from boathook.delivery order by seq")
+        assert [row["is_blocked"] for row in rows] == [False, True, False], "the third was free before they were replayed"
+        await store.end(rows[0]["event_id"])
+        assert not (await delivery(store, (rows[1]["event_id"], 0)))["is_blocked"]
+        assert rows[2]["event_id"] == third
+        await assert_balanced(store)
+
+    async def test_filters_by_source_type_recipient_code_and_time_of_death(self, store: Store):
+        await bury(store, "one")
+        await bury(store, "two", to="b")
+        later = datetime.now(UTC) + timedelta(hours=1)
+        for wanted in (
+            Filter(source="github"), Filter(application="acme"), Filter(type="invoice.*"), Filter(type="payment_paid"),
+            Filter(code="OTHER"), Filter(since=later), Filter(until=later - timedelta(days=1)), Filter(recipient="z*"),
+        ):  # fmt: skip
+            assert await moves.count_dead(store.db, Selection(wanted)) == []
+            assert await operations.replay_dead(store.db, Selection(wanted), ACTION) == 0
+        wanted = Filter(source="stripe", type="pay*.paid", recipient="b", code="BROKEN", since=later - timedelta(days=1))
+        (group,) = await moves.count_dead(store.db, Selection(wanted))
+        assert (group.number, group.recipient, group.code) == (1, "b", "BROKEN")
+        assert await operations.replay_dead(store.db, Selection(wanted), ACTION) == 1
+
+    async def test_an_audit_that_fails_takes_the_move_back(self, store: Store, monkeypatch):
+        (key,) = await bury(store, "one")
+        monkeypatch.setitem(moves.SQL, "record_actions", "select 1 / 0 where $1 || $2 || $4 is not null and $3::text[] is not null")
+        with pytest.raises(JournalError):
+            await operations.replay_dead(store.db, ALL, ACTION)
+        assert (await delivery(store, key))["state"] == "dead"
+
+
+async def test_only_dead_letters_are_moved(store: Store):
+    (dead,) = await bury(store, "dead")
+    pending, done = await store.accept("pending", "a"), await store.accept("done", "a")
+    await store.end(done)
+    assert await check_dead(store.db, [dead, (pending, 0)]) == [dead]
+    with pytest.raises(IllegalMove, match=f"is succeeded.*replay its event {ids.show('evt', done)}"):
+        await check_dead(store.db, [(done, 0)])
+    with pytest.raises(NotFound):
+        await check_dead(store.db, [(done, 7)])
+    for move in (operations.replay_dead, operations.ignore_dead, operations.purge_dead):
+        assert await move(store.db, Selection(Filter(), [(pending, 0), (done, 0)]), ACTION) == 0
+
+
+async def test_ignoring_ends_a_dead_letter_with_its_note(store: Store):
+    (key,) = await bury(store, "one")
+    with pytest.raises(IllegalMove, match="needs a note"):
+        await operations.ignore_dead(store.db, ALL, Action(actor="test", note=" "))
+    assert await operations.ignore_dead(store.db, ALL, ACTION) == 1
+    assert await operations.ignore_dead(store.db, ALL, ACTION) == 0
+    row = await ledger.get_delivery(store.db, *key)
+    assert (row.state, row.note, row.attempts) == ("ignored", "because", 1)
+    assert await audit(store, "dead.ignore") == [row.id]
+    await assert_balanced(store)
+
+
+async def test_purging_is_counted_and_leaves_the_event(store: Store):
+    keys = await bury(store, "one", "two", "three")
+    assert await operations.purge_dead(store.db, Selection(Filter(), keys[:2]), ACTION) == 2
+    assert await store.one("select count(*) from boathook.attempt") == 1
+    assert await store.one("select count(*) from boathook.event") == 3
+    with pytest.raises(NotFound):
+        await ledger.get_delivery(store.db, *keys[0])
+    balance = await assert_balanced(store)
+    assert (balance.purged, balance.dead, balance.dropped) == (2, 1, {"dead letter, purged": 2})
+
+
+class TestReplayOfEvents:
+    async def test_owes_them_again_to_whoever_is_not_owed_them_now(self, store: Store):
+        event = await store.accept("one", "ended", "dead", "pending", "leased")
+        await store.end(event, 0)
+        await store.fail(event, 1, is_last=True)
+        await store.claim(event, 3)
+        done = await operations.replay_events(store.db, [event], ACTION)
+        assert (done.events, done.added, done.revived) == (1, 1, 1)
+        rows = await ledger.list_deliveries_of(store.db, event)
+        assert [(row.recipient, row.state, row.is_replay) for row in rows] == [
+            ("ended", "succeeded", False), ("dead", "pending", False), ("pending", "pending", False),
+            ("leased", "leased", False), ("ended", "pending", True),
+        ]  # fmt: skip
+        again = await operations.replay_events(store.db, [event], ACTION)
+        assert (again.added, again.revived) == (0, 0), "all of them are owed now"
+        await store.end(event, 4)
+        assert (await assert_balanced(store)).replayed == 1
+
+    async def test_a_named_run_is_finished_by_repeating_it(self, store: Store, monkeypatch):
+        monkeypatch.setattr(operations, "BATCH", 2)
+        events = [await store.accept(f"e{number}", "a") for number in range(5)]
+        for event in events:
+            await store.end(event)
+        run = Action(actor="test", note="the fix")
+        interrupted = moves.replay_events
+        calls = []
+
+        async def break_down(*args, **kwargs):
+            calls.append(1)
+            if len(calls) == 2:
+                raise JournalError("the connection is gone")
+            return await interrupted(*args, **kwargs)
+
+        monkeypatch.setattr(moves, "replay_events", break_down)
+        with pytest.raises(JournalError):
+            await operations.replay_events(store.db, Filter(), run, is_once=True)
+        for event in events[:2]:
+            await store.end(event, 1)
+        assert (await operations.replay_events(store.db, Filter(), run, is_once=True)).added == 3
+        assert (await operations.replay_events(store.db, Filter(), run, is_once=True)).added == 0
+        assert await store.one("select count(*) from boathook.delivery") == 3
+        await assert_balanced(store)
+
+    async def test_two_at_once_add_one_delivery(self, store: Store):
+        event = await store.accept("one", "a")
+        await store.end(event)
+        done = await asyncio.gather(*(operations.replay_events(store.db, [event], ACTION) for _ in range(4)))
+        assert sum(part.added for part in done) == 1
+
+    async def test_without_the_lock_two_at_once_would_collide(self, store: Store, monkeypatch):
+        monkeypatch.setitem(moves.SQL, "lock_replays", "select $1::uuid[]")
+        gate = asyncio.Barrier(4)
+        fetch = moves._revive
+
+        async def together(*args, **kwargs):
+            await gate.wait()
+            await fetch(*args, **kwargs)
+
+        monkeypatch.setattr(moves, "_revive", together)
+        event = await store.accept("one", "a")
+        await store.end(event)
+        done = await asyncio.gather(
+            *(operations.replay_events(store.db, [event], ACTION) for _ in range(4)), return_exceptions=True
+        )
+        assert any(isinstance(part, JournalError) for part in done)
+
+    async def test_a_replayed_event_of_an_order_key_joins_the_end_of_its_line(self, store: Store):
+        first = await store.accept("one", "ordered", order_key="c")
+        await store.end(first)
+        await store.accept("two", "ordered", order_key="c")
+        await operations.replay_events(store.db, [first], ACTION)
+        rows = await store.db.fetch("select is_replay, is_blocked from boathook.delivery order by seq")
+        assert [tuple(row) for row in rows] == [(False, False), (True, True)]
+        await store.end(await store.one("select id from boathook.event where dedup_key = 'two'"))
+        assert await store.claim(first, 1) is not None
+        await assert_balanced(store)
+
+    async def test_an_unknown_event_is_refused(self, store: Store):
+        with pytest.raises(NotFound):
+            await operations.replay_events(store.db, [ids.make(1, 1)], ACTION)
+
+
+class TestListings:
+    async def test_come_newest_first_in_pages(self, store: Store):
+        events = [ids.show("evt", await store.accept(f"e{number}", "a", "b")) for number in range(5)]
+        seen, after = [], None
+        while page := await ledger.list_events(store.db, Filter(limit=2, after=after)):
+            seen += [row.id for row in page]
+            after = page[-1].id
+        assert seen == sorted(events, reverse=True)
+        seen, after = [], None
+        while page := await ledger.list_deliveries(store.db, Filter(limit=3, after=after)):
+            seen += [row.id for row in page]
+            after = page[-1].id
+        assert len(seen) == len(set(seen)) == 10
+
+    async def test_deliveries_are_found_by_state_wherever_they_are_kept(self, store: Store):
+        await store.end(await store.accept("done", "a"))
+        await bury(store, "dead")
+        await store.accept("pending", "a")
+        for state in ("succeeded", "dead", "pending"):
+            (row,) = await ledger.list_deliveries(store.db, Filter(state=state))
+            assert row.state == state
+        assert [row.code for row in await ledger.list_dead(store.db, Filter())] == ["BROKEN"]
+
+    async def test_a_pattern_means_its_characters(self):
+        assert ledger.like("100%_*") == "100\\%\\_%"
+
+
+SETTINGS = {"sources": {"shop": {"provider": "github", "secrets": ["right"]}}}
+
+
+async def quarantine(store: Store, body: bytes, secret: str, *, size: int | None = None, source: str = "shop"):
+    """Keep a request as the gateway does that had another secret then."""
+    name = ids.make(time.time_ns() // 1_000_000, int(hashlib.sha256(body).hexdigest()[:8], 16))
+    signature = "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    headers = {"x-hub-signature-256": signature, "x-github-event": "push", "x-github-delivery": f"d-{body!r}", "content-type": "application/json"}
+    await store.db.execute(
+        "insert into boathook.rejection values ($1, $2, 401, 'signature_mismatch', '', '127.0.0.1', 'POST', 'http://h/in/shop', $3, 'application/json', $4, $5)",
+        name, source, json.dumps(headers), body, size or len(body),
+    )  # fmt: skip
+    return name
+
+
+class TestReverify:
+    async def judge(self, store: Store, *names, settings=SETTINGS):
+        chosen = list(names) or Filter()
+        results = operations.reverify(store.db, load(None, settings), chosen, ACTION)
+        return [(result.outcome, result.event_id) async for result in results]
+
+    async def test_accepts_what_the_present_secret_proves_and_routes_it(self, store: Store):
+        await register(store.db, "shop:hook", [Route(recipient="handler:push", app="shop:hook", source="shop")])
+        await quarantine(store, b'{"n": 1}', "right")
+        await quarantine(store, b'{"n": 2}', "forged")
+        outcomes = await self.judge(store)
+        assert sorted(outcome for outcome, _ in outcomes) == ["accepted", "refused"]
+        (row,) = await ledger.list_deliveries(store.db, Filter())
+        assert (row.recipient, row.type, row.source) == ("handler:push", "push", "shop")
+        assert await store.one("select body from boathook.event") == b'{"n": 1}'
+        (accepted,) = await ledger.list_rejections(store.db, Filter(state="accepted"))
+        assert accepted.event_id == row.event_id
+        assert await audit(store, "rejection.accept") == [accepted.id]
+        assert [outcome for outcome, _ in await self.judge(store)] == ["refused"], "what was accepted is done"
+        await assert_balanced(store)
+
+    async def test_one_that_arrived_again_meanwhile_is_a_duplicate(self, store: Store):
+        first = await quarantine(store, b"{}", "right")
+        second = await quarantine(store, b"{}", "right")
+        (one,) = await self.judge(store, first)
+        (other,) = await self.judge(store, second)
+        assert (one[0], other[0], one[1]) == ("accepted", "duplicate", other[1])
+        assert await self.judge(store, first) == [("duplicate", one[1])]
+
+    async def test_a_cut_body_or_a_source_that_is_gone_cannot_be_judged(self, store: Store):
+        cut = await quarantine(store, b"{}", "right", size=9)
+        gone = await quarantine(store, b"[]", "right", source="elsewhere")
+        assert await self.judge(store, cut, gone) == [("impossible", None), ("impossible", None)]
+        assert await store.one("select count(*) from boathook.event") == 0
+
+    async def test_time_is_that_of_receipt(self, store: Store):
+        """A Stripe signature of a week ago holds if the request came a week ago, and not if it came today."""
+        week_ago = int(time.time()) - 7 * 86_400
+        body = b'{"id": "evt_1", "type": "payment.paid"}'
+        signature = hmac.new(b"right", f"{week_ago}.".encode() + body, hashlib.sha256).hexdigest()
+        names = [ids.make(week_ago * 1000, 1), ids.make(int(time.time() * 1000), 2)]
+        for name in names:
+            await store.db.execute(
+                "insert into boathook.rejection values ($1, 'stripe', 401, 'x', '', '::1', 'POST', 'http://h/in/stripe', $2, 'application/json', $3, $4)",
+                name, json.dumps({"stripe-signature": f"t={week_ago},v1={signature}"}), body, len(body),
+            )  # fmt: skip
+        settings = {"sources": {"stripe": {"provider": "stripe", "secrets": ["right"]}}}
+        outcomes = await self.judge(store, *names, settings=settings)
+        assert [outcome for outcome, _ in outcomes] == ["accepted", "refused"]
+
+
+class TestSend:
+    async def test_publishes_what_was_given_byte_for_byte_to_whoever_wants_it(self, store: Store):
+        await register(store.db, "shop:hook", [Route(recipient="handler:mail", app="shop:hook", application="acme", types=("invoice.*",))])
+        body = b'{"n":  1.0}'
+        receipt = await operations.send(store.db, ACTION, application="acme", type="invoice.paid", body=body)
+        assert isinstance(receipt, Accepted)
+        assert await store.one("select body from boathook.event") == body
+        assert [row.recipient for row in await ledger.list_deliveries(store.db, Filter())] == ["handler:mail"]
+        assert await audit(store, "event.send") == [ids.show("evt", receipt.event_id)]
+        await assert_balanced(store)
+
+    async def test_one_key_is_one_event(self, store: Store):
+        send = [await operations.send(store.db, ACTION, application="acme", type="x", body=b"1", key="k") for _ in range(2)]
+        assert isinstance(send[0], Accepted)
+        assert send[1] == Duplicate(send[0].event_id)
+
+    async def test_what_is_not_json_is_refused(self, store: Store):
+        with pytest.raises(IllegalMove, match="must be JSON"):
+            await operations.send(store.db, ACTION, application="acme", type="x", body=b"{")
