@@ -1,0 +1,68 @@
+"""Runs boathook's own gateway with nothing behind it: ``python -m boathook.bench.ceiling PORT``.
+
+Everything up to the journal is the real thing: sockets, limits, verification, routing, replies. Only the commit is
+missing, so its rate is the most the durable path could reach.
+"""
+
+import asyncio
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from boathook.bench.handlers import hook
+from boathook.bench.load import SECRET
+from boathook.config import load
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted, NewEvent, Receipt
+from boathook.inbound.app import IngestApp, Receive, Send
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.gates import compile_gates
+from boathook.inbound.limits import Connections
+from boathook.inbound.listener import Listener
+from boathook.inbound.protocol import House
+
+
+class _NoJournal:
+    """Says that every event is accepted."""
+
+    async def accept(self, event: NewEvent) -> Receipt:
+        return Accepted(event.id)
+
+
+async def _serve(port: int) -> None:
+    settings = load(Path("/dev/null"), {"sources.stripe.secrets": [SECRET], "log.level": "warning"})
+    router = Router(hook.routes("bench"), 1)
+
+    async def reload() -> Router:
+        return router
+
+    limits = settings.limits
+    house = House(_not_found, limits, Connections(limits.max_connections, limits.max_connections_per_client), ())
+    house.app = IngestApp(
+        compile_gates(settings), _NoJournal(), Arrivals(router, reload), quarantine=None, others=_not_found
+    )
+    listener = Listener(house)
+    await listener.start(socket.create_server(("127.0.0.1", port), backlog=1024))
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await stop.wait()
+    await listener.drain(linger_s=0, drain_s=1)
+
+
+async def _not_found(_scope: dict[str, Any], _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()
