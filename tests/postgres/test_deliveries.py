@@ -16,12 +16,13 @@ from boathook.domain import ids
 from boathook.domain.errors import LeaseLost
 from boathook.domain.model import Grade, NewDelivery, NewEvent, Origin, Route
 from boathook.domain.policy import Bury, RetryPolicy, Settle, TryAgain
+from boathook.journal import calls
 from boathook.journal.database import Database
-from boathook.journal.deliveries import SETTLE_TYPES, DeliveryStore, Fate, SetBack, Want, Work, settlement
+from boathook.journal.deliveries import DeliveryStore, Fate, SetBack, Want, Work, settlement
 from boathook.journal.events import EventStore
 from boathook.journal.registry import register
 
-SETTLE = f"select boathook.settle({', '.join(f'${n + 1}::text::{kind}' for n, kind in enumerate(SETTLE_TYPES))})"
+SETTLE = calls.SETTLE.sql(lambda position: f"${position}")
 
 
 async def owe(db: Database, recipient: str = "handler:a", count: int = 1, order_key: str | None = None) -> list[UUID]:

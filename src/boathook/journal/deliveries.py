@@ -1,7 +1,7 @@
 """The life of a delivery: claimed under a lease, renewed, then settled, set back, given back or reaped.
 
-Settling a success is the one statement `SETTLE`, run by whoever holds the handler's transaction, on whatever
-connection that is. Everything else happens here, on boathook's own connections, in batches.
+Settling a success is the one call `boathook.journal.calls.SETTLE`, made by whoever holds the handler's transaction,
+on whatever connection that is. Everything else happens here, on boathook's own connections, in batches.
 """
 
 import random
@@ -19,22 +19,15 @@ import msgspec
 from boathook.domain.errors import LeaseLost
 from boathook.domain.model import Claim, Event
 from boathook.domain.policy import Bury, Failure, RetryPolicy, Settle, Standing, TryAgain, decide
+from boathook.journal.calls import Arguments
 from boathook.journal.database import Connection, Database, Record, translated
 from boathook.journal.events import to_event
 from boathook.journal.statements import load
 
 SQL = load(__file__)
 
-LEASE_LOST_STATE: Final = "BH001"
-"""SQLSTATE of a settle whose fence no longer holds."""
-MISUSE_STATE: Final = "BH002"
-"""SQLSTATE of a settle in another transaction than the one boathook opened."""
-
 EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """A watermark that lets every due delivery be looked at."""
-
-SETTLE_TYPES: Final = ("uuid", "integer", "bigint", "text", "text", "text", "timestamptz", "text")
-"""PostgreSQL types of `boathook.settle`'s parameters, in order; `settlement` gives the values as text."""
 
 _SUSPECT_AFTER = 2
 _CLAIM_ROUNDS = 5
@@ -107,8 +100,8 @@ def mark(claim: Claim) -> str:
     return f"{claim.event_id}/{claim.ordinal}/{claim.fence}"
 
 
-def settlement(claim: Claim, move: Settle, *, worker: str, started_at: datetime) -> tuple[str | None, ...]:
-    """Return the arguments of ``boathook.settle`` as text, so that any driver can pass them with a cast."""
+def settlement(claim: Claim, move: Settle, *, worker: str, started_at: datetime) -> Arguments:
+    """Return the arguments of `SETTLE` that end *claim* well."""
     return (
         str(claim.event_id),
         str(claim.ordinal),

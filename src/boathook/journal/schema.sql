@@ -223,7 +223,7 @@ create table boathook.retention (
 
 -- Time to id: the smallest UUIDv7 of a moment.
 create function boathook.first_id(moment timestamptz) returns uuid language sql immutable strict parallel safe as $$
-    select (lpad(to_hex((extract(epoch from moment) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
+    select (lpad(to_hex(floor(extract(epoch from moment) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 
 -- Id to time: the millisecond at which a UUIDv7 was made.
@@ -255,10 +255,11 @@ begin
     return made;
 end $$;
 
--- Lets the first waiting delivery of an order key run, if nothing of that key is before it.
+-- Lets the first waiting delivery of an order key run, if nothing of that key is before it. It falls due at this moment,
+-- not in the past, where the claims' watermark would hide it for a while.
 create function boathook.unblock(p_recipient text, p_order_key text) returns void language sql as $$
     update boathook.delivery d
-    set is_blocked = false
+    set is_blocked = false, due_at = greatest(d.due_at, clock_timestamp())
     where d.recipient = p_recipient and d.order_key = p_order_key and d.state = 'pending' and d.is_blocked
       and d.seq = (
           select min(o.seq) from boathook.delivery o
@@ -355,7 +356,7 @@ $$;
 -- The version is compared without a lock: a publisher's transaction may be long, and must not hold up a deployment.
 create function boathook.publish(
     p_version bigint, p_id uuid, p_application text, p_type text, p_dedup_key text, p_key uuid, p_headers json,
-    p_content_type text, p_body bytea, p_recipients text[], p_order_keys text[], p_memory interval
+    p_content_type text, p_body bytea, p_deliveries json, p_memory interval
 ) returns text language plpgsql as $$
 declare
     first uuid;
@@ -376,13 +377,14 @@ begin
         id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
     values (
         p_id, null, p_application, p_type, p_dedup_key, 'none', 'published', p_headers, p_content_type, p_body, sha,
-        cardinality(p_recipients));
-    insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked)
-    select p_id, u.position - 1, u.recipient, u.order_key,
+        json_array_length(p_deliveries));
+    insert into boathook.delivery (event_id, ordinal, recipient, due_at, order_key, is_blocked)
+    select p_id, u.position - 1, u.recipient, clock_timestamp(), u.order_key,
         u.order_key is not null and exists (
             select from boathook.delivery o
             where o.recipient = u.recipient and o.order_key = u.order_key and o.state <> 'dead')
-    from unnest(p_recipients, p_order_keys) with ordinality as u (recipient, order_key, position)
+    from rows from (json_to_recordset(p_deliveries) as (recipient text, order_key text))
+        with ordinality as u (recipient, order_key, position)
     order by u.position;
     return 'accepted';
 end $$;

@@ -1,0 +1,131 @@
+"""The keeper: tidies the journal. Any number may run; an advisory lock elects the one that works.
+
+It takes back leases that ran out, frees order keys left waiting, runs upkeep and counts the backlog. None of that
+is needed for safety, only for progress, so a keeper that is late or absent harms nothing.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from boathook.config import Settings
+from boathook.domain.errors import JournalError
+from boathook.journal.database import Connection, Database, translated
+from boathook.journal.deliveries import DeliveryStore, keeper_seat
+from boathook.journal.upkeep import run_upkeep
+from boathook.telemetry import emit
+from boathook.telemetry.crashpoints import crash_point
+from boathook.telemetry.log import get_logger
+
+ROUND_S: Final = 1.0
+COUNT_S: Final = 5.0
+_SHARE: Final = 0.1
+"""A chore that grows slow is done less often, so that it takes no more than this share of the time."""
+
+
+class Chore:
+    """Something to do every so many seconds."""
+
+    def __init__(self, name: str, every_s: float, do: Callable[[], Awaitable[object]]) -> None:
+        self._name = name
+        self._every_s = every_s
+        self._do = do
+        self._due_at = 0.0
+
+    async def do_if_due(self) -> None:
+        """Do it if it is time; one that fails is tried again next time and keeps no other from being done."""
+        began = time.monotonic()
+        if began < self._due_at:
+            return
+        try:
+            await self._do()
+        except JournalError as error:
+            get_logger("keeper").warning("chore_failed", chore=self._name, error=str(error))
+        ended = time.monotonic()
+        self._due_at = max(began + self._every_s, ended + (ended - began) / _SHARE)
+
+
+class Keeper:
+    """The chores, on connections it is given."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._store = DeliveryStore(database)
+        self._known: set[str] = set()
+        self._chores = (
+            Chore("reap", ROUND_S, self._reap),
+            Chore("unblock", ROUND_S, self._store.unblock),
+            Chore("count", COUNT_S, self._count),
+            Chore("upkeep", settings.retention.upkeep_s, lambda: run_upkeep(database, settings.retention)),
+        )
+
+    async def run(self, stop: asyncio.Event, beat: Callable[[], None]) -> None:
+        """Stand for election, and work while elected, until *stop* is set."""
+        while not stop.is_set():
+            beat()
+            try:
+                async with keeper_seat(self._database) as seat:
+                    if seat is not None:
+                        get_logger("keeper").info("keeper_elected")
+                        await self._tend(seat, stop, beat)
+            except JournalError as error:
+                get_logger("keeper").warning("keeper_interrupted", error=str(error))
+            await _pause(stop, ROUND_S)
+
+    async def _tend(self, seat: Connection, stop: asyncio.Event, beat: Callable[[], None]) -> None:
+        while not stop.is_set():
+            beat()
+            with translated():
+                await seat.fetchval("select 1")  # the lock lives and dies with this connection
+            for chore in self._chores:
+                await chore.do_if_due()
+            await _pause(stop, ROUND_S)
+
+    async def _reap(self) -> None:
+        crash_point("keeper.before_reap")
+        while taken := await self._store.reap():
+            crash_point("keeper.after_reap")
+            get_logger("keeper").warning("leases_reaped", leases=taken)
+            emit.count("boathook_leases_reaped_total", taken)
+
+    async def _count(self) -> None:
+        backlog = await self._store.backlog()
+        counts = {(one.recipient, state): getattr(one, state) for one in backlog for state in _STATES}
+        gone = self._known - {one.recipient for one in backlog}
+        counts.update({(recipient, state): 0 for recipient in gone for state in _STATES})
+        self._known = {one.recipient for one in backlog}
+        for (recipient, state), value in counts.items():
+            emit.gauge("boathook_backlog", value, recipient=recipient, state=state)
+        emit.gauge("boathook_oldest_due_seconds", max((one.oldest_due_s for one in backlog), default=0.0))
+        emit.gauge("boathook_oldest_xmin_age_seconds", await self._store.oldest_snapshot_s())
+
+
+_STATES: Final = ("due", "later", "blocked", "leased", "dead")
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        pass
+
+
+async def run_keeper(settings: Settings, *, stop: asyncio.Event, beat: Callable[[], None]) -> None:
+    """Run a keeper until *stop* is set.
+
+    Raises:
+        JournalUnavailable: PostgreSQL cannot be reached at the start.
+    """
+    database = await Database.open(
+        settings.database.url,
+        purpose="keeper",
+        size=2,
+        connect_timeout_s=settings.database.connect_timeout_s,
+        statement_timeout_s=settings.database.statement_timeout_s,
+    )
+    try:
+        await Keeper(database, settings).run(stop, beat)
+    finally:
+        await database.close()

@@ -1,0 +1,458 @@
+"""A worker process: claims due deliveries under lease, runs their handlers, and sends back what did not succeed.
+
+Four loops share one schedule. *Claiming* fills it when there is room, woken by notifications, by ended attempts and
+by the clock. *Places* take from it and run one attempt after another. *Renewing* prolongs every lease held and
+breaks off what is lost or stuck. *Returning* writes the failures in batches. Successes are written by the places
+themselves, in the transaction of the handler's effects.
+"""
+
+import asyncio
+import random
+import resource
+import time
+from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, assert_never
+from uuid import UUID
+
+from boathook.config import Settings
+from boathook.dispatch.returns import Returns
+from boathook.dispatch.schedule import Schedule, Share
+from boathook.domain import ids
+from boathook.domain.errors import HandlerTimeout, JournalError
+from boathook.domain.policy import (
+    BreakerState,
+    Bury,
+    Dead,
+    Failure,
+    Retry,
+    RetryPolicy,
+    Settle,
+    Standing,
+    TryAgain,
+    decide,
+)
+from boathook.handlers.api import Boathook
+from boathook.handlers.runner import Ending, Gone, Lane, Runner, Running, Settled, Stopped, Unsettled
+from boathook.handlers.threads import Thread
+from boathook.journal.database import DUE_CHANNEL, Database
+from boathook.journal.deliveries import DeliveryStore, SetBack, Work
+from boathook.telemetry import emit
+from boathook.telemetry.crashpoints import crash_point
+from boathook.telemetry.log import get_logger
+
+PACE_S: Final = 0.002
+"""Shortest time between two claims."""
+GRACE_S: Final = 5.0
+"""Seconds past its timeout after which a handler that goes on all the same counts as stuck."""
+_OWN_CONNECTIONS: Final = 2
+_BEAT_S: Final = 0.5
+_LAST_S: Final = 2.0
+_LONGEST_PAUSE_S: Final = 5.0
+
+Key = tuple[UUID, int, int]
+
+
+class Stuck(Exception):
+    """A handler went on past its timeout and cannot be stopped; only a new process can."""
+
+
+class Worker:
+    """One process's work, on connections it is given."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        hook: Boathook,
+        *,
+        own: Database,
+        handlers: Database,
+        worker_id: str,
+        only_suspects: bool = False,
+    ) -> None:
+        self._settings = settings.worker
+        self._drain_s = settings.server.drain_s
+        self._id = worker_id
+        self._only_suspects = only_suspects
+        self._places = 1 if only_suspects else settings.worker.concurrency
+        self._keeps_connections = settings.database.worker_connections >= self._places
+        self._handlers = handlers
+        self._store = DeliveryStore(own)
+        self._own = own
+        self._schedule = Schedule(hook.handlers, self._places)
+        self._runner = Runner(self._store, worker=worker_id, timeout_s=settings.worker.timeout_s)
+        self._returns = Returns(self._store, self._returned)
+        self._running: dict[Key, Running] = {}
+        self._returning: dict[Key, SetBack] = {}
+        self._threads: list[tuple[Thread, float]] = []
+        """Threads that went on when their attempt had ended, with the loop time of that."""
+        self._stopped: list[Work] = []
+        self._ahead = timedelta()
+        """How far the journal's clock is ahead of this host's."""
+        self._hook = hook
+        self._announced = hook.published
+        self._quit = asyncio.Event()
+        self._stuck: str | None = None
+        self._hint = asyncio.Event()
+        self._room = asyncio.Event()
+        self._idle: list[asyncio.Future[None]] = []
+        self._is_stopping = False
+        self._log = get_logger("worker").bind(worker=worker_id)
+
+    async def run(self, stop: asyncio.Event, beat: Callable[[], None], *, predecessors: Sequence[str] = ()) -> None:
+        """Work until *stop* is set, then finish what is under way.
+
+        Raises:
+            Stuck: a handler cannot be stopped; the process should end so that another takes its place.
+        """
+        await self._own.listen(DUE_CHANNEL, lambda _payload: self._hint.set())
+        loops = [self._claim(predecessors), self._renew(), self._returns.run(), self._beat(beat)]
+        tasks = [asyncio.create_task(loop) for loop in loops]
+        places = [asyncio.create_task(self._place()) for _ in range(self._places)]
+        stopping = [asyncio.create_task(stop.wait()), asyncio.create_task(self._quit.wait())]
+        try:
+            done, _ = await asyncio.wait([*stopping, *tasks, *places], return_when=asyncio.FIRST_COMPLETED)
+            for task in done.difference(stopping):
+                task.result()
+            await self._drain(tasks[0])
+        finally:
+            await _end([*stopping, *tasks, *places])
+        if self._stuck is not None:
+            raise Stuck(self._stuck)
+
+    async def _drain(self, claiming: "asyncio.Task[None]") -> None:
+        """Start nothing more, give back what waits, and let what runs finish; break off what takes too long."""
+        self._is_stopping = True
+        await _end([claiming])
+        await self._give_back(self._schedule.empty())
+        await self._until(lambda: not self._running, GRACE_S if self._stuck else self._drain_s)
+        for running in list(self._running.values()):
+            running.stop()
+        await self._until(lambda: not self._running, _LAST_S)
+        await self._until(lambda: not self._returning, _LAST_S)
+        await self._give_back(self._stopped)
+
+    @staticmethod
+    async def _until(condition: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition() and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+
+    # Claiming
+
+    async def _claim(self, predecessors: Sequence[str]) -> None:
+        pause_s = PACE_S
+        while not self._is_stopping:
+            try:
+                if predecessors:
+                    await self._store.reap(dead_workers=predecessors)
+                    predecessors = ()
+                is_hungry = await (self._claim_suspect() if self._only_suspects else self._claim_due())
+                pause_s = PACE_S
+            except JournalError as error:
+                pause_s = min(_LONGEST_PAUSE_S, pause_s * 4)
+                self._log.warning("claim_failed", error=str(error), pause_s=round(pause_s, 3))
+                is_hungry = True
+            await asyncio.sleep(pause_s)
+            if not is_hungry:
+                await self._wait(self._hint, self._settings.poll_s)
+
+    async def _claim_due(self) -> bool:
+        """Claim once; returns whether there may be more to claim at once."""
+        await self._give_back(list(self._schedule.barred(self._now())))
+        if self._announced != self._hook.published:
+            self._announced = self._hook.published
+            await self._store.announce()
+        self._hint.clear()
+        self._room.clear()
+        wants = self._schedule.wants(self._now())
+        if not wants:
+            await self._wait(self._room, self._settings.poll_s)
+            return True
+        works = await self._store.claim(wants, worker=self._id, lease_s=self._settings.lease_s)
+        if works:
+            crash_point("claim.after_commit")
+            self._ahead = works[0].claimed_at - datetime.now(UTC)
+        self._schedule.accept(wants, works)
+        self._wake(len(works))
+        return any(self._schedule.shares[want.recipient].is_hungry for want in wants)
+
+    async def _claim_suspect(self) -> bool:
+        self._hint.clear()
+        self._room.clear()
+        wants = self._schedule.wants(self._now())
+        if self._running or not wants:
+            await self._wait(self._room, self._settings.poll_s)
+            return True
+        recipients = [want.recipient for want in wants]
+        work = await self._store.claim_suspect(recipients, worker=self._id, lease_s=self._settings.lease_s)
+        if work is None:
+            return False
+        crash_point("claim.after_commit")
+        self._ahead = work.claimed_at - datetime.now(UTC)
+        self._schedule.accept([want for want in wants if want.recipient == work.claim.recipient], [work])
+        self._wake(1)
+        await self._wait(self._room, self._settings.poll_s)
+        return True
+
+    async def _give_back(self, works: Sequence[Work]) -> None:
+        if works:
+            await self._store.give_back([work.claim for work in works])
+
+    @staticmethod
+    async def _wait(event: asyncio.Event, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            pass
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._idle:
+            future = self._idle.pop()
+            if not future.done():
+                future.set_result(None)
+                count -= 1
+
+    # Places
+
+    async def _place(self) -> None:
+        lane = Lane(self._handlers, keeps_connection=self._keeps_connections)
+        try:
+            while True:
+                taken = None if self._is_stopping else self._schedule.take(self._now())
+                if taken is None:
+                    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._idle.append(future)
+                    await future
+                    continue
+                await self._attempt(*taken, lane)
+        finally:
+            await lane.release()
+
+    async def _attempt(self, share: Share, work: Work, lane: Lane) -> None:
+        began = time.monotonic()
+        running = Running(work, self._now())
+        key = _key(work)
+        self._running[key] = running
+        if work.claim.attempt == 1 and work.event is not None:
+            waited_s = (running.started_at - work.event.accepted_at).total_seconds()
+            emit.observe("boathook_accept_to_start_seconds", max(0.0, waited_s))
+        try:
+            ending = await self._runner.run(share.handler, running, lane)
+        finally:
+            took_s = time.monotonic() - began
+            del self._running[key]
+            self._schedule.finish(share, took_s)
+            if running.thread is not None and not running.thread.is_over:
+                self._threads.append((running.thread, asyncio.get_running_loop().time()))
+            self._room.set()
+        emit.observe("boathook_handler_seconds", took_s, recipient=work.claim.recipient)
+        self._conclude(share, running, ending, took_s)
+        self._wake(1)
+
+    def _conclude(self, share: Share, running: Running, ending: Ending, took_s: float) -> None:
+        work = running.work
+        match ending:
+            case Settled(state=state):
+                if self._announced != self._hook.published:
+                    self._hint.set()
+                self._judge(share, None)
+                if work.claim.order_key is not None:
+                    self._hint.set()  # the next one of its order key is free
+                emit.count("boathook_deliveries_total", recipient=work.claim.recipient, outcome=state)
+                self._log.info("attempt_ended", **_words(work), outcome=state, took_s=round(took_s, 4))
+            case Unsettled(outcome=outcome, error=error):
+                if error is not None:
+                    self._judge(share, TimeoutError() if isinstance(error, HandlerTimeout) else error)
+                self._send_back(share, running, outcome)
+            case Gone():
+                emit.count("boathook_leases_lost_total", recipient=work.claim.recipient)
+                self._log.warning("lease_lost", **_words(work), took_s=round(took_s, 4))
+            case Stopped():
+                self._log.info("attempt_stopped", **_words(work), took_s=round(took_s, 4))
+                self._stopped.append(work)
+            case _:
+                assert_never(ending)
+
+    def _judge(self, share: Share, error: BaseException | None) -> None:
+        state = self._schedule.judge(share, error, self._now())
+        if state is not None and share.handler.breaker is not None:
+            is_open = 0 if state is BreakerState.CLOSED else 1
+            emit.gauge("boathook_breaker_open", is_open, dependency=share.handler.breaker.dependency)
+
+    def _send_back(self, share: Share, running: Running, outcome: Retry | Dead | Failure) -> None:
+        """Ask the policy what follows an attempt that did not succeed, and queue it for the journal."""
+        work, claim = running.work, running.work.claim
+        standing = Standing(attempt=claim.attempt - claim.attempts_before, owed_since=claim.owed_since)
+        policy = share.handler.retry or RetryPolicy()
+        move = decide(standing, outcome, policy, self._now(), random.random())
+        if isinstance(move, Settle):
+            raise AssertionError(f"{outcome} cannot settle a delivery")
+        traceback = outcome.traceback if isinstance(outcome, Failure) else None
+        ended = SetBack(claim, move, _recorded(outcome), traceback, self._id, running.started_at)
+        self._returning[_key(work)] = ended
+        self._returns.put(ended)
+        what = "dead" if isinstance(move, Bury) else "retry"
+        self._log.warning("attempt_failed", **_words(work), outcome=what, code=move.code, error=move.error)
+
+    def _returned(self, ended: SetBack, was_held: bool) -> None:
+        claim = ended.claim
+        self._returning.pop((claim.event_id, claim.ordinal, claim.fence), None)
+        if not was_held:
+            emit.count("boathook_leases_lost_total", recipient=claim.recipient)
+            return
+        match ended.move:
+            case TryAgain(due_at=due_at):
+                emit.count("boathook_deliveries_total", recipient=claim.recipient, outcome="retry")
+                wait_s = (due_at - self._now()).total_seconds()
+                if wait_s < self._settings.poll_s:
+                    asyncio.get_running_loop().call_later(max(0.0, wait_s), self._hint.set)
+            case Bury():
+                emit.count("boathook_deliveries_total", recipient=claim.recipient, outcome="dead")
+                if claim.order_key is not None:
+                    self._hint.set()
+            case _:
+                assert_never(ended.move)
+
+    # Renewing
+
+    async def _renew(self) -> None:
+        period_s = self._settings.lease_s / 3
+        while True:
+            await asyncio.sleep(period_s)
+            self._look_for_stuck()
+            claims = [running.work.claim for running in self._running.values()]
+            claims += [work.claim for share in self._schedule.shares.values() for work in share.waiting]
+            claims += [ended.claim for ended in self._returning.values()]
+            if not claims:
+                continue
+            try:
+                lost = await self._store.renew(claims, lease_s=self._settings.lease_s)
+            except JournalError as error:
+                self._log.warning("renew_failed", error=str(error), leases=len(claims))
+                continue
+            self._lose(lost)
+
+    def _lose(self, lost: Collection[Key]) -> None:
+        for key in lost:
+            running = self._running.get(key)
+            if running is not None:
+                running.lose()
+        if lost:
+            self._schedule.drop(lost)
+
+    def _look_for_stuck(self) -> None:
+        """Find handlers that went on past their timeout: the process must end to be rid of them."""
+        now = asyncio.get_running_loop().time()
+        self._threads = [(thread, ended_at) for thread, ended_at in self._threads if not thread.is_over]
+        late = [
+            running.work.claim.recipient
+            for running in self._running.values()
+            if running.overdue_at is not None and now > running.overdue_at + GRACE_S
+        ]
+        if late:
+            self._stuck = f"{late[0]} goes on although its time is up"
+        elif any(now > ended_at + GRACE_S for _, ended_at in self._threads):
+            self._stuck = "a handler's thread goes on although its time is up"
+        if self._stuck is not None:
+            self._log.error("handler_stuck", error=self._stuck)
+            self._quit.set()
+
+    # The process
+
+    def _now(self) -> datetime:
+        """Return the journal's time, as far as the latest claim told."""
+        return datetime.now(UTC) + self._ahead
+
+    async def _beat(self, beat: Callable[[], None]) -> None:
+        while True:
+            beat()
+            for recipient, share in self._schedule.shares.items():
+                emit.gauge("boathook_running", share.running, recipient=recipient)
+            await asyncio.sleep(_BEAT_S)
+
+
+async def run_worker(
+    settings: Settings,
+    hook: Boathook,
+    *,
+    worker_id: str,
+    only_suspects: bool = False,
+    stop: asyncio.Event,
+    beat: Callable[[], None],
+    predecessors: Sequence[str] = (),
+) -> None:
+    """Run one worker until *stop* is set; its unfinished work is finished or given back first.
+
+    Args:
+        worker_id: Never used before; names the holder of this process's leases.
+        only_suspects: Run nothing but deliveries that have lost their worker twice in a row, one at a time.
+        beat: Called twice a second while the event loop is alive.
+        predecessors: Ids of workers known to be dead, whose leases are taken back at once.
+
+    Raises:
+        JournalUnavailable: PostgreSQL cannot be reached at the start.
+        Stuck: a handler cannot be stopped; the process should end, without waiting for its threads.
+    """
+    if settings.worker.memory_mb:
+        size = settings.worker.memory_mb * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    own = await _open(settings, "worker", _OWN_CONNECTIONS)
+    try:
+        handlers = await _open(settings, "handlers", settings.database.worker_connections)
+        try:
+            worker = Worker(
+                settings, hook, own=own, handlers=handlers, worker_id=worker_id, only_suspects=only_suspects
+            )
+            await worker.run(stop, beat, predecessors=predecessors)
+        finally:
+            await handlers.close()
+    finally:
+        await own.close()
+
+
+async def _open(settings: Settings, purpose: str, size: int) -> Database:
+    return await Database.open(
+        settings.database.url,
+        purpose=purpose,
+        size=size,
+        connect_timeout_s=settings.database.connect_timeout_s,
+        statement_timeout_s=settings.database.statement_timeout_s,
+    )
+
+
+async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
+    """Cancel tasks and wait for them, but not for one that refuses to end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=_LAST_S)
+
+
+def _recorded(outcome: Retry | Dead | Failure) -> str:
+    match outcome:
+        case Retry():
+            return "retry"
+        case Dead():
+            return "dead"
+        case Failure():
+            return "failed"
+        case _:
+            assert_never(outcome)
+
+
+def _key(work: Work) -> Key:
+    return work.claim.event_id, work.claim.ordinal, work.claim.fence
+
+
+def _words(work: Work) -> dict[str, Any]:
+    """Return what a log line says about an attempt."""
+    event = work.event
+    return {
+        "delivery": ids.show_delivery(work.claim.event_id, work.claim.ordinal),
+        "recipient": work.claim.recipient,
+        "attempt": work.claim.attempt,
+        "source": event.source if event else None,
+        "type": event.type if event else None,
+        "dedup_key": event.dedup_key if event else None,
+    }

@@ -1,0 +1,1 @@
+"""The user's Python, inside the transaction that settles its delivery."""

@@ -1,0 +1,260 @@
+"""Declares which function handles which events; see `Boathook.on`."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.filters import Pattern, compile_filter
+from boathook.domain.model import Receipt, Route
+from boathook.domain.policy import Breaker, RetryPolicy
+from boathook.handlers.event import Event
+from boathook.handlers.outbox import Outbox
+from boathook.handlers.sessions import AsyncSessions, SyncSessions
+from boathook.handlers.transaction import SyncTransaction, Transaction
+
+__all__ = ["Boathook", "Event", "Handler", "SyncTransaction", "Transaction"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One `on` above a handler: which events it wants."""
+
+    source: str | None
+    application: str | None
+    types: tuple[str, ...]
+    order_by: str | None
+    filter: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """A user's function with everything said about it."""
+
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+    takes_session: bool
+    """Whether it takes a second argument: the transaction, or what its `session` opens."""
+    lines: tuple[Line, ...]
+    retry: RetryPolicy | None = None
+    timeout_s: float | None = None
+    """Seconds one attempt may take; None: the worker's own limit."""
+    concurrency: int | None = None
+    """Most attempts at once over all workers; None: no limit but the workers'."""
+    breaker: Breaker | None = None
+    final: tuple[type[BaseException], ...] = ()
+    """Exceptions that make the delivery dead at once."""
+    session: AsyncSessions | SyncSessions | None = None
+
+    @property
+    def recipient(self) -> str:
+        """The stable name under which its deliveries are stored."""
+        return f"handler:{self.name}"
+
+    def routes(self, app: str, timeout_s: float) -> list[Route]:
+        """Return one route for each line."""
+        return [
+            Route(
+                recipient=self.recipient,
+                app=app,
+                source=line.source,
+                application=line.application,
+                types=line.types,
+                filter=line.filter,
+                order_by=line.order_by,
+                policy=self.retry or RetryPolicy(),
+                timeout_s=self.timeout_s or timeout_s,
+            )
+            for line in self.lines
+        ]
+
+
+class Boathook:
+    """The handlers of one app, and its way to publish events of its own."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Handler] = {}
+        self._outbox = Outbox()
+
+    def on(
+        self,
+        source: str | None = None,
+        *types: str,
+        application: str | None = None,
+        name: str | None = None,
+        order_by: str | None = None,
+        filter: Mapping[str, Any] | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        concurrency: int | None = None,
+        breaker: Breaker | None = None,
+        final: tuple[type[BaseException], ...] = (),
+        session: AsyncSessions | SyncSessions | None = None,
+    ) -> Callable[[Function], Function]:
+        """Make the decorated function handle events of *source* whose type fits one of *types*.
+
+        The function takes the `Event` and, if it wants one, a `Transaction` (a `SyncTransaction` if it is sync,
+        or whatever *session* opens). What it does in that transaction is committed together with the end of the
+        delivery, or not at all. Returning nothing is success; `Ignore`, `Retry` and `Dead` are values to return;
+        an exception is a failed attempt. Sync functions run in a thread. Several decorators on one function are
+        several lines of one handler: an event that fits more than one is still delivered once.
+
+        Args:
+            source: The source's name in boathook.toml; None for any, or with *application*.
+            types: Patterns in which ``*`` stands for any run of characters; none means every type.
+            application: Handle messages published for this application instead.
+            name: The handler's stable name, under which its deliveries are stored; its function's name if absent.
+            order_by: Dotted path into the JSON body; events with an equal value there are handled one after another.
+            filter: Conditions on body and headers, see `boathook.domain.filters`.
+            retry: When to try again and when to give up.
+            timeout: Seconds one attempt may take.
+            concurrency: Most attempts at once, over all workers.
+            breaker: Pauses this handler while the dependency it names keeps failing.
+            final: Exceptions after which trying again is pointless.
+            session: Opens a session of another library in place of the `Transaction`, see `boathook.handlers.sessions`.
+
+        Raises:
+            ConfigError: an argument is wrong, or another function has this handler's name.
+        """
+        line = _line(source, application, types, order_by, filter)
+
+        def decorate(function: Function) -> Function:
+            handler = _handler(function, name, line)
+            options = {
+                "retry": retry,
+                "timeout_s": timeout,
+                "concurrency": concurrency,
+                "breaker": breaker,
+                "final": final,
+                "session": session,
+            }
+            known = self.handlers.get(handler.name)
+            if known is not None:
+                handler = _joined(known, handler)
+            handler = _with_options(handler, {key: value for key, value in options.items() if value not in (None, ())})
+            self.handlers[handler.name] = handler
+            return function
+
+        return decorate
+
+    def routes(self, app: str, *, timeout_s: float = 30.0) -> list[Route]:
+        """Return the routes of all handlers, declared in the name of *app*."""
+        return [route for handler in self.handlers.values() for route in handler.routes(app, timeout_s)]
+
+    @property
+    def published(self) -> int:
+        """How many events this object has stored so far; their transactions may still roll back."""
+        return self._outbox.published
+
+    async def publish(
+        self,
+        tx: Any,
+        *,
+        application: str,
+        type: str,
+        payload: Any,
+        id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Receipt:
+        """Store an event of our own in the transaction of *tx*: it exists if that commits, and only then.
+
+        Args:
+            tx: A handler's `Transaction`, an asyncpg connection, a psycopg AsyncConnection or an AsyncSession.
+            application: The tenant it is for.
+            type: What happened, such as ``invoice.paid``.
+            payload: Bytes as they are, or anything JSON can hold.
+            id: Makes a second call with the same *id* for this application a `Duplicate`; None: every call counts.
+            headers: Kept with the event and handed to its recipients.
+        """
+        return await self._outbox.publish(tx, application, type, payload, id, headers)
+
+    def publish_sync(
+        self,
+        tx: Any,
+        *,
+        application: str,
+        type: str,
+        payload: Any,
+        id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Receipt:
+        """Do what `publish` does through a `SyncTransaction`, a sync Session, a psycopg or a Django connection."""
+        return self._outbox.publish_sync(tx, application, type, payload, id, headers)
+
+
+def _line(
+    source: str | None,
+    application: str | None,
+    types: tuple[str, ...],
+    order_by: str | None,
+    filter: Mapping[str, Any] | None,
+) -> Line:
+    if source is not None and application is not None:
+        raise ConfigError(
+            "hook.on takes a source or application=, not both; use two decorators for two kinds of events"
+        )
+    if callable(source):
+        raise ConfigError('hook.on needs its parentheses: write @hook.on("stripe", "payment_intent.*")')
+    try:
+        for pattern in types:
+            Pattern(pattern)
+        if filter is not None:
+            compile_filter(filter)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"hook.on({source or application!r}): {error}") from None
+    return Line(source=source, application=application, types=types or ("*",), order_by=order_by, filter=filter)
+
+
+def _handler(function: Callable[..., Any], name: str | None, line: Line) -> Handler:
+    name = name or getattr(function, "__name__", None)
+    if not name or name == "<lambda>":
+        raise ConfigError("a handler without a name of its own needs name=, under which its deliveries are stored")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"handler {name}: {error}") from None
+    needed = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
+    if len(needed) not in (1, 2) and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        raise ConfigError(
+            f"handler {name} must take the event and, if it wants one, a transaction: ({name}(event, tx))"
+        )
+    call = getattr(function, "__call__", function)  # noqa: B004 an object may be a handler by its async __call__
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    return Handler(name=name, function=function, is_async=is_async, takes_session=len(needed) != 1, lines=(line,))
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _joined(known: Handler, more: Handler) -> Handler:
+    if known.function is not more.function:
+        raise ConfigError(
+            f"two functions are named {known.name}: {_place(known.function)} and {_place(more.function)}. "
+            "Give one of them another name=."
+        )
+    # Decorators apply from the bottom up; the lines stand as they are read.
+    return replace(known, lines=more.lines + known.lines)
+
+
+def _place(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
+
+
+def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
+    for key, value in options.items():
+        before = getattr(handler, key)
+        if before not in (None, ()) and before != value:
+            raise ConfigError(f"handler {handler.name}: its decorators disagree about {key.removesuffix('_s')}")
+    handler = replace(handler, **options)
+    for key in ("timeout_s", "concurrency"):
+        value = getattr(handler, key)
+        if value is not None and value <= 0:
+            raise ConfigError(f"handler {handler.name}: {key.removesuffix('_s')} must be more than 0")
+    if handler.session is not None and isinstance(handler.session, AsyncSessions) is not handler.is_async:
+        kind, other = ("an async", "a sync") if handler.is_async else ("a sync", "an async")
+        raise ConfigError(f"handler {handler.name} is {kind} function, but its session is {other} one")
+    return handler

@@ -1,0 +1,138 @@
+"""The event as a handler sees it: parsed on demand, with its remembered side effects."""
+
+import asyncio
+import hashlib
+import inspect
+import json
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from boathook.domain import ids, model
+from boathook.domain.errors import HandlerMisuse
+from boathook.domain.model import Claim
+from boathook.journal.deliveries import DeliveryStore
+
+
+class Effects:
+    """The side effects one attempt asked to be remembered."""
+
+    def __init__(self, store: DeliveryStore, claim: Claim) -> None:
+        self._store = store
+        self._claim = claim
+        self._loop = asyncio.get_running_loop()
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def once(self, name: str, do: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the remembered result of *name*, or do it, remember it and return it."""
+        async with self._locks[name]:
+            known = await self._store.recall(self._claim, name)
+            if known is not None:
+                return json.loads(known)
+            result = _encode(name, await do())
+            # Once done it must be remembered, even if the handler's time runs out at this moment.
+            await asyncio.shield(self._store.remember(self._claim, name, result))
+            return json.loads(result)
+
+    def once_sync(self, name: str, do: Callable[[], Any]) -> Any:
+        """Do the same from a thread, running *do* in that thread."""
+        known = self._wait(self._store.recall(self._claim, name))
+        if known is not None:
+            return json.loads(known)
+        result = _encode(name, do())
+        self._wait(self._store.remember(self._claim, name, result))
+        return json.loads(result)
+
+    def _wait(self, awaitable: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(awaitable, self._loop).result()
+
+
+def _encode(name: str, result: object) -> str:
+    try:
+        return json.dumps(result, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise HandlerMisuse(
+            f"once({name!r}) can only remember what JSON can hold, but its function returned "
+            f"{type(result).__name__}: {error}. It has been done and is not remembered."
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event(model.Event):
+    """One accepted fact, immutable, as it is handed to a handler."""
+
+    attempt: int
+    """Number of this attempt, 1 for the first."""
+    recipient: str
+    """The route it came by, such as ``handler:upgrade``."""
+    _effects: Effects = field(repr=False, compare=False)
+
+    @cached_property
+    def json(self) -> Any:
+        """The body, parsed as JSON when first asked for.
+
+        Raises:
+            ValueError: the body is not JSON; the message names the event.
+        """
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(
+                f"the body of {ids.show(ids.EVENT, self.id)} ({self.content_type or 'no content type'}) is not JSON: "
+                f"{error}. Use event.body for its bytes."
+            ) from None
+
+    def idempotency_key(self, name: str) -> str:
+        """Return a key that is the same at every attempt and replay, for a service that takes such keys."""
+        return hashlib.sha256(f"{self.id}/{self.recipient}/{name}".encode()).hexdigest()[:40]
+
+    async def once(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call *function* and remember its result, so that later attempts get that instead of another call.
+
+        The result is committed at once, apart from the handler's transaction: a rollback does not undo it.
+        It must be something JSON can hold. A crash between the call and that commit leads to a second call, so
+        pass an idempotency key on: a parameter named ``idempotency_key`` is filled in by itself.
+
+        Raises:
+            LeaseLost: another worker holds the delivery, so nothing was called.
+            HandlerMisuse: the result is not JSON; the delivery is dead rather than done twice.
+        """
+        keyed = self._with_key(name, function, kwargs)
+
+        async def do() -> Any:
+            if inspect.iscoroutinefunction(function):
+                return await function(*args, **keyed)
+            result = await asyncio.to_thread(function, *args, **keyed)
+            return await result if inspect.isawaitable(result) else result
+
+        return await self._effects.once(name, do)
+
+    def once_sync(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Do what `once` does, from a sync handler, calling *function* in its thread."""
+        keyed = self._with_key(name, function, kwargs)
+        return self._effects.once_sync(name, lambda: function(*args, **keyed))
+
+    def _with_key(self, name: str, function: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if "idempotency_key" in kwargs or not _takes_key(function):
+            return kwargs
+        return {**kwargs, "idempotency_key": self.idempotency_key(name)}
+
+
+_FIELDS = tuple(one.name for one in fields(model.Event))
+
+
+def present(event: model.Event, claim: Claim, store: DeliveryStore) -> Event:
+    """Return *event* as the handler of *claim* gets it."""
+    known = {name: getattr(event, name) for name in _FIELDS}
+    return Event(**known, attempt=claim.attempt, recipient=claim.recipient, _effects=Effects(store, claim))
+
+
+def _takes_key(function: Callable[..., Any]) -> bool:
+    try:
+        return "idempotency_key" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin without a signature takes no such key
+        return False

@@ -1,0 +1,369 @@
+"""Runs one claim: the handler in a transaction, its outcome, and the settle that commits both.
+
+A success ends here, in one commit with the handler's effects. Anything else is rolled back here and handed to the
+caller, who asks the policy what follows.
+
+What may go wrong between the handler's return and the answer to the commit:
+
+- The settle says that the fence no longer holds: everything is rolled back and another worker's attempt counts.
+- PostgreSQL sacrificed the transaction (deadlock, serialization): the attempt runs again under the same lease.
+- The connection died, so nobody knows whether the commit happened: the delivery is looked up on another one.
+"""
+
+import asyncio
+import traceback as tracebacks
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, assert_never
+
+from boathook.domain import ids
+from boathook.domain.errors import HandlerMisuse, HandlerTimeout, JournalError, LeaseLost
+from boathook.domain.model import Claim
+from boathook.domain.policy import Dead, Failure, Ignore, Retry, Settle, Success
+from boathook.handlers.api import Handler
+from boathook.handlers.event import Event, present
+from boathook.handlers.sessions import AsyncSessions, Settling, SyncSessions
+from boathook.handlers.threads import Thread, Threads
+from boathook.handlers.transaction import SyncTransaction, Transaction
+from boathook.journal.calls import LEASE_LOST, MISUSE, RUN_AGAIN, SET_MARK, SETTLE, Arguments, set_mark, sqlstate
+from boathook.journal.database import Connection, Database
+from boathook.journal.deliveries import DeliveryStore, Fate, Work, mark, settlement
+from boathook.telemetry.crashpoints import crash_point
+from boathook.telemetry.log import get_logger
+
+MAX_TRACEBACK: Final = 8_192
+_MOST_RUNS: Final = 4
+_ROOM: Final = __name__.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The attempt's effects and the end of its delivery are committed."""
+
+    state: str
+    """``succeeded`` or ``ignored``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """The attempt is rolled back, and the policy is to decide."""
+
+    outcome: Retry | Dead | Failure
+    error: BaseException | None = None
+    """What the handler raised, for its breaker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The lease is another's; nothing of this attempt was committed, and nothing about it is ours to record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The attempt was broken off and rolled back because its worker stops."""
+
+
+Ending = Settled | Unsettled | Gone | Stopped
+
+
+class Unsuccessful(Exception):
+    """Carries `Retry` and `Dead` out of a transaction that must be rolled back."""
+
+    def __init__(self, outcome: Retry | Dead) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+class Running:
+    """One attempt under way, as its worker watches it."""
+
+    __slots__ = ("_deadline", "is_lost", "is_stopped", "overdue_at", "started_at", "thread", "work")
+
+    def __init__(self, work: Work, started_at: datetime) -> None:
+        self.work = work
+        self.started_at = started_at
+        self.overdue_at: float | None = None
+        """Loop time at which the handler's time is up, while it runs."""
+        self.thread: Thread | None = None
+        """Where a sync handler runs, possibly longer than its attempt lasts."""
+        self.is_lost = False
+        self.is_stopped = False
+        self._deadline: asyncio.Timeout | None = None
+
+    def lose(self) -> None:
+        """Break the handler off because its lease is another's."""
+        self.is_lost = True
+        self._break_off()
+
+    def stop(self) -> None:
+        """Break the handler off because the worker stops."""
+        self.is_stopped = True
+        self._break_off()
+
+    def _break_off(self) -> None:
+        if self._deadline is not None:
+            self._deadline.reschedule(asyncio.get_running_loop().time())
+
+    async def within(self, seconds: float, handling: Awaitable[object]) -> object:
+        """Await the handler for at most *seconds*.
+
+        Raises:
+            HandlerTimeout: its time was up, or it was broken off.
+        """
+        loop = asyncio.get_running_loop()
+        self.overdue_at = loop.time() + seconds
+        deadline = self._deadline = asyncio.timeout_at(self.overdue_at)
+        try:
+            async with deadline:
+                return await handling
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise HandlerTimeout(f"the handler ran longer than its {seconds:g} seconds") from None
+        finally:
+            self._deadline = None
+            self.overdue_at = None
+
+
+class Lane:
+    """One of a worker's places to run an attempt; keeps a connection from one attempt to the next."""
+
+    def __init__(self, database: Database, *, keeps_connection: bool = True) -> None:
+        self._database = database
+        self._keeps = keeps_connection
+        self._stack: AsyncExitStack | None = None
+        self._connection: Connection | None = None
+
+    async def connection(self) -> Connection:
+        """Return a connection outside any transaction."""
+        if self._connection is not None and (self._connection.is_closed() or self._connection.is_in_transaction()):
+            await self.release()
+        if self._connection is None:
+            self._stack = AsyncExitStack()
+            self._connection = await self._stack.enter_async_context(self._database.acquire())
+        return self._connection
+
+    async def free(self) -> None:
+        """Give the connection back between two attempts, where there are fewer connections than places."""
+        if not self._keeps:
+            await self.release()
+
+    async def release(self) -> None:
+        """Give the connection back."""
+        stack, self._stack, self._connection = self._stack, None, None
+        if stack is not None:
+            await stack.aclose()
+
+
+class Runner:
+    """Runs claims of one worker."""
+
+    def __init__(self, store: DeliveryStore, *, worker: str, timeout_s: float) -> None:
+        self._store = store
+        self._worker = worker
+        self._timeout_s = timeout_s
+        self._threads = Threads()
+
+    async def run(self, handler: Handler, running: Running, lane: Lane) -> Ending:
+        """Run one attempt to its end, whatever that is; raises nothing but what stops the worker."""
+        work = running.work
+        if work.event is None:
+            return Unsettled(Dead("EVENT_MISSING", "the event of this delivery is not in the journal"))
+        event = present(work.event, work.claim, self._store)
+        for _ in range(_MOST_RUNS):
+            settling = Settling(mark(work.claim), lambda value: self._conclude(running, value))
+            ending: Ending | None
+            try:
+                await self._attempt(handler, event, running, lane, settling)
+                crash_point("handler.after_commit")
+                ending = Settled(settling.state or "succeeded")
+            except Unsuccessful as unsuccessful:
+                ending = Unsettled(unsuccessful.outcome)
+            except (Exception, SystemExit, asyncio.CancelledError) as error:
+                # Whatever a user's code raises is a failed attempt, unless it is this task that is cancelled.
+                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                    raise
+                ending = await self._explain(error, handler, running, settling)
+            if ending is not None:
+                return ending
+        return Unsettled(Failure(code="CONFLICT", error="the transaction kept colliding with others"))
+
+    def _conclude(self, running: Running, value: object) -> tuple[str, Arguments]:
+        """Turn what the handler returned into a settle, or raise what rolls back."""
+        if running.is_lost:
+            raise LeaseLost("another worker has taken this delivery over")
+        crash_point("handler.after_effect")
+        outcome = _outcome(value)
+        match outcome:
+            case Success() | Ignore():
+                pass
+            case Retry() | Dead():
+                raise Unsuccessful(outcome)
+            case _:
+                assert_never(outcome)
+        move = (
+            Settle()
+            if isinstance(outcome, Success)
+            else Settle(outcome.reason.replace("\x00", "") or "no reason given")
+        )
+        arguments = settlement(running.work.claim, move, worker=self._worker, started_at=running.started_at)
+        return ("succeeded" if move.ignored_because is None else "ignored"), arguments
+
+    async def _attempt(self, handler: Handler, event: Event, running: Running, lane: Lane, settling: Settling) -> None:
+        crash_point("handler.before_effect")
+        seconds = handler.timeout_s or self._timeout_s
+        match handler.session:
+            case None:
+                await self._in_own_transaction(handler, event, running, lane, settling, seconds)
+            case AsyncSessions() as sessions:
+                await sessions.run(lambda session: running.within(seconds, _invoke(handler, event, session)), settling)
+            case SyncSessions() as sessions:
+                thread = self._threads.run(
+                    lambda: sessions.run(lambda session: _invoke(handler, event, session), settling)
+                )
+                running.thread = thread
+                await running.within(seconds, thread.future)
+            case _:
+                assert_never(handler.session)
+
+    async def _in_own_transaction(
+        self, handler: Handler, event: Event, running: Running, lane: Lane, settling: Settling, seconds: float
+    ) -> None:
+        connection = await lane.connection()
+        is_committed = False
+        try:
+            await connection.execute("begin; " + SET_MARK.literal(set_mark(settling.mark)))
+            transaction = Transaction(connection, running.work.claim)
+            try:
+                value = await running.within(seconds, self._handle(handler, event, transaction, running))
+            finally:
+                transaction._close()  # noqa: SLF001 only the runner may end it
+            arguments = settling.begin(value)
+            if not connection.is_in_transaction():
+                raise HandlerMisuse("the handler ended the transaction that boathook opened for it")
+            # One message: PostgreSQL goes on to the commit only if the settle did not raise. What the handler set
+            # for its session must not reach the next one.
+            await connection.execute(SETTLE.literal(arguments) + "; commit; reset all")
+            is_committed = True
+        finally:
+            if not is_committed:
+                await _roll_back(connection, lane)
+            else:
+                await lane.free()
+
+    def _handle(self, handler: Handler, event: Event, transaction: Transaction, running: Running) -> Awaitable[object]:
+        if handler.is_async:
+            return _invoke(handler, event, transaction)  # type: ignore[no-any-return]
+        session = SyncTransaction(transaction, asyncio.get_running_loop())
+        running.thread = self._threads.run(lambda: _invoke(handler, event, session))
+        return running.thread.future
+
+    async def _explain(
+        self, error: BaseException, handler: Handler, running: Running, settling: Settling
+    ) -> Ending | None:
+        """Return how an attempt ended that raised; None if it should run again."""
+        state = sqlstate(error)
+        if running.is_lost or isinstance(error, LeaseLost) or state == LEASE_LOST:
+            return Gone()
+        if running.is_stopped and isinstance(error, HandlerTimeout):
+            return Stopped()
+        if state in RUN_AGAIN:
+            return None
+        if state == MISUSE:
+            error = HandlerMisuse(
+                "the handler ended the transaction that boathook opened for it, so what it had done by then may be "
+                "committed; it is not tried again, as that could do it twice"
+            )
+        elif settling.state is not None and not isinstance(error, HandlerMisuse):
+            fate = await self._fate(running.work.claim, settling.state)
+            if fate is not None:
+                return fate
+        return Unsettled(_failure(error, handler), error)
+
+    async def _fate(self, claim: Claim, state: str) -> Ending | None:
+        """Look up a settle that was sent and not answered; None where it is known not to be committed."""
+        while True:
+            try:
+                fate = await self._store.fate(claim)
+            except JournalError as error:
+                get_logger("worker").warning("fate_unknown", delivery=_name(claim), error=str(error))
+                await asyncio.sleep(1)
+                continue
+            match fate:
+                case Fate.SETTLED:
+                    return Settled(state)
+                case Fate.HELD:
+                    return None
+                case Fate.LOST:
+                    return Gone()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _invoke(handler: Handler, event: Event, session: object) -> Any:
+    return handler.function(event, session) if handler.takes_session else handler.function(event)
+
+
+def _outcome(value: object) -> Success | Ignore | Retry | Dead:
+    match value:
+        case None:
+            return Success()
+        case Ignore() | Retry() | Dead():
+            return value
+        case _:
+            raise HandlerMisuse(
+                f"the handler returned {type(value).__name__}; return nothing for success, or Ignore, Retry or Dead"
+            )
+
+
+async def _roll_back(connection: Connection, lane: Lane) -> None:
+    """Undo what was done; a connection that cannot even do that is given up."""
+    try:
+        if connection.is_in_transaction():
+            await connection.execute("rollback; reset all", timeout=5)
+        await lane.free()
+    except Exception:
+        connection.terminate()
+        await lane.release()
+
+
+def _failure(error: BaseException, handler: Handler) -> Failure:
+    is_timeout = isinstance(error, HandlerTimeout)
+    is_misuse = isinstance(error, HandlerMisuse)
+    name = "TIMEOUT" if is_timeout else "HANDLER_MISUSE" if is_misuse else type(error).__name__
+    text = str(error).strip()
+    return Failure(
+        code=name,
+        error=f"{type(error).__name__}: {text}" if text else type(error).__name__,
+        traceback=None if is_timeout else format_traceback(error),
+        is_final=is_misuse or isinstance(error, handler.final),
+    )
+
+
+def format_traceback(error: BaseException) -> str:
+    """Return the traceback of *error* from the user's code on, without local values, in at most 8 KiB."""
+    tail = error.__traceback__
+    while tail is not None and _is_ours(tail) and tail.tb_next is not None:
+        tail = tail.tb_next
+    text = "".join(tracebacks.format_exception(type(error), error, tail, limit=-40, chain=True))
+    text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    raw = text.encode("utf-8", "replace")
+    if len(raw) > MAX_TRACEBACK:
+        half = MAX_TRACEBACK // 2 - 16
+        raw = raw[:half] + b"\n[...]\n" + raw[-half:]
+    return raw.decode("utf-8", "ignore")
+
+
+def _is_ours(tail: TracebackType) -> bool:
+    name = tail.tb_frame.f_globals.get("__name__", "")
+    return name.startswith(_ROOM) or name in {"asyncio.tasks", "asyncio.timeouts", "asyncio.futures"}
+
+
+def _name(claim: Claim) -> str:
+    return ids.show_delivery(claim.event_id, claim.ordinal)

@@ -1,0 +1,280 @@
+"""Sessions of other libraries: the handler keeps its own, and boathook settles in its transaction.
+
+Give one to ``hook.on(..., session=...)``::
+
+    session=sqlalchemy_async(async_sessionmaker(engine))     # the handler gets an AsyncSession
+    session=sqlalchemy_sync(sessionmaker(engine))            # a Session; the handler runs in a thread
+    session=psycopg_async(lambda: AsyncConnection.connect(url))
+    session=psycopg_sync(pool.connection)
+    session=django()                                         # a Django connection, inside transaction.atomic
+
+The session must lead to the database that holds boathook's journal, with a role that may call its functions.
+
+boathook opens the transaction, marks it, calls the handler, settles and commits. Three promises, the same for all:
+
+- If the handler raises, or returns `Retry` or `Dead`, everything it did is rolled back.
+- If the lease was lost, the settle raises and everything is rolled back.
+- The handler must not end the transaction. Each library refuses its own ``commit()``, which fails the attempt with
+  everything rolled back. A ``COMMIT`` sent as SQL cannot be refused, but is found out, because the mark ended with
+  the transaction: the delivery becomes dead with the code HANDLER_MISUSE instead of being tried, and done, again.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from boathook.domain.errors import HandlerMisuse
+from boathook.handlers.transaction import SyncTransaction, Transaction
+from boathook.journal.calls import SET_MARK, SETTLE, Arguments, Call, set_mark
+from boathook.telemetry.crashpoints import crash_point
+
+_NO_COMMIT = (
+    "the handler called commit() or rollback() on the session boathook opened for it. "
+    "Return instead: boathook commits when the handler returns, and rolls back when it raises."
+)
+
+
+def _accept(_session: Any) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Settling:
+    """How one attempt is marked and settled on the user's connection."""
+
+    mark: str
+    conclude: Callable[[object], tuple[str, Arguments]]
+    """Turns what the handler returned into the state it leads to and the settle, or raises what must roll back."""
+    state: str | None = None
+    """Once the settle is about to be sent, the state it leads to; an error after that may hide a commit."""
+
+    def begin(self, value: object) -> Arguments:
+        """Return the settle's arguments for what the handler returned."""
+        self.state, arguments = self.conclude(value)
+        crash_point("handler.before_commit")
+        return arguments
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncSessions:
+    """Opens sessions with a transaction for async handlers."""
+
+    open: Callable[[], AbstractAsyncContextManager[Any]]
+    """Gives a session inside its transaction; commits at the end, rolls back on an error."""
+    refuse: Callable[[Any], None] = _accept
+    """Raises if a settle at this point could be undone without boathook noticing."""
+
+    async def run(self, handle: Callable[[Any], Awaitable[object]], settling: Settling) -> None:
+        """Run one attempt; returns when it is committed."""
+        async with self.open() as session:
+            await call(session, SET_MARK, set_mark(settling.mark))
+            arguments = settling.begin(await handle(session))
+            self.refuse(session)
+            await call(session, SETTLE, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSessions:
+    """Opens sessions with a transaction for sync handlers, in the handler's thread."""
+
+    open: Callable[[], AbstractContextManager[Any]]
+    refuse: Callable[[Any], None] = _accept
+
+    def run(self, handle: Callable[[Any], object], settling: Settling) -> None:
+        """Run one attempt; returns when it is committed."""
+        with self.open() as session:
+            call_sync(session, SET_MARK, set_mark(settling.mark))
+            arguments = settling.begin(handle(session))
+            self.refuse(session)
+            call_sync(session, SETTLE, arguments)
+
+
+def sqlalchemy_async(factory: Callable[[], Any]) -> AsyncSessions:
+    """Hand out SQLAlchemy AsyncSessions made by *factory*, such as an ``async_sessionmaker``."""
+
+    @asynccontextmanager
+    async def open_session() -> AsyncIterator[Any]:
+        async with factory() as session:
+            with _guarded(session.sync_session) as guard:
+                transaction = await session.begin()
+                try:
+                    yield session
+                    guard.is_ours = True
+                    await transaction.commit()
+                finally:
+                    guard.is_ours = True
+                    if transaction.is_active:
+                        await transaction.rollback()
+
+    return AsyncSessions(open_session, lambda session: _refuse_savepoint(session.in_nested_transaction()))
+
+
+def sqlalchemy_sync(factory: Callable[[], Any]) -> SyncSessions:
+    """Hand out SQLAlchemy Sessions made by *factory*, such as a ``sessionmaker``."""
+
+    @contextmanager
+    def open_session() -> Iterator[Any]:
+        with factory() as session, _guarded(session) as guard:
+            transaction = session.begin()
+            try:
+                yield session
+                guard.is_ours = True
+                transaction.commit()
+            finally:
+                guard.is_ours = True
+                if transaction.is_active:
+                    transaction.rollback()
+
+    return SyncSessions(open_session, lambda session: _refuse_savepoint(session.in_nested_transaction()))
+
+
+@dataclass(slots=True)
+class _Guard:
+    is_ours: bool = False
+
+
+@contextmanager
+def _guarded(session: Any) -> Iterator[_Guard]:
+    """Refuse a commit of the outermost transaction that is not boathook's own."""
+    from sqlalchemy import event
+
+    guard = _Guard()
+
+    def before_commit(committing: Any) -> None:
+        if not guard.is_ours and not committing.in_nested_transaction():
+            raise HandlerMisuse(_NO_COMMIT)
+
+    event.listen(session, "before_commit", before_commit)
+    try:
+        yield guard
+    finally:
+        event.remove(session, "before_commit", before_commit)
+
+
+def _refuse_savepoint(is_nested: bool) -> None:
+    if is_nested:
+        raise HandlerMisuse("the handler returned inside a savepoint it had opened; close it before returning")
+
+
+def psycopg_async(connect: Callable[[], Any]) -> AsyncSessions:
+    """Hand out psycopg AsyncConnections; *connect* opens or borrows one, as ``pool.connection`` does."""
+
+    @asynccontextmanager
+    async def open_connection() -> AsyncIterator[Any]:
+        opened = connect()
+        async with await opened if isinstance(opened, Awaitable) else opened as connection:
+            _refuse_busy(connection)
+            async with connection.transaction():
+                yield connection
+
+    return AsyncSessions(open_connection, _refuse_open_block)
+
+
+def psycopg_sync(connect: Callable[[], Any]) -> SyncSessions:
+    """Hand out psycopg Connections; *connect* opens or borrows one, as ``pool.connection`` does."""
+
+    @contextmanager
+    def open_connection() -> Iterator[Any]:
+        with connect() as connection:
+            _refuse_busy(connection)
+            with connection.transaction():
+                yield connection
+
+    return SyncSessions(open_connection, _refuse_open_block)
+
+
+def _refuse_busy(connection: Any) -> None:
+    if connection.info.transaction_status != 0:
+        raise HandlerMisuse("the connection is inside a transaction already, so boathook's would be a savepoint of it")
+
+
+def _refuse_open_block(connection: Any) -> None:
+    # psycopg tells the depth in no public way; were it renamed, an open block would be committed with the rest.
+    _refuse_savepoint(getattr(connection, "_num_transactions", 1) > 1)
+
+
+def django(using: str = "default") -> SyncSessions:
+    """Run the handler inside ``transaction.atomic(using)``; models work as ever, the connection is handed to it."""
+
+    @contextmanager
+    def open_atomic() -> Iterator[Any]:
+        from django.db import connections, transaction
+
+        connection = connections[using]
+        connection.close_if_unusable_or_obsolete()
+        if connection.in_atomic_block:
+            raise HandlerMisuse(
+                "this thread is inside transaction.atomic already, so boathook's would be a savepoint of it"
+            )
+        with transaction.atomic(using, durable=True):
+            yield connection
+
+    def refuse(connection: Any) -> None:
+        if connection.needs_rollback:
+            raise HandlerMisuse("the handler marked its transaction for rollback; raise or return Retry instead")
+        _refuse_savepoint(bool(connection.savepoint_ids))
+
+    return SyncSessions(open_atomic, refuse)
+
+
+async def call(session: Any, function: Call, arguments: Arguments) -> Any:
+    """Call one of boathook's SQL functions on an async session of any known library and return its value."""
+    match _library(session):
+        case "boathook":
+            return await session._call(function, arguments)  # noqa: SLF001 the one way in for this module
+        case "asyncpg":
+            return await session.fetchval(function.sql(lambda position: f"${position}"), *arguments)
+        case "sqlalchemy":
+            return (await session.execute(*_sqlalchemy_statement(function, arguments))).scalar()
+        case "psycopg":
+            cursor = await session.execute(function.sql(lambda _: "%s"), arguments)
+            return _first(await cursor.fetchone())
+        case library:
+            raise _unknown(session, library)
+
+
+def call_sync(session: Any, function: Call, arguments: Arguments) -> Any:
+    """Call one of boathook's SQL functions on a sync session of any known library and return its value."""
+    match _library(session):
+        case "boathook":
+            return session._call(function, arguments)  # noqa: SLF001 the one way in for this module
+        case "sqlalchemy":
+            return session.execute(*_sqlalchemy_statement(function, arguments)).scalar()
+        case "psycopg":
+            return _first(session.execute(function.sql(lambda _: "%s"), arguments).fetchone())
+        case "django":
+            with session.cursor() as cursor:
+                cursor.execute(function.sql(lambda _: "%s"), arguments)
+                return _first(cursor.fetchone())
+        case library:
+            raise _unknown(session, library)
+
+
+def _library(session: Any) -> str:
+    if isinstance(session, Transaction | SyncTransaction):
+        return "boathook"
+    for ancestor in type(session).__mro__:
+        root = ancestor.__module__.partition(".")[0]
+        if root in {"asyncpg", "sqlalchemy", "psycopg", "django"}:
+            return root
+    return type(session).__module__
+
+
+def _sqlalchemy_statement(function: Call, arguments: Arguments) -> tuple[Any, dict[str, str | None]]:
+    from sqlalchemy import text
+
+    bound = {f"p{position}": value for position, value in enumerate(arguments, start=1)}
+    return text(function.sql(lambda position: f":p{position}")), bound
+
+
+def _first(row: Any) -> Any:
+    # A row factory may give mappings in place of tuples.
+    return next(iter(row.values())) if isinstance(row, dict) else row[0]
+
+
+def _unknown(session: Any, library: str) -> TypeError:
+    return TypeError(
+        f"{type(session).__qualname__} of {library} is no session boathook knows here: use a handler's transaction, "
+        "asyncpg, psycopg, SQLAlchemy or Django, with publish for async ones and publish_sync for sync ones"
+    )

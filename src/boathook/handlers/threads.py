@@ -1,0 +1,76 @@
+"""Threads for sync handlers: unlike the standard pool's they never hold up the end of the process."""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+
+class Thread:
+    """One function on its way through a thread."""
+
+    __slots__ = ("future", "is_over")
+
+    def __init__(self, future: "asyncio.Future[Any]") -> None:
+        self.future = future
+        """Of the function's result. Cancelling it does not stop the thread, as nothing can."""
+        self.is_over = False
+        """Whether the thread has left the function."""
+
+
+class Threads:
+    """Runs functions in threads, as many as are needed at once; idle ones are used again."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    def run(self, function: Callable[[], Any]) -> Thread:
+        """Start *function* in a thread."""
+        loop = asyncio.get_running_loop()
+        thread = Thread(loop.create_future())
+        context = contextvars.copy_context()
+
+        def finish(result: Any, error: BaseException | None) -> None:
+            thread.is_over = True
+            if thread.future.cancelled():
+                return
+            if error is None:
+                thread.future.set_result(result)
+            else:
+                thread.future.set_exception(error)
+
+        def job() -> None:
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                result = context.run(function)
+            except StopIteration as stop:  # cannot be set on a future
+                error = RuntimeError(repr(stop))
+            except BaseException as raised:  # belongs to whoever awaits the future
+                error = raised
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(finish, result, error)
+
+        self._start(job)
+        return thread
+
+    def _start(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            is_new_needed = self._idle == 0
+            if not is_new_needed:
+                self._idle -= 1
+        if is_new_needed:
+            threading.Thread(target=self._work, args=(job,), daemon=True, name="boathook-handler").start()
+        else:
+            self._jobs.put(job)
+
+    def _work(self, job: Callable[[], None]) -> None:
+        while True:
+            job()
+            with self._lock:
+                self._idle += 1
+            job = self._jobs.get()

@@ -1,0 +1,81 @@
+"""The SQL functions that run on a handler's own connection, whichever driver that belongs to.
+
+Every argument travels as text and is cast by PostgreSQL, so a call looks the same through asyncpg, psycopg,
+SQLAlchemy and Django; only the placeholders differ.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+Arguments = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One SQL function and the types of its parameters."""
+
+    function: str
+    types: tuple[str, ...] = ()
+
+    def sql(self, placeholder: Callable[[int], str]) -> str:
+        """Return the statement; *placeholder* writes the driver's mark for the parameter at a position from 1."""
+        marks = (
+            f"cast(cast({placeholder(position)} as text) as {kind})"
+            for position, kind in enumerate(self.types, start=1)
+        )
+        return f"select {self.function}({', '.join(marks)})"
+
+    def literal(self, arguments: Arguments) -> str:
+        """Return the statement with its arguments written out, for a message that holds several statements."""
+        return f"select {self.function}({', '.join(map(_quoted, arguments))})"
+
+
+def _quoted(argument: str | None) -> str:
+    """Write a string literal that means the same whatever standard_conforming_strings says."""
+    if argument is None:
+        return "null"
+    if "\x00" in argument:
+        raise ValueError("PostgreSQL stores no NUL in text")
+    escaped = argument.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'"
+
+
+SETTLE: Final = Call("boathook.settle", ("uuid", "integer", "bigint", "text", "text", "text", "timestamptz", "text"))
+"""Ends a delivery well, in the transaction of its effects; `boathook.journal.deliveries.settlement` has the arguments."""
+SET_MARK: Final = Call("set_config", ("text", "text", "boolean"))
+"""Marks the transaction that boathook opens, so that a settle in any other is refused."""
+NEWER: Final = Call("boathook.newer", ("text", "text", "text", "numeric", "uuid"))
+"""Asks whether a stamp is the newest of its key, and remembers it if so."""
+ACTIVE_ROUTES: Final = Call("boathook.active_routes")
+"""Reads the routes that a published event is routed by; `boathook.journal.registry.decode_routes` understands them."""
+PUBLISH: Final = Call(
+    "boathook.publish",
+    ("bigint", "uuid", "text", "text", "text", "uuid", "json", "text", "bytea", "json", "interval"),
+)
+"""Stores an event and what it is owed."""
+
+LEASE_LOST: Final = "BH001"
+"""SQLSTATE of a settle whose fence no longer holds."""
+MISUSE: Final = "BH002"
+"""SQLSTATE of a settle in another transaction than the one boathook opened."""
+RUN_AGAIN: Final = frozenset({"40001", "40P01"})
+"""SQLSTATEs of a transaction that PostgreSQL sacrificed to others; the same attempt runs again."""
+
+
+def set_mark(mark: str) -> Arguments:
+    """Return the arguments of `SET_MARK`."""
+    return ("boathook.mark", mark, "true")
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    """Return the SQLSTATE behind a driver's error, looking through the wrappers of SQLAlchemy and Django."""
+    for _ in range(5):
+        if error is None:
+            return None
+        for attribute in ("sqlstate", "pgcode"):
+            state = getattr(error, attribute, None)
+            if isinstance(state, str):
+                return state
+        error = getattr(error, "orig", None) or error.__cause__
+    return None

@@ -1,0 +1,116 @@
+"""Running handlers in tests: a journal with events owed to them, and a worker inside the test's own process."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from tests.support import eventually
+
+from boathook.config import Settings, load
+from boathook.dispatch.worker import Worker
+from boathook.domain import ids
+from boathook.domain.filters import Router
+from boathook.domain.model import Grade, NewEvent, Origin
+from boathook.handlers.api import Boathook
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.journal.registry import read_routes, register
+
+
+def settings_for(url: str, **worker: Any) -> Settings:
+    """Return settings with quick polls for *url*."""
+    return load(None, {"database": {"url": url}, "worker": {"poll_s": 0.05, **worker}})
+
+
+async def accept(db: Database, *bodies: Any, source: str = "shop", type: str = "thing.done") -> list[UUID]:
+    """Accept one event for each body, routed as the gateway would, and return their ids."""
+    routes = await read_routes(db)
+    router = Router(routes.routes, routes.version)
+    events = []
+    for body in bodies:
+        raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        identifier = ids.make(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(9)))
+        events.append(
+            NewEvent(
+                id=identifier,
+                source=source,
+                application=None,
+                type=type,
+                dedup_key=str(identifier),
+                key_hash=UUID(bytes=hashlib.sha256(identifier.bytes).digest()[:16]),
+                replay_hash=None,
+                grade=Grade.BODY,
+                origin=Origin.RECEIVED,
+                headers='{"x-sent-by":"test"}',
+                content_type="application/json",
+                body=raw,
+                body_sha256=hashlib.sha256(raw).digest(),
+                deliveries=router.route(source=source, application=None, type=type, headers={}, body=raw),
+                routes_version=router.version,
+            )
+        )
+    await EventStore(db, dedup_days=30).append(events)
+    return [event.id for event in events]
+
+
+@contextlib.asynccontextmanager
+async def working(
+    db: Database,
+    hook: Boathook,
+    *,
+    worker_id: str = "w1",
+    only_suspects: bool = False,
+    predecessors: Sequence[str] = (),
+    drain_s: float = 5.0,
+    **worker: Any,
+) -> AsyncIterator[Worker]:
+    """Register the hook's routes and run a worker with it until the block ends; its failure is the test's."""
+    settings = settings_for(db.url, **worker)
+    settings = settings.model_copy(update={"server": settings.server.model_copy(update={"drain_s": drain_s})})
+    await register(db, "test", hook.routes("test"))
+    own = await Database.open(db.url, purpose="worker", size=2)
+    handlers = await Database.open(db.url, purpose="handlers", size=settings.database.worker_connections)
+    stop = asyncio.Event()
+    one = Worker(settings, hook, own=own, handlers=handlers, worker_id=worker_id, only_suspects=only_suspects)
+    task = asyncio.create_task(one.run(stop, lambda: None, predecessors=predecessors))
+    try:
+        yield one
+    finally:
+        stop.set()
+        try:
+            await asyncio.wait_for(task, 20)
+        finally:
+            await handlers.close()
+            await own.close()
+
+
+async def states(db: Database) -> dict[str, int]:
+    """Count all deliveries by state."""
+    rows = await db.fetch(
+        "select state, count(*) as n from (select state from boathook.delivery"
+        " union all select state from boathook.outcome) as d group by state"
+    )
+    return {row["state"]: row["n"] for row in rows}
+
+
+async def settled(db: Database, **expected: int) -> None:
+    """Wait until the deliveries stand as *expected*, by state."""
+
+    async def is_so() -> bool:
+        found = await states(db)
+        assert found == expected, found
+        return True
+
+    await eventually(is_so, timeout=20)
+
+
+async def attempts(db: Database) -> list[tuple[int, str, str | None]]:
+    """Return every attempt's number, outcome and code, in order."""
+    rows = await db.fetch("select number, outcome, code from boathook.attempt order by started_at, number")
+    return [tuple(row) for row in rows]

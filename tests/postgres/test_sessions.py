@@ -1,0 +1,336 @@
+"""Sessions of other libraries: an error, a user's commit and a lost lease, each promise with each adapter."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import NullPool
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.model import Accepted
+from boathook.domain.policy import Ignore, Retry, RetryPolicy
+from boathook.handlers import sessions
+from boathook.handlers.api import Boathook, Event
+from boathook.journal.database import Database
+from boathook.journal.deliveries import DeliveryStore
+from tests.handling import accept, attempts, settled, working
+
+ONCE = RetryPolicy(max_attempts=1)
+TWICE = RetryPolicy(first_s=0.01, max_attempts=2)
+
+DRIVERS = ["sqlalchemy-asyncpg", "sqlalchemy-psycopg", "sqlalchemy-sync", "psycopg-async", "psycopg-sync", "django"]
+
+
+@dataclass
+class Kit:
+    """One adapter, and how the test does things through the session it gives."""
+
+    adapter: sessions.AsyncSessions | sessions.SyncSessions
+    execute: Callable[[Any, str], Any]
+    """Runs SQL; awaitable for async ones."""
+    commit: Callable[[Any], Any]
+    savepoint: Callable[[Any], Any]
+    """Opens a savepoint and leaves it open."""
+
+    @property
+    def is_async(self) -> bool:
+        return isinstance(self.adapter, sessions.AsyncSessions)
+
+    def handler(self, hook: Boathook, body: Callable[[Event, Any, Callable[..., Any]], Any], **options: Any) -> None:
+        """Declare a handler whose *body* is a generator of things to await or, in a sync one, to have called."""
+
+        async def run_async(event: Event, session: Any) -> Any:
+            steps, answer = body(event, session, self.execute), None
+            while True:
+                try:
+                    answer = steps.send(answer)
+                except StopIteration as stop:
+                    return stop.value
+                answer = await answer if asyncio.iscoroutine(answer) or asyncio.isfuture(answer) else answer
+
+        def run_sync(event: Event, session: Any) -> Any:
+            steps, answer = body(event, session, self.execute), None
+            while True:
+                try:
+                    answer = steps.send(answer)
+                except StopIteration as stop:
+                    return stop.value
+
+        hook.on("shop", name="note", session=self.adapter, **options)(run_async if self.is_async else run_sync)
+
+
+def sqlalchemy_url(url: str, driver: str) -> tuple[str, dict[str, Any]]:
+    """Split a libpq URL into what SQLAlchemy takes: a socket's folder has to travel as an argument."""
+    parts = urlsplit(url)
+    query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+    arguments: dict[str, Any] = {
+        "user": parts.username or query.get("user"),
+        "password": parts.password or query.get("password"),
+        "host": query.get("host") or parts.hostname,
+        "port": parts.port or query.get("port"),
+        "database" if driver == "asyncpg" else "dbname": parts.path.lstrip("/"),
+    }
+    given = {key: value for key, value in arguments.items() if value}
+    if "port" in given:
+        given["port"] = int(given["port"])
+    return f"postgresql+{driver}://", given
+
+
+_django = threading.Lock()
+
+
+def django_kit(url: str) -> Kit:
+    import django
+    from django.conf import settings as django_settings
+    from django.db import connections, transaction
+
+    _, arguments = sqlalchemy_url(url, "psycopg")
+    database = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": arguments["dbname"],
+        "USER": arguments.get("user", ""),
+        "PASSWORD": arguments.get("password", ""),
+        "HOST": arguments.get("host", ""),
+        "PORT": arguments.get("port", ""),
+    }
+    with _django:
+        if not django_settings.configured:
+            django_settings.configure(DATABASES={"default": database}, USE_TZ=True)
+            django.setup()
+        connections.settings["default"].update(database)
+
+    def execute(connection: Any, sql: str) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    return Kit(
+        sessions.django(),
+        execute,
+        lambda _connection: transaction.commit(),
+        lambda _connection: transaction.atomic().__enter__(),
+    )
+
+
+@pytest.fixture(params=DRIVERS)
+async def kit(request: pytest.FixtureRequest, shop: Database) -> AsyncIterator[Kit]:
+    url = shop.url
+    match request.param:
+        case "sqlalchemy-asyncpg" | "sqlalchemy-psycopg":
+            name, arguments = sqlalchemy_url(url, request.param.partition("-")[2])
+            engine = create_async_engine(name, connect_args=arguments, poolclass=NullPool)
+            yield Kit(
+                sessions.sqlalchemy_async(async_sessionmaker(engine)),
+                lambda session, sql: session.execute(text(sql)),
+                lambda session: session.commit(),
+                lambda session: session.begin_nested().start(),
+            )
+            await engine.dispose()
+        case "sqlalchemy-sync":
+            name, arguments = sqlalchemy_url(url, "psycopg")
+            sync_engine = create_engine(name, connect_args=arguments, poolclass=NullPool)
+            yield Kit(
+                sessions.sqlalchemy_sync(sessionmaker(sync_engine)),
+                lambda session, sql: session.execute(text(sql)),
+                lambda session: session.commit(),
+                lambda session: session.begin_nested(),
+            )
+            sync_engine.dispose()
+        case "psycopg-async":
+            yield Kit(
+                sessions.psycopg_async(lambda: psycopg.AsyncConnection.connect(url)),
+                lambda connection, sql: connection.execute(sql),
+                lambda connection: connection.commit(),
+                lambda connection: connection.transaction().__aenter__(),
+            )
+        case "psycopg-sync":
+            yield Kit(
+                sessions.psycopg_sync(lambda: psycopg.connect(url)),
+                lambda connection, sql: connection.execute(sql),
+                lambda connection: connection.commit(),
+                lambda connection: connection.transaction().__enter__(),
+            )
+        case _:
+            yield django_kit(url)
+
+
+@pytest.fixture
+async def shop(db: Database) -> Database:
+    await db.execute("create table deed (n int)")
+    return db
+
+
+async def deeds(db: Database) -> list[int]:
+    return [row["n"] for row in await db.fetch("select n from deed order by n")]
+
+
+async def test_the_effect_and_the_delivery_are_committed_together(shop: Database, kit: Kit) -> None:
+    hook = Boathook()
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        yield execute(session, f"insert into deed values ({event.json['n']})")
+        return Ignore("it's done: :all 100%") if event.json["n"] == 2 else None
+
+    kit.handler(hook, body)
+    async with working(shop, hook):
+        await accept(shop, {"n": 1}, {"n": 2})
+        await settled(shop, succeeded=1, ignored=1)
+    assert await deeds(shop) == [1, 2]
+    assert await shop.fetchval("select note from boathook.outcome where note is not null") == "it's done: :all 100%"
+
+
+async def test_an_error_rolls_back_everything_and_is_tried_again(shop: Database, kit: Kit) -> None:
+    hook = Boathook()
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        yield execute(session, "insert into deed values (1)")
+        if event.attempt == 1:
+            raise RuntimeError("no luck")
+
+    kit.handler(hook, body, retry=TWICE)
+    async with working(shop, hook):
+        await accept(shop, {})
+        await settled(shop, succeeded=1)
+    assert await deeds(shop) == [1]
+    assert [code for _, _, code in await attempts(shop)] == ["RuntimeError", None]
+
+
+async def test_a_wish_to_retry_rolls_back_too(shop: Database, kit: Kit) -> None:
+    hook = Boathook()
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        yield execute(session, "insert into deed values (1)")
+        return Retry(code="LATER")
+
+    kit.handler(hook, body, retry=ONCE)
+    async with working(shop, hook):
+        await accept(shop, {})
+        await settled(shop, dead=1)
+    assert await deeds(shop) == []
+    assert await attempts(shop) == [(1, "retry", "LATER")]
+
+
+async def test_the_librarys_own_commit_is_refused_and_commits_nothing(shop: Database, kit: Kit) -> None:
+    hook = Boathook()
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        yield execute(session, "insert into deed values (1)")
+        yield kit.commit(session)
+
+    kit.handler(hook, body, retry=ONCE)
+    async with working(shop, hook):
+        await accept(shop, {})
+        await settled(shop, dead=1)
+    assert await deeds(shop) == []
+
+
+@pytest.mark.parametrize("words", ["commit", "commit; begin"])
+async def test_a_commit_sent_as_sql_is_found_out_and_never_repeated(shop: Database, kit: Kit, words: str) -> None:
+    hook = Boathook()
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        yield execute(session, "insert into deed values (1)")
+        for word in words.split("; "):
+            yield execute(session, word)
+
+    kit.handler(hook, body, retry=TWICE)
+    async with working(shop, hook):
+        await accept(shop, {})
+        await settled(shop, dead=1)
+    assert await attempts(shop) == [(1, "failed", "HANDLER_MISUSE")]
+    assert await deeds(shop) == [1]
+
+
+async def take_over(db: Database) -> None:
+    await db.execute("update boathook.delivery set lease_until = now() - interval '1 s' where state = 'leased'")
+    await DeliveryStore(db).reap()
+
+
+async def lose_the_lease_meanwhile(shop: Database, kit: Kit) -> None:
+    """Run a handler whose lease is taken while it works."""
+    hook = Boathook()
+    loop = asyncio.get_running_loop()
+    began = asyncio.Event()
+    goes_on = threading.Event()
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        yield execute(session, "insert into deed values (1)")
+        loop.call_soon_threadsafe(began.set)
+        if kit.is_async:
+            yield asyncio.ensure_future(asyncio.to_thread(goes_on.wait, 10))
+        else:
+            goes_on.wait(10)
+
+    kit.handler(hook, body, retry=RetryPolicy(first_s=60))
+    async with working(shop, hook):
+        await accept(shop, {})
+        await began.wait()
+        await take_over(shop)
+        goes_on.set()
+
+
+async def test_a_lost_lease_commits_nothing(shop: Database, kit: Kit) -> None:
+    await lose_the_lease_meanwhile(shop, kit)
+    assert await deeds(shop) == []
+    assert await attempts(shop) == [(1, "lost", "LEASE_LOST")]
+
+
+async def test_without_the_settle_a_lost_lease_would_commit(
+    shop: Database, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sabotage twin of the test above: it can fail."""
+    nothing = sessions.Call("concat", ("text",) * 8)
+    monkeypatch.setattr(sessions, "SETTLE", nothing)
+    await lose_the_lease_meanwhile(shop, kit)
+    assert await deeds(shop) == [1]
+
+
+async def test_a_savepoint_left_open_cannot_swallow_the_settle(shop: Database, kit: Kit) -> None:
+    hook, kept = Boathook(), []
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        kept.append((yield kit.savepoint(session)))
+        yield execute(session, "insert into deed values (1)")
+
+    kit.handler(hook, body, retry=ONCE)
+    async with working(shop, hook):
+        await accept(shop, {})
+        await settled(shop, dead=1)
+    assert await deeds(shop) == []
+
+
+async def test_publishing_goes_with_the_session(shop: Database, kit: Kit) -> None:
+    hook, receipts = Boathook(), []
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        publish = hook.publish if kit.is_async else hook.publish_sync
+        receipts.append((yield publish(session, application="acme", type="x", payload={"a": "it's"})))
+        if event.attempt == 1:
+            raise RuntimeError
+
+    @hook.on(application="acme")
+    async def react(event: Event) -> None:
+        assert event.json == {"a": "it's"}
+
+    kit.handler(hook, body, retry=TWICE)
+    async with working(shop, hook):
+        await accept(shop, {})
+        await settled(shop, succeeded=2)
+    assert [type(receipt) for receipt in receipts] == [Accepted, Accepted]
+    assert await shop.fetchval("select count(*) from boathook.event where origin = 'published'") == 1
+
+
+def test_a_session_must_fit_its_handler() -> None:
+    hook = Boathook()
+
+    async def note(event: Event, session: Any) -> None: ...
+
+    with pytest.raises(ConfigError, match="async function, but its session is a sync one"):
+        hook.on("shop", session=sessions.django())(note)
