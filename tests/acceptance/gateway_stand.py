@@ -1,0 +1,89 @@
+"""A gateway on real sockets whose intake answers without a journal; run as a process by the tests of the protocol.
+
+Arguments: the bound socket's descriptor, then JSON: limits to override, sources, linger_s, and commit_s, the time one
+commit takes. SIGTERM drains it as a gateway drains.
+"""
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+
+from boathook.config import load
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted, Duplicate
+from boathook.inbound.app import IngestApp
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.gates import compile_gates
+from boathook.inbound.limits import Connections, Rate
+from boathook.inbound.listener import Listener
+from boathook.inbound.probes import Probes
+from boathook.inbound.protocol import House
+from boathook.telemetry import log
+from boathook.telemetry.exporters import History
+
+
+class MemoryIntake:
+    """Remembers keys, and takes its time."""
+
+    def __init__(self, commit_s: float) -> None:
+        self.commit_s = commit_s
+        self.seen = {}
+
+    async def accept(self, event):
+        await asyncio.sleep(self.commit_s)
+        first = self.seen.setdefault(event.key_hash, event)
+        if first is event:
+            return Accepted(event.id)
+        return Duplicate(first.id, conflict=first.body_sha256 != event.body_sha256)
+
+
+async def main() -> None:
+    descriptor, wish = int(sys.argv[1]), json.loads(sys.argv[2])
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    settings = load(
+        Path("/dev/null"),
+        {
+            "limits": wish.get("limits", {}),
+            "sources": wish["sources"],
+            "server.trusted_proxies": wish.get("trusted_proxies", []),
+        },
+    )
+    log.configure("info", "json")
+    router = Router((), 1)
+
+    async def read_router():
+        return router
+
+    limits = settings.limits
+    house = House(
+        lambda *_: None,
+        limits,
+        Connections(limits.max_connections, limits.max_connections_per_client),
+        settings.server.trusted_proxies,
+    )
+    house.app = IngestApp(
+        compile_gates(settings),
+        MemoryIntake(wish.get("commit_s", 0)),
+        Arrivals(router, read_router),
+        quarantine=None,
+        others=Probes(History(None, ""), is_draining=lambda: house.is_draining),
+        client_rate=Rate(limits.client_rate, limits.client_burst) if limits.client_rate else None,
+        trusted_proxies=settings.server.trusted_proxies,
+    )
+    listener = Listener(house)
+    await listener.start(socket.socket(fileno=descriptor))
+    await stop.wait()
+    started = time.monotonic()
+    is_clean = await listener.drain(linger_s=wish.get("linger_s", 0.5), drain_s=10)
+    print(json.dumps({"is_clean": is_clean, "seconds": time.monotonic() - started}), flush=True)
+    log.flush()
+
+
+uvloop.run(main())
