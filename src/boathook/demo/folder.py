@@ -124,7 +124,8 @@ async def empty(folder: Folder, progress: Callable[[str], None]) -> None:
         server = await EmbeddedServer.start(folder.data)
         if not await server.stop():
             raise ConfigError(
-                f"a boathook is still running on {folder.data}; stop it first, or choose another --data-dir"
+                f"a boathook is still running on {folder.data}; stop it first (`pgrep -f {folder.configuration}` finds"
+                " it where a killed demo has left it behind), or choose another --data-dir"
             )
         shutil.rmtree(server.home)
     for path in left:
