@@ -82,7 +82,8 @@ async def main() -> None:
     await stop.wait()
     started = time.monotonic()
     is_clean = await listener.drain(linger_s=wish.get("linger_s", 0.5), drain_s=10)
-    print(json.dumps({"is_clean": is_clean, "seconds": time.monotonic() - started}), flush=True)
+    sys.stdout.write(json.dumps({"is_clean": is_clean, "seconds": time.monotonic() - started}))
+    sys.stdout.flush()
     log.flush()
 
 

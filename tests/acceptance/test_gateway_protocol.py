@@ -601,3 +601,14 @@ def test_a_slow_request_under_way_is_finished_while_draining(stand: Callable[...
         status, headers, _ = read_response(client)
     assert (status, headers["connection"]) == (200, "close")
     assert result["is_clean"] is True
+
+
+def test_the_kernel_drops_new_handshakes_but_keeps_the_backlog():
+    with socket.create_server(("127.0.0.1", 0)) as bound, socket.create_connection(bound.getsockname()) as waiting:
+        refuse_new_handshakes(bound)
+        with pytest.raises(TimeoutError):
+            socket.create_connection(bound.getsockname(), timeout=0.5)
+        accepted, _ = bound.accept()
+        waiting.sendall(b"still here")
+        assert accepted.recv(100) == b"still here"
+        accepted.close()

@@ -1,0 +1,161 @@
+"""Settings: where each comes from, and what a wrong one is told."""
+
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boathook.config import SECTIONS, Settings, SourceSettings, defaults, load
+from boathook.domain.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "boathook.toml"
+    path.write_text(text)
+    return path
+
+
+def complaint(folder: Path, text: str, overrides: dict[str, Any] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(write(folder, text), overrides)
+    return str(caught.value)
+
+
+def test_every_default_is_written_once_and_valid():
+    settings = load(None)
+    for section in SECTIONS:
+        table = getattr(settings, section)
+        assert set(defaults()[section]) == set(type(table).model_fields), section
+        for name, field in type(table).model_fields.items():
+            assert field.is_required(), f"{section}.{name} has a second default in the code"
+
+
+def test_the_layers_override_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = write(tmp_path, '[server]\nbind = "127.0.0.1:1"\nworkers = 2\ngateways = 2\n')
+    assert load(file).server.bind == "127.0.0.1:1"
+    monkeypatch.setenv("BOATHOOK_BIND", "127.0.0.1:2")
+    assert load(file).server.bind == "127.0.0.1:2"
+    monkeypatch.setenv("BOATHOOK_SERVER_BIND", "127.0.0.1:3")
+    monkeypatch.setenv("BOATHOOK_SERVER_WORKERS", "3")
+    assert (load(file).server.bind, load(file).server.workers) == ("127.0.0.1:3", 3)
+    flags = load(file, {"server.bind": "[::1]:4", "server": {"workers": 4, "roles": None}})
+    assert (flags.server.host, flags.server.port, flags.server.workers) == ("::1", 4, 4)
+    assert (flags.server.gateways, flags.server.roles) == (2, ("gateway", "worker", "keeper"))
+    assert load(file, {"server.port": 9}).server.bind == "127.0.0.1:9"
+
+
+def test_the_file_in_the_working_folder_is_found(tmp_path: Path):
+    write(tmp_path, "[server]\nworkers = 7\n")
+    assert load().server.workers == 7
+
+
+def test_folders_in_the_file_are_relative_to_it(tmp_path: Path):
+    (tmp_path / "etc").mkdir()
+    settings = load(write(tmp_path / "etc", '[server]\ndata_dir = "data"\n'))
+    assert settings.server.data_dir == tmp_path / "etc" / "data"
+    assert load(None, {"server.data_dir": "here"}).server.data_dir == tmp_path / "here"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[server]\nbnid = 'x'", ["boathook.toml", "server.bnid", "did you mean server.bind?"]),
+        ("[limit]\nmax_body = 3", ["[limit]", "did you mean limits?"]),
+        ("[limits]\nmax_body = -3", ["boathook.toml", "limits.max_body", "-3"]),
+        ("[limits]\nmax_body = 'much'", ["limits.max_body", "integer", "much"]),
+        ("[limits]\ncontent_encodings = ['br']", ["limits.content_encodings[0]", "'gzip'", "'br'"]),
+        ("[server]\nbind = '8080'", ["server.bind", "127.0.0.1:8080"]),
+        ("[server]\nbind = 'x:99999'", ["server.bind"]),
+        ("[server]\npublic_url = 'hooks.example.com'", ["server.public_url", "https://"]),
+        ("[server]\ntrusted_proxies = ['10.0.0.1/8']", ["server.trusted_proxies[0]", "host bits"]),
+        ("[server]\nroles = ['gatway']", ["server.roles[0]", "'gateway'"]),
+        ("[database]\nurl = 'mysql://user:hunter2@x'", ["database.url", "postgresql://"]),
+        ("workers = 1", ["workers", "[server]"]),
+        ("[server", ["boathook.toml", "not valid TOML"]),
+        ("[sources]\nstripe = 1", ["sources.stripe", "[sources.stripe]"]),
+        ("[sources.a]\nsekrets = ['env:X']", ["sources.a.sekrets", "did you mean sources.a.secrets?"]),
+        ("[sources.a]\nsecrets = ['evn:HUNTER2']", ["sources.a.secrets[0]", "env:NAME"]),
+        ("[sources.a]\nsecrets = ['']", ["sources.a.secrets[0]", "empty"]),
+        ("[sources.a]\nsecrets = 'env:HUNTER2'", ["sources.a.secrets", "list"]),
+        ("[sources.a]\npaths = ['hooks']", ["sources.a.paths[0]", 'start with "/"']),
+        ("[sources.a]\npaths = ['/metrics']", ["sources.a.paths[0]", "belongs to boathook"]),
+        ("[sources.a]\npaths = ['/x']\n[sources.b]\npaths = ['/x']", ["sources.b.paths", "/x", "'a'"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_fix(tmp_path: Path, text: str, words: list[str]):
+    message = complaint(tmp_path, text)
+    for word in words:
+        assert word in message
+    assert "\n" not in message
+    assert "hunter2" not in message.replace("evn:", "").lower(), "a secret is repeated in the message"
+
+
+def test_a_wrong_variable_and_a_wrong_flag_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert "command line: server.gateway" in complaint(tmp_path, "", {"server.gateway": 3})
+    assert "command line: nope" in complaint(tmp_path, "", {"nope": 3})
+    monkeypatch.setenv("BOATHOOK_LIMITS_MAX_BODY", "x")
+    assert "BOATHOOK_LIMITS_MAX_BODY" in complaint(tmp_path, "")
+    monkeypatch.delenv("BOATHOOK_LIMITS_MAX_BODY")
+    monkeypatch.setenv("BOATHOOK_SERVER_BNID", "x")
+    assert "did you mean BOATHOOK_SERVER_BIND?" in complaint(tmp_path, "")
+
+
+def test_a_variable_that_a_secret_refers_to_is_no_unknown_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BOATHOOK_SOURCES_SECRET_OF_SHOP", "s")
+    text = "[sources.shop]\nsecrets = ['env:BOATHOOK_SOURCES_SECRET_OF_SHOP']"
+    assert load(write(tmp_path, text)).secrets_of("shop") == ("s",)
+    assert "BOATHOOK_SOURCES_SECRET_OF_SHOP" in complaint(tmp_path, "")
+
+
+def test_lists_and_source_keys_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BOATHOOK_SERVER_ROLES", "gateway, keeper")
+    monkeypatch.setenv("BOATHOOK_SERVER_TRUSTED_PROXIES", '["10.0.0.0/8"]')
+    monkeypatch.setenv("BOATHOOK_SOURCES_MY_SHOP_MAX_BODY", "77")
+    settings = load(write(tmp_path, "[sources.my-shop]\n"))
+    assert settings.server.roles == ("gateway", "keeper")
+    assert settings.server.trusted_proxies == (ip_network("10.0.0.0/8"),)
+    assert settings.sources["my-shop"].max_body == 77
+
+
+def test_secrets_come_from_variables_and_files_and_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "secret.txt").write_text("from-file\n")
+    text = "[sources.a]\nsecrets = ['env:A_SECRET', 'file:secret.txt', 'plain']\n[sources.b]\nsecret = 'file:none'\n"
+    settings = load(write(tmp_path, text))
+    with pytest.raises(ConfigError, match=r"sources\.a\.secrets\[0\].*A_SECRET is not set"):
+        settings.secrets_of("a")
+    monkeypatch.setenv("A_SECRET", "from-env")
+    assert settings.secrets_of("a") == ("from-env", "from-file", "plain")
+    with pytest.raises(ConfigError, match=r"sources\.b\.secrets\[0\].*cannot read.*none"):
+        settings.secrets_of("b")
+
+
+def test_no_secret_shows_in_a_representation(tmp_path: Path):
+    text = "[database]\nurl = 'postgresql://u:canary1@h/d'\n[sources.a]\nsecrets = ['canary2']\npassword = 'canary3'\nusername = 'u'\n"
+    assert "canary" not in repr(load(write(tmp_path, text)))
+
+
+def test_other_tables_are_kept_for_apps(tmp_path: Path):
+    settings = load(write(tmp_path, "[billing]\ncurrency = 'eur'\n"))
+    assert settings.extra == {"billing": {"currency": "eur"}}
+
+
+def test_only_what_a_source_says_is_handed_to_its_provider(tmp_path: Path):
+    settings = load(
+        write(tmp_path, "[sources.a]\nprovider = 'hmac'\nheader = 'X-Sig'\nmax_body = 9\nsecrets = ['x']\n")
+    )
+    assert settings.options_of("a") == {"header": "X-Sig"}
+    assert set(SourceSettings.model_fields) >= {"provider", "secrets", "paths", "unsigned", "tolerance_s"}
+
+
+@given(st.dictionaries(st.sampled_from(["workers", "gateways"]), st.integers(1, 99)), st.floats(0.1, 1e6))
+def test_settings_survive_the_way_to_a_child(server: dict[str, int], drain_s: float):
+    settings = load(Path("/dev/null"), {"server": {**server, "drain_s": drain_s, "trusted_proxies": ["::1/128"]}})
+    assert Settings.model_validate_json(settings.model_dump_json()) == settings

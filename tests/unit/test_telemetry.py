@@ -1,0 +1,225 @@
+"""Counting, merging, showing, and log lines."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from boathook.telemetry import emit
+from boathook.telemetry.exporters import Buckets, History, SnapshotFile, merge, to_prometheus
+from boathook.telemetry.metrics import METRICS, TABLE, Kind
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    emit.reset()
+    yield
+    emit.reset()
+
+
+def test_the_table_is_sound():
+    assert len(METRICS) == len(TABLE)
+    for metric in TABLE:
+        assert metric.name.startswith("boathook_")
+        assert metric.help.endswith(".")
+        assert (metric.kind is Kind.COUNTER) == metric.name.endswith("_total")
+        assert (metric.kind is Kind.HISTOGRAM) == bool(metric.bounds)
+        assert list(metric.bounds) == sorted(set(metric.bounds))
+
+
+def test_labels_are_told_apart_by_name_not_by_order():
+    emit.count("boathook_requests_total", source="a", status=200)
+    emit.count("boathook_requests_total", status="200", source="a")
+    emit.count("boathook_requests_total", 3, source="200", status="a")
+    series = {tuple(labels): value for labels, value in emit.snapshot()["boathook_requests_total"]}
+    assert series == {("a", "200"): 2, ("200", "a"): 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("boathook_nonsense_total", {}),
+        ("boathook_requests_total", {}),
+        ("boathook_requests_total", {"source": "a", "state": "b"}),
+        ("boathook_ack_seconds", {}),
+    ],
+)
+def test_an_unknown_name_or_label_is_an_error(name: str, labels: dict[str, str]):
+    with pytest.raises(KeyError):
+        emit.count(name, **labels)
+
+
+def test_series_are_bounded():
+    for n in range(emit.MAX_SERIES + 500):
+        emit.count("boathook_events_accepted_total", source=f"s{n}")
+    rows = emit.snapshot()["boathook_events_accepted_total"]
+    assert len(rows) == emit.MAX_SERIES + 1
+    assert [["other"], 500] in rows
+
+
+def test_a_count_costs_little():
+    emit.count("boathook_requests_total", source="a", status=200)
+    best = min(_seconds_of_10000() for _ in range(10))
+    assert best / 10_000 < 5e-6, "a count should take well under a microsecond on an idle machine"
+
+
+def _seconds_of_10000() -> float:
+    started = time.perf_counter()
+    for _ in range(10_000):
+        emit.count("boathook_requests_total", source="a", status=200)
+    return time.perf_counter() - started
+
+
+def test_a_restarted_slot_goes_on_counting_and_its_gauges_start_anew(tmp_path: Path):
+    emit.count("boathook_events_accepted_total", 5, source="a")
+    emit.observe("boathook_ack_seconds", 0.003)
+    emit.gauge("boathook_intake_queue", 7)
+    SnapshotFile(tmp_path, "gateway-0").write()
+    emit.reset()
+    SnapshotFile(tmp_path, "gateway-0").continue_from_last()
+    emit.count("boathook_events_accepted_total", source="a")
+    emit.observe("boathook_ack_seconds", 0.003)
+    merged = merge(tmp_path, "gateway-0", time.time())
+    assert merged.numbers["boathook_events_accepted_total"][("a",)] == 6
+    assert sum(merged.histograms["boathook_ack_seconds"][()].counts) == 2
+    assert "boathook_intake_queue" not in merged.numbers
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"at": 1}', b'{"at":1,"series":{"boathook_ack_seconds":[[1]]}}', b"\xff"]
+)
+def test_a_torn_file_counts_as_none(tmp_path: Path, content: bytes):
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "worker-0.json").write_bytes(content)
+    SnapshotFile(tmp_path, "worker-0").continue_from_last()
+    emit.count("boathook_events_accepted_total", source="a")
+    assert merge(tmp_path, "gateway-0", time.time()).numbers["boathook_events_accepted_total"][("a",)] == 1
+
+
+def test_processes_are_added_up_and_gauges_only_of_the_living(tmp_path: Path):
+    for slot, is_alive in (("worker-0", True), ("worker-1", False)):
+        emit.reset()
+        emit.count("boathook_deliveries_total", 2, recipient="handler:x", outcome="succeeded")
+        emit.gauge("boathook_running", 3, recipient="handler:x")
+        emit.gauge("boathook_backlog", 10, recipient="handler:x", state="pending")
+        SnapshotFile(tmp_path, slot).write(is_alive=is_alive)
+    emit.reset()
+    emit.gauge("boathook_running", 4, recipient="handler:x")
+    emit.gauge("boathook_backlog", 12, recipient="handler:x", state="pending")
+    merged = merge(tmp_path, "gateway-0", time.time())
+    assert merged.numbers["boathook_deliveries_total"] == {("handler:x", "succeeded"): 4}
+    assert merged.numbers["boathook_running"] == {("handler:x",): 7}
+    assert merged.numbers["boathook_backlog"] == {("handler:x", "pending"): 12}
+
+
+def test_prometheus_own_parser_reads_what_is_exported():
+    nasty = 'a"b\\c\nd'
+    emit.count("boathook_rejections_total", 2, source=nasty, reason="signature_mismatch")
+    for value in (0.0004, 0.004, 99.0):
+        emit.observe("boathook_ack_seconds", value)
+    families = {
+        family.name: family for family in text_string_to_metric_families(to_prometheus(History(None, "x").now()))
+    }
+    [sample] = families["boathook_rejections"].samples
+    assert (sample.labels, sample.value) == ({"source": nasty, "reason": "signature_mismatch"}, 2)
+    buckets = {s.labels["le"]: s.value for s in families["boathook_ack_seconds"].samples if s.name.endswith("_bucket")}
+    assert (buckets["0.0005"], buckets["0.005"], buckets["60.0"], buckets["+Inf"]) == (1, 2, 2, 3)
+    assert len(families) == len(TABLE)
+
+
+@given(st.lists(st.floats(0, 50), min_size=1, max_size=200), st.sampled_from([0.5, 0.95, 0.99]))
+def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], share: float):
+    bounds = METRICS["boathook_ack_seconds"].bounds
+    histogram = emit.Histogram(bounds)
+    for value in values:
+        histogram.observe(value)
+    found = Buckets(tuple(histogram.counts), histogram.total).quantile(bounds, share)
+    true = sorted(values)[max(0, -(-int(share * len(values) * 1000) // 1000) - 1)]
+    assert found is not None
+    index = next(i for i, bound in enumerate((*bounds, float("inf"))) if true <= bound)
+    low = bounds[index - 1] if index else 0.0
+    assert low <= found or found == pytest.approx(low)
+
+
+def test_json_shows_rates_and_quantiles():
+    emit.count("boathook_events_accepted_total", 60, source="a")
+    emit.observe("boathook_ack_seconds", 0.004)
+    shown = json.loads(json.dumps(History(None, "x").to_json()))["metrics"]
+    assert shown["boathook_events_accepted_total"]["series"] == [
+        {"labels": {"source": "a"}, "value": 60, "per_second": 0.0}
+    ]
+    [ack] = shown["boathook_ack_seconds"]["series"]
+    assert ack["count"] == 1
+    assert 0.0025 <= ack["p50"] <= 0.005
+
+
+def run_logging(script: str, form: str, **options: object) -> subprocess.CompletedProcess[str]:
+    code = f"from boathook.telemetry import log\nlog.configure('info', {form!r}, process='p-0')\nL = log.get_logger('test')\n"
+    return subprocess.run(
+        [sys.executable, "-c", code + textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+        **options,
+    )
+
+
+FORGED = 'x\n{"level":"error"}\r\x1b[31m\u2028\u2029\u202e\x00\x7f\ud800'
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_one_event_is_one_line_whatever_it_says(form: str):
+    done = run_logging(f"L.info('seen', key={FORGED!r})\nL.warning({FORGED!r})\n", form)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2
+    assert all((line.isascii() and line.isprintable()) or form == "json" for line in lines)
+    assert "\x1b" not in done.stderr
+    if form == "json":
+        assert json.loads(lines[0])["key"] == FORGED
+
+
+def test_secrets_and_bodies_are_hidden_and_long_texts_cut():
+    done = run_logging(
+        """
+        L.info("x", secret="canary1", authorization="canary2", body=b"canary3", api_token="canary4",
+               url="postgresql://u:canary5@h/d", body_size=7, long="y" * 5000)
+        """,
+        "json",
+    )
+    assert "canary" not in done.stderr
+    line = json.loads(done.stderr)
+    assert line["body_size"] == 7
+    assert len(line["long"]) < 600
+
+
+def test_libraries_log_the_same_way():
+    done = run_logging("import logging\nlogging.getLogger('asyncio').error('odd %s', 1)\n", "json")
+    assert json.loads(done.stderr)["event"] == "odd 1"
+
+
+def test_a_reader_that_has_stopped_costs_lines_not_the_process():
+    read, write = os.pipe()
+    script = textwrap.dedent("""
+        import os, sys
+        from boathook.telemetry import emit, log
+        log.configure("info", "json")
+        L = log.get_logger("test")
+        for n in range(60_000):
+            L.info("line", n=n)
+        dropped = emit.snapshot()["boathook_log_lines_dropped_total"]
+        os.write(1, str(dropped[0][1]).encode())
+        os._exit(0)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=write, timeout=60, check=True)
+    os.close(write)
+    os.close(read)
+    assert int(done.stdout) > 1000
