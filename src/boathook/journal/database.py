@@ -70,11 +70,13 @@ class Database:
         connect_timeout_s: float = 5.0,
         statement_timeout_s: float = 30.0,
         idle_in_transaction_s: float = 60.0,
+        is_reset: bool = True,
     ) -> "Database":
         """Connect to *url* with up to *size* connections, shown to PostgreSQL as ``boathook:<purpose>``.
 
         A session that leaves a transaction idle for *idle_in_transaction_s* is ended by the server, so that a
-        frozen process cannot hold its locks for ever.
+        frozen process cannot hold its locks for ever. Between two uses a connection is reset, which costs a round
+        trip; without *is_reset* it is not, which is for pools that run boathook's own statements only.
 
         Raises:
             JournalUnavailable: the server cannot be reached with this URL.
@@ -88,6 +90,7 @@ class Database:
         }
         with translated():
             try:
+                settings |= await _make_durable(url, connect_timeout_s)
                 pool = await asyncpg.create_pool(
                     url,
                     min_size=min_size,
@@ -95,11 +98,9 @@ class Database:
                     timeout=connect_timeout_s,
                     # The server's own limit should be the one that is met; this is for a server that hangs.
                     command_timeout=statement_timeout_s + 2,
-                    init=_prepare,
+                    reset=None if is_reset else _leave_as_it_is,
                     server_settings=settings,
                 )
-                async with pool.acquire(timeout=connect_timeout_s):
-                    pass
             except (ValueError, asyncpg.ClientConfigurationError) as error:
                 raise JournalUnavailable(f"database.url cannot be used: {_sentence(error)}") from error
         return cls(url, pool, purpose)
@@ -190,14 +191,26 @@ class Database:
             await asyncio.sleep(1)
 
 
-async def _prepare(connection: asyncpg.Connection) -> None:
-    """Make a session's commits durable, and its bodies cheap to compress where the server knows lz4."""
-    await connection.execute("""
-        select set_config('synchronous_commit', 'on', false)
-        where current_setting('synchronous_commit') in ('off', 'local', 'remote_write');
-        select set_config('default_toast_compression', 'lz4', false)
-        from pg_settings where name = 'default_toast_compression' and 'lz4' = any (enumvals)
-    """)
+async def _make_durable(url: str, timeout_s: float) -> dict[str, str]:
+    """Return the settings by which sessions on this server commit durably, and compress bodies with lz4 if it can.
+
+    They belong into the start of a session: what is set later, a reset takes back.
+    """
+    connection = await asyncpg.connect(url, timeout=timeout_s)
+    try:
+        rows = await connection.fetch("""
+            select name, 'on' as value from pg_settings
+            where name = 'synchronous_commit' and setting in ('off', 'local', 'remote_write')
+            union all
+            select name, 'lz4' from pg_settings where name = 'default_toast_compression' and 'lz4' = any (enumvals)
+        """)
+        return {row["name"]: row["value"] for row in rows}
+    finally:
+        await connection.close()
+
+
+async def _leave_as_it_is(_connection: object) -> None:
+    """Reset nothing."""
 
 
 async def check_safety(database: Database, *, allow_unsafe: bool = False) -> list[str]:
@@ -206,11 +219,7 @@ async def check_safety(database: Database, *, allow_unsafe: bool = False) -> lis
     Raises:
         UnsafeDatabase: the server is too old, or could lose what it said it had committed.
     """
-    rows = await database.fetch("""
-        select name, reset_val from pg_settings
-        where name in ('server_version_num', 'server_version', 'fsync', 'full_page_writes', 'synchronous_commit')
-    """)
-    value = {row["name"]: row["reset_val"] for row in rows}
+    value = await _read_server(database.url)
     if int(value["server_version_num"]) < OLDEST_SERVER:
         raise UnsafeDatabase(
             f"PostgreSQL {value['server_version']} is too old: boathook needs version 14 or later. Upgrade the server."
@@ -227,6 +236,18 @@ async def check_safety(database: Database, *, allow_unsafe: bool = False) -> lis
     return found
 
 
+async def _read_server(url: str) -> dict[str, str]:
+    """Return what the server gives a session that asks for nothing, as handlers' own sessions do."""
+    with translated():
+        connection = await asyncpg.connect(url, timeout=10)
+        try:
+            rows = await connection.fetch("select name, setting from pg_settings where name = any ($1)", _TELLING)
+            return {row["name"]: row["setting"] for row in rows}
+        finally:
+            await connection.close()
+
+
+_TELLING = ["server_version_num", "server_version", "fsync", "full_page_writes", "synchronous_commit"]
 _CURES = {
     "fsync": "Set fsync = on in postgresql.conf and restart it.",
     "full_page_writes": "Set full_page_writes = on in postgresql.conf and reload it.",

@@ -144,6 +144,7 @@ async def _reach(settings: Settings, stop: asyncio.Event) -> tuple[Database, Rou
                 size=settings.database.intake_connections + 3,
                 connect_timeout_s=settings.database.connect_timeout_s,
                 statement_timeout_s=settings.database.statement_timeout_s,
+                is_reset=False,
             )
             return database, await _read_router(database)
         except JournalUnavailable as error:
