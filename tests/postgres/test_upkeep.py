@@ -177,6 +177,28 @@ async def test_an_event_that_is_being_replayed_stays(db: Database) -> None:
     assert await counted(db) == {}
 
 
+async def test_sabotage_without_the_operators_lock_a_replayed_event_is_lost(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heedless = upkeep.SQL["pick_old_events"].replace(
+        "where pg_try_advisory_xact_lock", "where true or pg_try_advisory_xact_lock"
+    )
+    monkeypatch.setitem(upkeep.SQL, "pick_old_events", heedless)
+    await make_week(db, OLD)
+    await add_event(db, OLD, state="dead")
+    replayed = await add_event(db, OLD)
+    async with db.transaction() as operator:
+        await operator.execute(
+            "select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || $1, 0))", str(replayed)
+        )
+        await run_upkeep(db, retention())
+        await operator.execute(
+            "insert into boathook.delivery (event_id, ordinal, recipient, is_replay) values ($1, 1, 'h', true)",
+            replayed,
+        )
+    assert await db.fetchval("select count(*) from boathook.event where id = $1", replayed) == 0
+
+
 async def test_a_reader_of_an_old_week_is_waited_for_and_not_disturbed(db: Database) -> None:
     await make_week(db, OLD)
     await add_event(db, OLD)
