@@ -21,6 +21,8 @@ import pytest
 from tests.acceptance.conftest import free_port
 from tests.support import until
 
+pytestmark = pytest.mark.timeout(400)
+
 SHELL_LINES = ("curl ", "body=")
 POOR_CURL = """
 import argparse, httpx
@@ -66,13 +68,13 @@ class Demo:
     def text(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def end(self, timeout: float = 90) -> int:
+    def end(self, timeout: float = 180) -> int:
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the demo does not end:\n{self.text[-3000:]}") from None
 
-    def says(self, text: str, timeout: float = 60) -> None:
+    def says(self, text: str, timeout: float = 120) -> None:
         def said() -> bool:
             assert self.process.poll() is None or text in self.text, self.text[-3000:]
             return text in self.text
@@ -141,7 +143,7 @@ def test_it_plays_balances_and_leaves_nothing_running(demo: Callable[..., Demo])
 )  # fmt: skip
 def test_what_is_done_behind_its_back_is_seen(demo: Callable[..., Demo], sabotage: str, complaint: str):
     running = demo("--seconds", "6")
-    until(lambda: running.accepted > 20, timeout=60)
+    until(lambda: running.accepted > 20, timeout=120)
     with running.connect() as connection:
         assert connection.execute(sabotage).rowcount == 1
     assert running.end() == 1, running.text
@@ -153,7 +155,7 @@ def test_what_is_done_behind_its_back_is_seen(demo: Callable[..., Demo], sabotag
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_everything_after_the_books(demo: Callable[..., Demo], number: signal.Signals):
     running = demo()
-    until(lambda: running.accepted > 20, timeout=60)
+    until(lambda: running.accepted > 20, timeout=120)
     running.process.send_signal(number)
     assert running.end() == 0, running.text
     assert "The books balance" in running.text
