@@ -88,7 +88,11 @@ class Store:
 
 @pytest.fixture
 async def store(db: Database) -> Store:
-    """A store with every state there is, and whatever an operator may have done."""
+    return await filled(db)
+
+
+async def filled(db: Database) -> Store:
+    """Return a store with every state there is, and whatever an operator may have done."""
     made = Store(db)
     await made.accept("nobody")
     await made.end(await made.accept("good", "a"))
@@ -168,8 +172,12 @@ def arrive(pg_url: str):
                 """,
                 [name, str(name)],
             )
-            connection.execute("insert into boathook.dedup values (%s, null, %s, sha256(''), now() + interval '30 days')", [name, name])
-            connection.execute("insert into boathook.delivery (event_id, ordinal, recipient) values (%s, 0, 'a')", [name])
+            connection.execute(
+                "insert into boathook.dedup values (%s, null, %s, sha256(''), now() + interval '30 days')", [name, name]
+            )
+            connection.execute(
+                "insert into boathook.delivery (event_id, ordinal, recipient) values (%s, 0, 'a')", [name]
+            )
 
     yield step
     connection.close()

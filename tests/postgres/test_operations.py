@@ -3,12 +3,12 @@
 import asyncio
 import hashlib
 import hmac
+import itertools
 import json
 import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.postgres.test_books import Store
 
 from boathook.admin import operations
 from boathook.admin.operations import check_dead
@@ -21,6 +21,7 @@ from boathook.journal.database import Database
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Selection
 from boathook.journal.registry import register
+from tests.postgres.test_books import Store
 
 ACTION = Action(actor="test", note="because")
 ALL = Selection(Filter())
@@ -60,7 +61,13 @@ class TestReplayOfDeadLetters:
         (key,) = await bury(store, "one")
         assert await operations.replay_dead(store.db, ALL, ACTION) == 1
         row = await delivery(store, key)
-        assert (row["state"], row["attempts"], row["attempts_before"], row["replays"], row["lost"]) == ("pending", 1, 1, 1, 0)
+        assert (row["state"], row["attempts"], row["attempts_before"], row["replays"], row["lost"]) == (
+            "pending",
+            1,
+            1,
+            1,
+            0,
+        )
         assert (row["code"], row["error"], row["died_at"]) == ("BROKEN", "it broke", None)
         assert row["owed_since"] == row["due_at"]
         assert await audit(store, "dead.replay") == [ids.show_delivery(*key)]
@@ -104,17 +111,21 @@ class TestReplayOfDeadLetters:
         seen = []
         assert await operations.replay_dead(store.db, ALL, ACTION, rate=2, report=seen.append) == 8
         due = [row[0] for row in await store.db.fetch("select due_at from boathook.delivery order by due_at")]
-        gaps = [(later - earlier).total_seconds() for earlier, later in zip(due, due[1:], strict=False)]
+        gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(due)]
         assert gaps[1:] == pytest.approx([0.5] * 6, abs=0.05)
         assert seen == [3, 6, 8]
-        assert await store.one("select bool_and(owed_since = due_at) from boathook.delivery"), "its time starts when it is due"
+        assert await store.one("select bool_and(owed_since = due_at) from boathook.delivery"), (
+            "its time starts when it is due"
+        )
 
     async def test_a_line_is_replayed_in_accept_order(self, store: Store):
         await bury(store, "one", "two", order_key="c", to="ordered")
         third = await store.accept("three", "ordered", order_key="c")
         assert await operations.replay_dead(store.db, ALL, ACTION) == 2
         rows = await store.db.fetch("select event_id, is_blocked from boathook.delivery order by seq")
-        assert [row["is_blocked"] for row in rows] == [False, True, False], "the third was free before they were replayed"
+        assert [row["is_blocked"] for row in rows] == [False, True, False], (
+            "the third was free before they were replayed"
+        )
         await store.end(rows[0]["event_id"])
         assert not (await delivery(store, (rows[1]["event_id"], 0)))["is_blocked"]
         assert rows[2]["event_id"] == third
@@ -130,14 +141,18 @@ class TestReplayOfDeadLetters:
         ):  # fmt: skip
             assert await moves.count_dead(store.db, Selection(wanted)) == []
             assert await operations.replay_dead(store.db, Selection(wanted), ACTION) == 0
-        wanted = Filter(source="stripe", type="pay*.paid", recipient="b", code="BROKEN", since=later - timedelta(days=1))
+        wanted = Filter(
+            source="stripe", type="pay*.paid", recipient="b", code="BROKEN", since=later - timedelta(days=1)
+        )
         (group,) = await moves.count_dead(store.db, Selection(wanted))
         assert (group.number, group.recipient, group.code) == (1, "b", "BROKEN")
         assert await operations.replay_dead(store.db, Selection(wanted), ACTION) == 1
 
     async def test_an_audit_that_fails_takes_the_move_back(self, store: Store, monkeypatch):
         (key,) = await bury(store, "one")
-        monkeypatch.setitem(moves.SQL, "record_actions", "select 1 / 0 where $1 || $2 || $4 is not null and $3::text[] is not null")
+        monkeypatch.setitem(
+            moves.SQL, "record_actions", "select 1 / 0 where $1 || $2 || $4 is not null and $3::text[] is not null"
+        )
         with pytest.raises(JournalError):
             await operations.replay_dead(store.db, ALL, ACTION)
         assert (await delivery(store, key))["state"] == "dead"
@@ -295,7 +310,12 @@ async def quarantine(store: Store, body: bytes, secret: str, *, size: int | None
     """Keep a request as the gateway does that had another secret then."""
     name = ids.make(time.time_ns() // 1_000_000, int(hashlib.sha256(body).hexdigest()[:8], 16))
     signature = "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-    headers = {"x-hub-signature-256": signature, "x-github-event": "push", "x-github-delivery": f"d-{body!r}", "content-type": "application/json"}
+    headers = {
+        "x-hub-signature-256": signature,
+        "x-github-event": "push",
+        "x-github-delivery": f"d-{body!r}",
+        "content-type": "application/json",
+    }
     await store.db.execute(
         "insert into boathook.rejection values ($1, $2, 401, 'signature_mismatch', '', '127.0.0.1', 'POST', 'http://h/in/shop', $3, 'application/json', $4, $5)",
         name, source, json.dumps(headers), body, size or len(body),
@@ -356,7 +376,11 @@ class TestReverify:
 
 class TestSend:
     async def test_publishes_what_was_given_byte_for_byte_to_whoever_wants_it(self, store: Store):
-        await register(store.db, "shop:hook", [Route(recipient="handler:mail", app="shop:hook", application="acme", types=("invoice.*",))])
+        await register(
+            store.db,
+            "shop:hook",
+            [Route(recipient="handler:mail", app="shop:hook", application="acme", types=("invoice.*",))],
+        )
         body = b'{"n":  1.0}'
         receipt = await operations.send(store.db, ACTION, application="acme", type="invoice.paid", body=body)
         assert isinstance(receipt, Accepted)
@@ -366,7 +390,9 @@ class TestSend:
         await assert_balanced(store)
 
     async def test_one_key_is_one_event(self, store: Store):
-        send = [await operations.send(store.db, ACTION, application="acme", type="x", body=b"1", key="k") for _ in range(2)]
+        send = [
+            await operations.send(store.db, ACTION, application="acme", type="x", body=b"1", key="k") for _ in range(2)
+        ]
         assert isinstance(send[0], Accepted)
         assert send[1] == Duplicate(send[0].event_id)
 

@@ -52,9 +52,8 @@ async def check_dead(database: Database, keys: Sequence[Key]) -> list[Key]:
         if delivery.state == State.DEAD:
             dead.append(key)
         elif delivery.state in {State.SUCCEEDED, State.IGNORED}:
-            raise IllegalMove(
-                f"{delivery.id} is {delivery.state}, no dead letter; to run it again, replay its event {delivery.event_id}"
-            )
+            again = f"to run it again, replay its event {delivery.event_id}"
+            raise IllegalMove(f"{delivery.id} is {delivery.state}, no dead letter; {again}")
     return dead
 
 
@@ -76,9 +75,7 @@ async def replay_dead(
     return await _in_batches(step, report)
 
 
-async def ignore_dead(
-    database: Database, selection: Selection, action: Action, *, report: Report | None = None
-) -> int:
+async def ignore_dead(database: Database, selection: Selection, action: Action, *, report: Report | None = None) -> int:
     """End the dead letters of *selection* as ignored, with the action's note; return how many.
 
     Raises:
@@ -94,9 +91,7 @@ async def ignore_dead(
     return await _in_batches(step, report)
 
 
-async def purge_dead(
-    database: Database, selection: Selection, action: Action, *, report: Report | None = None
-) -> int:
+async def purge_dead(database: Database, selection: Selection, action: Action, *, report: Report | None = None) -> int:
     """Delete the dead letters of *selection* with their attempts, counted as dropped; return how many."""
     selection = _until(selection, await moves.read_clock(database))
 

@@ -2,20 +2,22 @@
 
 session   settings, the way to the journal, who acts
 show      tables and JSON
-listings  what is stored, and decisions about it
+options   what many commands take
+listings  what is stored
+decisions what is to become of it
 running   serve, migrate, verify, doctor, demo, bench, send
 setup     sources and settings
 """
 
 import os
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
-from boathook.cli import listings, running, setup
+from boathook.cli import decisions, listings, running, setup
 from boathook.cli.session import Misused, Session
 from boathook.domain.errors import BoathookError, ConfigError
 
@@ -35,16 +37,26 @@ app = typer.Typer(
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
-        print(f"boathook {version('boathook')}")
+        try:
+            print(f"boathook {version('boathook')}")
+        except PackageNotFoundError:
+            print("boathook, run from its source without being installed")
         raise typer.Exit
 
 
 @app.callback()
 def start(
     ctx: typer.Context,
-    config: Annotated[Path | None, typer.Option("--config", "-c", metavar="PATH", help="The configuration file; boathook.toml where there is one. May stand behind any command.")] = None,
-    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
-) -> None:  # fmt: skip
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", metavar="PATH", help="The configuration file; boathook.toml where there is one."
+        ),
+    ] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """Receive, handle and send webhooks on PostgreSQL: what was accepted is never lost, and never done twice."""
     ctx.obj = Session(file=config)
 
@@ -55,12 +67,14 @@ app.command("verify", epilog="Example: boathook verify --deep --json")(running.v
 app.command("doctor", epilog="Example: boathook doctor --json")(running.check_up)
 app.command("demo", epilog="Example: boathook demo --seconds 20")(running.demo)
 app.command("bench", epilog="Example: boathook bench ingest --json")(running.bench)
-app.command("send", epilog="Example: boathook send --application acme --type invoice.paid --data '{\"id\": 7}'")(running.send)
+app.command("send", epilog="Example: boathook send --application acme --type invoice.paid --data '{\"id\": 7}'")(
+    running.send
+)
 app.add_typer(setup.sources, name="sources")
-app.add_typer(listings.events, name="events")
+app.add_typer(decisions.events, name="events")
 app.add_typer(listings.deliveries, name="deliveries")
-app.add_typer(listings.dead, name="dead")
-app.add_typer(listings.rejections, name="rejections")
+app.add_typer(decisions.dead, name="dead")
+app.add_typer(decisions.rejections, name="rejections")
 app.add_typer(setup.settings_app, name="config")
 
 

@@ -3,23 +3,25 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from boathook.admin import doctor, operations
 from boathook.cli import show
 from boathook.cli.session import Misused, action, err, journal, out, run, server_url, session
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.domain.model import Duplicate
-from boathook.journal import books, schema
+from boathook.journal import books
 from boathook.journal.books import Balance, Books
 from boathook.journal.database import Database
+
+if TYPE_CHECKING:
+    from boathook.admin.doctor import Finding
 
 _VERIFY_TIMEOUT_S = 86_400.0
 """A scan of a very large table takes as long as it takes."""
@@ -29,14 +31,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def serve(
     ctx: typer.Context,
-    app: Annotated[str | None, typer.Option(metavar="MODULE:ATTR", help="Your handlers: the Boathook object in a module.")] = None,
-    role: Annotated[str | None, typer.Option(help="Which parts to run, separated by commas: gateway, worker, keeper.")] = None,
+    app: Annotated[
+        str | None, typer.Option(metavar="MODULE:ATTR", help="Your handlers: the Boathook object in a module.")
+    ] = None,
+    role: Annotated[
+        str | None, typer.Option(help="Which parts to run, separated by commas: gateway, worker, keeper.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes.")] = None,
     gateways: Annotated[int | None, typer.Option(min=1, help="Gateway processes on the one port.")] = None,
     bind: Annotated[str | None, typer.Option(help="Address and port, such as 0.0.0.0:8080.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Port in place of the one in server.bind.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Port in place of the one in server.bind.")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the embedded PostgreSQL and the metrics.")] = None,
-) -> None:  # fmt: skip
+) -> None:
     """
     Run boathook: the gateway that takes requests in, the workers that run handlers, the keeper that looks after both.
 
@@ -58,10 +66,15 @@ def serve(
 
 def migrate(
     ctx: typer.Context,
-    only_pre: Annotated[bool, typer.Option("--only-pre", help="Only what is safe while the older boathook still runs.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit with 1 if something is lacking.")] = False,
-) -> None:  # fmt: skip
+    only_pre: Annotated[
+        bool, typer.Option("--only-pre", help="Only what is safe while the older boathook still runs.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if something is lacking.")
+    ] = False,
+) -> None:
     """Bring the database's schema up to date; safe to repeat."""
+    from boathook.journal import schema
 
     async def work() -> list[str]:
         async with server_url(session(ctx).settings(), may_create=not check) as url:
@@ -102,7 +115,9 @@ def verify(
     if as_json:
         balance = {**asdict(found.balance), "missing": found.balance.missing}
         imbalances = [asdict(one) for one in found.imbalances]
-        show.print_json({"balanced": found.is_balanced, "checks": found.checks, "balance": balance, "imbalances": imbalances})
+        show.print_json(
+            {"balanced": found.is_balanced, "checks": found.checks, "balance": balance, "imbalances": imbalances}
+        )
     else:
         print_books(found)
     raise typer.Exit(0 if found.is_balanced else 1)
@@ -120,7 +135,9 @@ def print_books(found: Books) -> None:
     if found.is_balanced:
         out.print(Text(f"✓ the books balance ({found.checks} checks)", style="bold green"))
     else:
-        out.print(Text(f"✗ the books do not balance: {len(found.imbalances)} of {found.checks} checks fail", style="bold red"))
+        out.print(
+            Text(f"✗ the books do not balance: {len(found.imbalances)} of {found.checks} checks fail", style="bold red")
+        )
 
 
 def _balance(balance: Balance) -> Table:
@@ -174,6 +191,7 @@ def _steps(title: str) -> _Steps:
 
 def check_up(ctx: typer.Context, as_json: Json = False) -> None:
     """Look the set-up over: settings, clock, database, disk, sources. Exits with 1 if something must be mended."""
+    from boathook.admin import doctor
 
     async def work() -> bool:
         settings = session(ctx).settings()
@@ -193,13 +211,15 @@ def check_up(ctx: typer.Context, as_json: Json = False) -> None:
     raise typer.Exit(1 if run(work()) else 0)
 
 
-def _print_findings(findings: list[doctor.Finding], *, as_json: bool) -> None:
+def _print_findings(findings: "list[Finding]", *, as_json: bool) -> None:
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         if as_json:
             show.print_json(finding)
             continue
-        line = show.text(finding.verdict) + Text(f"{'':{5 - len(finding.verdict)}}{finding.check:<{width}}  ", style="bold")
+        line = show.text(finding.verdict) + Text(
+            f"{'':{5 - len(finding.verdict)}}{finding.check:<{width}}  ", style="bold"
+        )
         out.print(line + show.text(finding.found), soft_wrap=True)
         if finding.fix:
             out.print(Text(f"{'':{width + 7}}→ {finding.fix}", style="dim"), soft_wrap=True)
@@ -207,8 +227,12 @@ def _print_findings(findings: list[doctor.Finding], *, as_json: bool) -> None:
 
 def demo(
     seconds: Annotated[float | None, typer.Option(min=1, help="Stop by itself after so long.")] = None,
-    data_dir: Annotated[Path, typer.Option(help="The demo's own folder; emptied at the start.")] = Path(".boathook-demo"),
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Where to serve; the next free one if it is taken.")] = 8080,
+    data_dir: Annotated[Path, typer.Option(help="The demo's own folder; emptied at the start.")] = Path(
+        ".boathook-demo"
+    ),
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Where to serve; the next free one if it is taken.")
+    ] = 8080,
 ) -> None:
     """
     Start everything on an embedded PostgreSQL and play a few minutes of real life at it, with real signatures.
@@ -248,7 +272,13 @@ def _report_bench(message: str) -> None:
 
 
 def _figure(value: Any) -> object:
-    return f"{value:,.3g}" if isinstance(value, float) and abs(value) < 1_000 else f"{value:,.0f}" if isinstance(value, float) else value
+    return (
+        f"{value:,.3g}"
+        if isinstance(value, float) and abs(value) < 1_000
+        else f"{value:,.0f}"
+        if isinstance(value, float)
+        else value
+    )
 
 
 def send(
@@ -260,6 +290,8 @@ def send(
     as_json: Json = False,
 ) -> None:
     """Publish one event for an application."""
+    from boathook.admin import operations
+
     body = _read_data(data)
 
     async def work() -> Any:

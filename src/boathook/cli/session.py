@@ -13,7 +13,6 @@ from rich.console import Console
 
 from boathook import config
 from boathook.domain.errors import BoathookError, ConfigError, JournalError
-from boathook.journal import schema
 from boathook.journal.database import Database
 from boathook.journal.embedded import EmbeddedServer
 from boathook.journal.moves import Action
@@ -84,11 +83,11 @@ def _say(message: str) -> None:
 async def journal(
     settings: config.Settings, *, purpose: str = "cli", statement_timeout_s: float | None = None
 ) -> AsyncIterator[Database]:
-    """Lend connections to a journal whose schema is current.
+    """Lend connections to the journal.
 
     Raises:
-        ConfigError: there is no database yet.
-        JournalError: it cannot be reached, or lacks migrations.
+        ConfigError: there is no database yet, or an error shows that its schema is not current.
+        JournalError: it cannot be reached.
     """
     async with server_url(settings) as url:
         database = await Database.open(
@@ -99,11 +98,22 @@ async def journal(
             statement_timeout_s=statement_timeout_s or settings.database.statement_timeout_s,
         )
         try:
-            if lacking := await schema.pending(database):
-                raise JournalError(f"the database lacks {len(lacking)} migration(s): run `boathook migrate` first")
             yield database
+        except JournalError as error:
+            await _explain(database, error)
+            raise
         finally:
             await database.close()
+
+
+async def _explain(database: Database, error: JournalError) -> None:
+    """Name lacking migrations as the cause of an error, where there are any."""
+    # Imported only here, as it costs more time than a whole listing.
+    from boathook.journal import schema
+
+    with contextlib.suppress(JournalError):
+        if lacking := await schema.pending(database):
+            raise ConfigError(f"the database lacks {', '.join(lacking)}: run `boathook migrate` first") from error
 
 
 def action(note: str | None = None) -> Action:

@@ -75,7 +75,11 @@ def age(moment: datetime | None) -> str:
 
 def moment(value: datetime | None) -> str:
     """Write a moment whole, to the millisecond, in UTC."""
-    return "" if value is None else value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        ""
+        if value is None
+        else value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+    )
 
 
 def plain(value: object) -> Any:
@@ -135,9 +139,7 @@ def block(title: str, body: str) -> None:
     out.print()
 
 
-async def pages(
-    lister: Callable[[Filter], Awaitable[Sequence[Row]]], wanted: Filter
-) -> AsyncIterator[Sequence[Row]]:
+async def pages(lister: Callable[[Filter], Awaitable[Sequence[Row]]], wanted: Filter) -> AsyncIterator[Sequence[Row]]:
     """Yield a listing in pages, so that however many rows are wanted, few are in memory; limit 0 means all."""
     left = wanted.limit or sys.maxsize
     after = wanted.after

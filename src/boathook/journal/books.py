@@ -103,24 +103,80 @@ _RULES: Final = (
     _Rule("find_open_and_settled", "no delivery both open and ended", "A delivery that ended may run again."),
     _Rule("find_owed_twice", "one first delivery a recipient", "A recipient was owed one event twice."),
     _Rule("find_misnumbered", "replays numbered after first deliveries", "First deliveries and replays are mixed up."),
-    _Rule("find_miscounted_open", "attempts of open deliveries", "Attempts were made that are not recorded, or recorded that were not made."),
-    _Rule("find_miscounted_settled", "attempts of ended deliveries", "Attempts were made that are not recorded, or recorded that were not made."),
-    _Rule("find_stray_attempts", "no attempt without its delivery", "The deliveries these attempts were made for are gone."),
-    _Rule("find_false_successes", "successes have a succeeded attempt", "A delivery counts as succeeded without a success."),
-    _Rule("find_ended_twice", "nothing follows an end", "A delivery went on after an attempt had ended it, so its effect may be doubled."),
+    _Rule(
+        "find_miscounted_open",
+        "attempts of open deliveries",
+        "Attempts were made that are not recorded, or recorded that were not made.",
+    ),
+    _Rule(
+        "find_miscounted_settled",
+        "attempts of ended deliveries",
+        "Attempts were made that are not recorded, or recorded that were not made.",
+    ),
+    _Rule(
+        "find_stray_attempts",
+        "no attempt without its delivery",
+        "The deliveries these attempts were made for are gone.",
+    ),
+    _Rule(
+        "find_false_successes",
+        "successes have a succeeded attempt",
+        "A delivery counts as succeeded without a success.",
+    ),
+    _Rule(
+        "find_ended_twice",
+        "nothing follows an end",
+        "A delivery went on after an attempt had ended it, so its effect may be doubled.",
+    ),
     _Rule("find_illegal_deliveries", "open deliveries keep their rules", "A delivery is in a state that cannot be."),
-    _Rule("find_illegal_ends", "ended deliveries keep their rules", "An outcome or attempt is in a state that cannot be."),
-    _Rule("find_double_leases", "one lease an order key", "Two deliveries that must run one after another run at once."),
-    _Rule("find_stuck_lines", "every order key has a head", "Deliveries wait for one that is not there, so they would wait for ever."),
-    _Rule("find_forgotten_events", "every event is remembered", "A repeated request would be accepted as another event."),
-    _Rule("find_keys_without_event", "every dedup key has its event", "A request would be answered as a duplicate of an event that is not stored."),
+    _Rule(
+        "find_illegal_ends", "ended deliveries keep their rules", "An outcome or attempt is in a state that cannot be."
+    ),
+    _Rule(
+        "find_double_leases", "one lease an order key", "Two deliveries that must run one after another run at once."
+    ),
+    _Rule(
+        "find_stuck_lines",
+        "every order key has a head",
+        "Deliveries wait for one that is not there, so they would wait for ever.",
+    ),
+    _Rule(
+        "find_forgotten_events", "every event is remembered", "A repeated request would be accepted as another event."
+    ),
+    _Rule(
+        "find_keys_without_event",
+        "every dedup key has its event",
+        "A request would be answered as a duplicate of an event that is not stored.",
+    ),
     _Rule("find_shared_keys", "one dedup key an event", "Two keys claim one event."),
-    _Rule("find_wrong_key_bodies", "dedup keys know the right body", "A repeated request would count as a conflict, or a conflict as repeated."),
-    _Rule("find_wrong_conflicts", "conflicts differ from their event", "A conflict refers to nothing, or is none.", ids.CONFLICT),
-    _Rule("find_wrong_rejections", "accepted rejections have their event", "A rejection is marked as accepted, but its event is not there.", ids.REJECTION),
-    _Rule("find_uncounted_purges", "purges are counted", "Dead letters were deleted without being counted, or counted without being deleted."),
-    _Rule("find_missing_guards", "the schema's guards stand", "Without these guards the database would accept rows that cannot be."),
-)  # fmt: skip
+    _Rule(
+        "find_wrong_key_bodies",
+        "dedup keys know the right body",
+        "A repeated request would count as a conflict, or a conflict as repeated.",
+    ),
+    _Rule(
+        "find_wrong_conflicts",
+        "conflicts differ from their event",
+        "A conflict refers to nothing, or is none.",
+        ids.CONFLICT,
+    ),
+    _Rule(
+        "find_wrong_rejections",
+        "accepted rejections have their event",
+        "A rejection is marked as accepted, but its event is not there.",
+        ids.REJECTION,
+    ),
+    _Rule(
+        "find_uncounted_purges",
+        "purges are counted",
+        "Dead letters were deleted without being counted, or counted without being deleted.",
+    ),
+    _Rule(
+        "find_missing_guards",
+        "the schema's guards stand",
+        "Without these guards the database would accept rows that cannot be.",
+    ),
+)
 
 _GUARDS: Final = (
     "a_lease_has_holder_and_end",
@@ -140,10 +196,23 @@ _GUARDS: Final = (
     "route_changed",
 )
 
-_EVEN = _Rule("stream_uneven_events", "every delivery owed is there", "Deliveries were lost, or added, since these events were accepted.")  # fmt: skip
-_DECIDED = _Rule("stream_ignored_without_attempt", "what is ignored was decided", "A delivery counts as ignored, but neither its handler nor an operator decided that.")  # fmt: skip
+_EVEN = _Rule(
+    "stream_uneven_events",
+    "every delivery owed is there",
+    "Deliveries were lost, or added, since these events were accepted.",
+)
+_DECIDED = _Rule(
+    "stream_ignored_without_attempt",
+    "what is ignored was decided",
+    "A delivery counts as ignored, but neither its handler nor an operator decided that.",
+)
 _BODIES = _Rule("check_event_bodies", "bodies match their hashes", "Stored bytes are not those that were sent.")
-_CONFLICT_BODIES = _Rule("check_conflict_bodies", "conflicting bodies match their hashes", "Stored bytes are not those that were sent.", ids.CONFLICT)  # fmt: skip
+_CONFLICT_BODIES = _Rule(
+    "check_conflict_bodies",
+    "conflicting bodies match their hashes",
+    "Stored bytes are not those that were sent.",
+    ids.CONFLICT,
+)
 
 
 async def verify(
@@ -170,7 +239,12 @@ class _Audit:
     """One check under way."""
 
     def __init__(
-        self, database: Database, dedup_days: float, dedup_days_of: Mapping[str, float], progress: Progress, is_deep: bool
+        self,
+        database: Database,
+        dedup_days: float,
+        dedup_days_of: Mapping[str, float],
+        progress: Progress,
+        is_deep: bool,
     ) -> None:
         self._database = database
         self._dedup_days = dedup_days

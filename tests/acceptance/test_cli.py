@@ -1,0 +1,395 @@
+"""The real command line as a subprocess, on a real PostgreSQL."""
+# ruff: noqa: ASYNC220, ASYNC221 - nothing else runs in these tests while a command does
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from boathook.domain import ids
+from boathook.journal.database import Database
+from tests.conftest import open_folder
+from tests.postgres.test_books import Store, filled
+from tests.postgres.test_operations import bury, quarantine
+
+SETTINGS = """
+[database]
+url = "{url}"
+[sources.shop]
+provider = "github"
+secrets = ["right"]
+paths = ["/webhooks/shop"]
+"""
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in {"BOATHOOK_DEBUG", "COLUMNS"}}
+
+
+class Cli:
+    """A folder with a boathook.toml, to run commands in."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        (folder / "boathook.toml").write_text(SETTINGS.format(url=url))
+
+    def run(self, *arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "boathook", *arguments],
+            cwd=self.folder,
+            env={**ENVIRONMENT, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    def objects(self, *arguments: str, code: int = 0) -> list[dict]:
+        return [json.loads(line) for line in self.run(*arguments, "--json", code=code).stdout.splitlines()]
+
+    def complaint(self, *arguments: str, code: int = 2) -> str:
+        """Return the one sentence on stderr of a command that fails."""
+        done = self.run(*arguments, code=code)
+        assert done.stdout == ""
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert done.stderr.startswith("boathook: ")
+        return done.stderr
+
+
+@pytest.fixture
+def cli(tmp_path: Path, pg_url: str) -> Cli:
+    return Cli(tmp_path, pg_url)
+
+
+@pytest.fixture
+def store(db: Database) -> Store:
+    return Store(db)
+
+
+@pytest.fixture
+async def full_store(db: Database) -> Store:
+    return await filled(db)
+
+
+class TestVerify:
+    async def test_prints_the_balance_and_exits_with_0(self, full_store: Store, cli: Cli):
+        text = cli.run("verify").stdout
+        assert re.search(r"events +14\n", text)
+        assert "the books balance" in text
+        (found,) = cli.objects("verify", "--deep")
+        assert found["balanced"] is True
+        assert (found["balance"]["owed"], found["balance"]["missing"]) == (16, 0)
+
+    async def test_exits_with_1_and_names_what_is_amiss(self, full_store: Store, cli: Cli):
+        event = await full_store.one("select id from boathook.event where dedup_key = 'good'")
+        await full_store.db.execute("delete from boathook.outcome where event_id = $1", event)
+        text = cli.run("verify", code=1).stdout
+        assert "every delivery owed is there: 1" in text
+        assert ids.show("evt", event) in text
+        (found,) = cli.objects("verify", code=1)
+        assert {"every delivery owed is there", "no attempt without its delivery"} <= {
+            one["check"] for one in found["imbalances"]
+        }
+
+
+class TestListings:
+    async def test_show_a_table_of_80_columns_and_json_lines(self, full_store: Store, cli: Cli):
+        for listing in (
+            ["events", "list"],
+            ["deliveries", "list"],
+            ["dead", "list"],
+            ["rejections", "list"],
+            ["sources", "list"],
+        ):
+            lines = cli.run(*listing).stdout.splitlines()
+            rows = cli.objects(*listing)
+            assert len(lines) == len(rows) + 1
+            assert max(map(len, lines)) <= 80
+            identifier = rows[0].get("id") or rows[0]["name"]
+            assert any(line.startswith(identifier) for line in lines[1:]), "ids are shown whole"
+
+    async def test_filter_and_page(self, full_store: Store, cli: Cli):
+        assert len(cli.objects("events", "list", "--source", "stripe", "--type", "payment.*", "--since", "1h")) == 14
+        assert cli.objects("events", "list", "--source", "github") == []
+        assert cli.objects("events", "list", "--until", "1h") == []
+        states = [row["state"] for row in cli.objects("deliveries", "list", "--state", "leased")]
+        assert states == ["leased", "leased"]
+        first = cli.objects("events", "list", "--limit", "10")
+        rest = cli.objects("events", "list", "--limit", "10", "--after", first[-1]["id"])
+        assert len({row["id"] for row in first + rest}) == 14
+        assert f"--after {first[-1]['id']}" in cli.run("events", "list", "--limit", "10").stderr
+
+    async def test_long_listings_are_read_in_pages(self, store: Store, cli: Cli, pg_url: str):
+        with psycopg.connect(pg_url) as connection:
+            connection.execute("""
+                insert into boathook.event (id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
+                select gen_random_uuid(), 'shop', 'x', n::text, 'none', 'received', '{}', '', '', sha256(''), 0
+                from generate_series(1, 2500) n
+            """)
+        rows = cli.objects("events", "list", "--limit", "0")
+        assert len({row["id"] for row in rows}) == 2500
+        assert len(cli.objects("events", "list", "--limit", "1500")) == 1500
+
+    async def test_a_reader_that_stops_early_is_no_error(self, full_store: Store, cli: Cli):
+        done = subprocess.run(
+            f"{sys.executable} -m boathook events list --json | head -1",
+            shell=True, cwd=cli.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert len(done.stdout.splitlines()) == 1
+        assert done.stderr == ""
+
+
+class TestDeadLetters:
+    async def test_are_shown_with_all_that_is_needed_to_understand_them(self, store: Store, cli: Cli):
+        ((event, _),) = await bury(store, "one", body=b'{"raw":  "bytes\xff"}')
+        name = ids.show_delivery(event, 0)
+        cli.run("dead", "replay", name, "--note", "a first try")
+        await store.fail(event, is_last=True)
+        text = cli.run("dead", "show", name).stdout
+        for wanted in (
+            name,
+            '{"raw":  "bytes\\xff"}',
+            "attempt 1: failed",
+            "attempt 2: failed",
+            "BROKEN: it broke",
+            "trace",
+            "dead.replay by cli:",
+            "a first try",
+        ):
+            assert wanted in text
+        (shown,) = cli.objects("dead", "show", name)
+        assert [attempt["traceback"] for attempt in shown["attempts_made"]] == ["trace", "trace"]
+        assert (shown["replays"], shown["event"]["dedup_key"]) == (1, "one")
+
+    async def test_cannot_steer_the_terminal(self, store: Store, cli: Cli):
+        ((event, _),) = await bury(store, "\x1b]0;owned\x07", body=b"\x1b[2J[bold]x[/bold]")
+        text = cli.run("dead", "show", ids.show_delivery(event, 0)).stdout
+        assert "\x1b" not in text
+        assert "[bold]x[/bold]" in text
+
+    async def test_replay_ignore_and_purge_one_by_one(self, store: Store, cli: Cli):
+        names = [ids.show_delivery(*key) for key in await bury(store, "one", "two", "three")]
+        assert cli.run("dead", "replay", names[0]).stdout == "replayed 1 dead letter\n"
+        assert cli.run("dead", "replay", names[0]).stdout == "replayed 0 dead letters\n", "it is pending already"
+        cli.run("dead", "ignore", names[1], "--note", "refunded by hand")
+        cli.run("dead", "purge", names[2])
+        assert cli.objects("dead", "list") == []
+        states = {row["id"]: (row["state"], row["note"]) for row in cli.objects("deliveries", "list")}
+        assert states == {names[0]: ("pending", "it broke"), names[1]: ("ignored", "refunded by hand")}
+        assert "is ignored, no dead letter" in cli.complaint("dead", "replay", names[1], code=1)
+        assert "there is no delivery" in cli.complaint("dead", "purge", names[2], code=1)
+        cli.run("verify")
+
+    async def test_move_in_bulk_only_when_asked_to(self, store: Store, cli: Cli):
+        await bury(store, "one", "two")
+        assert "say which" in cli.complaint("dead", "replay")
+        assert "both" in cli.complaint("dead", "replay", "--source", "stripe", "dlv_01h455vb4pex5vsknk084sn02q4_0")
+        dry = cli.run("dead", "replay", "--source", "stripe", "--dry-run").stdout
+        assert "2 dead letters" in dry
+        assert "BROKEN" in dry
+        assert "add --yes" in cli.run("dead", "replay", "--source", "stripe", code=2).stderr
+        assert len(cli.objects("dead", "list")) == 2
+        assert (
+            "replayed 2 dead letters" in cli.run("dead", "replay", "--source", "stripe", "--rate", "10", "--yes").stdout
+        )
+        assert cli.run("dead", "replay", "--source", "stripe", "--yes").stdout == "0 dead letters\n"
+
+    async def test_ask_on_a_terminal(self, store: Store, cli: Cli):
+        await bury(store, "one")
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "boathook", "dead", "purge", "--all"],
+            cwd=cli.folder, env={**ENVIRONMENT, "TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs,
+        )  # fmt: skip
+        os.close(theirs)
+        seen = b""
+        while b"Purge 1 dead letter?" not in seen:
+            seen += os.read(ours, 4096)
+        os.write(ours, b"n\n")
+        assert process.wait(30) == 0
+        os.close(ours)
+        assert len(cli.objects("dead", "list")) == 1
+
+
+async def test_events_are_shown_and_replayed(store: Store, cli: Cli):
+    event = await store.accept("one", "a")
+    await store.end(event)
+    name = ids.show("evt", event)
+    assert cli.objects("events", "show", name)[0]["deliveries"][0]["state"] == "succeeded"
+    assert "1 deliveries added" in cli.run("events", "replay", name).stdout
+    assert "0 deliveries added" in cli.run("events", "replay", name).stdout
+    assert re.search(
+        r"replayed 1 events: 0 del", cli.run("events", "replay", "--source", "stripe", "--run", "x", "--yes").stdout
+    )
+    assert "replayed 0 events" in cli.run("events", "replay", "--source", "stripe", "--run", "x", "--yes").stdout
+    cli.run("verify")
+
+
+async def test_rejections_are_judged_again(store: Store, cli: Cli):
+    await quarantine(store, b'{"n": 1}', "right")
+    forged = ids.show("rej", await quarantine(store, b'{"n": 2}', "forged"))
+    assert cli.objects("rejections", "show", forged)[0]["body"] == '{"n": 2}'
+    done = cli.run("rejections", "reverify", "--source", "shop", code=1).stdout
+    assert "2 judged again, 1 accepted, 1 still refused" in done
+    assert [row["id"] for row in cli.objects("rejections", "list", "--state", "open")] == [forged]
+    assert cli.objects("events", "list")[0]["source"] == "shop"
+
+
+async def test_send_publishes_once(cli: Cli, tmp_path: Path):
+    (tmp_path / "data.json").write_text('{"n": 1}')
+    send = ["send", "--application", "acme", "--type", "x", "--data", "@data.json", "--key", "k"]
+    (first,), (again,) = cli.objects(*send), cli.objects(*send)
+    assert (first["duplicate"], again) == (False, {"event_id": first["event_id"], "duplicate": True})
+    assert cli.objects("events", "show", first["event_id"])[0]["body"] == '{"n": 1}'
+    assert "must be JSON" in cli.complaint("send", "--application", "a", "--type", "x", "--data", "{", code=1)
+
+
+class TestDoctor:
+    async def test_finds_a_healthy_set_up_healthy(self, cli: Cli):
+        findings = {one["check"]: one for one in cli.objects("doctor")}
+        assert {one["verdict"] for one in findings.values()} <= {"ok", "warn"}
+        assert (
+            findings["schema"]["verdict"] == findings["source shop"]["verdict"] == findings["clock"]["verdict"] == "ok"
+        )
+
+    async def test_says_what_is_wrong_and_what_to_do(self, store: Store, cli: Cli):
+        await store.accept("one", "handler:gone")
+        await store.db.execute("update boathook.delivery set due_at = now() - interval '1 hour'")
+        with (cli.folder / "boathook.toml").open("a") as file:
+            file.write('[sources.bare]\nprovider = "stripe"\n')
+        done = cli.run("doctor", code=1)
+        findings = {
+            one["check"]: one for one in map(json.loads, cli.run("doctor", "--json", code=1).stdout.splitlines())
+        }
+        assert findings["routes"]["verdict"] == findings["backlog"]["verdict"] == "warn"
+        assert "handler:gone (1)" in findings["routes"]["found"]
+        assert findings["source bare"]["verdict"] == "fail"
+        assert all(one["fix"] for one in findings.values() if one["verdict"] != "ok")
+        assert "sources.bare" in done.stdout
+
+    async def test_needs_no_database_to_say_that_there_is_none(self, cli: Cli):
+        found = cli.run("doctor", "--json", code=1, BOATHOOK_DATABASE_URL="postgresql://localhost:1/none").stdout
+        (finding,) = [one for one in map(json.loads, found.splitlines()) if one["check"] == "database"]
+        assert finding["verdict"] == "fail"
+
+
+class TestSetUp:
+    async def test_providers_are_listed(self, cli: Cli):
+        rows = {row["name"]: row for row in cli.objects("sources", "providers")}
+        assert {"stripe", "github", "slack", "standard-webhooks", "hmac", "token"} <= rows.keys()
+        assert all(row["grade"] and row["docs"] for row in rows.values())
+
+    async def test_secrets_are_never_shown(self, cli: Cli):
+        for command in (["sources", "show", "shop"], ["sources", "list"], ["config", "show"]):
+            for done in (cli.run(*command), cli.run(*command, "--json")):
+                assert "right" not in done.stdout
+        (shown,) = cli.objects("sources", "show", "shop")
+        assert (shown["ready"], shown["paths"]) == ("yes", ["/in/shop", "/webhooks/shop"])
+        url = cli.run("config", "show", "--json", BOATHOOK_DATABASE_URL="postgresql://u:hush@h/d").stdout
+        assert "hush" not in url
+
+    async def test_settings_are_checked(self, cli: Cli):
+        assert "1 sources on 2 paths" in cli.run("config", "check").stdout
+        (cli.folder / "boathook.toml").write_text("[server]\nbnid = 1\n")
+        assert "bind" in cli.complaint("config", "check")
+
+    async def test_the_file_may_be_named_behind_the_command(self, cli: Cli, tmp_path: Path):
+        (tmp_path / "other.toml").write_text("[sources.other]\nprovider = 'stripe'\nsecrets = ['whsec_x']\n")
+        for arguments in (
+            ["--config", "other.toml", "sources", "list"],
+            ["sources", "list", "--config=other.toml"],
+            ["sources", "-c", "other.toml", "list"],
+        ):
+            assert [row["name"] for row in cli.objects(*arguments)] == ["other"]
+
+
+class TestErrors:
+    @pytest.mark.parametrize("arguments", [
+        ["nonsense"], ["events", "nonsense"], ["events", "list", "--nonsense"], ["events", "show"], ["events", "show", "x"],
+        ["events", "list", "--since", "yesterday"], ["events", "list", "--after", "x"], ["dead", "list", "--after", "evt_1"],
+        ["deliveries", "list", "--state", "odd"], ["events", "list", "--limit", "-1"], ["--config", "nope.toml", "verify"],
+        ["rejections", "list", "--state", "odd"], ["sources", "show", "odd"], ["send", "--application", "a"],
+        ["dead", "ignore", "--all"], ["serve", "--port", "99999"], ["serve", "--role", "cook"],
+    ], ids=" ".join)  # fmt: skip
+    async def test_what_is_not_understood_is_one_sentence(self, cli: Cli, arguments: list[str]):
+        cli.complaint(*arguments)
+
+    async def test_a_database_that_is_away_is_one_sentence(self, cli: Cli):
+        (cli.folder / "boathook.toml").write_text('[database]\nurl = "postgresql://localhost:1/none"\n')
+        cli.complaint("events", "list", code=1)
+
+    async def test_a_database_without_schema_says_what_to_run(self, tmp_path: Path, empty_url: str):
+        bare = Cli(tmp_path, empty_url)
+        assert "run `boathook migrate`" in bare.complaint("events", "list")
+        assert "lacks" in bare.run("migrate", "--check", code=1).stdout
+        bare.run("migrate")
+        assert bare.run("migrate").stdout == "the schema is current\n"
+        assert bare.objects("events", "list") == []
+
+    async def test_a_developer_may_see_the_traceback(self, cli: Cli):
+        done = subprocess.run(
+            [sys.executable, "-m", "boathook", "events", "show", "x"],
+            cwd=cli.folder, env={**ENVIRONMENT, "BOATHOOK_DEBUG": "1"}, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert "Traceback" in done.stderr
+
+
+def commands() -> list[list[str]]:
+    """Return every command there is, from the help itself."""
+    import typer.main
+
+    from boathook.cli import app
+
+    def walk(command, words):
+        yield words
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from walk(inner, [*words, name])
+
+    return list(walk(typer.main.get_command(app), []))
+
+
+async def test_every_command_explains_itself_with_an_example(cli: Cli):
+    # In one process: forty starts of Python would take a minute.
+    code = f"""
+import boathook.cli as cli
+for words in {commands()!r}:
+    print("=====", words)
+    assert cli._run([*words, "--help"]) == 0
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cli.folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    pages = done.stdout.split("===== ")[1:]
+    assert len(pages) == len(commands()) > 25
+    for page in pages:
+        assert "Example: boathook" in page or "Commands:" in page, page
+
+
+def test_without_a_url_commands_share_an_embedded_server():
+    folder = open_folder()
+    try:
+        bare = Cli(folder, "")
+        assert "there is no database yet" in bare.complaint("verify")
+        bare.run("migrate")
+        (sent,) = bare.objects("send", "--application", "acme", "--type", "x", "--data", "1")
+        assert [row["id"] for row in bare.objects("events", "list")] == [sent["event_id"]]
+        assert bare.objects("verify")[0]["balanced"] is True
+        pid_file = folder / ".boathook" / "postgres" / "data" / "postmaster.pid"
+        assert not pid_file.exists(), "the server ran only as long as a command needed it"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
