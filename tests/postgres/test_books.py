@@ -4,6 +4,7 @@ import hashlib
 import os
 import time
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -27,7 +28,7 @@ def new_event(key: str, *, to: tuple[str, ...] = (), order_key: str | None = Non
         application=None,
         type="payment.paid",
         dedup_key=key,
-        key_hash=ids.UUID(bytes=hashlib.sha256(key.encode()).digest()[:16]),
+        key_hash=UUID(bytes=hashlib.sha256(key.encode()).digest()[:16]),
         replay_hash=replay,
         grade=Grade.BODY,
         origin=Origin.RECEIVED,

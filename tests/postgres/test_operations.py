@@ -108,7 +108,7 @@ class TestReplayOfDeadLetters:
     async def test_a_rate_spreads_what_falls_due(self, store: Store, monkeypatch):
         monkeypatch.setattr(operations, "BATCH", 3)
         await bury(store, *(f"e{number}" for number in range(8)))
-        seen = []
+        seen: list[int] = []
         assert await operations.replay_dead(store.db, ALL, ACTION, rate=2, report=seen.append) == 8
         due = [row[0] for row in await store.db.fetch("select due_at from boathook.delivery order by due_at")]
         gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(due)]
@@ -284,11 +284,11 @@ class TestListings:
             seen += [row.id for row in page]
             after = page[-1].id
         assert seen == sorted(events, reverse=True)
-        seen, after = [], None
-        while page := await ledger.list_deliveries(store.db, Filter(limit=3, after=after)):
-            seen += [row.id for row in page]
-            after = page[-1].id
-        assert len(seen) == len(set(seen)) == 10
+        found, after = [], None
+        while rows := await ledger.list_deliveries(store.db, Filter(limit=3, after=after)):
+            found += [row.id for row in rows]
+            after = rows[-1].id
+        assert len(found) == len(set(found)) == 10
 
     async def test_deliveries_are_found_by_state_wherever_they_are_kept(self, store: Store):
         await store.end(await store.accept("done", "a"))
