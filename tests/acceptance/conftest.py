@@ -115,16 +115,16 @@ class Running:
         """) + textwrap.dedent(extra)
 
     def start(self, *, wait: bool = True, **environment: str) -> "Running":
-        log = (self.folder / "serve.log").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "boathook", "serve"],
-            cwd=self.folder,
-            env={**self.environment, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        with (self.folder / "serve.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "boathook", "serve"],
+                cwd=self.folder,
+                env={**self.environment, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         if wait:
             self.wait_ready()
         return self
@@ -203,7 +203,9 @@ class Running:
         return [json.loads(line) for line in self.cli(*arguments, "--json").stdout.splitlines()]
 
 
-def signed(payload: Mapping[str, Any], *, secret: str = SECRET, at: float | None = None) -> tuple[bytes, dict[str, str]]:
+def signed(
+    payload: Mapping[str, Any], *, secret: str = SECRET, at: float | None = None
+) -> tuple[bytes, dict[str, str]]:
     """Return a body and headers signed by Stripe's own library."""
     import stripe
 

@@ -80,7 +80,7 @@ def test_bytes_come_back_as_they_came(boathook: Callable[..., Running], pg_url: 
     body, headers = signed(payload("evt_bytes"))
     import stripe
 
-    odd = b'{"id": "evt_odd", "type": "payment.odd", "x": "\\u0000 \\ud800", "x": 1e400, "y": [NaN]}  \n'
+    odd = b'{"id": "evt_odd", "type": "payment.odd", "x": "\\u0000 \\ud800", "x": 1e400}  \n'
     stamp = headers["stripe-signature"].split(",")[0].removeprefix("t=")
     signature = stripe.WebhookSignature._compute_signature(f"{stamp}.{odd.decode()}", "whsec_acceptance")
     answer = post(running, odd, {**headers, "stripe-signature": f"t={stamp},v1={signature}"})
