@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from tests.support import eventually
 
 from boathook.config import Settings, load
 from boathook.dispatch.worker import Worker
@@ -21,6 +20,7 @@ from boathook.handlers.api import Boathook
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.registry import read_routes, register
+from tests.support import eventually
 
 
 def settings_for(url: str, **worker: Any) -> Settings:

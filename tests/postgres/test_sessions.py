@@ -67,6 +67,12 @@ class Kit:
         hook.on("shop", name="note", session=self.adapter, **options)(run_async if self.is_async else run_sync)
 
 
+def entered(block: Any) -> Any:
+    """Enter a block and keep it: dropped, it would leave by itself."""
+    block.__enter__()
+    return block
+
+
 def sqlalchemy_url(url: str, driver: str) -> tuple[str, dict[str, Any]]:
     """Split a libpq URL into what SQLAlchemy takes: a socket's folder has to travel as an argument."""
     parts = urlsplit(url)
@@ -115,7 +121,7 @@ def django_kit(url: str) -> Kit:
         sessions.django(),
         execute,
         lambda _connection: transaction.commit(),
-        lambda _connection: transaction.atomic().__enter__(),
+        lambda _connection: entered(transaction.atomic()),
     )
 
 
@@ -155,7 +161,7 @@ async def kit(request: pytest.FixtureRequest, shop: Database) -> AsyncIterator[K
                 sessions.psycopg_sync(lambda: psycopg.connect(url)),
                 lambda connection, sql: connection.execute(sql),
                 lambda connection: connection.commit(),
-                lambda connection: connection.transaction().__enter__(),
+                lambda connection: entered(connection.transaction()),
             )
         case _:
             yield django_kit(url)

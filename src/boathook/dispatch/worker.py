@@ -288,7 +288,7 @@ class Worker:
         policy = share.handler.retry or RetryPolicy()
         move = decide(standing, outcome, policy, self._now(), random.random())
         if isinstance(move, Settle):
-            raise AssertionError(f"{outcome} cannot settle a delivery")
+            raise AssertionError(f"{outcome} cannot settle a delivery")  # noqa: TRY004 no caller chose a type
         traceback = outcome.traceback if isinstance(outcome, Failure) else None
         ended = SetBack(claim, move, _recorded(outcome), traceback, self._id, running.started_at)
         self._returning[_key(work)] = ended
@@ -355,7 +355,7 @@ class Worker:
             self._stuck = f"{late[0]} goes on although its time is up"
         elif any(now > ended_at + GRACE_S for _, ended_at in self._threads):
             self._stuck = "a handler's thread goes on although its time is up"
-        if self._stuck is not None:
+        if self._stuck is not None and not self._quit.is_set():
             self._log.error("handler_stuck", error=self._stuck)
             self._quit.set()
 

@@ -28,7 +28,7 @@ from boathook.handlers.event import Event, present
 from boathook.handlers.sessions import AsyncSessions, Settling, SyncSessions
 from boathook.handlers.threads import Thread, Threads
 from boathook.handlers.transaction import SyncTransaction, Transaction
-from boathook.journal.calls import LEASE_LOST, MISUSE, RUN_AGAIN, SET_MARK, SETTLE, Arguments, set_mark, sqlstate
+from boathook.journal.calls import LEASE_LOST, MISUSE, RUN_AGAIN, SETTLE, Arguments, sqlstate
 from boathook.journal.database import Connection, Database
 from boathook.journal.deliveries import DeliveryStore, Fate, Work, mark, settlement
 from boathook.telemetry.crashpoints import crash_point
@@ -104,7 +104,7 @@ class Running:
         self._break_off()
 
     def _break_off(self) -> None:
-        if self._deadline is not None:
+        if self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(asyncio.get_running_loop().time())
 
     async def within(self, seconds: float, handling: Awaitable[object]) -> object:
@@ -235,7 +235,7 @@ class Runner:
         connection = await lane.connection()
         is_committed = False
         try:
-            await connection.execute("begin; " + SET_MARK.literal(set_mark(settling.mark)))
+            await connection.execute(f"begin; set local boathook.mark = '{settling.mark}'")
             transaction = Transaction(connection, running.work.claim)
             try:
                 value = await running.within(seconds, self._handle(handler, event, transaction, running))
@@ -328,7 +328,7 @@ async def _roll_back(connection: Connection, lane: Lane) -> None:
         if connection.is_in_transaction():
             await connection.execute("rollback; reset all", timeout=5)
         await lane.free()
-    except Exception:
+    except Exception:  # noqa: BLE001 whatever is wrong with it, the connection has no further use
         connection.terminate()
         await lane.release()
 

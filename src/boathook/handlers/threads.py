@@ -50,7 +50,7 @@ class Threads:
                 result = context.run(function)
             except StopIteration as stop:  # cannot be set on a future
                 error = RuntimeError(repr(stop))
-            except BaseException as raised:  # belongs to whoever awaits the future
+            except BaseException as raised:  # noqa: BLE001 it belongs to whoever awaits the future
                 error = raised
             if not loop.is_closed():
                 loop.call_soon_threadsafe(finish, result, error)

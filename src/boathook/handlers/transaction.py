@@ -34,7 +34,7 @@ def to_number(stamp: Stamp) -> Decimal:
         since = stamp - _EPOCH
         return Decimal((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) / 1_000_000
     if isinstance(stamp, bool) or not isinstance(stamp, int | float | Decimal):
-        raise ValueError(f"a stamp is a number, a moment or a text of one, not {type(stamp).__name__}")
+        raise ValueError(f"a stamp is a number, a moment or a text of one, not {type(stamp).__name__}")  # noqa: TRY004 one error for all wrong stamps
     number = Decimal(str(stamp)) if isinstance(stamp, float) else Decimal(stamp)
     if not number.is_finite():
         raise ValueError(f"the stamp {stamp} cannot be ordered")

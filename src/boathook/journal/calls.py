@@ -19,7 +19,7 @@ class Call:
     types: tuple[str, ...] = ()
 
     def sql(self, placeholder: Callable[[int], str]) -> str:
-        """Return the statement; *placeholder* writes the driver's mark for the parameter at a position from 1."""
+        """Return the statement; *placeholder* writes the driver's mark for a parameter, by number."""
         marks = (
             f"cast(cast({placeholder(position)} as text) as {kind})"
             for position, kind in enumerate(self.types, start=1)

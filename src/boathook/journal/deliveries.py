@@ -318,4 +318,5 @@ def _lost(row: Record) -> SetBack:
         order_key=None,
         suspect=False,
     )
-    return SetBack(claim, move, "lost", None, row["leased_by"], row["lease_until"])
+    # When it began is not known any more; it was before its lease ended, and before this moment.
+    return SetBack(claim, move, "lost", None, row["leased_by"], min(row["lease_until"], row["now"]))

@@ -1,0 +1,388 @@
+"""Workers and the keeper: fairness, breakers, limits, crashes, stopping."""
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from boathook.dispatch import schedule, worker
+from boathook.dispatch.keeper import Keeper
+from boathook.domain.policy import Breaker, RetryPolicy
+from boathook.handlers.api import Boathook, Event, Transaction
+from boathook.journal.database import Database
+from tests.handling import accept, attempts, settings_for, settled, states, working
+from tests.support import eventually
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+async def shop(db: Database) -> Database:
+    await db.execute("create table deed (n int)")
+    return db
+
+
+async def deeds(db: Database) -> list[int]:
+    return [row["n"] for row in await db.fetch("select n from deed order by n")]
+
+
+async def test_two_workers_do_everything_exactly_once(shop: Database) -> None:
+    hook = Boathook()
+
+    @hook.on("shop", retry=RetryPolicy(first_s=0.01))
+    async def note(event: Event, tx: Transaction) -> None:
+        await tx.execute("insert into deed values ($1)", event.json["n"])
+        if event.json["n"] % 5 == 0 and event.attempt == 1:
+            raise ConnectionError
+
+    async with working(shop, hook, worker_id="w1"), working(shop, hook, worker_id="w2"):
+        await accept(shop, *({"n": n} for n in range(300)))
+        await settled(shop, succeeded=300)
+    assert await deeds(shop) == list(range(300))
+
+
+async def test_order_keys_keep_accept_order_over_two_workers(shop: Database) -> None:
+    hook, seen = Boathook(), []
+
+    @hook.on("shop", order_by="who", retry=RetryPolicy(first_s=0.02))
+    async def note(event: Event, tx: Transaction) -> None:
+        await asyncio.sleep(0.001)
+        if event.json["n"] % 4 == 0 and event.attempt == 1:
+            raise ConnectionError
+        seen.append((event.json["who"], event.json["n"]))
+
+    async with working(shop, hook, worker_id="w1"), working(shop, hook, worker_id="w2"):
+        for n in range(0, 20, 2):
+            await accept(shop, *({"who": who, "n": n + more} for more in (0, 1) for who in "ab"))
+        await settled(shop, succeeded=40)
+    for who in "ab":
+        assert [n for whose, n in seen if whose == who] == list(range(20))
+
+
+async def quick_ones_wait_s(shop: Database) -> float:
+    """Flood a worker with a slow handler's work, then measure how long a quick handler's takes."""
+    hook, done = Boathook(), asyncio.Event()
+
+    @hook.on("slow")
+    async def slow(event: Event) -> None:
+        await asyncio.sleep(1.5)
+
+    @hook.on("quick")
+    async def quick(event: Event) -> None:
+        done.set()
+
+    async with working(shop, hook, concurrency=4):
+        await accept(shop, *({} for _ in range(8)), source="slow")
+
+        async def is_leased() -> bool:
+            return (await states(shop)).get("leased", 0) >= 3
+
+        await eventually(is_leased, every=0.005)
+        began = time.monotonic()
+        await accept(shop, {}, source="quick")
+        await done.wait()
+        return time.monotonic() - began
+
+
+async def test_a_slow_handler_does_not_delay_another(shop: Database) -> None:
+    assert await quick_ones_wait_s(shop) < 1.0
+
+
+async def test_without_kept_places_it_would(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage twin of the test above: it can fail."""
+    monkeypatch.setattr(schedule.Schedule, "_kept", lambda self, share: 0)
+    assert await quick_ones_wait_s(shop) > 1.0
+
+
+async def test_an_open_breaker_burns_no_attempts_and_probes_one_by_one(shop: Database) -> None:
+    hook, is_down, calls = Boathook(), [True], []
+    breaker = Breaker(dependency="crm", opens_after=3, cools_s=0.3)
+
+    @hook.on("shop", breaker=breaker, concurrency=3, retry=RetryPolicy(first_s=0.01, max_attempts=20))
+    async def note(event: Event) -> None:
+        calls.append(time.monotonic())
+        if is_down[0]:
+            raise ConnectionError("the crm is away")
+
+    async with working(shop, hook):
+        await accept(shop, *({} for _ in range(10)))
+        await eventually(lambda: len(calls) >= 5)
+        assert len(calls) <= 6
+        is_down[0] = False
+        await settled(shop, succeeded=10)
+    assert await shop.fetchval("select max(attempts) from boathook.outcome") < 8
+
+
+async def test_a_limit_holds_over_two_workers(shop: Database) -> None:
+    hook, running, most = Boathook(), [0], [0]
+
+    @hook.on("shop", concurrency=2)
+    async def note(event: Event) -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        await asyncio.sleep(0.02)
+        running[0] -= 1
+
+    async with working(shop, hook, worker_id="w1"), working(shop, hook, worker_id="w2"):
+        await accept(shop, *({} for _ in range(20)))
+        await settled(shop, succeeded=20)
+    assert most[0] <= 2
+
+
+async def test_stopping_finishes_what_runs_and_gives_back_the_rest(shop: Database) -> None:
+    hook, started, goes_on = Boathook(), asyncio.Event(), asyncio.Event()
+
+    @hook.on("shop")
+    async def note(event: Event, tx: Transaction) -> None:
+        await tx.execute("insert into deed values (1)")
+        started.set()
+        await goes_on.wait()
+
+    async def stop_soon() -> None:
+        await asyncio.sleep(0.1)
+        goes_on.set()
+
+    async with working(shop, hook, concurrency=1) as one:
+        await accept(shop, {}, {})
+        await started.wait()
+        stopping = asyncio.create_task(stop_soon())
+        share = one._schedule.shares["handler:note"]
+        share.learn(0.0001)  # as if it were quick, so that the second one is claimed ahead
+        share._mean_s = 0.0001
+        one._hint.set()
+        one._room.set()
+
+        async def are_leased() -> bool:
+            return (await states(shop)).get("leased") == 2
+
+        await eventually(are_leased)
+    await stopping
+    assert await states(shop) == {"succeeded": 1, "pending": 1}
+    assert await shop.fetchval("select attempts from boathook.delivery") == 0
+
+
+async def test_what_takes_too_long_to_stop_is_broken_off_and_not_counted(shop: Database) -> None:
+    hook, started = Boathook(), asyncio.Event()
+
+    @hook.on("shop")
+    async def note(event: Event, tx: Transaction) -> None:
+        await tx.execute("insert into deed values (1)")
+        started.set()
+        await asyncio.sleep(60)
+
+    async with working(shop, hook, drain_s=0.1):
+        await accept(shop, {})
+        await started.wait()
+    assert await states(shop) == {"pending": 1}
+    assert await shop.fetchval("select attempts from boathook.delivery") == 0
+    assert await deeds(shop) == []
+
+
+@pytest.mark.parametrize("is_sync", [True, False])
+async def test_a_handler_that_cannot_be_stopped_ends_the_worker(
+    shop: Database, monkeypatch: pytest.MonkeyPatch, is_sync: bool
+) -> None:
+    monkeypatch.setattr(worker, "GRACE_S", 0.2)
+    hook = Boathook()
+    if is_sync:
+
+        @hook.on("shop", timeout=0.1, retry=RetryPolicy(first_s=60))
+        def note(event: Event) -> None:
+            time.sleep(3)
+
+    else:
+
+        @hook.on("shop", timeout=0.1, retry=RetryPolicy(first_s=60))
+        async def note(event: Event) -> None:
+            deadline = time.monotonic() + 4
+            while time.monotonic() < deadline:
+                try:
+                    await asyncio.sleep(0.1)
+                except asyncio.CancelledError:
+                    continue
+
+    with pytest.raises(worker.Stuck):  # noqa: PT012 it is the end of the block that raises
+        async with working(shop, hook, lease_s=0.3) as one:
+            await accept(shop, {})
+            await asyncio.wait_for(one._quit.wait(), 10)
+
+
+async def test_a_dead_predecessors_leases_are_taken_over_at_once(shop: Database) -> None:
+    hook = Boathook()
+
+    @hook.on("shop", retry=RetryPolicy(first_s=0.01))
+    async def note(event: Event) -> None: ...
+
+    async with working(shop, hook, worker_id="old"):
+        pass
+    await accept(shop, {})
+    await shop.execute(
+        "update boathook.delivery set state = 'leased', attempts = 1, fence = 1, leased_by = 'old',"
+        " lease_until = now() + interval '1 hour'"
+    )
+    async with working(shop, hook, worker_id="new", predecessors=["old"]):
+        await settled(shop, succeeded=1)
+    assert [outcome for _, outcome, _ in await attempts(shop)] == ["lost", "succeeded"]
+
+
+async def test_a_suspect_runs_only_in_the_suspects_worker(shop: Database) -> None:
+    hook = Boathook()
+
+    @hook.on("shop")
+    async def note(event: Event, tx: Transaction) -> None:
+        await tx.execute("insert into deed values ($1)", event.json["n"])
+
+    async with working(shop, hook, worker_id="w1"):
+        pass
+    await accept(shop, {"n": 1}, {"n": 2}, {"n": 3})
+    await shop.execute("update boathook.delivery set lost = 2 where seq = (select min(seq) from boathook.delivery)")
+    async with working(shop, hook, worker_id="w2"):
+        await settled(shop, succeeded=2, pending=1)
+    async with working(shop, hook, worker_id="w3", only_suspects=True):
+        await settled(shop, succeeded=3)
+    assert await deeds(shop) == [1, 2, 3]
+
+
+async def test_the_keeper_reaps_frees_and_counts(shop: Database) -> None:
+    hook = Boathook()
+
+    @hook.on("shop", order_by="k", retry=RetryPolicy(first_s=0.01))
+    async def note(event: Event) -> None: ...
+
+    async with working(shop, hook, worker_id="old"):
+        pass
+    await accept(shop, {"k": 1}, {"k": 2})
+    await shop.execute("update boathook.delivery set is_blocked = true where order_key = '1'")
+    await shop.execute(
+        "update boathook.delivery set state = 'leased', attempts = 1, fence = 1, leased_by = 'gone',"
+        " lease_until = now() - interval '1 s' where order_key = '2'"
+    )
+    stop, beats = asyncio.Event(), []
+    keepers = [
+        asyncio.create_task(Keeper(shop, settings_for(shop.url)).run(stop, lambda: beats.append(1))) for _ in range(2)
+    ]
+    async with working(shop, hook, worker_id="w"):
+        await settled(shop, succeeded=2)
+    stop.set()
+    await asyncio.gather(*keepers)
+    assert beats
+
+
+async def test_slow_clocks_of_this_host_do_not_bend_the_policy(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock an hour ahead, a delivery would count as too old for any retry."""
+    real = worker.datetime
+
+    class Ahead(real):  # type: ignore[misc, valid-type]
+        @classmethod
+        def now(cls, tz: object = None) -> object:
+            return real.now(tz) + timedelta(hours=1)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(worker, "datetime", Ahead)
+    hook = Boathook()
+
+    @hook.on("shop", retry=RetryPolicy(first_s=0.01))
+    async def note(event: Event) -> None:
+        if event.attempt == 1:
+            raise RuntimeError
+
+    async with working(shop, hook):
+        await accept(shop, {})
+        await settled(shop, succeeded=1)
+
+
+PROGRAM = textwrap.dedent("""
+    import asyncio, os, sys, uuid
+    from boathook.dispatch.worker import run_worker
+    from boathook.domain.policy import RetryPolicy
+    from boathook.handlers.api import Boathook
+    from tests.handling import settings_for
+
+    hook = Boathook()
+
+    @hook.on("shop", retry=RetryPolicy(first_s=0.05, max_attempts=4))
+    async def note(event, tx):
+        await tx.execute("insert into deed values ($1)", event.json["n"])
+        if event.json["n"] == 13:
+            os._exit(9)
+
+    asyncio.run(run_worker(
+        settings_for(sys.argv[1], lease_s=1.0), hook, worker_id=uuid.uuid4().hex, only_suspects=sys.argv[2] == "suspects",
+        stop=asyncio.Event(), beat=lambda: None))
+""")
+
+
+def spawn(url: str, mode: str, **environment: str) -> "subprocess.Popen[bytes]":
+    import os
+
+    variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", **environment}
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, url, mode], env=variables, stderr=subprocess.DEVNULL)
+
+
+async def test_a_payload_that_kills_its_worker_is_buried_and_its_neighbours_survive(shop: Database) -> None:
+    hook = Boathook()
+
+    @hook.on("shop", retry=RetryPolicy(first_s=0.05, max_attempts=4))
+    async def note(event: Event) -> None: ...
+
+    async with working(shop, hook):
+        pass
+    await accept(shop, *({"n": n} for n in range(10, 20)))
+    stop = asyncio.Event()
+    keeper = asyncio.create_task(Keeper(shop, settings_for(shop.url)).run(stop, lambda: None))
+    processes = {mode: spawn(shop.url, mode) for mode in ("normal", "suspects")}
+
+    async def is_done() -> bool:
+        for mode, process in processes.items():
+            if process.poll() is not None:
+                processes[mode] = spawn(shop.url, mode)
+        return await states(shop) == {"succeeded": 9, "dead": 1}
+
+    try:
+        await eventually(is_done, timeout=60, every=0.1)
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+        stop.set()
+        await keeper
+    assert await deeds(shop) == [n for n in range(10, 20) if n != 13]
+    row = await shop.fetchrow("select attempts, code from boathook.delivery")
+    assert row is not None
+    assert tuple(row) == (4, "LEASE_LOST")
+
+
+@pytest.mark.parametrize(
+    "point", ["claim.after_commit", "handler.before_effect", "handler.after_effect", "handler.before_commit",
+              "handler.after_commit"],
+)  # fmt: skip
+async def test_a_kill_at_any_point_leaves_each_effect_once(shop: Database, point: str) -> None:
+    hook = Boathook()
+
+    @hook.on("shop", retry=RetryPolicy(first_s=0.05, max_attempts=4))
+    async def note(event: Event) -> None: ...
+
+    async with working(shop, hook):
+        pass
+    await accept(shop, *({"n": n} for n in range(5)))
+    stop = asyncio.Event()
+    keeper = asyncio.create_task(Keeper(shop, settings_for(shop.url)).run(stop, lambda: None))
+    doomed = spawn(shop.url, "normal", BOATHOOK_CRASH_POINT=f"{point}:{1 if point.startswith('claim') else 3}:kill")
+    try:
+        await eventually(lambda: doomed.poll() is not None, timeout=30)
+        assert doomed.returncode == -9
+        second = spawn(shop.url, "normal")
+        try:
+            await settled(shop, succeeded=5)
+        finally:
+            second.kill()
+            second.wait()
+    finally:
+        doomed.kill()
+        stop.set()
+        await keeper
+    assert await deeds(shop) == list(range(5))

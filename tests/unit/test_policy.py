@@ -1,0 +1,174 @@
+"""Properties of the one decision: what follows an attempt."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from boathook.domain.policy import (
+    Breaker,
+    BreakerStanding,
+    BreakerState,
+    Bury,
+    Dead,
+    Failure,
+    Ignore,
+    Retry,
+    RetryPolicy,
+    Settle,
+    Standing,
+    Success,
+    TryAgain,
+    decide,
+)
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+seconds = st.floats(0, 100_000, allow_nan=False)
+luck = st.floats(0, 1, exclude_max=True)
+exponential = st.builds(
+    RetryPolicy,
+    first_s=st.floats(0, 1_000),
+    factor=st.floats(1, 10),
+    longest_s=st.floats(0, 10_000),
+    jitter=st.floats(0, 1, exclude_max=True),
+    max_attempts=st.integers(1, 30),
+    max_age_s=seconds,
+)
+listed = st.builds(
+    RetryPolicy,
+    delays_s=st.lists(st.floats(0, 1_000), max_size=20).map(tuple),
+    jitter=st.floats(0, 1, exclude_max=True),
+    max_age_s=seconds,
+)
+policies = exponential | listed
+failures = st.builds(Failure, code=st.text(max_size=200), error=st.text(max_size=3_000), is_final=st.booleans())
+retries = st.builds(Retry, after=st.none() | st.floats(-10, 1_000_000), code=st.text(max_size=200))
+unsuccessful = failures | retries | st.builds(Dead, st.text(max_size=200), st.text(max_size=3_000))
+
+
+@given(policy=policies, outcome=unsuccessful, luck=luck)
+def test_attempts_never_exceed_the_maximum(policy: RetryPolicy, outcome: Failure, luck: float) -> None:
+    now, attempt = START, 0
+    while True:
+        attempt += 1
+        assert attempt <= policy.max_attempts
+        move = decide(Standing(attempt=attempt, owed_since=START), outcome, policy, now, luck)
+        if isinstance(move, Bury):
+            break
+        assert isinstance(move, TryAgain)
+        now = move.due_at
+
+
+@given(policy=policies, outcome=unsuccessful, luck=luck, age_s=seconds, attempt=st.integers(1, 30))
+def test_no_attempt_is_planned_past_the_maximum_age_or_in_the_past(
+    policy: RetryPolicy, outcome: Failure, luck: float, age_s: float, attempt: int
+) -> None:
+    assume(attempt <= policy.max_attempts)
+    now = START + timedelta(seconds=age_s)
+    move = decide(Standing(attempt=attempt, owed_since=START), outcome, policy, now, luck)
+    if isinstance(move, TryAgain):
+        assert now <= move.due_at <= START + timedelta(seconds=policy.max_age_s, microseconds=1)
+
+
+@given(policy=exponential, luck=luck, attempt=st.integers(1, 30))
+def test_jitter_stays_within_its_share(policy: RetryPolicy, luck: float, attempt: int) -> None:
+    plain = min(policy.longest_s, policy.first_s * policy.factor ** (attempt - 1))
+    wait = policy.wait_s(attempt, luck)
+    assert plain * (1 - policy.jitter) * 0.999999 <= wait <= plain * (1 + policy.jitter) * 1.000001
+
+
+@given(policy=exponential, attempt=st.integers(1, 10_000))
+def test_waits_never_shrink_with_equal_luck(policy: RetryPolicy, attempt: int) -> None:
+    assert policy.wait_s(attempt, 0.5) <= policy.wait_s(attempt + 1, 0.5)
+
+
+@given(policy=policies, outcome=unsuccessful, luck=luck, age_s=seconds, attempt=st.integers(1, 30))
+def test_what_the_journal_has_to_store_fits_it(
+    policy: RetryPolicy, outcome: Failure, luck: float, age_s: float, attempt: int
+) -> None:
+    assume(attempt <= policy.max_attempts)
+    now = START + timedelta(seconds=age_s)
+    move = decide(Standing(attempt=attempt, owed_since=START), outcome, policy, now, luck)
+    assert isinstance(move, TryAgain | Bury)
+    assert 1 <= len(move.code) <= 100
+    assert len(move.error) <= 2_000
+    for text in (move.code, move.error):
+        assert "\x00" not in text
+        text.encode()
+
+
+@given(policy=policies, attempt=st.integers(1, 99), luck=luck, reason=st.text())
+def test_a_good_end_is_settled_whatever_the_policy(policy: RetryPolicy, attempt: int, luck: float, reason: str) -> None:
+    standing = Standing(attempt=attempt, owed_since=START)
+    assert decide(standing, Success(), policy, START, luck) == Settle()
+    ignored = decide(standing, Ignore(reason), policy, START, luck)
+    assert isinstance(ignored, Settle)
+    assert ignored.ignored_because
+
+
+def test_the_default_waits_are_those_documented() -> None:
+    policy = RetryPolicy()
+    assert [policy.wait_s(attempt, 0.5) for attempt in (1, 2, 3, 4)] == [1, 2, 4, 8]
+    assert (policy.max_attempts, policy.max_age_s) == (5, 900)
+
+
+def test_a_list_of_delays_sets_the_number_of_attempts() -> None:
+    policy = RetryPolicy(delays_s=(5.0, 60.0))
+    assert policy.max_attempts == 3
+    assert [policy.wait_s(attempt, 0.5) for attempt in (1, 2)] == [5, 60]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("first_s", -1), ("longest_s", -1), ("max_age_s", -1), ("max_attempts", 0), ("jitter", 1), ("factor", 0.5),
+     ("delays_s", (-1,))],
+)  # fmt: skip
+def test_an_impossible_policy_is_refused_by_name(key: str, value: object) -> None:
+    with pytest.raises(ValueError, match=key):
+        RetryPolicy(**{key: value})  # type: ignore[arg-type]
+
+
+BREAKER = Breaker(dependency="crm", opens_after=3, cools_s=10, longest_s=35)
+
+
+def fail(standing: BreakerStanding, times: int, at: datetime) -> BreakerStanding:
+    for _ in range(times):
+        standing = standing.after(BREAKER, ConnectionError(), at)
+    return standing
+
+
+def test_a_breaker_opens_probes_one_at_a_time_and_closes() -> None:
+    standing = fail(BreakerStanding(), 2, START)
+    assert standing.may_run(BREAKER, START, 99)
+    standing = fail(standing, 1, START)
+    assert standing.state(BREAKER, START) is BreakerState.OPEN
+    assert not standing.may_run(BREAKER, START, 0)
+    later = START + timedelta(seconds=10)
+    assert standing.state(BREAKER, later) is BreakerState.PROBING
+    assert standing.may_run(BREAKER, later, 0)
+    assert not standing.may_run(BREAKER, later, 1)
+    assert standing.after(BREAKER, None, later).state(BREAKER, later) is BreakerState.CLOSED
+
+
+def test_each_failed_probe_doubles_the_pause_up_to_the_longest() -> None:
+    standing, now, pauses = fail(BreakerStanding(), 3, START), START, []
+    for _ in range(4):
+        pause = next(s for s in range(1, 100) if standing.may_run(BREAKER, now + timedelta(seconds=s), 0))
+        pauses.append(pause)
+        now += timedelta(seconds=pause)
+        standing = fail(standing, 1, now)
+    assert pauses == [10, 20, 35, 35]
+
+
+@given(st.lists(st.sampled_from([ConnectionError(), TimeoutError(), ValueError(), None]), max_size=50))
+def test_only_the_dependencys_own_errors_open_a_breaker(errors: list[BaseException | None]) -> None:
+    standing, streak = BreakerStanding(), 0
+    for error in errors:
+        standing = standing.after(BREAKER, error, START)
+        streak = 0 if error is None else streak + (not isinstance(error, ValueError))
+        if streak >= 3:
+            assert standing.state(BREAKER, START) is BreakerState.OPEN
+            return
+        assert standing.state(BREAKER, START) is BreakerState.CLOSED
