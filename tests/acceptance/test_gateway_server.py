@@ -1,0 +1,268 @@
+"""The supervisor and its children: starting, dying, being killed, stopping, and what each tells the operator."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import httpx
+import psutil
+import psycopg
+import pytest
+
+from tests.acceptance.conftest import Running, payload, signed
+from tests.support import until
+
+GATEWAY = "gateway"
+
+
+def post(running: Running, key: str, **options: object) -> httpx.Response:
+    body, headers = signed(payload(key), **options)
+    return httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=10)
+
+
+def is_up(running: Running) -> bool:
+    try:
+        return httpx.get(f"{running.base}/readyz", timeout=1).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def log_lines(running: Running) -> list[dict[str, object]]:
+    return [json.loads(line) for line in running.log().splitlines()]
+
+
+def test_a_killed_gateway_is_replaced_and_its_counts_go_on(boathook: Callable[..., Running]):
+    running = boathook(roles=GATEWAY)
+    assert post(running, "evt_1").status_code == 200
+    metric = 'boathook_events_accepted_total{source="stripe"} '
+    until(lambda: _written(running, "gateway-0") >= 1)
+    [first] = running.children("gateway")
+    first.kill()
+    until(lambda: [child.pid for child in running.children("gateway")] not in ([], [first.pid]))
+    until(lambda: is_up(running))
+    assert post(running, "evt_2").status_code == 200
+    assert f"{metric}2" in httpx.get(f"{running.base}/metrics").text
+    ended = [line for line in log_lines(running) if line["event"] == "child_ended"]
+    assert [(line["child"], line["how"]) for line in ended] == [("gateway-0", "signal SIGKILL")]
+
+
+def _written(running: Running, slot: str) -> float:
+    path = running.folder / "data" / "metrics" / f"{slot}.json"
+    series = json.loads(path.read_text())["series"]["boathook_events_accepted_total"] if path.exists() else []
+    return sum(value for _, value in series)
+
+
+def test_children_end_with_their_supervisor(boathook: Callable[..., Running]):
+    running = boathook()
+    children = [
+        psutil.Process(child.pid)
+        for role in ("gateway", "worker", "suspects", "keeper")
+        for child in running.children(role)
+    ]
+    assert len(children) == 4
+    assert running.process is not None
+    running.process.kill()
+    running.process.wait()
+    _, alive = psutil.wait_procs(children, timeout=15)
+    assert alive == []
+    running.start()
+    assert post(running, "evt_after").status_code == 200
+
+
+def test_a_frozen_gateway_is_killed_and_replaced(boathook: Callable[..., Running]):
+    running = boathook(roles=GATEWAY)
+    [frozen] = running.children("gateway")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    until(lambda: [child.pid for child in running.children("gateway")] not in ([], [frozen.pid]), timeout=60)
+    until(lambda: is_up(running))
+    assert any(line["event"] == "child_stuck" for line in log_lines(running))
+
+
+def test_a_second_serve_on_the_same_address_says_what_to_do(boathook: Callable[..., Running]):
+    running = boathook(roles=GATEWAY)
+    done = subprocess.run(
+        [sys.executable, "-m", "boathook", "serve", "--data-dir", "other"],
+        cwd=running.folder,
+        env=running.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert f"127.0.0.1:{running.port}" in done.stderr
+    assert "--port" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert is_up(running)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("shop:hook", "shop:nothing"), ["server.app", "nothing"]),
+        (("shop:hook", "nowhere:hook"), ["server.app", "nowhere"]),
+        (('provider = "stripe"', 'provider = "strpe"'), ["sources.stripe.provider", "stripe"]),
+        (
+            ('secrets = ["whsec_acceptance"]', 'secrets = ["env:NO_SUCH_SECRET"]'),
+            ["sources.stripe.secrets[0]", "NO_SUCH_SECRET"],
+        ),
+    ],
+)
+def test_a_wrong_set_up_ends_with_one_sentence(
+    boathook: Callable[..., Running], change: tuple[str, str], words: list[str]
+):
+    running = boathook(roles=GATEWAY, start=False)
+    file = running.folder / "boathook.toml"
+    assert change[0] in file.read_text()
+    file.write_text(file.read_text().replace(*change))
+    done = running.cli("serve", check=False)
+    assert done.returncode not in (0, 1)
+    for word in words:
+        assert word in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_cut_connection_to_the_journal_is_made_again(boathook: Callable[..., Running]):
+    running = boathook(roles=GATEWAY)
+    assert post(running, "evt_before").status_code == 200
+    with psycopg.connect(running.database_url, autocommit=True) as admin:
+        admin.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+    assert post(running, "evt_at_once").status_code in (200, 503)
+    until(lambda: post(running, "evt_at_once").status_code == 200)
+
+
+def test_selftest_leaves_no_trace(boathook: Callable[..., Running]):
+    running = boathook(roles=GATEWAY)
+    answer = httpx.get(f"{running.base}/selftest", timeout=20)
+    assert (answer.status_code, answer.json()["ok"]) == (200, True)
+    assert {check["name"] for check in answer.json()["checks"]} == {"journal", "accept", "source stripe"}
+    with psycopg.connect(running.database_url) as connection:
+        for table in ("event", "dedup", "delivery", "rejection", "conflict"):
+            assert connection.execute(f"select count(*) from boathook.{table}").fetchone() == (0,), table
+
+
+def test_rejections_are_kept_within_bounds_and_without_credentials(boathook: Callable[..., Running]):
+    running = boathook(
+        roles=GATEWAY,
+        extra="""
+            [retention]
+            rejections_rate = 5.0
+            [sources.door]
+            provider = "token"
+            header = "X-Door"
+            secrets = ["canary-door"]
+        """,
+    )
+    with httpx.Client(base_url=running.base) as client:
+        for n in range(60):
+            answer = client.post(
+                "/in/stripe",
+                content=b"\x00\xff{}" * 30_000,
+                headers={
+                    "stripe-signature": f"t=1,v1={n:064x}",
+                    "authorization": "Bearer canary-bearer",
+                    "cookie": "canary-cookie",
+                },
+            )
+            assert answer.status_code == 401
+            assert set(answer.json()) == {"ok", "error", "request_id"}
+        assert client.post("/in/door", content=b"x", headers={"X-Door": "canary-wrong"}).status_code == 401
+
+    def kept() -> list[tuple[str, str, bytes, int, str]]:
+        with psycopg.connect(running.database_url) as connection:
+            return connection.execute(
+                "select source, reason, body, body_size, headers::text || url || detail from boathook.rejection"
+            ).fetchall()
+
+    until(lambda: {row[0] for row in kept()} == {"stripe", "door"})
+    stripe = [row for row in kept() if row[0] == "stripe"]
+    assert 5 <= len(stripe) <= 30
+    assert all(len(row[2]) == 65_536 and row[3] == 120_000 for row in stripe)
+    assert "canary" not in str([row[4] for row in kept()])
+    metrics = httpx.get(f"{running.base}/metrics").text
+    assert 'boathook_quarantine_dropped_total{source="stripe"}' in metrics
+    assert "canary" not in running.log() + metrics
+
+
+def test_an_event_routed_by_outdated_routes_is_routed_again(boathook: Callable[..., Running]):
+    running = boathook(roles=GATEWAY)
+    assert post(running, "evt_before").status_code == 200
+    with psycopg.connect(running.database_url, autocommit=True) as connection:
+        connection.execute("""
+            insert into boathook.route (recipient, line, app, source, types, policy, timeout_s)
+            values ('handler:late', 0, 'another', 'stripe', '{*}', '{}', 30)
+        """)
+        assert post(running, "evt_late").status_code == 200
+        owed = connection.execute(
+            "select d.recipient from boathook.delivery d join boathook.event e on e.id = d.event_id"
+            " where e.dedup_key = 'evt_late' order by 1"
+        ).fetchall()
+    assert owed == [("handler:late",), ("handler:pay",)]
+
+
+def test_log_lines_name_request_event_source_and_key(boathook: Callable[..., Running]):
+    running = boathook(roles=GATEWAY)
+    answers = [post(running, "evt_logged").json(), post(running, "evt_logged").json()]
+    post(running, "evt_forged", secret="whsec_wrong")
+    assert running.stop() == 0
+    lines = [line for line in log_lines(running) if line.get("part") == "inbound" and "request_id" in line]
+    assert [(line["event"], line["source"], line.get("dedup_key")) for line in lines] == [
+        ("accepted", "stripe", "evt_logged"),
+        ("duplicate", "stripe", "evt_logged"),
+        ("refused", "stripe", None),
+    ]
+    assert [line["request_id"] for line in lines[:2]] == [answer["request_id"] for answer in answers]
+    assert all(line["event_id"] == answers[0]["event_id"] and line["ms"] > 0 for line in lines[:2])
+    assert lines[2]["reason"] == "signature_mismatch"
+
+
+def test_two_gateways_share_the_port_and_the_counts(boathook: Callable[..., Running]):
+    running = boathook(roles=GATEWAY, extra="")
+    assert running.stop() == 0
+    running.start(BOATHOOK_SERVER_GATEWAYS="2")
+    until(lambda: len(running.children("gateway")) == 2)
+    for n in range(40):
+        assert post(running, f"evt_{n}").status_code == 200
+    metric = 'boathook_events_accepted_total{source="stripe"} 40'
+    until(lambda: metric in httpx.get(f"{running.base}/metrics").text)
+    assert running.stop() == 0
+
+
+def test_stopping_takes_what_is_under_way_to_its_end(boathook: Callable[..., Running]):
+    running = boathook(roles="gateway,worker,keeper")
+    body, headers = signed(payload("evt_slow", "slow.job", seconds=1.5))
+    assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers).status_code == 200
+
+    def count(table: str) -> int:
+        with psycopg.connect(running.database_url) as connection:
+            row = connection.execute(f"select count(*) from {table}").fetchone()
+            assert row is not None
+            return int(row[0])
+
+    until(lambda: _is_leased(running))
+    assert running.stop() == 0
+    assert (count("boathook.outcome"), count("shop.effect")) == (1, 1)
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", running.port), timeout=2)
+
+
+def _is_leased(running: Running) -> bool:
+    with psycopg.connect(running.database_url) as connection:
+        return connection.execute("select count(*) from boathook.delivery where state = 'leased'").fetchone() == (1,)
+
+
+def test_an_interrupt_stops_like_a_termination(boathook: Callable[..., Running]):
+    running = boathook(roles=GATEWAY)
+    assert running.process is not None
+    started = time.monotonic()
+    os.killpg(running.process.pid, signal.SIGINT)
+    assert running.process.wait(20) == 0
+    assert time.monotonic() - started < 10
