@@ -190,7 +190,7 @@ class OutboundSettings(_Table):
 
 
 class SourceSettings(_Table):
-    """One source: a provider's recipe with secrets, paths and policy; what is absent follows the provider or `[limits]`."""
+    """One source: a provider's recipe, secrets, paths and policy; what is absent follows provider and `[limits]`."""
 
     provider: str
     """The recipe's name; the source's own name where absent."""
@@ -229,8 +229,8 @@ class SourceSettings(_Table):
         return {key: value for key in _OPTIONS if (value := getattr(self, key)) is not None}
 
 
-_POLICY = "provider secrets paths unsigned tolerance_s max_body rate burst dedup_fields dedup_days public_url methods"
-_OPTIONS = tuple(key for key in SourceSettings.model_fields if key not in {*_POLICY.split(), "content_encodings"})
+_KEYS = tuple(SourceSettings.model_fields)
+_OPTIONS = _KEYS[_KEYS.index("header") :]
 
 
 class Settings(_Table):
@@ -490,13 +490,4 @@ def _parse(key: str, text: str) -> Any:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-_SECTION_MODELS: dict[str, type[BaseModel]] = {
-    "database": DatabaseSettings,
-    "server": ServerSettings,
-    "limits": LimitSettings,
-    "retention": RetentionSettings,
-    "worker": WorkerSettings,
-    "log": LogSettings,
-    "apps": AppsSettings,
-    "outbound": OutboundSettings,
-}
+_SECTION_MODELS: dict[str, Any] = {name: Settings.model_fields[name].annotation for name in SECTIONS}

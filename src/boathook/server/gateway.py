@@ -24,7 +24,7 @@ from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.moves import announce_due
 from boathook.journal.registry import read_routes
-from boathook.server.child import Life
+from boathook.server.order import Life
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import History
 from boathook.telemetry.log import get_logger

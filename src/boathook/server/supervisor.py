@@ -25,8 +25,8 @@ from boathook.journal.database import Database, check_safety
 from boathook.journal.embedded import EmbeddedServer
 from boathook.journal.registry import register
 from boathook.journal.schema import migrate
-from boathook.server.child import READY, Order
 from boathook.server.loading import load_app
+from boathook.server.order import READY, Order
 from boathook.telemetry import emit, log
 from boathook.telemetry.exporters import SnapshotFile
 

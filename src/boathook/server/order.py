@@ -1,0 +1,42 @@
+"""What a supervisor and its children tell each other."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from boathook.config import Settings
+
+READY: Final = b"R"
+BEAT: Final = b"."
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What a child is told on its standard input."""
+
+    slot: str
+    """Its place, such as ``worker-0``: names its metrics and log lines."""
+    worker_id: str
+    """Names this process in leases; never used twice."""
+    predecessors: list[str]
+    """Worker ids that were in this slot before and are surely dead."""
+    settings: str
+    """The settings as JSON."""
+    socket: int
+    """The bound socket's descriptor, or -1."""
+    beat: int
+    """The descriptor to beat on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What a role needs of its process."""
+
+    order: Order
+    settings: Settings
+    stop: asyncio.Event
+    """Set when the process is to finish what it has begun and end."""
+    beat: Callable[[], None]
+    ready: Callable[[], None]
