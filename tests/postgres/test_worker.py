@@ -1,6 +1,7 @@
 """Workers and the keeper: fairness, breakers, limits, crashes, stopping."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import textwrap
@@ -317,8 +318,6 @@ PROGRAM = textwrap.dedent("""
 
 
 def spawn(url: str, mode: str, **environment: str) -> "subprocess.Popen[bytes]":
-    import os
-
     variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", **environment}
     return subprocess.Popen([sys.executable, "-c", PROGRAM, url, mode], env=variables, stderr=subprocess.DEVNULL)
 
@@ -386,3 +385,27 @@ async def test_a_kill_at_any_point_leaves_each_effect_once(shop: Database, point
         stop.set()
         await keeper
     assert await deeds(shop) == list(range(5))
+
+
+async def test_a_whole_worker_process_opens_works_and_ends(shop: Database) -> None:
+    hook, stop, beats = Boathook(), asyncio.Event(), []
+
+    @hook.on("shop", timeout=90)
+    async def note(event: Event, tx: Transaction) -> None:
+        await tx.execute("insert into deed values ($1)", event.json["n"])
+        assert await tx.fetchval("show statement_timeout") == "90s"
+        assert await tx.fetchval("show synchronous_commit") == "on"
+
+    async with working(shop, hook):
+        pass
+    await accept(shop, {"n": 1})
+    task = asyncio.create_task(
+        worker.run_worker(
+            settings_for(shop.url), hook, worker_id="whole", stop=stop, beat=lambda: beats.append(1), predecessors=["x"]
+        )
+    )
+    await settled(shop, succeeded=1)
+    stop.set()
+    await asyncio.wait_for(task, 10)
+    assert beats
+    assert await deeds(shop) == [1]

@@ -7,6 +7,7 @@ themselves, in the transaction of the handler's effects.
 """
 
 import asyncio
+import logging
 import random
 import resource
 import time
@@ -37,6 +38,7 @@ from boathook.handlers.runner import Ending, Gone, Lane, Runner, Running, Settle
 from boathook.handlers.threads import Thread
 from boathook.journal.database import DUE_CHANNEL, Database
 from boathook.journal.deliveries import DeliveryStore, SetBack, Work
+from boathook.journal.moves import announce_due
 from boathook.telemetry import emit
 from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import get_logger
@@ -135,10 +137,9 @@ class Worker:
     @staticmethod
     async def _until(condition: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while not condition() and time.monotonic() < deadline:
+        # Three conditions at the end of a process need no event each.
+        while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-
-    # Claiming
 
     async def _claim(self, predecessors: Sequence[str]) -> None:
         pause_s = PACE_S
@@ -162,7 +163,7 @@ class Worker:
         await self._give_back(list(self._schedule.barred(self._now())))
         if self._announced != self._hook.published:
             self._announced = self._hook.published
-            await self._store.announce()
+            await announce_due(self._own)
         self._hint.clear()
         self._room.clear()
         wants = self._schedule.wants(self._now())
@@ -261,7 +262,8 @@ class Worker:
                 if work.claim.order_key is not None:
                     self._hint.set()  # the next one of its order key is free
                 emit.count("boathook_deliveries_total", recipient=work.claim.recipient, outcome=state)
-                self._log.info("attempt_ended", **_words(work), outcome=state, took_s=round(took_s, 4))
+                if self._log.is_enabled_for(logging.INFO):
+                    self._log.info("attempt_ended", **_words(work), outcome=state, took_s=round(took_s, 4))
             case Unsettled(outcome=outcome, error=error):
                 if error is not None:
                     self._judge(share, TimeoutError() if isinstance(error, HandlerTimeout) else error)
@@ -398,9 +400,26 @@ async def run_worker(
     if settings.worker.memory_mb:
         size = settings.worker.memory_mb * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    own = await _open(settings, "worker", _OWN_CONNECTIONS)
+    database = settings.database
+    own = await Database.open(
+        database.url,
+        purpose="worker",
+        size=_OWN_CONNECTIONS,
+        connect_timeout_s=database.connect_timeout_s,
+        statement_timeout_s=database.statement_timeout_s,
+        is_reset=False,
+    )
+    # A handler's time is its own: to spend on one statement, or on something else while its transaction is open.
+    longest_s = max([settings.worker.timeout_s, *(one.timeout_s or 0.0 for one in hook.handlers.values())])
     try:
-        handlers = await _open(settings, "handlers", settings.database.worker_connections)
+        handlers = await Database.open(
+            database.url,
+            purpose="handlers",
+            size=database.worker_connections,
+            connect_timeout_s=database.connect_timeout_s,
+            statement_timeout_s=longest_s,
+            idle_in_transaction_s=longest_s + settings.worker.lease_s,
+        )
         try:
             worker = Worker(
                 settings, hook, own=own, handlers=handlers, worker_id=worker_id, only_suspects=only_suspects
@@ -410,16 +429,6 @@ async def run_worker(
             await handlers.close()
     finally:
         await own.close()
-
-
-async def _open(settings: Settings, purpose: str, size: int) -> Database:
-    return await Database.open(
-        settings.database.url,
-        purpose=purpose,
-        size=size,
-        connect_timeout_s=settings.database.connect_timeout_s,
-        statement_timeout_s=settings.database.statement_timeout_s,
-    )
 
 
 async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:

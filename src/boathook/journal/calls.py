@@ -42,7 +42,7 @@ def _quoted(argument: str | None) -> str:
 
 
 SETTLE: Final = Call("boathook.settle", ("uuid", "integer", "bigint", "text", "text", "text", "timestamptz", "text"))
-"""Ends a delivery well, in the transaction of its effects; `boathook.journal.deliveries.settlement` has the arguments."""
+"""Ends a delivery well, in the transaction of its effects; `deliveries.settlement` gives the arguments."""
 SET_MARK: Final = Call("set_config", ("text", "text", "boolean"))
 """Marks the transaction that boathook opens, so that a settle in any other is refused."""
 NEWER: Final = Call("boathook.newer", ("text", "text", "text", "numeric", "uuid"))

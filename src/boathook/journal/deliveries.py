@@ -235,10 +235,6 @@ class DeliveryStore:
         """Return the age of the oldest open snapshot of the server, in seconds."""
         return float(await self._database.fetchval(SQL["age_of_oldest_snapshot"]))
 
-    async def announce(self) -> None:
-        """Tell every worker that something is due."""
-        await self._database.execute(SQL["announce_due"])
-
 
 @asynccontextmanager
 async def keeper_seat(database: Database) -> AsyncIterator[Connection | None]:

@@ -215,7 +215,3 @@ from pg_stat_activity where backend_xmin is not null
 -- name: elect_keeper
 -- Makes this session the keeper, if none is.
 select pg_try_advisory_lock(hashtextextended('boathook.keeper', 0))
-
--- name: announce_due
--- Tells every worker that something is due.
-select pg_notify('boathook_due', '')

@@ -1,13 +1,15 @@
 """Named places at which a test can kill, freeze or fail this process, between two irreversible actions.
 
 ``BOATHOOK_CRASH_POINT=claim.after_commit:3:kill`` kills the process with SIGKILL the third time it passes there;
-``stop`` freezes it with SIGSTOP, ``raise`` raises `CrashPointHit`. Unset, which is always but in fault tests, passing
-a point is a call of an empty function.
+``stop`` freezes it with SIGSTOP, ``raise`` raises `CrashPointHit`. A path behind a fourth colon makes it happen once in
+all processes that are given it: whoever fires makes that file, and nobody fires once it is there. Unset, which is
+always but in fault tests, passing a point is a call of an empty function.
 """
 
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "BOATHOOK_CRASH_POINT"
@@ -39,12 +41,13 @@ def arm(setting: str | None) -> Callable[[str], None]:
     """Return the function to call at each point.
 
     Raises:
-        ValueError: *setting* is not ``name:count:action`` with a known name and action.
+        ValueError: *setting* is not ``name:count:action`` or ``name:count:action:path`` with a known name and action.
     """
     if not setting:
         return _pass
     name, _, rest = setting.partition(":")
-    hits, _, action = rest.partition(":")
+    hits, _, rest = rest.partition(":")
+    action, _, path = rest.partition(":")
     if name not in POINTS or not hits.isdecimal() or int(hits) < 1 or action not in _ACTIONS:
         raise ValueError(f"{VARIABLE} must be point:count:{'|'.join(_ACTIONS)} with one of {', '.join(POINTS)}")
     left = int(hits)
@@ -53,7 +56,7 @@ def arm(setting: str | None) -> Callable[[str], None]:
         nonlocal left
         if passed == name:
             left -= 1
-            if left == 0:
+            if left == 0 and _is_first(path):
                 _ACTIONS[action](name)
 
     return armed
@@ -61,6 +64,15 @@ def arm(setting: str | None) -> Callable[[str], None]:
 
 def _pass(passed: str) -> None:
     pass
+
+
+def _is_first(path: str) -> bool:
+    try:
+        if path:
+            Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _kill(_name: str) -> None:
