@@ -298,6 +298,10 @@ class Settings(_Table):
             options["password"] = self.resolve(options["password"], f"sources.{source}.password")
         return options
 
+    def dedup_days_of(self) -> dict[str, float]:
+        """Return the days that sources with a dedup memory of their own are remembered, by name."""
+        return {name: source.dedup_days for name, source in self.sources.items() if source.dedup_days is not None}
+
     def database_url(self) -> str:
         """Return the resolved URL of PostgreSQL; empty for the embedded server."""
         return self.resolve(self.database.url, "database.url")

@@ -232,6 +232,7 @@ def boathook(tmp_path: Path, pg_url: str) -> Iterator[Callable[..., Running]]:
         roles: str = "gateway,worker,keeper",
         extra: str = "",
         start: bool = True,
+        wait: bool = True,
         database_url: str = pg_url,
         **environment: str,
     ) -> Running:
@@ -241,7 +242,7 @@ def boathook(tmp_path: Path, pg_url: str) -> Iterator[Callable[..., Running]]:
             connection.execute(TABLES)
         running = Running(folder, database_url, roles=roles, extra=extra)
         made.append(running)
-        return running.start(**environment) if start else running
+        return running.start(wait=wait, **environment) if start else running
 
     yield make
     for running in made:

@@ -10,16 +10,11 @@ import pytest
 from tests.acceptance.conftest import Running, payload, signed
 from tests.faults.conftest import OwnServer, Sender, effect_counts, judge, open_deliveries, stored_keys
 
+from boathook.telemetry.crashpoints import POINTS
 from tests.support import until
 
-GATEWAY_POINTS = ["accept.before_commit", "accept.after_commit"]
-WORKER_POINTS = [
-    "claim.after_commit",
-    "handler.before_effect",
-    "handler.after_effect",
-    "handler.before_commit",
-    "handler.after_commit",
-]
+GATEWAY_POINTS = [point for point in POINTS if point.startswith("accept.")]
+WORKER_POINTS = [point for point in POINTS if point.startswith(("claim.", "handler.", "retry.", "dead."))]
 
 
 def test_gateway_and_worker_are_killed_under_load(boathook: Callable[..., Running], settle_and_judge):
@@ -44,21 +39,30 @@ def test_everything_is_killed_and_started_again(boathook: Callable[..., Running]
 
 
 @pytest.mark.parametrize("point", GATEWAY_POINTS)
-def test_gateway_dies_at(point: str, boathook: Callable[..., Running], settle_and_judge):
-    running = boathook(BOATHOOK_CRASH_POINT=f"{point}:20:kill")
+def test_gateway_dies_at(point: str, boathook: Callable[..., Running], settle_and_judge, tmp_path):
+    fired = tmp_path / "fired"
+    running = boathook(BOATHOOK_CRASH_POINT=f"{point}:20:kill:{fired}")
     with Sender(running.base, retries=40) as sender:
-        until(lambda: "gateway" in running.log() and len(sender.accepted) > 60, timeout=60)
+        until(fired.exists, timeout=60)
+        sender.wait_for(30)
     settle_and_judge(running, sender)
-    assert any(0 in statuses for statuses in sender.answered.values()), "the crash point was never reached"
+    assert any(0 in statuses for statuses in sender.answered.values()), "nobody noticed the crash"
 
 
 @pytest.mark.parametrize("point", WORKER_POINTS)
-def test_worker_dies_at(point: str, boathook: Callable[..., Running], settle_and_judge):
-    running = boathook(BOATHOOK_CRASH_POINT=f"{point}:5:kill")
-    with Sender(running.base, threads=2) as sender:
-        sender.wait_for(40)
-        until(lambda: _lost(running) > 0, timeout=60) if point != "handler.after_commit" else None
+def test_worker_dies_at(point: str, boathook: Callable[..., Running], settle_and_judge, tmp_path):
+    fired = tmp_path / "fired"
+    kind = {"retry": "flaky.now", "dead": "broken.now"}.get(point.partition(".")[0], "payment.paid")
+    running = boathook(BOATHOOK_CRASH_POINT=f"{point}:5:kill:{fired}", SHOP_FIXED=str(fired))
+    with Sender(running.base, kind=kind, threads=2) as sender:
+        until(fired.exists, timeout=60)
+        sender.wait_for(20)
+    if kind == "broken.now":
+        until(lambda: open_deliveries(running.database_url) == 0, timeout=60)
+        running.cli("dead", "replay", "--all", "--yes")
     settle_and_judge(running, sender)
+    if point != "handler.after_commit":
+        assert _lost(running) > 0, "the attempt that died is on no record"
 
 
 def _lost(running: Running) -> int:
@@ -92,7 +96,7 @@ def test_a_frozen_worker_commits_nothing_after_its_lease(boathook: Callable[...,
         frozen = running.children("worker")
         for process in frozen:
             os.kill(process.pid, signal.SIGSTOP)
-        other = boathook(roles="worker,keeper")
+        other = boathook(roles="worker,keeper", wait=False)
         until(lambda: effect_counts(url)["evt_slow"] == 1, timeout=60)
         for process in frozen:
             os.kill(process.pid, signal.SIGCONT)

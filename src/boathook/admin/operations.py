@@ -234,7 +234,9 @@ class _Judge:
         self.verifier = verifier_of(settings, source)
         self._limits = settings.limits
         self._encodings = settings.sources[source].content_encodings or settings.limits.content_encodings
-        self._events = EventStore(database, dedup_days=settings.retention.dedup_days)
+        self._events = EventStore(
+            database, dedup_days=settings.retention.dedup_days, dedup_days_of=settings.dedup_days_of()
+        )
         self._arrivals = Arrivals(Router((), -1), self._read_router)
         self._database = database
 

@@ -106,7 +106,7 @@ def verify(
                 return await books.verify(
                     database,
                     dedup_days=settings.retention.dedup_days,
-                    dedup_days_of={name: one.dedup_days for name, one in settings.sources.items() if one.dedup_days},
+                    dedup_days_of=settings.dedup_days_of(),
                     is_deep=deep,
                     progress=report,
                 )

@@ -21,9 +21,14 @@ _MOST_ROUNDS = 5
 class EventStore:
     """The journal's events and its memory of what was seen."""
 
-    def __init__(self, database: Database, *, dedup_days: float = 30) -> None:
+    def __init__(
+        self, database: Database, *, dedup_days: float = 30, dedup_days_of: Mapping[str, float] | None = None
+    ) -> None:
         self._database = database
         self._memory = timedelta(days=dedup_days)
+        self._memory_of: dict[str | None, timedelta] = {
+            source: timedelta(days=days) for source, days in (dedup_days_of or {}).items()
+        }
 
     async def append(self, batch: Sequence[NewEvent]) -> list[Receipt]:
         """Store *batch* and return a receipt for each event, in the same order.
@@ -66,9 +71,10 @@ class EventStore:
         ]
         has_order = any(row[3] is not None for row in owed)
         columns = _columns(_row(event) for event in events)
-        owed_columns = _columns(owed) or [[], [], [], []]
+        memories = [self._memory_of.get(event.source, self._memory) for event in events]
+        owed_columns = _columns(owed) or [(), (), (), ()]
         row = await connection.fetchrow(
-            SQL["append_events"], events[0].routes_version, *columns, *owed_columns, has_order, self._memory
+            SQL["append_events"], events[0].routes_version, *columns, memories, *owed_columns, has_order
         )
         if row is None or not row["is_current"]:
             raise RegistryChanged("the routes changed after these events were routed")

@@ -9,16 +9,16 @@ input as materialized (
     select i.*
     from unnest(
         $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::uuid[], $8::uuid[], $9::text[], $10::text[],
-        $11::text[], $12::text[], $13::bytea[], $14::bytea[], $15::smallint[]
+        $11::text[], $12::text[], $13::bytea[], $14::bytea[], $15::smallint[], $16::interval[]
     ) as i (
         id, source, application, type, dedup_key, key, replay_key, grade, origin,
-        headers, content_type, body, body_sha256, fanout
+        headers, content_type, body, body_sha256, fanout, memory
     )
     where exists (select from guard)
 ),
 fresh as (
     insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at)
-    select key, replay_key, id, body_sha256, now() + $21::interval from input order by key
+    select key, replay_key, id, body_sha256, now() + memory from input order by key
     on conflict do nothing
     returning event_id
 ),
@@ -38,19 +38,19 @@ owed as (
             or exists (
                 select from boathook.delivery o
                 where o.recipient = d.recipient and o.order_key = d.order_key and o.state <> 'dead'))
-    from unnest($16::uuid[], $17::smallint[], $18::text[], $19::text[])
+    from unnest($17::uuid[], $18::smallint[], $19::text[], $20::text[])
         with ordinality as d (event_id, ordinal, recipient, order_key, position)
     join fresh f on f.event_id = d.event_id
-    where $20
+    where $21
     order by d.position
     returning recipient, order_key, is_blocked
 ),
 owed_unordered as (
     insert into boathook.delivery (event_id, ordinal, recipient)
     select d.event_id, d.ordinal, d.recipient
-    from unnest($16::uuid[], $17::smallint[], $18::text[]) with ordinality as d (event_id, ordinal, recipient, position)
+    from unnest($17::uuid[], $18::smallint[], $19::text[]) with ordinality as d (event_id, ordinal, recipient, position)
     join fresh f on f.event_id = d.event_id
-    where not $20
+    where not $21
     order by d.position
 )
 select

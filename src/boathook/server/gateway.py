@@ -102,7 +102,7 @@ async def _open_desk(
         return None
     database, router = opened
     arrivals = Arrivals(router, functools.partial(_read_router, database))
-    store = EventStore(database, dedup_days=settings.retention.dedup_days)
+    store = EventStore(database, dedup_days=settings.retention.dedup_days, dedup_days_of=settings.dedup_days_of())
     intake = Intake(
         store,
         announce=functools.partial(announce_due, database),
