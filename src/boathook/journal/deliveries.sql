@@ -94,7 +94,7 @@ with held as (
     from boathook.delivery d
     join unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
       on u.event_id = d.event_id and u.ordinal = d.ordinal and u.fence = d.fence
-    where d.state = 'leased'
+    where d.leased_by is not null
     order by d.event_id, d.ordinal
     for update of d skip locked
 ),
@@ -108,7 +108,7 @@ select u.event_id, u.ordinal, u.fence
 from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
 where not exists (
     select from boathook.delivery d
-    where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.state = 'leased')
+    where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null)
 
 -- name: set_back
 -- Ends attempts without success, in the order of their keys; says for each whether its fence still held.
@@ -128,7 +128,7 @@ from (
 update boathook.delivery d
 set state = 'pending', attempts = d.attempts - 1, leased_by = null, lease_until = null
 from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
-where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.state = 'leased'
+where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null
 
 -- name: find_lost
 -- Locks leases that have run out, or whose holder is known to be dead, with their route's policy.
@@ -183,7 +183,7 @@ select exists (
 -- Reads a remembered side effect, and whether the lease of the one who asks still holds.
 select
     exists (
-        select from boathook.delivery where event_id = $1 and ordinal = $2 and fence = $3 and state = 'leased'
+        select from boathook.delivery where event_id = $1 and ordinal = $2 and fence = $3 and leased_by is not null
     ) as is_held,
     (select result::text from boathook.effect where event_id = $1 and recipient = $4 and name = $5) as result
 
