@@ -159,7 +159,7 @@ async def test_a_timeout_rolls_back(shop: Database, is_sync: bool) -> None:
     else:
 
         @hook.on("shop", **options)
-        async def slow(event: Event, tx: Transaction) -> None:
+        async def slow_async(event: Event, tx: Transaction) -> None:
             await tx.execute("insert into deed values (1)")
             await tx.fetchval("select pg_sleep(5)")
 
@@ -306,7 +306,11 @@ async def test_without_the_fence_the_zombie_would_commit(shop: Database) -> None
         await started.wait()
         await shop.execute("update boathook.delivery set fence = fence + 1, leased_by = 'other'")
         goes_on.set()
-        await eventually(lambda: effects(shop))
+
+        async def is_done() -> bool:
+            return await effects(shop) == [1]
+
+        await eventually(is_done)
 
 
 async def test_a_handler_whose_lease_is_lost_is_broken_off(shop: Database) -> None:
@@ -333,7 +337,8 @@ async def test_a_lost_connection_during_the_commit_is_looked_up(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit went through, but its answer never came: the effect must not be done again."""
-    hook, lost = Boathook(), []
+    hook = Boathook()
+    lost: list[bool] = []
 
     @hook.on("shop", retry=QUICK)
     async def note(event: Event, tx: Transaction) -> None:
@@ -389,7 +394,7 @@ def test_stamps_of_all_kinds_are_ordered_alike() -> None:
     naive = datetime(2026, 1, 31)  # noqa: DTZ001 that it has no zone is the point
     for wrong in (float("nan"), "soon", naive, "2026-01-31T12:00:00", True, None):
         with pytest.raises(ValueError, match="stamp"):
-            to_number(wrong)  # type: ignore[arg-type]
+            to_number(wrong)
 
 
 async def test_once_is_not_done_again_after_a_rollback(shop: Database) -> None:
@@ -444,9 +449,13 @@ async def test_once_takes_sync_functions_in_both_kinds_of_handlers(shop: Databas
 async def test_once_refuses_what_json_cannot_hold_and_does_not_do_it_again(shop: Database) -> None:
     hook, calls = Boathook(), []
 
+    def charge() -> object:
+        calls.append(1)
+        return object()
+
     @hook.on("shop", retry=QUICK)
     async def note(event: Event) -> None:
-        await event.once("thing", lambda: calls.append(1) or object())  # type: ignore[func-returns-value]
+        await event.once("thing", charge)
 
     async with working(shop, hook):
         await accept(shop, {})
@@ -570,7 +579,7 @@ def test_wrong_declarations_say_what_to_change() -> None:
         (lambda: hook.on("shop", timeout=0.0, name="zero")(other), "more than 0"),
     ):
         with pytest.raises(ConfigError, match=words):
-            declare()  # type: ignore[no-untyped-call]
+            declare()
 
 
 async def test_a_transaction_is_dead_after_its_attempt(shop: Database) -> None:

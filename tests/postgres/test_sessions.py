@@ -19,6 +19,7 @@ from boathook.domain.model import Accepted
 from boathook.domain.policy import Ignore, Retry, RetryPolicy
 from boathook.handlers import sessions
 from boathook.handlers.api import Boathook, Event
+from boathook.journal.calls import Call
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from tests.handling import accept, attempts, settled, working
@@ -292,7 +293,7 @@ async def test_without_the_settle_a_lost_lease_would_commit(
     shop: Database, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sabotage twin of the test above: it can fail."""
-    nothing = sessions.Call("concat", ("text",) * 8)
+    nothing = Call("concat", ("text",) * 8)
     monkeypatch.setattr(sessions, "SETTLE", nothing)
     await lose_the_lease_meanwhile(shop, kit)
     assert await deeds(shop) == [1]

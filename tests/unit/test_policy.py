@@ -127,7 +127,7 @@ def test_a_list_of_delays_sets_the_number_of_attempts() -> None:
 )  # fmt: skip
 def test_an_impossible_policy_is_refused_by_name(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=key):
-        RetryPolicy(**{key: value})  # type: ignore[arg-type]
+        RetryPolicy(**{key: value})
 
 
 BREAKER = Breaker(dependency="crm", opens_after=3, cools_s=10, longest_s=35)
