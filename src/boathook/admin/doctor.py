@@ -150,7 +150,9 @@ def _routes(vitals: Vitals) -> Finding:
 
 def _dead(vitals: Vitals) -> Finding:
     if vitals.dead:
-        return Finding("dead letters", Verdict.WARN, f"{vitals.dead} wait for a decision", "look at `boathook dead list`")
+        return Finding(
+            "dead letters", Verdict.WARN, f"{vitals.dead} wait for a decision", "look at `boathook dead list`"
+        )
     return Finding("dead letters", Verdict.OK, "none")
 
 
@@ -192,7 +194,8 @@ def _files(settings: Settings) -> Finding:
 
 def _sources(settings: Settings) -> Iterator[Finding]:
     if not settings.sources:
-        yield Finding("sources", Verdict.WARN, "there is none, so no request is accepted", "add [sources.NAME] to boathook.toml")
+        remedy = "add [sources.NAME] to boathook.toml"
+        yield Finding("sources", Verdict.WARN, "there is none, so no request is accepted", remedy)
     compiled = 0
     for name in settings.sources:
         finding = _source(settings, name)

@@ -47,13 +47,17 @@ def show_source(
     """Show one source with every setting of its own, and whether it is ready. Secrets are never shown."""
     settings = session(ctx).settings()
     if name not in settings.sources:
-        raise ConfigError(f"there is no source {name!r}; the settings have {', '.join(sorted(settings.sources)) or 'none'}")
-    one = {**all_settings(settings)["sources"][name], **_describe(settings, name), "ready": _trouble(settings, name) or "yes"}
+        known = ", ".join(sorted(settings.sources)) or "none"
+        raise ConfigError(f"there is no source {name!r}; the settings have {known}")
+    ready = _trouble(settings, name) or "yes"
+    one = {**all_settings(settings)["sources"][name], **_describe(settings, name), "ready": ready}
     given = {key: value for key, value in one.items() if value not in (None, [], False, "")}
     if as_json:
         show.print_json(one)
     else:
-        show.facts({key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in given.items()})
+        show.facts(
+            {key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in given.items()}
+        )
 
 
 @sources.command("providers", epilog="Example: boathook sources providers --json")
@@ -88,7 +92,8 @@ def check_settings(ctx: typer.Context) -> None:
     settings.database_url()
     paths = compile_gates(settings)
     where = settings.file or "the defaults and the environment"
-    out.print(show.text(f"{where}: understood; {len(settings.sources)} sources on {len(paths)} paths, {handlers} handlers"), soft_wrap=True)
+    counts = f"{len(settings.sources)} sources on {len(paths)} paths, {handlers} handlers"
+    out.print(show.text(f"{where}: understood; {counts}"), soft_wrap=True)
 
 
 def _describe(settings: Settings, name: str) -> dict[str, Any]:

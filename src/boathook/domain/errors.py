@@ -1,19 +1,19 @@
 """Every error boathook raises on purpose, named by the stage of the flow it belongs to.
 
-    BoathookError
-    ├── ConfigError             the configuration or the set-up is wrong: says which key and what to write
-    ├── JournalError            PostgreSQL
-    │   ├── JournalUnavailable      cannot be reached, or answers too late
-    │   ├── UnsafeDatabase          its settings or version would make a 2xx a lie
-    │   └── RegistryChanged         routes changed between reading them and accepting an event
-    ├── AcceptError             an event could not be taken in
-    │   └── Overloaded              the queue in front of the journal is full
-    ├── DeliveryError           a handler's attempt
-    │   ├── LeaseLost               another worker holds this delivery now; nothing may be committed
-    │   ├── HandlerTimeout          the handler ran longer than its timeout
-    │   └── HandlerMisuse           the handler did what the contract forbids, such as ending boathook's transaction
-    ├── IllegalMove             a delivery cannot go from this state to that one
-    └── NotFound                no such event, delivery, rejection, source or key
+BoathookError
+├── ConfigError             the configuration or the set-up is wrong: says which key and what to write
+├── JournalError            PostgreSQL
+│   ├── JournalUnavailable      cannot be reached, or answers too late
+│   ├── UnsafeDatabase          its settings or version would make a 2xx a lie
+│   └── RegistryChanged         routes changed between reading them and accepting an event
+├── AcceptError             an event could not be taken in
+│   └── Overloaded              the queue in front of the journal is full
+├── DeliveryError           a handler's attempt
+│   ├── LeaseLost               another worker holds this delivery now; nothing may be committed
+│   ├── HandlerTimeout          the handler ran longer than its timeout
+│   └── HandlerMisuse           the handler did what the contract forbids, such as ending boathook's transaction
+├── IllegalMove             a delivery cannot go from this state to that one
+└── NotFound                no such event, delivery, rejection, source or key
 """
 
 

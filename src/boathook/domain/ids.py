@@ -89,5 +89,6 @@ def read_delivery(text: str) -> tuple[UUID, int]:
     """
     head, _, ordinal = text.rpartition("_")
     if not ordinal.isascii() or not ordinal.isdigit() or "_" not in head:
-        raise ValueError(f"expected a delivery's id like dlv_ and {_LENGTH} letters and digits, _ and a number, got {text!r}")
+        shape = f"dlv_ and {_LENGTH} letters and digits, _ and a number"
+        raise ValueError(f"expected a delivery's id like {shape}, got {text!r}")
     return read(DELIVERY, head), int(ordinal)

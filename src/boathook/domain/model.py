@@ -10,7 +10,6 @@ from uuid import UUID
 from boathook.domain.policy import RetryPolicy
 
 
-
 class Grade(StrEnum):
     """What a verified request's proof covers; kept with the event, as "verified" is not one thing."""
 

@@ -83,9 +83,7 @@ class EventStore:
             await connection.execute(SQL["unblock_order_keys"], *_columns(ordered))
         return set(row["fresh"])
 
-    async def _explain(
-        self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]
-    ) -> None:
+    async def _explain(self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]) -> None:
         """Give a receipt to each event that was not new; leave it open where its memory has just run out."""
         open_positions = [position for position, receipt in enumerate(receipts) if receipt is None]
         rows = await connection.fetch(

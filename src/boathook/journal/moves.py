@@ -97,9 +97,7 @@ async def count_dead(database: Database, selection: Selection) -> list[DeadGroup
     return [DeadGroup(**dict(row)) for row in await database.fetch(SQL["count_dead"], *selection.arguments())]
 
 
-async def replay_dead(
-    database: Database, selection: Selection, action: Action, *, pace: Pace, limit: int
-) -> list[Key]:
+async def replay_dead(database: Database, selection: Selection, action: Action, *, pace: Pace, limit: int) -> list[Key]:
     """Make up to *limit* dead letters pending again, each with a new budget of attempts; return which."""
     async with database.transaction() as connection:
         keys = await _lock_dead(connection, selection, limit)
