@@ -11,12 +11,13 @@ import socket
 import sys
 import time
 from pathlib import Path
+from uuid import UUID
 
 import uvloop
 
 from boathook.config import load
 from boathook.domain.filters import Router
-from boathook.domain.model import Accepted, Duplicate
+from boathook.domain.model import Accepted, Duplicate, NewEvent
 from boathook.inbound.app import IngestApp
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.gates import compile_gates
@@ -33,7 +34,7 @@ class MemoryIntake:
 
     def __init__(self, commit_s: float) -> None:
         self.commit_s = commit_s
-        self.seen = {}
+        self.seen: dict[UUID, NewEvent] = {}
 
     async def accept(self, event):
         await asyncio.sleep(self.commit_s)

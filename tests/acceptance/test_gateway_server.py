@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import psutil
@@ -32,7 +33,7 @@ def is_up(running: Running) -> bool:
         return False
 
 
-def log_lines(running: Running) -> list[dict[str, object]]:
+def log_lines(running: Running) -> list[dict[str, Any]]:
     return [json.loads(line) for line in running.log().splitlines()]
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -116,7 +117,8 @@ def test_filters(filter, passes):
 
 def test_conditions_on_a_body_that_is_no_json_fail():
     subject = Subject(UNREADABLE, {})
-    for condition in ({"ne": 1}, {"exists": False}, {"nin": []}, None):
+    conditions: tuple[Any, ...] = ({"ne": 1}, {"exists": False}, {"nin": []}, None)
+    for condition in conditions:
         assert not compile_filter({"body": {"a": condition}})(subject)
 
 
@@ -151,7 +153,7 @@ def test_a_wrong_filter_is_refused_with_its_place(filter, message):
 
 
 def test_a_filter_nested_without_end_is_refused():
-    filter = {"body": {"a": 1}}
+    filter: dict[str, Any] = {"body": {"a": 1}}
     for _ in range(2_000):
         filter = {"not": filter}
     with pytest.raises(ValueError, match="at most 10 deep"):

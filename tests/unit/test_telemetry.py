@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -39,7 +40,9 @@ def test_labels_are_told_apart_by_name_not_by_order():
     emit.count("boathook_requests_total", source="a", status=200)
     emit.count("boathook_requests_total", status="200", source="a")
     emit.count("boathook_requests_total", 3, source="200", status="a")
-    series = {tuple(labels): value for labels, value in emit.snapshot()["boathook_requests_total"]}
+    series: dict[tuple[str, ...], Any] = {
+        tuple(labels): value for labels, value in emit.snapshot()["boathook_requests_total"]
+    }
     assert series == {("a", "200"): 2, ("200", "a"): 3}
 
 
@@ -161,7 +164,7 @@ def test_json_shows_rates_and_quantiles():
     assert 0.0025 <= ack["p50"] <= 0.005
 
 
-def run_logging(script: str, form: str, **options: object) -> subprocess.CompletedProcess[str]:
+def run_logging(script: str, form: str, **options: Any) -> subprocess.CompletedProcess[str]:
     code = f"from boathook.telemetry import log\nlog.configure('info', {form!r}, process='p-0')\nL = log.get_logger('test')\n"
     return subprocess.run(
         [sys.executable, "-c", code + textwrap.dedent(script)],

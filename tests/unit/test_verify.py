@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import hmac
 import json
 import time
 from dataclasses import replace
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
 from boathook.inbound import extract, proof, verify
-from boathook.inbound.proof import HmacCheck, Proven, read_moment
+from boathook.inbound.proof import HmacCheck, read_moment
 from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.recipe import Hmac, TimeUnit
+from boathook.inbound.tokens import Proven
 from boathook.inbound.verify import Challenge, Reason, Rejected, SourceSpec, Verified, Verifier
 from tests.unit.verifying import NOW, SECRETS, STANDARD_SECRET, request, signed, verifier
 
@@ -55,7 +57,7 @@ def test_a_timestamp_is_accepted_within_300_seconds_of_receiving(provider, skew_
 def test_sabotage_with_a_one_sided_tolerance_the_future_would_pass(monkeypatch):
     sent = signed("stripe", BODY, timestamp=NOW + 10_000)
     assert isinstance(verifier("stripe").verify(sent, NOW), Rejected)
-    monkeypatch.setattr(proof, "read_moment", lambda text, unit: min(read_moment(text, unit), NOW))
+    monkeypatch.setattr(proof, "read_moment", lambda text, unit: min(read_moment(text, unit) or NOW, NOW))
     assert isinstance(verifier("stripe").verify(sent, NOW), Verified)
 
 
@@ -179,7 +181,7 @@ def test_the_first_sixteen_signatures_are_tried_and_no_more():
         header = ",".join([stamp, *[wrong] * before, right])
         verdict = verifier("stripe").verify(replace_headers(sent, {"stripe-signature": header}), NOW)
         assert isinstance(verdict, Verified) is fits
-    assert "only the first 16 were tried" in verdict.detail
+        assert fits or "only the first 16 were tried" in verdict.detail
 
 
 @pytest.mark.parametrize("provider", SIGNING)
@@ -346,7 +348,12 @@ def test_sabotage_with_a_comparison_that_always_holds_forgeries_pass(provider, m
 
 def test_signatures_are_compared_in_constant_time_and_in_whole(monkeypatch):
     compared = []
-    monkeypatch.setattr(signing.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or False)
+
+    def watched(left, right):
+        compared.append((left, right))
+        return False
+
+    monkeypatch.setattr(hmac, "compare_digest", watched)
     verifier("github").verify(signed("github", BODY), NOW)
     assert all(len(a) == 64 for a, _ in compared)
     assert compared
