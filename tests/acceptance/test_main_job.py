@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import psycopg
+
 from tests.acceptance.conftest import Running, payload, signed
 from tests.support import until
 
@@ -146,7 +147,7 @@ def test_metrics_and_health_tell_the_truth(boathook: Callable[..., Running]):
 
     def counted() -> bool:
         text = httpx.get(running.base + "/metrics").text
-        return "boathook_events_accepted_total" in text and 'boathook_deliveries_total{' in text
+        return "boathook_events_accepted_total" in text and "boathook_deliveries_total{" in text
 
     until(counted)
     assert isinstance(httpx.get(running.base + "/metrics.json").json(), dict)

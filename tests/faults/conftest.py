@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 import httpx
 import psycopg
 import pytest
-from tests.acceptance.conftest import Running, boathook, payload, signed  # noqa: F401 - boathook is a fixture
 
 from boathook.journal import schema
 from boathook.journal.embedded import EmbeddedServer
+from tests.acceptance.conftest import Running, boathook, payload, signed  # noqa: F401 - boathook is a fixture
 from tests.conftest import open_folder
 from tests.support import until
 
@@ -98,7 +98,9 @@ def judge(url: str, sent: Iterable[str], accepted: set[str]) -> None:
     assert accepted - set(stored) == set(), "answered 2xx but not stored"
     assert set(stored) - set(sent) == set(), "stored but never sent"
     assert len(stored) == len(set(stored)), "stored twice"
-    assert {key: count for key, count in effects.items() if count != 1} == {}, "effects that did not happen exactly once"
+    assert {key: count for key, count in effects.items() if count != 1} == {}, (
+        "effects that did not happen exactly once"
+    )
     assert set(effects) == set(stored), "stored events without their effect"
 
 

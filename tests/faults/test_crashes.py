@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
-from tests.acceptance.conftest import Running, payload, signed
-from tests.faults.conftest import OwnServer, Sender, effect_counts, judge, open_deliveries, stored_keys
 
 from boathook.telemetry.crashpoints import POINTS
+from tests.acceptance.conftest import Running, payload, signed
+from tests.faults.conftest import OwnServer, Sender, effect_counts, judge, open_deliveries, stored_keys
 from tests.support import until
 
 GATEWAY_POINTS = [point for point in POINTS if point.startswith("accept.")]
