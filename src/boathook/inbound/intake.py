@@ -169,19 +169,23 @@ def _fail(entries: Sequence[tuple[NewEvent, asyncio.Future[Receipt]]], error: Ex
 
 
 class _RecentKeys:
-    """The keys committed last: two generations, the older dropped when the younger is full."""
+    """The keys committed last: two generations, the older dropped when the younger is full.
+
+    Keys and values are plain bytes, which the garbage collector need not walk through.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._young: dict[UUID, tuple[UUID, bytes]] = {}
-        self._old: dict[UUID, tuple[UUID, bytes]] = {}
+        self._young: dict[bytes, bytes] = {}
+        self._old: dict[bytes, bytes] = {}
 
     def find(self, event: NewEvent) -> UUID | None:
         """Return the event that came first, if *event* is an exact copy of it."""
-        seen = self._young.get(event.key_hash) or self._old.get(event.key_hash)
-        return seen[0] if seen is not None and seen[1] == event.body_sha256 else None
+        key = event.key_hash.bytes
+        seen = self._young.get(key) or self._old.get(key)
+        return UUID(bytes=seen[:16]) if seen is not None and seen[16:] == event.body_sha256 else None
 
     def remember(self, event: NewEvent, first: UUID) -> None:
         if len(self._young) >= self._size:
             self._old, self._young = self._young, {}
-        self._young[event.key_hash] = (first, event.body_sha256)
+        self._young[event.key_hash.bytes] = first.bytes + event.body_sha256

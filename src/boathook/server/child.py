@@ -68,19 +68,25 @@ async def _play(role: str, life: Life) -> None:
 
             await run_gateway(life)
         case "worker" | "suspects":
-            from boathook.dispatch.worker import run_worker
+            from boathook.dispatch.worker import Stuck, run_worker
             from boathook.server.loading import load_app
 
             life.ready()
-            await run_worker(
-                settings,
-                load_app(settings),
-                worker_id=life.order.worker_id,
-                only_suspects=role == "suspects",
-                stop=stop,
-                beat=beat,
-                predecessors=life.order.predecessors,
-            )
+            try:
+                await run_worker(
+                    settings,
+                    load_app(settings),
+                    worker_id=life.order.worker_id,
+                    only_suspects=role == "suspects",
+                    stop=stop,
+                    beat=beat,
+                    predecessors=life.order.predecessors,
+                )
+            except Stuck as error:
+                # A thread that cannot be stopped would keep the interpreter from ending.
+                log.get_logger("server").error("worker_stuck", error=str(error))
+                log.flush()
+                os._exit(1)
         case "keeper":
             from boathook.dispatch.keeper import run_keeper
 
