@@ -194,7 +194,8 @@ class Database:
 async def _make_durable(url: str, timeout_s: float) -> dict[str, str]:
     """Return the settings by which sessions on this server commit durably, and compress bodies with lz4 if it can.
 
-    They belong into the start of a session: what is set later, a reset takes back.
+    They belong into the start of a session: what is set later, a reset takes back. A role that bears the name of
+    boathook's schema would find it in front of its own tables, so it gets a search path without it.
     """
     connection = await asyncpg.connect(url, timeout=timeout_s)
     try:
@@ -203,6 +204,9 @@ async def _make_durable(url: str, timeout_s: float) -> dict[str, str]:
             where name = 'synchronous_commit' and setting in ('off', 'local', 'remote_write')
             union all
             select name, 'lz4' from pg_settings where name = 'default_toast_compression' and 'lz4' = any (enumvals)
+            union all
+            select name, 'public' from pg_settings
+            where name = 'search_path' and setting = '"$user", public' and current_user = 'boathook'
         """)
         return {row["name"]: row["value"] for row in rows}
     finally:

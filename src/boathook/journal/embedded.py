@@ -77,6 +77,9 @@ _SETTINGS = {
     "log_error_verbosity": "terse",
 }
 
+# The role bears the name of boathook's schema, which "$user" would put in front of everybody's own tables.
+_FIRST_STATEMENTS = f"create database {NAME}\nalter role {NAME} set search_path = public\n"
+
 Progress = Callable[[str], None]
 
 
@@ -393,8 +396,7 @@ def _create(site: _Site) -> None:
             *("--data-checksums", "--auth-local", "peer", "--auth-host", "reject", "--no-instructions"),
         )
         if made.returncode == 0:
-            create = f"create database {NAME}\n"
-            made = site.call("postgres", "--single", "-D", str(unfinished), "postgres", text=create)
+            made = site.call("postgres", "--single", "-D", str(unfinished), "postgres", text=_FIRST_STATEMENTS)
         if made.returncode != 0:
             raise JournalUnavailable(f"cannot create the embedded PostgreSQL in {site.home}:\n{made.stdout.strip()}")
         unfinished.rename(site.data)
