@@ -19,7 +19,9 @@ BENCHES: dict[str, Callable[[Stage, float], dict[str, Any]]] = {
 """Each bench takes a stage and the seconds one measurement may last, and returns its figures."""
 
 
-def run(name: str, *, seconds: float = 6.0, database_url: str = "", report: Callable[[str], None] = print) -> dict[str, Any]:
+def run(
+    name: str, *, seconds: float = 6.0, database_url: str = "", report: Callable[[str], None] = print
+) -> dict[str, Any]:
     """Run one bench and return its figures.
 
     Args:

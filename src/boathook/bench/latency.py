@@ -21,7 +21,11 @@ def latency(stage: Stage, seconds: float) -> dict[str, Any]:
     starts = stage.folder / "starts"
     os.environ["BOATHOOK_BENCH_STARTS"] = str(starts)
     try:
-        with stage.corpus() as warm, stage.corpus() as corpus, stage.serve(url, roles="gateway,worker,keeper") as server:
+        with (
+            stage.corpus() as warm,
+            stage.corpus() as corpus,
+            stage.serve(url, roles="gateway,worker,keeper") as server,
+        ):
             prepare(warm, RATE, parts=1)
             prepare(corpus, int(RATE * seconds * 2), parts=1, first=RATE)
             stage.report("warming up")

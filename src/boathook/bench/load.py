@@ -83,7 +83,10 @@ def drive(prefix: Path, port: int, *, connections: int = 64, seconds: float, par
 
 
 def drive_own(prefix: Path, port: int, *, connections: int, seconds: float, rate: float | None = None) -> Load:
-    """Do the same with boathook's own client; with *rate*, begin that many requests a second whatever the answers do."""
+    """Do the same with boathook's own client.
+
+    With *rate*, that many requests are begun a second, whatever the answers do.
+    """
     command = [sys.executable, "-m", "boathook.bench.load", f"{prefix}.0", "--port", str(port)]
     command += ["--connections", str(connections), "--seconds", str(seconds)]
     command += ["--rate", str(rate)] if rate is not None else []

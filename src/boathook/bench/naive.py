@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import asyncpg
 from fastapi import FastAPI, HTTPException, Request
@@ -52,7 +52,7 @@ class EventRow(Base):
     """One event."""
 
     __tablename__ = "event"
-    __table_args__ = {"schema": "naive"}
+    __table_args__: ClassVar[dict[str, str]] = {"schema": "naive"}
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
     source: Mapped[str]
     type: Mapped[str]
@@ -66,7 +66,7 @@ class DeliveryRow(Base):
     """One delivery."""
 
     __tablename__ = "delivery"
-    __table_args__ = {"schema": "naive"}
+    __table_args__: ClassVar[dict[str, str]] = {"schema": "naive"}
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
     event_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("naive.event.id"))
     recipient: Mapped[str]
@@ -101,9 +101,7 @@ def with_orm(url: str, secret: str) -> FastAPI:
             except IntegrityError:
                 return {"ok": True, "duplicate": True}
             session.add(
-                DeliveryRow(
-                    id=uuid.uuid4(), event_id=event_id, recipient="handler:first", due_at=datetime.now(tz=UTC)
-                )
+                DeliveryRow(id=uuid.uuid4(), event_id=event_id, recipient="handler:first", due_at=datetime.now(tz=UTC))
             )
             await session.commit()
         return {"ok": True, "duplicate": False, "event_id": str(event_id)}
