@@ -1,0 +1,82 @@
+"""The wheel in an empty environment, far from the repository: what a user gets is all that is needed."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import free_port
+
+pytestmark = pytest.mark.timeout(600)
+
+ROOT = Path(__file__).parents[2]
+INHERITED = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+
+
+class Home:
+    """A folder with an environment of its own that holds the wheel and its locked requirements."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "venv" / "bin"
+
+    def run(self, *command: str | Path, timeout: float = 300, cwd: Path | None = None) -> str:
+        """Run a command to its end and return what it prints."""
+        done = subprocess.run(
+            command,
+            cwd=cwd or self.folder,
+            env={**INHERITED, "COLUMNS": "140"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout[-4000:]}"
+        return done.stdout
+
+    def install(self, wheel: Path) -> None:
+        self.run(sys.executable, "-m", "venv", self.folder / "venv")
+        pip = (self.bin / "python", "-m", "pip", "--no-input", "--quiet", "--disable-pip-version-check")
+        self.run(*pip, "install", "--require-hashes", "--no-deps", "-r", ROOT / "requirements/run.lock")
+        self.run(*pip, "install", "--no-deps", "--no-index", wheel)
+        self.run(*pip, "check")
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    """A folder PostgreSQL's account can enter, unlike pytest's own when root runs the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="boathook-package-"))
+    folder.chmod(0o755)
+    one = Home(folder)
+    one.run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "dist", cwd=ROOT)
+    [wheel] = (folder / "dist").glob("boathook-*.whl")
+    one.install(wheel)
+    yield one
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_it_is_the_installed_one_that_runs(home: Home):
+    place = home.run(home.bin / "python", "-c", "import boathook; print(boathook.__file__)")
+    assert Path(place.strip()).is_relative_to(home.folder / "venv")
+
+
+def test_the_command_tells_what_it_can_do(home: Home):
+    text = home.run(home.bin / "boathook", "--help")
+    for command in ("serve", "verify", "demo", "events", "dead", "rejections"):
+        assert command in text
+
+
+def test_the_demo_plays_and_balances(home: Home):
+    data_dir = home.folder / "demo"
+    text = home.run(
+        home.bin / "boathook", "demo", "--seconds", "6", "--data-dir", data_dir, "--port", str(free_port())
+    )  # fmt: skip
+    assert "The books balance" in text
+    assert data_dir.is_dir()

@@ -1,0 +1,464 @@
+"""One boathook with many sources, spoken to by the senders' own signing code: who gets in, who does not, and as what."""
+
+import base64
+import gzip
+import hmac
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+import standardwebhooks
+import stripe
+import svix
+from slack_sdk.signature import SignatureVerifier
+
+from tests.acceptance.conftest import TABLES, Running
+from tests.conftest import with_database
+from tests.support import until
+
+SECRETS = {
+    "stripe": "whsec_stripe_of_the_shop",
+    "github": "It's a Secret to Everybody",
+    "slack": "8f742231b10e8888abcd99yyyzzz85a5",
+    "standard": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    "svix": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
+    "custom": "73ab00ff",
+    "token": "long static token",
+    "basic": "pass:word",
+}
+"""What each sender shares with its source."""
+
+SOURCES = """
+    [retention]
+    rejections_rate = 1000.0
+    [sources.payments]
+    provider = "stripe"
+    secrets = ["{stripe}"]
+    [sources.github]
+    secrets = ["{github}"]
+    [sources.slack]
+    secrets = ["{slack}"]
+    [sources.standard]
+    provider = "standard-webhooks"
+    secrets = ["{standard}"]
+    [sources.svix]
+    secrets = ["{svix}"]
+    [sources.custom]
+    provider = "hmac"
+    secrets = ["{custom}"]
+    key_encoding = "hex"
+    algorithm = "sha512"
+    encoding = "base64"
+    header = "X-Acme-Proof"
+    prefix = "acme="
+    timestamp_header = "X-Acme-Time"
+    template = "{{method}}|{{timestamp}}|{{body}}"
+    id_path = "meta.ref"
+    type_header = "X-Acme-Kind"
+    [sources.token]
+    header = "X-Token"
+    prefix = "Token "
+    id_header = "X-Request"
+    secrets = ["{token}"]
+    [sources.basic]
+    provider = "token"
+    username = "ship"
+    password = "{basic}"
+    id_path = "n"
+    [sources.open]
+    provider = "unsigned"
+    unsigned = true
+    id_path = "n"
+    [sources.rotating]
+    provider = "stripe"
+    secrets = ["whsec_next", "whsec_last"]
+    [sources.unproven]
+    provider = "stripe"
+    unsigned = true
+    [sources.slow]
+    provider = "unsigned"
+    unsigned = true
+    rate = 0.25
+    burst = 2
+    [sources.small]
+    provider = "unsigned"
+    unsigned = true
+    max_body = 100
+    [sources.packed]
+    provider = "github"
+    secrets = ["{github}"]
+    content_encodings = ["gzip"]
+"""
+
+PULL_REQUESTS = """
+from boathook import Boathook, Event, Transaction
+
+hook = Boathook()
+
+@hook.on("github", "pull_request.*")
+async def look(event: Event, tx: Transaction) -> None:
+    await tx.execute(
+        "insert into shop.effect (event_key, handler, attempt) values ($1, $2, $3)",
+        event.dedup_key, event.json["pull_request"]["title"], event.attempt)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One signed request, and what boathook should make of it."""
+
+    source: str
+    body: bytes
+    headers: dict[str, str]
+    key: str
+    """The dedup key it should get."""
+    type: str
+    grade: str = "body signed"
+
+
+def mac(secret: bytes, material: bytes, algorithm: str = "sha256") -> bytes:
+    return hmac.new(secret, material, algorithm).digest()
+
+
+def from_stripe(at: float, key: str, *, source: str = "payments", secret: str = SECRETS["stripe"]) -> Letter:
+    body = json.dumps({"id": key, "object": "event", "type": "invoice.paid"}, indent=2)
+    header = stripe.WebhookSignature.generate_signature_header(body, secret, timestamp=int(at))
+    return Letter(source, body.encode(), {"Stripe-Signature": header}, key, "invoice.paid")
+
+
+def from_github(_at: float, key: str) -> Letter:
+    body = json.dumps({"action": "opened", "pull_request": {"title": key}}).encode()
+    signature = "sha256=" + mac(SECRETS["github"].encode(), body).hex()
+    headers = {"X-Hub-Signature-256": signature, "X-GitHub-Delivery": key, "X-GitHub-Event": "pull_request"}
+    return Letter("github", body, headers, key, "pull_request.opened")
+
+
+def slack_letter(at: float, payload: dict[str, Any], key: str, type: str) -> Letter:
+    body = json.dumps(payload)
+    stamp = str(int(at))
+    signature = SignatureVerifier(SECRETS["slack"]).generate_signature(timestamp=stamp, body=body)
+    assert signature is not None
+    headers = {"X-Slack-Signature": signature, "X-Slack-Request-Timestamp": stamp}
+    return Letter("slack", body.encode(), headers, key, type)
+
+
+def from_slack(at: float, key: str) -> Letter:
+    event = {"type": "app_mention", "text": "ahoy <@U1>"}
+    return slack_letter(at, {"type": "event_callback", "event_id": key, "event": event}, key, "app_mention")
+
+
+def from_standard(at: float, key: str) -> Letter:
+    body = json.dumps({"type": "user.created", "data": {"name": "Zoë", "ref": key}})
+    moment = datetime.fromtimestamp(int(at), UTC)
+    signature = standardwebhooks.Webhook(SECRETS["standard"]).sign(key, moment, body)
+    headers = {"webhook-id": key, "webhook-timestamp": str(int(at)), "webhook-signature": signature}
+    return Letter("standard", body.encode(), headers, key, "user.created")
+
+
+def from_svix(at: float, key: str) -> Letter:
+    body = json.dumps({"type": "user.deleted", "data": {"name": "Zoë", "ref": key}})
+    signature = svix.Webhook(SECRETS["svix"]).sign(key, datetime.fromtimestamp(int(at), UTC), body)
+    headers = {"svix-id": key, "svix-timestamp": str(int(at)), "svix-signature": signature}
+    return Letter("svix", body.encode(), headers, key, "user.deleted")
+
+
+def from_custom(at: float, key: str) -> Letter:
+    body = b'{"meta":{"ref":"%s"}}\n' % key.encode()
+    proof = mac(bytes.fromhex(SECRETS["custom"]), b"POST|%d|%s" % (int(at), body), "sha512")
+    headers = {
+        "X-Acme-Proof": f"acme={base64.b64encode(proof).decode()}", "X-Acme-Time": str(int(at)), "X-Acme-Kind": "sail",
+    }  # fmt: skip
+    return Letter("custom", body, headers, key, "sail")
+
+
+def from_token(_at: float, key: str) -> Letter:
+    headers = {"X-Token": f"Token {SECRETS['token']}", "X-Request": key}
+    return Letter("token", b"any bytes \x00\xff" + key.encode(), headers, key, "unknown", "token")
+
+
+def from_basic(_at: float, key: str) -> Letter:
+    credentials = base64.b64encode(f"ship:{SECRETS['basic']}".encode()).decode()
+    headers = {"Authorization": f"Basic {credentials}"}
+    return Letter("basic", b'{"n":"%s"}' % key.encode(), headers, key, "unknown", "token")
+
+
+SENDERS = (
+    from_stripe, from_github, from_slack, from_standard, from_svix, from_custom, from_token, from_basic,
+)  # fmt: skip
+STAMPED = (from_stripe, from_slack, from_standard, from_svix, from_custom)
+Sender = Callable[[float, str], Letter]
+
+
+def new_key() -> str:
+    return f"key_{uuid.uuid4().hex}"
+
+
+PROOFS = ("signature", "signature-256", "proof", "token", "authorization")
+"""How the names of the headers end that hold the proof."""
+
+
+def name_of(sender: Sender) -> str:
+    return sender.__name__.removeprefix("from_")
+
+
+@pytest.fixture(scope="module")
+def running(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One boathook for all tests here: each sends events of its own, so none can see another's."""
+    name = f"test_{uuid.uuid4().hex}"
+    url = with_database(admin_url, name)
+    with psycopg.connect(admin_url, autocommit=True) as admin:
+        admin.execute(f"create database {name} template {pg_template}")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(TABLES)
+    one = Running(tmp_path_factory.mktemp("senders"), url, roles="gateway,worker", extra=SOURCES.format(**SECRETS))
+    (one.folder / "shop.py").write_text(PULL_REQUESTS)
+    one.start()
+    yield one
+    one.kill_all()
+    with psycopg.connect(admin_url, autocommit=True) as admin:
+        admin.execute(f"drop database {name} with (force)")
+
+
+def rows(running: Running, sql: str, *values: Any) -> list[tuple]:
+    with psycopg.connect(running.database_url, autocommit=True) as connection:
+        return connection.execute(sql, values).fetchall()
+
+
+def post(running: Running, letter: Letter, *, to: str | None = None, **headers: str) -> httpx.Response:
+    sent = {"Content-Type": "application/json"} | letter.headers | {k.replace("_", "-"): v for k, v in headers.items()}
+    return httpx.post(f"{running.base}/in/{to or letter.source}", content=letter.body, headers=sent, timeout=20)
+
+
+def stored(running: Running, letter: Letter) -> list[tuple]:
+    return rows(
+        running, "select source, type, dedup_key, grade, body from boathook.event where dedup_key = %s", letter.key
+    )
+
+
+def effects(running: Running, letter: Letter) -> list[tuple]:
+    """Return what the handler did about a pull request's body, once nothing more is owed."""
+    until(lambda: rows(running, "select count(*) from boathook.delivery") == [(0,)])
+    title = json.loads(letter.body)["pull_request"]["title"]
+    return rows(running, "select event_key from shop.effect where handler = %s", title)
+
+
+def refused(running: Running, source: str, body: bytes) -> tuple[str, str]:
+    """Return reason and detail of the one rejection of *body*."""
+    sql = "select reason, detail from boathook.rejection where source = %s and body = %s"
+    [found] = until(lambda: rows(running, sql, source, body))
+    return found
+
+
+@pytest.mark.parametrize("sender", SENDERS, ids=name_of)
+def test_what_the_sender_signs_is_accepted_once(running: Running, sender: Sender):
+    letter = sender(time.time(), new_key())
+    first, second = post(running, letter), post(running, letter)
+    assert (first.status_code, first.json()["duplicate"]) == (200, False), first.text
+    assert (second.status_code, second.json()["duplicate"]) == (200, True)
+    assert second.json()["event_id"] == first.json()["event_id"]
+    assert "conflict" not in second.json()
+    assert stored(running, letter) == [(letter.source, letter.type, letter.key, letter.grade, letter.body)]
+
+
+@pytest.mark.parametrize("sender", STAMPED, ids=name_of)
+def test_signed_anew_a_minute_later_it_is_the_same_event(running: Running, sender: Sender):
+    key = new_key()
+    first, later = sender(time.time() - 60, key), sender(time.time(), key)
+    assert first.headers != later.headers
+    assert first.body == later.body
+    answers = [post(running, letter).json() for letter in (first, later)]
+    assert [answer["duplicate"] for answer in answers] == [False, True]
+    assert "conflict" not in answers[1]
+
+
+@pytest.mark.parametrize("sender", SENDERS, ids=name_of)
+def test_what_is_signed_for_one_source_is_refused_by_every_other(running: Running, sender: Sender):
+    letter = sender(time.time(), new_key())
+    for other in {one(0, new_key()).source for one in SENDERS} | {"rotating", "packed"}:
+        # The packed source shares GitHub's secret on purpose.
+        if other == letter.source or (other, letter.source) == ("packed", "github"):
+            continue
+        answer = post(running, letter, to=other)
+        assert answer.status_code == 401, other
+        assert set(answer.json()) == {"ok", "error", "request_id"}
+    assert stored(running, letter) == []
+    assert post(running, letter).json()["duplicate"] is False, "the refusals must not have used up its key"
+
+
+@pytest.mark.parametrize("sender", [one for one in SENDERS if one not in {from_token, from_basic}], ids=name_of)
+def test_a_body_changed_on_the_way_is_refused(running: Running, sender: Sender):
+    letter = sender(time.time(), new_key())
+    changed = Letter(letter.source, letter.body + b" ", letter.headers, letter.key, letter.type)
+    assert post(running, changed).status_code == 401
+    assert refused(running, letter.source, changed.body)[0] == "signature_mismatch"
+    assert stored(running, letter) == []
+
+
+@pytest.mark.parametrize("sender", STAMPED, ids=name_of)
+@pytest.mark.parametrize(
+    ("shift_s", "reason"),
+    [(-400, "timestamp_too_old"), (400, "timestamp_in_future"), (-200, None), (200, None)],
+    ids=["stale", "future", "late", "early"],
+)
+def test_a_moment_out_of_tolerance_is_refused(running: Running, sender: Sender, shift_s: int, reason: str | None):
+    letter = sender(time.time() + shift_s, new_key())
+    assert post(running, letter).status_code == (401 if reason else 200)
+    assert len(stored(running, letter)) == (0 if reason else 1)
+    if reason:
+        found, detail = refused(running, letter.source, letter.body)
+        assert found == reason
+        assert "more than the tolerance of 300 s" in detail
+
+
+@pytest.mark.parametrize("sender", SENDERS, ids=name_of)
+def test_without_its_proof_it_is_refused(running: Running, sender: Sender):
+    letter = sender(time.time(), new_key())
+    bare = {name: value for name, value in letter.headers.items() if not name.lower().endswith(PROOFS)}
+    assert len(bare) == len(letter.headers) - 1
+    answer = post(running, Letter(letter.source, letter.body, bare, letter.key, letter.type))
+    assert answer.status_code == 401
+    assert stored(running, letter) == []
+
+
+class TestSlack:
+    def test_its_question_is_answered_and_nothing_stored(self, running: Running):
+        challenge = uuid.uuid4().hex
+        payload = {"type": "url_verification", "challenge": challenge, "token": "old"}
+        letter = slack_letter(time.time(), payload, "", "")
+        answer = post(running, letter)
+        assert (answer.status_code, answer.text) == (200, challenge)
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert rows(running, "select count(*) from boathook.event where body = %s", letter.body) == [(0,)]
+
+    def test_a_strangers_question_is_not(self, running: Running):
+        challenge = uuid.uuid4().hex
+        letter = slack_letter(time.time(), {"type": "url_verification", "challenge": challenge}, "", "")
+        forged = Letter("slack", letter.body, letter.headers | {"X-Slack-Signature": "v0=" + "0" * 64}, "", "")
+        answer = post(running, forged)
+        assert answer.status_code == 401
+        assert challenge not in answer.text
+
+
+class TestGitHub:
+    def test_a_redelivery_is_a_duplicate(self, running: Running):
+        letter = from_github(0, new_key())
+        assert post(running, letter, User_Agent="GitHub-Hookshot/1").json()["duplicate"] is False
+        again = post(running, letter, User_Agent="GitHub-Hookshot/2").json()
+        assert again["duplicate"] is True
+        assert "conflict" not in again
+        assert effects(running, letter) == [(letter.key,)]
+
+    def test_a_captured_body_under_another_id_has_no_second_effect(self, running: Running):
+        letter, other = from_github(0, new_key()), new_key()
+        first = post(running, letter).json()
+        replayed = Letter("github", letter.body, letter.headers | {"X-GitHub-Delivery": other}, other, letter.type)
+        answers = [post(running, replayed) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        for answer in answers:
+            assert answer.json()["event_id"] == first["event_id"]
+            assert (answer.json()["duplicate"], answer.json()["conflict"]) == (True, True)
+        assert stored(running, replayed) == []
+        assert rows(running, "select count(*) from boathook.event where body = %s", letter.body) == [(1,)]
+        found = rows(running, "select differs, seen, source from boathook.conflict where dedup_key = %s", other)
+        assert found == [("key", 2, "github")]
+        assert effects(running, letter) == [(letter.key,)]
+
+    def test_the_other_id_is_still_free_for_its_own_event(self, running: Running):
+        letter, own = from_github(0, new_key()), from_github(0, new_key())
+        post(running, letter)
+        taken = letter.headers | {"X-GitHub-Delivery": own.key}
+        assert post(running, Letter("github", letter.body, taken, own.key, letter.type)).json()["conflict"] is True
+        assert post(running, own).json()["duplicate"] is False
+        assert effects(running, own) == [(own.key,)]
+
+    def test_without_a_body_in_common_two_ids_are_two_effects(self, running: Running):
+        first, second = from_github(0, new_key()), from_github(0, new_key())
+        assert [post(running, letter).json()["duplicate"] for letter in (first, second)] == [False, False]
+        assert [effects(running, letter) for letter in (first, second)] == [[(first.key,)], [(second.key,)]]
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(("secret", "status"), [("whsec_next", 200), ("whsec_last", 200), ("whsec_gone", 401)])
+    def test_each_of_two_holds_while_they_are_rotated(self, running: Running, secret: str, status: int):
+        letter = from_stripe(time.time(), new_key(), source="rotating", secret=secret)
+        assert post(running, letter).status_code == status
+        assert len(stored(running, letter)) == (status == 200)
+
+    def test_a_sender_may_sign_with_both(self, running: Running):
+        letter = from_stripe(time.time(), new_key(), source="rotating", secret="whsec_future")
+        second = stripe.WebhookSignature.generate_signature_header(
+            letter.body.decode(), "whsec_last", timestamp=int(time.time())
+        )
+        header = letter.headers["Stripe-Signature"] + "," + second.partition(",")[2]
+        both = Letter("rotating", letter.body, {"Stripe-Signature": header}, letter.key, letter.type)
+        assert post(running, letter).status_code == 401
+        assert post(running, both).status_code == 200
+
+    @pytest.mark.parametrize("source", ["open", "unproven"])
+    def test_an_open_source_takes_anything_and_says_so(self, running: Running, source: str):
+        key = new_key()
+        letter = Letter(source, json.dumps({"id": key, "n": key, "type": "x"}).encode(), {}, key, "")
+        assert post(running, letter).status_code == 200
+        assert [row[3] for row in stored(running, letter)] == ["none"]
+
+    @pytest.mark.parametrize(
+        ("lines", "words"),
+        [
+            ('provider = "stripe"', ["sources.shop.secrets", "there is none", "unsigned = true"]),
+            ('provider = "slack"\nsecrets = []', ["sources.shop.secrets", "there is none", "unsigned = true"]),
+            ('provider = "unsigned"', ["sources.shop.unsigned", "unsigned = true"]),
+            ('provider = "token"\nusername = "ship"', ["sources.shop.secrets", "there is none"]),
+            ('provider = "github"\nsecrets = [" "]', ["sources.shop.secrets[0]", "empty"]),
+        ],
+        ids=["none", "empty list", "no word of it", "no password", "blank"],
+    )
+    def test_a_source_without_secrets_does_not_start(self, running: Running, tmp_path: Path, lines: str, words):
+        bare = Running(tmp_path, running.database_url, roles="gateway", extra=f"\n[sources.shop]\n{lines}\n")
+        done = bare.cli("serve", check=False)
+        assert done.returncode == 2, done.stderr
+        for word in words:
+            assert word in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+class TestLimits:
+    def test_more_than_its_rate_is_put_off(self, running: Running):
+        answers = [post(running, Letter("slow", uuid.uuid4().bytes, {}, "", "")) for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+        assert all(1 <= int(answer.headers["retry-after"]) <= 4 for answer in answers[2:])
+        assert post(running, from_stripe(time.time(), new_key())).status_code == 200, "another source has its own rate"
+        # Once it has waited as long as it was told, it gets in.
+        last = Letter("slow", uuid.uuid4().bytes, {}, "", "")
+        until(lambda: post(running, last).status_code == 200, every=0.25)
+
+    def test_a_body_over_its_bound_is_too_large(self, running: Running):
+        sizes = {size: post(running, Letter("small", b"x" * size, {}, "", "")).status_code for size in (100, 101, 5000)}
+        assert sizes == {100: 200, 101: 413, 5000: 413}
+        chunked = httpx.post(f"{running.base}/in/small", content=(b"y" * 60 for _ in range(2)), timeout=20)
+        assert chunked.status_code == 413
+        assert rows(running, "select distinct length(body) from boathook.event where source = 'small'") == [(100,)]
+
+    def test_gzip_is_refused_unless_the_source_allows_it(self, running: Running):
+        plain = from_github(0, new_key())
+        packed = gzip.compress(plain.body)
+        signature = "sha256=" + mac(SECRETS["github"].encode(), packed).hex()
+        headers = plain.headers | {"X-Hub-Signature-256": signature}
+        letter = Letter("packed", packed, headers, plain.key, plain.type)
+        assert post(running, letter, to="github", Content_Encoding="gzip").status_code == 415
+        assert stored(running, letter) == []
+        assert post(running, letter, Content_Encoding="gzip").status_code == 200
+        assert post(running, letter, Content_Encoding="gzip").json()["duplicate"] is True
+        assert stored(running, letter) == [("packed", plain.type, plain.key, "body signed", plain.body)]
+
+
+def test_the_books_balance_after_all_of_it(running: Running):
+    assert post(running, from_svix(time.time(), new_key())).status_code == 200
+    assert running.cli("verify", "--deep").returncode == 0
