@@ -20,6 +20,7 @@ import stripe
 import svix
 from slack_sdk.signature import SignatureVerifier
 
+from boathook.domain import ids
 from tests.acceptance.conftest import TABLES, Running
 from tests.conftest import with_database
 from tests.support import until
@@ -457,6 +458,34 @@ class TestLimits:
         assert post(running, letter, Content_Encoding="gzip").status_code == 200
         assert post(running, letter, Content_Encoding="gzip").json()["duplicate"] is True
         assert stored(running, letter) == [("packed", plain.type, plain.key, "body signed", plain.body)]
+
+    @pytest.mark.parametrize(
+        ("now_allowed", "outcome"), [('["gzip"]', "accepted"), ("[]", "impossible")], ids=["still", "no longer"]
+    )
+    def test_what_came_packed_is_judged_again_only_where_that_is_allowed(
+        self, running: Running, tmp_path: Path, now_allowed: str, outcome: str
+    ):
+        plain = from_github(0, new_key())
+        packed = gzip.compress(plain.body)
+        headers = plain.headers | {"X-Hub-Signature-256": "sha256=" + mac(b"the right one", packed).hex()}
+        letter = Letter("packed", packed, headers, plain.key, plain.type)
+        assert post(running, letter, Content_Encoding="gzip").status_code == 401
+        refused(running, "packed", packed)
+        later = f"""
+            [limits]
+            content_encodings = ["gzip"]
+            [sources.packed]
+            provider = "github"
+            secrets = ["the right one"]
+            content_encodings = {now_allowed}
+        """
+        [refusal] = rows(running, "select id from boathook.rejection where body = %s", packed)
+        changed = Running(tmp_path, running.database_url, roles="gateway", extra=later)
+        name = ids.show(ids.REJECTION, refusal[0])
+        done = changed.cli("rejections", "reverify", name, "--json", check=False)
+        judged = json.loads(done.stdout)
+        assert (done.returncode, judged["outcome"]) == (outcome != "accepted", outcome), judged["detail"]
+        assert [row[4] for row in stored(running, letter)] == ([plain.body] if outcome == "accepted" else [])
 
 
 def test_the_books_balance_after_all_of_it(running: Running):

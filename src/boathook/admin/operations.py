@@ -212,6 +212,9 @@ async def _judge(
     database: Database, judge: "_Judge", rejection_id: UUID, row: RejectionRow, stored: StoredRequest, action: Action
 ) -> Reverified:
     request = _request(row, stored)
+    if not judge.can_read(request):
+        detail = f"the source does not accept Content-Encoding {request.headers['content-encoding']!r}"
+        return Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
     decoder = judge.decoder(request)
     match judge.verifier.verify(request, row.refused_at.timestamp(), decoder):
         case Rejected() as refused:
@@ -233,7 +236,8 @@ class _Judge:
     def __init__(self, database: Database, settings: Settings, source: str) -> None:
         self.verifier = verifier_of(settings, source)
         self._limits = settings.limits
-        self._encodings = settings.sources[source].content_encodings or settings.limits.content_encodings
+        own = settings.sources[source].content_encodings
+        self._encodings = settings.limits.content_encodings if own is None else own
         self._events = EventStore(
             database, dedup_days=settings.retention.dedup_days, dedup_days_of=settings.dedup_days_of()
         )
@@ -243,6 +247,10 @@ class _Judge:
     async def _read_router(self) -> Router:
         routes = await read_routes(self._database)
         return Router(routes.routes, routes.version)
+
+    def can_read(self, request: Request) -> bool:
+        """Return whether the gateway would have let the request's Content-Encoding pass."""
+        return request.headers.get("content-encoding", "").lower() in {"", "identity", *self._encodings}
 
     def decoder(self, request: Request) -> Decoder | None:
         """Return what undoes the request's Content-Encoding, where its source allows one."""

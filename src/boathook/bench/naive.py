@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any
 
 import asyncpg
 from fastapi import FastAPI, HTTPException, Request
@@ -52,7 +52,7 @@ class EventRow(Base):
     """One event."""
 
     __tablename__ = "event"
-    __table_args__: ClassVar[dict[str, str]] = {"schema": "naive"}
+    __table_args__ = {"schema": "naive"}  # noqa: RUF012 - as SQLAlchemy declares it
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
     source: Mapped[str]
     type: Mapped[str]
@@ -66,7 +66,7 @@ class DeliveryRow(Base):
     """One delivery."""
 
     __tablename__ = "delivery"
-    __table_args__: ClassVar[dict[str, str]] = {"schema": "naive"}
+    __table_args__ = {"schema": "naive"}  # noqa: RUF012 - as SQLAlchemy declares it
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
     event_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("naive.event.id"))
     recipient: Mapped[str]

@@ -220,7 +220,7 @@ class IngestApp:
         emit.count("boathook_rejections_total", source=gate.source, reason=verdict.reason)
         if self._quarantine is not None:
             verifier, rejection_id = gate.verifier, self._arrivals.new_id(now)
-            self._quarantine.add(rejection_id, gate.source, request, verdict, verifier.evidence, verifier.secret_query)
+            self._quarantine.add(rejection_id, gate.source, request, verdict, verifier.rejudged, verifier.secret_query)
         return refuse(verdict.status, verdict.reason, request_id)
 
     async def _accept(self, gate: Gate, event: NewEvent, verified: Verified, request_id: str) -> Answer:

@@ -76,7 +76,7 @@ class Quarantine:
             source: the source's name.
             request: as it came.
             verdict: why it was refused.
-            evidence: headers needed to judge it again.
+            evidence: headers needed to judge it again; see `Verifier.rejudged`.
             secret_query: a query parameter that holds a token.
         """
         size = min(len(request.body), KEPT_BODY)

@@ -61,7 +61,9 @@ class Verifier:
     reply: Reply | None
     """The exact answer the sender wants for an accepted request; None for boathook's own."""
     evidence: frozenset[str]
-    """Headers a rejection must keep so that it can be judged again; never one that holds a token."""
+    """Headers the proof is read from; never one that holds a token."""
+    rejudged: frozenset[str]
+    """Headers a rejection must keep so that it can be judged again: the evidence, and what names the event."""
     methods: frozenset[str]
     """The HTTP methods this sender uses."""
     secret_query: str | None
@@ -87,6 +89,7 @@ class Verifier:
         self._picker = Picker([*_json_paths(recipe), *self._fields])
         self._kept = _kept_headers(recipe)
         self.evidence = self._check.evidence
+        self.rejudged = self.evidence | frozenset(self._kept)
         self.reply = recipe.reply
         self.methods = recipe.methods
         place = recipe.proof.place if isinstance(recipe.proof, Token) and not spec.unsigned else None
