@@ -24,7 +24,7 @@ demo: setup ## start everything and send it real signed traffic; ARGS="--seconds
 	@$(BIN)/boathook demo $(ARGS)
 
 test: check ## run the checks and all tests; ARGS="-k name" picks some
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 check: dev ## run the linters and the type checker only
 	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format' to lay the files above out." >&2; exit 1; }

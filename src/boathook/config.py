@@ -251,6 +251,12 @@ class Settings(_Table):
     """The configuration file read, if any; ``file:`` secrets are relative to its folder."""
 
     @model_validator(mode="after")
+    def _check_apps(self) -> Self:
+        if self.apps.load:
+            raise ValueError("apps.load: this version has no ready-made apps; remove the key")
+        return self
+
+    @model_validator(mode="after")
     def _check_paths(self) -> Self:
         owners: dict[str, str] = {}
         for name, source in self.sources.items():

@@ -22,7 +22,7 @@ from boathook.telemetry import emit
 from boathook.telemetry.log import get_logger
 
 KEPT_BODY: Final = 65_536
-_KEPT_TEXT: Final = 2_000
+_KEPT_TEXT: Final = 8_192  # as much of a signature header as verification looks at
 _MOST_WAITING: Final = 1_000
 _MOST_BYTES: Final = 8 * 1024 * 1024
 _BATCH: Final = 100
