@@ -263,6 +263,12 @@ class Child:
         """Return whether its process is over."""
         return self.process is not None and self.process.returncode is not None
 
+    def has_stopped_well(self) -> bool:
+        """Return whether a stop ended its process as it should, which may be before it had begun its work."""
+        if self.process is None or self.process.returncode == 0:
+            return True
+        return not self.is_ready and self.process.returncode == -signal.SIGTERM
+
     def bury(self, now: float) -> None:
         """Note the end of its process and plan the next one: soon after a long life, later after short ones."""
         assert self.process is not None
@@ -363,6 +369,8 @@ class Supervisor:
         if self._bound is not None:
             refuse_new_handshakes(self._bound)
         for child in self._children:
+            if child.has_ended():
+                child.bury(time.monotonic())  # it died of something else, before
             child.send(signal.SIGTERM)
         deadline = time.monotonic() + server.drain_s + server.linger_s + _KILL_AFTER_S
         left = await self._until_ended(deadline, stop.at_once)
@@ -370,7 +378,7 @@ class Supervisor:
             _LOG.error("child_killed", child=child.slot, pid=child.pid, note="it did not stop in time")
             child.send(signal.SIGKILL)
         await self._until_ended(time.monotonic() + _KILL_AFTER_S, asyncio.Event())
-        is_clean = not left and all(child.process is None or child.process.returncode == 0 for child in self._children)
+        is_clean = not left and all(child.has_stopped_well() for child in self._children)
         _LOG.info("stopped", is_clean=is_clean)
         return 0 if is_clean else 1
 
