@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from boathook.domain.errors import ConfigError
+from boathook.domain.errors import ConfigError, JournalError
 from boathook.journal import schema
 from boathook.journal.database import Database, check_safety
 from boathook.journal.embedded import EmbeddedServer
@@ -39,6 +39,7 @@ class Stage:
         if not self._given_url:
             self._server = asyncio.run(EmbeddedServer.start(self.folder, progress=self.report))
         asyncio.run(self._check())
+        asyncio.run(self._fill_log())
         return self
 
     def __exit__(
@@ -60,6 +61,31 @@ class Stage:
         database = await Database.open(self._admin_url, purpose="bench", size=1)
         await check_safety(database)
         await database.close()
+
+    async def _fill_log(self) -> None:
+        """Bring the write-ahead log to its working size, as any server's is that has run for a while.
+
+        A young server makes each segment of its log when it is needed, 40 ms at a time on slow disks; later it
+        uses those again that a checkpoint has freed.
+        """
+        self.report("letting PostgreSQL's log grow to its working size")
+        database = await Database.open(self._admin_url, purpose="bench", size=1, statement_timeout_s=120)
+        try:
+            # Sixteen kibibytes that do not compress, from half a thousand hashes, in each row.
+            await database.execute("create table if not exists boathook_bench_filler (text bytea)")
+            await database.execute("alter table boathook_bench_filler alter text set storage external")
+            await database.execute("""
+                insert into boathook_bench_filler
+                select (select string_agg(sha256(convert_to(g || ' ' || h, 'UTF8')), ''::bytea)
+                        from generate_series(1, 512) h)
+                from generate_series(1, 32000) g
+            """)
+            await database.execute("drop table boathook_bench_filler")
+            await database.execute("checkpoint")
+        except JournalError as error:
+            self.report(f"  going on without: {error}")
+        finally:
+            await database.close()
 
     async def _administer(self, statement: str) -> None:
         database = await Database.open(self._admin_url, purpose="bench", size=1)
