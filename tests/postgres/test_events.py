@@ -1,0 +1,182 @@
+"""Storing events: once each, with what they are owed, in one statement, whoever else is storing."""
+
+import asyncio
+import hashlib
+import os
+import random
+import time
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from boathook.domain import ids
+from boathook.domain.errors import NotFound, RegistryChanged
+from boathook.domain.model import Accepted, Duplicate, Grade, NewDelivery, NewEvent, Origin
+from boathook.journal.database import Database
+from boathook.journal.events import SQL, EventStore
+from tests.support import eventually
+
+
+def hashed(text: bytes) -> UUID:
+    return UUID(bytes=hashlib.sha256(text).digest()[:16])
+
+
+def event(key: str, body: bytes = b'{"a":1}', **more: Any) -> NewEvent:
+    replay = more.pop("replay", None)
+    owed = more.pop("owed", (NewDelivery("handler:x"),))
+    return NewEvent(
+        id=ids.make(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(10), "big")),
+        source=more.pop("source", "stripe"),
+        application=None,
+        type="t",
+        dedup_key=key,
+        key_hash=hashed(key.encode()),
+        replay_hash=None if replay is None else hashed(replay),
+        grade=Grade.BODY,
+        origin=Origin.RECEIVED,
+        headers='{"user-agent": "x"}',
+        content_type="application/json",
+        body=body,
+        body_sha256=hashlib.sha256(body).digest(),
+        deliveries=owed,
+        routes_version=more.pop("version", 1),
+        **more,
+    )
+
+
+async def count(db: Database, table: str) -> int:
+    return int(await db.fetchval(f"select count(*) from boathook.{table}"))
+
+
+async def conflicts(db: Database) -> list[tuple[str, str, int]]:
+    rows = await db.fetch("select dedup_key, differs, seen from boathook.conflict order by id")
+    return [(row["dedup_key"], row["differs"], row["seen"]) for row in rows]
+
+
+async def test_an_event_comes_back_as_it_went_in(db: Database):
+    store = EventStore(db)
+    body = b'\x00\xff{"id": "\\u0000", "id": 1e400}\n'
+    new = event("k", body)
+    assert await store.append([new]) == [Accepted(new.id)]
+    found = await store.get(new.id)
+    assert (found.body, found.dedup_key, found.headers) == (body, "k", {"user-agent": "x"})
+    with pytest.raises(NotFound, match="evt_"):
+        await store.get(UUID(int=1))
+
+
+async def test_copies_in_one_batch_and_in_the_next_are_duplicates(db: Database):
+    store = EventStore(db)
+    first, twin, later = event("k"), event("k"), event("k")
+    assert await store.append([first, twin]) == [Accepted(first.id), Duplicate(first.id)]
+    assert await store.append([later]) == [Duplicate(first.id)]
+    assert (await count(db, "event"), await count(db, "delivery")) == (1, 1)
+
+
+async def test_trying_again_after_an_unknown_outcome_is_accepted_not_a_duplicate(db: Database):
+    store = EventStore(db)
+    new = event("k")
+    assert await store.append([new]) == await store.append([new]) == [Accepted(new.id)]
+
+
+async def test_another_body_under_a_known_key_is_a_conflict_that_is_counted(db: Database):
+    store = EventStore(db)
+    first = event("k")
+    await store.append([first])
+    for _ in range(2):
+        assert await store.append([event("k", b"other")]) == [Duplicate(first.id, conflict=True)]
+    assert await conflicts(db) == [("k", "body", 2)]
+
+
+async def test_a_known_body_under_another_unsigned_key_is_a_conflict(db: Database):
+    store = EventStore(db)
+    first = event("g1", b"x", replay=b"x")
+    receipts = await store.append([first, event("g2", b"x", replay=b"x"), event("g3", b"y", replay=b"y")])
+    assert receipts[1] == Duplicate(first.id, conflict=True)
+    assert isinstance(receipts[2], Accepted)
+    assert await conflicts(db) == [("g2", "key", 1)]
+
+
+async def test_volatile_fields_make_no_conflict(db: Database):
+    store = EventStore(db)
+    first = event("v", b'{"id":1,"p":{"q":3}}')
+    await store.append([first])
+    again = event("v", b'{"id":1,"p":{"q":2}}', volatile=("p.q",))
+    assert await store.append([again]) == [Duplicate(first.id)]
+    assert await store.append([event("v", b'{"id":2,"p":{"q":2}}', volatile=("p.q",))]) == [
+        Duplicate(first.id, conflict=True)
+    ]
+
+
+async def test_a_key_whose_memory_has_run_out_is_free(db: Database):
+    store = EventStore(db, dedup_days=30, dedup_days_of={"short": 0.0})
+    await store.append([event("k", source="short")])
+    again = event("k", source="short")
+    assert await store.append([again]) == [Accepted(again.id)]
+    assert await count(db, "event") == 2
+
+
+async def test_outdated_routes_store_nothing(db: Database):
+    store = EventStore(db)
+    with pytest.raises(RegistryChanged):
+        await store.append([event("k", version=0)])
+    with pytest.raises(RegistryChanged):
+        await store.append([event("k"), event("l", version=2)])
+    assert (await count(db, "event"), await count(db, "dedup")) == (0, 0)
+
+
+async def test_a_route_registered_during_a_commit_is_not_missed(db: Database):
+    """A registration waits for the batches before it, and those after it see it."""
+    store = EventStore(db)
+    async with db.transaction() as connection:
+        await connection.execute("update boathook.registry set version = version + 1")
+        storing = asyncio.create_task(store.append([event("k")]))
+        await eventually(lambda: db.fetchval("select exists (select from pg_locks where not granted)"))
+        assert not storing.done()
+    with pytest.raises(RegistryChanged):
+        await storing
+
+
+async def test_without_the_lock_it_would_be_missed(db: Database, monkeypatch: pytest.MonkeyPatch):
+    """The twin: a guard that only reads lets an event pass by a recipient that is there before the answer."""
+    monkeypatch.setitem(
+        SQL, "append_events", SQL["append_events"].replace("where version = $1 for share", "where version = $1")
+    )
+    store = EventStore(db)
+    async with db.transaction() as connection:
+        await connection.execute("update boathook.registry set version = version + 1")
+        receipts = await asyncio.wait_for(store.append([event("k")]), 5)
+    assert isinstance(receipts[0], Accepted)
+
+
+async def test_order_is_kept_within_a_batch_and_only_heads_may_run(db: Database):
+    store = EventStore(db)
+    batch = [event(f"o{n}", owed=(NewDelivery("handler:x", "ann" if n % 2 else "bob"),)) for n in range(6)]
+    await store.append(batch)
+    rows = await db.fetch("select event_id, is_blocked from boathook.delivery order by seq")
+    assert [row["event_id"] for row in rows] == [one.id for one in batch]
+    assert [row["is_blocked"] for row in rows] == [False, False, True, True, True, True]
+
+
+async def test_gateways_that_store_the_same_events_in_any_order_agree(db: Database):
+    """Eight writers, the same forty keys and bodies shuffled: no deadlock, one event each."""
+    seed = time.time_ns()
+    print(f"seed {seed}")  # noqa: T201 - repeats the run
+    dice = random.Random(seed)
+    store = EventStore(db)
+
+    async def write() -> list[str]:
+        keys = [f"k{n}" for n in range(40)]
+        dice.shuffle(keys)
+        accepted = []
+        for start in range(0, 40, 10):
+            batch = [event(key, key.encode()) for key in keys[start : start + 10]]
+            receipts = await store.append(batch)
+            accepted += [
+                one.dedup_key for one, receipt in zip(batch, receipts, strict=True) if isinstance(receipt, Accepted)
+            ]
+        return accepted
+
+    winners = [key for keys in await asyncio.gather(*[write() for _ in range(8)]) for key in keys]
+    assert sorted(winners) == sorted(f"k{n}" for n in range(40))
+    assert await count(db, "event") == await count(db, "delivery") == 40

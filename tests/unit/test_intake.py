@@ -1,0 +1,184 @@
+"""Group commit: who travels with whom, who fails alone, and who is answered from memory."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+import pytest
+
+from boathook.domain.errors import JournalError, JournalUnavailable, Overloaded, RegistryChanged
+from boathook.domain.model import Accepted, Duplicate, Grade, NewDelivery, NewEvent, Origin, Receipt
+from boathook.inbound.intake import Intake
+from tests.support import eventually
+
+
+def event(key: str, body: bytes = b"{}", *, deliveries: tuple[NewDelivery, ...] = ()) -> NewEvent:
+    digest = hashlib.sha256(key.encode()).digest()
+    return NewEvent(
+        id=UUID(bytes=hashlib.sha256(key.encode() + body).digest()[:16]),
+        source="stripe",
+        application=None,
+        type="t",
+        dedup_key=key,
+        key_hash=UUID(bytes=digest[:16]),
+        replay_hash=None,
+        grade=Grade.BODY,
+        origin=Origin.RECEIVED,
+        headers="{}",
+        content_type="application/json",
+        body=body,
+        body_sha256=hashlib.sha256(body).digest(),
+        deliveries=deliveries,
+    )
+
+
+class Shelf:
+    """A store whose commits wait to be let through, and which refuses what it is told to."""
+
+    def __init__(self, judge: Callable[[NewEvent], Exception | Receipt] | None = None) -> None:
+        self.batches: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.judge = judge or (lambda one: Accepted(one.id))
+
+    async def append(self, batch: Sequence[NewEvent]) -> list[Receipt]:
+        self.batches.append([one.dedup_key for one in batch])
+        await self.gate.wait()
+        receipts = [self.judge(one) for one in batch]
+        for receipt in receipts:
+            if isinstance(receipt, Exception):
+                raise receipt
+        return [receipt for receipt in receipts if not isinstance(receipt, Exception)]
+
+
+async def hand_in(intake: Intake, *events: NewEvent) -> list[Receipt | BaseException]:
+    return await asyncio.gather(*[intake.accept(one) for one in events], return_exceptions=True)
+
+
+async def test_what_arrives_during_a_commit_forms_the_next_one():
+    shelf = Shelf()
+    intake = Intake(shelf, batch=3)
+    intake.start()
+    shelf.gate.clear()
+    first = asyncio.create_task(intake.accept(event("a")))
+    await eventually(lambda: shelf.batches)
+    others = [asyncio.create_task(intake.accept(event(key))) for key in "bcde"]
+    await asyncio.sleep(0)
+    shelf.gate.set()
+    await asyncio.gather(first, *others)
+    assert shelf.batches == [["a"], ["b", "c", "d"], ["e"]]
+    await intake.drain()
+
+
+async def test_one_bad_event_fails_alone():
+    shelf = Shelf(lambda one: JournalError("a row that cannot be") if one.dedup_key == "bad" else Accepted(one.id))
+    intake = Intake(shelf)
+    intake.start()
+    results = await hand_in(intake, *[event(key) for key in ("a", "b", "bad", "c", "d")])
+    assert [isinstance(result, JournalError) for result in results] == [False, False, True, False, False]
+    await intake.drain()
+
+
+@pytest.mark.parametrize("error", [JournalUnavailable("away"), RegistryChanged("routes"), RuntimeError("surprise")])
+async def test_an_error_of_the_whole_batch_reaches_everybody_and_the_lane_lives_on(error: Exception):
+    failing = [True]
+    shelf = Shelf(lambda one: error if failing else Accepted(one.id))
+    intake = Intake(shelf)
+    intake.start()
+    assert await hand_in(intake, event("a"), event("b")) == [error, error]
+    failing.clear()
+    assert await intake.accept(event("a")) == Accepted(event("a").id)
+    await intake.drain()
+
+
+async def test_the_queue_is_bounded():
+    shelf = Shelf()
+    intake = Intake(shelf, queue=2, batch=1)
+    intake.start()
+    shelf.gate.clear()
+    tasks = [asyncio.create_task(intake.accept(event("a")))]
+    await eventually(lambda: shelf.batches)
+    tasks += [asyncio.create_task(intake.accept(event(key))) for key in "bc"]
+    await asyncio.sleep(0)
+    assert intake.waiting == 2
+    with pytest.raises(Overloaded):
+        await intake.accept(event("d"))
+    shelf.gate.set()
+    assert all(isinstance(receipt, Accepted) for receipt in await asyncio.gather(*tasks))
+    await intake.drain()
+
+
+async def test_exact_copies_are_answered_from_memory_and_others_are_not():
+    shelf = Shelf()
+    intake = Intake(shelf)
+    intake.start()
+    await intake.accept(event("a"))
+    assert await intake.accept(event("a")) == Duplicate(event("a").id)
+    assert shelf.batches == [["a"]]
+    await intake.accept(event("a", b"another body"))
+    assert shelf.batches == [["a"], ["a"]]
+    await intake.drain()
+
+
+async def test_a_conflict_is_never_answered_from_memory():
+    shelf = Shelf(lambda one: Duplicate(UUID(int=1), conflict=True))
+    intake = Intake(shelf)
+    intake.start()
+    for _ in range(2):
+        assert await intake.accept(event("a")) == Duplicate(UUID(int=1), conflict=True)
+    assert len(shelf.batches) == 2
+    await intake.drain()
+
+
+async def test_memory_is_bounded_and_the_youngest_stay():
+    shelf = Shelf()
+    intake = Intake(shelf, remembered=2)
+    intake.start()
+    for key in "abcde":
+        await intake.accept(event(key))
+    await intake.accept(event("e"))
+    await intake.accept(event("a"))
+    assert shelf.batches == [["a"], ["b"], ["c"], ["d"], ["e"], ["a"]]
+    await intake.drain()
+
+
+async def test_draining_commits_what_waits_and_refuses_what_comes():
+    shelf = Shelf()
+    intake = Intake(shelf, batch=1)
+    intake.start()
+    tasks = [asyncio.create_task(intake.accept(event(key))) for key in "abc"]
+    await asyncio.sleep(0)
+    await intake.drain()
+    assert [await task for task in tasks] == [Accepted(event(key).id) for key in "abc"]
+    with pytest.raises(Overloaded):
+        await intake.accept(event("d"))
+
+
+async def test_only_owed_work_is_announced():
+    announced: list[int] = []
+
+    async def announce() -> None:
+        announced.append(1)
+
+    intake = Intake(Shelf(), announce=announce)
+    intake.start()
+    await intake.accept(event("nobody's"))
+    await asyncio.sleep(0)
+    assert announced == []
+    await intake.accept(event("somebody's", deliveries=(NewDelivery("handler:x"),)))
+    await eventually(lambda: announced)
+    await intake.drain()
+
+
+async def test_a_client_that_is_gone_disturbs_nobody():
+    shelf = Shelf()
+    intake = Intake(shelf)
+    intake.start()
+    shelf.gate.clear()
+    gone, stays = (asyncio.create_task(intake.accept(event(key))) for key in "ab")
+    await eventually(lambda: shelf.batches)
+    gone.cancel()
+    shelf.gate.set()
+    assert await stays == Accepted(event("b").id)
+    await intake.drain()
