@@ -60,6 +60,10 @@ def ignored(event: Event, tx) -> Ignore:
 async def poison(event: Event, tx: Transaction) -> None:
     os._exit(13)
 
+@hook.on("stripe", "poison.memory", retry=RetryPolicy(first_s=0.05, max_attempts=2))
+async def greedy(event: Event, tx: Transaction) -> None:
+    bytearray(8 * 1024**3)
+
 @hook.on("stripe", "poison.loop", retry=RetryPolicy(first_s=0.05, max_attempts=2), timeout=1)
 async def endless(event: Event, tx: Transaction) -> None:
     while True:

@@ -136,6 +136,15 @@ def test_poison_payloads_are_buried_and_their_neighbours_live(boathook: Callable
     assert running.cli("verify").returncode == 0
 
 
+def test_a_handler_that_takes_too_much_memory_fails_alone(boathook: Callable[..., Running], pg_url: str):
+    running = boathook(BOATHOOK_WORKER_MEMORY_MB="4096")
+    assert post(running, *signed(payload("evt_greedy", "poison.memory"))).status_code == 200
+    until(lambda: rows(pg_url, "select code from boathook.delivery where state = 'dead'") == [("MemoryError",)])
+    assert post(running, *signed(payload("evt_ok"))).status_code == 200
+    until(lambda: rows(pg_url, "select event_key from shop.effect") == [("evt_ok",)])
+    assert rows(pg_url, "select count(*) from boathook.attempt where outcome = 'lost'") == [(0,)]
+
+
 def test_metrics_and_health_tell_the_truth(boathook: Callable[..., Running]):
     running = boathook()
     for n in range(5):
