@@ -1,11 +1,13 @@
 """How fast signed webhooks are taken in durably, and how cheaply duplicates are answered."""
 
+import importlib.util
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from boathook.bench.load import Load, drive, prepare
 from boathook.bench.stage import Stage
+from boathook.domain.errors import ConfigError
 
 CONNECTIONS = 64
 _PER_SECOND = 30_000
@@ -13,7 +15,13 @@ _ROUNDS = 3
 
 
 def ingest(stage: Stage, seconds: float) -> dict[str, Any]:
-    """Compare the durable path with the same server without a database, and with two naive servers."""
+    """Compare the durable path with the same server without a database, and with two naive servers.
+
+    Raises:
+        ConfigError: what the naive servers are made of is not installed.
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("fastapi", "greenlet")):
+        raise ConfigError('the servers to compare with are not installed: pip install "boathook[bench]"')
     durable, ceiling = [], []
     url = stage.new_database()
     for number in range(_ROUNDS):
