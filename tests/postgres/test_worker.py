@@ -14,9 +14,11 @@ import pytest
 
 from boathook.dispatch import schedule, worker
 from boathook.dispatch.keeper import Keeper
+from boathook.domain.errors import JournalUnavailable
 from boathook.domain.policy import Breaker, RetryPolicy
 from boathook.handlers.api import Boathook, Event, Transaction
-from boathook.journal.database import Database
+from boathook.handlers.runner import Lane
+from boathook.journal.database import Connection, Database
 from tests.handling import accept, attempts, settings_for, settled, states, working
 from tests.support import eventually
 
@@ -118,6 +120,32 @@ async def test_an_open_breaker_burns_no_attempts_and_probes_one_by_one(shop: Dat
         is_down[0] = False
         await settled(shop, succeeded=10)
     assert await shop.fetchval("select max(attempts) from boathook.outcome") < 8
+
+
+async def test_what_cannot_begin_is_given_back_and_not_counted(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal goes away between the claim and the handler, more often than the policy would forgive."""
+    hook, left = Boathook(), 12
+    connect = Lane.connection
+
+    async def connection(lane: Lane) -> Connection:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise JournalUnavailable("the database system is starting up")
+        return await connect(lane)
+
+    monkeypatch.setattr(Lane, "connection", connection)
+
+    @hook.on("shop", retry=RetryPolicy(first_s=0.01, max_attempts=2))
+    async def note(event: Event, tx: Transaction) -> None:
+        await tx.execute("insert into deed values ($1)", event.json["n"])
+
+    async with working(shop, hook):
+        await accept(shop, {"n": 1}, {"n": 2})
+        await settled(shop, succeeded=2)
+    assert await deeds(shop) == [1, 2]
+    assert left < 0
+    assert await shop.fetchval("select max(attempts) from boathook.outcome") == 1
 
 
 async def test_a_limit_holds_over_two_workers(shop: Database) -> None:

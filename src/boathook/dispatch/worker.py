@@ -34,7 +34,7 @@ from boathook.domain.policy import (
     decide,
 )
 from boathook.handlers.api import Boathook
-from boathook.handlers.runner import Ending, Gone, Lane, Runner, Running, Settled, Stopped, Unsettled
+from boathook.handlers.runner import Ending, Gone, Lane, Runner, Running, Settled, Stopped, Unbegun, Unsettled
 from boathook.handlers.threads import Thread
 from boathook.journal.database import DUE_CHANNEL, Database
 from boathook.journal.deliveries import DeliveryStore, SetBack, Work
@@ -89,6 +89,7 @@ class Worker:
         self._threads: list[tuple[Thread, float]] = []
         """Threads that went on when their attempt had ended, with the loop time of that."""
         self._stopped: list[Work] = []
+        """Claims to give back: their attempts were broken off by the stop, or never began."""
         self._ahead = timedelta()
         """How far the journal's clock is ahead of this host's."""
         self._hook = hook
@@ -132,7 +133,7 @@ class Worker:
             running.stop()
         await self._until(lambda: not self._running, _LAST_S)
         await self._until(lambda: not self._returning, _LAST_S)
-        await self._give_back(self._stopped)
+        await self._give_back_stopped()
 
     @staticmethod
     async def _until(condition: Callable[[], bool], seconds: float) -> None:
@@ -148,6 +149,7 @@ class Worker:
                 if predecessors:
                     await self._store.reap(dead_workers=predecessors)
                     predecessors = ()
+                await self._give_back_stopped()
                 is_hungry = await (self._claim_suspect() if self._only_suspects else self._claim_due())
                 pause_s = PACE_S
             except JournalError as error:
@@ -199,6 +201,11 @@ class Worker:
     async def _give_back(self, works: Sequence[Work]) -> None:
         if works:
             await self._store.give_back([work.claim for work in works])
+
+    async def _give_back_stopped(self) -> None:
+        works = list(self._stopped)
+        await self._give_back(works)
+        self._stopped = self._stopped[len(works) :]
 
     @staticmethod
     async def _wait(event: asyncio.Event, seconds: float) -> None:
@@ -271,6 +278,10 @@ class Worker:
             case Gone():
                 emit.count("boathook_leases_lost_total", recipient=work.claim.recipient)
                 self._log.warning("lease_lost", **_words(work), took_s=round(took_s, 4))
+            case Unbegun():
+                self._log.warning("attempt_not_begun", **_words(work), reason="the journal is away")
+                self._stopped.append(work)
+                self._hint.set()
             case Stopped():
                 self._log.info("attempt_stopped", **_words(work), took_s=round(took_s, 4))
                 self._stopped.append(work)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, assert_never
 
 from boathook.domain import ids
-from boathook.domain.errors import HandlerMisuse, HandlerTimeout, JournalError, LeaseLost
+from boathook.domain.errors import HandlerMisuse, HandlerTimeout, JournalError, JournalUnavailable, LeaseLost
 from boathook.domain.model import Claim
 from boathook.domain.policy import Dead, Failure, Ignore, Retry, Settle, Success
 from boathook.handlers.api import Handler
@@ -29,7 +29,7 @@ from boathook.handlers.sessions import AsyncSessions, Settling, SyncSessions
 from boathook.handlers.threads import Thread, Threads
 from boathook.handlers.transaction import SyncTransaction, Transaction
 from boathook.journal.calls import LEASE_LOST, MISUSE, RUN_AGAIN, SETTLE, Arguments, sqlstate
-from boathook.journal.database import Connection, Database
+from boathook.journal.database import Connection, Database, translated
 from boathook.journal.deliveries import DeliveryStore, Fate, Work, mark, settlement
 from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import get_logger
@@ -66,7 +66,12 @@ class Stopped:
     """The attempt was broken off and rolled back because its worker stops."""
 
 
-Ending = Settled | Unsettled | Gone | Stopped
+@dataclass(frozen=True, slots=True)
+class Unbegun:
+    """The journal was away before the handler could begin, so there was no attempt to count."""
+
+
+Ending = Settled | Unsettled | Gone | Stopped | Unbegun
 
 
 class Unsuccessful(Exception):
@@ -75,6 +80,10 @@ class Unsuccessful(Exception):
     def __init__(self, outcome: Retry | Dead) -> None:
         super().__init__(outcome)
         self.outcome = outcome
+
+
+class NoTransaction(Exception):
+    """The journal is away, and the handler has not been called."""
 
 
 class Running:
@@ -182,6 +191,8 @@ class Runner:
                 ending = Settled(settling.state or "succeeded")
             except Unsuccessful as unsuccessful:
                 ending = Unsettled(unsuccessful.outcome)
+            except NoTransaction:
+                ending = Unbegun()
             except (Exception, SystemExit, asyncio.CancelledError) as error:
                 # Whatever a user's code raises is a failed attempt, unless it is this task that is cancelled.
                 if isinstance(error, asyncio.CancelledError) and _is_cancelled():
@@ -232,10 +243,9 @@ class Runner:
     async def _in_own_transaction(
         self, handler: Handler, event: Event, running: Running, lane: Lane, settling: Settling, seconds: float
     ) -> None:
-        connection = await lane.connection()
+        connection = await self._begin(lane, settling)
         is_committed = False
         try:
-            await connection.execute(f"begin; set local boathook.mark = '{settling.mark}'")
             transaction = Transaction(connection, running.work.claim)
             try:
                 value = await running.within(seconds, self._handle(handler, event, transaction, running))
@@ -253,6 +263,17 @@ class Runner:
                 await _roll_back(connection, lane)
             else:
                 await lane.free()
+
+    @staticmethod
+    async def _begin(lane: Lane, settling: Settling) -> Connection:
+        try:
+            connection = await lane.connection()
+            with translated():
+                await connection.execute(f"begin; set local boathook.mark = '{settling.mark}'")
+        except JournalUnavailable as error:
+            await lane.release()
+            raise NoTransaction from error
+        return connection
 
     def _handle(self, handler: Handler, event: Event, transaction: Transaction, running: Running) -> Awaitable[object]:
         if handler.is_async:
