@@ -23,6 +23,7 @@ from boathook.journal.schema import migrate, pending
 
 SCHEMA = Path(schema.__file__).with_name("schema.sql")
 FIRST = "0001_pre_first_schema"
+LAST = "0002_pre_items_and_replies"
 
 CATALOG = """
     select 'column' as kind, c.relname || '.' || a.attname as name,
@@ -123,7 +124,7 @@ def later_migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """The migrations with a *pre* and a *post* one after them."""
     folder = tmp_path / "migrations"
     shutil.copytree(schema.MIGRATIONS, folder)
-    last = FIRST
+    last = LAST
     for name, sql in {
         "0998_pre_widen": "create table boathook.wide (a int); insert into boathook.wide values (1); select 1",
         "0999_post_narrow": "drop table boathook.wide",
@@ -218,15 +219,25 @@ DEDUP = {
     "body_sha256": "sha256('')",
     "expires_at": "now()",
 }
+REPLY = {
+    "event_id": "gen_random_uuid()", "recipient": "'h'", "status": "200", "content_type": "'text/plain'", "body": "'OK'",
+}  # fmt: skip
 
 LEGAL = {
     "event": [EVENT, EVENT | {"source": "null", "origin": "'published'", "application": "'a'"}],
-    "delivery": [DELIVERY, LEASED, DEAD, DELIVERY | {"is_blocked": "true", "order_key": "'k'"}],
+    "delivery": [
+        DELIVERY,
+        LEASED,
+        DEAD,
+        DELIVERY | {"is_blocked": "true", "order_key": "'k'"},
+        DELIVERY | {"item_path": "'events.0'", "item_type": "'paid'"},
+    ],
     "attempt": [ATTEMPT],
     "outcome": [OUTCOME, OUTCOME | {"state": "'ignored'", "attempts": "0", "note": "'by hand'"}],
     "route": [ROUTE],
     "conflict": [CONFLICT],
     "dedup": [DEDUP],
+    "reply": [REPLY],
     "retention": [{"kind": "'event'", "reason": "'age'", "dropped": "0"}],
 }
 ILLEGAL = {
@@ -262,6 +273,8 @@ ILLEGAL = {
         DELIVERY | {"attempts_before": "-1"},
         DELIVERY | {"lost": "-1"},
         DELIVERY | {"replays": "-1"},
+        DELIVERY | {"item_path": "'events.0'"},
+        DELIVERY | {"item_type": "'paid'"},
     ],
     "attempt": [
         ATTEMPT | {"number": "0"},
@@ -284,6 +297,7 @@ ILLEGAL = {
     ],
     "conflict": [CONFLICT | {"differs": "'nothing'"}, CONFLICT | {"seen": "0"}],
     "dedup": [DEDUP | {"body_sha256": "''"}, DEDUP | {"expires_at": "null"}],
+    "reply": [REPLY | {"status": "199"}, REPLY | {"status": "600"}, REPLY | {"body": "null"}],
     "retention": [{"kind": "'event'", "reason": "'age'", "dropped": "-1"}],
     "registry": [{"is_only": "true"}, {"is_only": "false"}],
 }

@@ -8,12 +8,16 @@
 --   attempt              one try of a delivery                             (partitioned by event id)
 --   outcome              deliveries that succeeded or were ignored         (partitioned by event id)
 --   effect, newest       what handlers asked to be remembered
+--   reply                what a handler answers the sender who waits       (partitioned by event id)
 --   conflict, rejection  what did not become an event, kept to be looked at
 --   audit, retention     who did what; what was dropped, and how much of it
 --
 -- A delivery is named by its event and an ordinal: 0 to event.fanout - 1 for those owed when the event was
 -- accepted, higher ones for replays. A row of `delivery` that ends well leaves it and is written once to
 -- `outcome`, so the queue stays small however long the history grows.
+--
+-- A request that brings many items (a batch) is one event with its exact bytes; each of its deliveries is about one
+-- item, named by its path in the JSON body.
 --
 -- Ids are UUIDv7, so a range of ids is a range of time: partitions are bounded by id, and dropping a week
 -- drops its events with everything that hangs on them.
@@ -105,12 +109,15 @@ create table boathook.delivery (
     code text,
     error text,
     died_at timestamptz,
+    item_path text,
+    item_type text,
     primary key (event_id, ordinal),
     constraint a_lease_has_holder_and_end check ((state = 'leased') = (leased_by is not null and lease_until is not null)),
     constraint a_lease_is_a_counted_attempt check (state <> 'leased' or (attempts > attempts_before and fence > 0)),
     constraint the_dead_have_a_time_and_a_code check ((state = 'dead') = (died_at is not null) and (state <> 'dead' or code is not null)),
     constraint only_ordered_pending_ones_wait_for_others check (not is_blocked or (state = 'pending' and order_key is not null)),
-    constraint a_replay_starts_a_new_budget check (attempts_before between 0 and attempts)
+    constraint a_replay_starts_a_new_budget check (attempts_before between 0 and attempts),
+    constraint an_item_has_a_path_and_a_type check ((item_path is null) = (item_type is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index delivery_due on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked;
 create index delivery_leased on boathook.delivery (lease_until) where state = 'leased';
@@ -146,6 +153,8 @@ create table boathook.outcome (
     replays smallint not null,
     note text,
     ended_at timestamptz not null,
+    item_path text,
+    item_type text,
     primary key (event_id, ordinal),
     check (state <> 'ignored' or note is not null)
 ) partition by range (event_id);
@@ -160,6 +169,16 @@ create table boathook.effect (
     primary key (event_id, recipient, name)
 ) partition by range (event_id);
 create table boathook.effect_default partition of boathook.effect default;
+
+create table boathook.reply (
+    event_id uuid primary key,
+    recipient text not null,
+    status smallint not null check (status between 200 and 599),
+    content_type text not null,
+    body bytea not null,
+    made_at timestamptz not null default now()
+) partition by range (event_id);
+create table boathook.reply_default partition of boathook.reply default;
 
 create table boathook.newest (
     recipient text not null,
@@ -242,7 +261,7 @@ begin
     perform pg_advisory_xact_lock(hashtextextended('boathook.ensure_partitions', 0));
     for week in 0 .. weeks_ahead loop
         monday := (date_trunc('week', now() at time zone 'UTC') + make_interval(weeks => week)) at time zone 'UTC';
-        foreach parent in array array['event', 'attempt', 'outcome', 'effect'] loop
+        foreach parent in array array['event', 'attempt', 'outcome', 'effect', 'reply'] loop
             child := parent || '_' || to_char(monday at time zone 'UTC', 'YYYYMMDD');
             if to_regclass('boathook.' || child) is null then
                 execute format(
@@ -290,8 +309,11 @@ begin
     end if;
     insert into boathook.attempt (event_id, ordinal, number, outcome, code, error, worker, started_at, ended_at)
     values (d.event_id, d.ordinal, d.attempts, p_state, null, null, p_worker, p_started, ended);
-    insert into boathook.outcome (event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at)
-    values (d.event_id, d.ordinal, d.recipient, p_state, d.order_key, d.is_replay, d.attempts, d.replays, p_note, ended);
+    insert into boathook.outcome (
+        event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at, item_path, item_type)
+    values (
+        d.event_id, d.ordinal, d.recipient, p_state, d.order_key, d.is_replay, d.attempts, d.replays, p_note, ended,
+        d.item_path, d.item_type);
     if d.order_key is not null then
         perform boathook.unblock(d.recipient, d.order_key);
     end if;

@@ -1,1 +1,393 @@
-../schema.sql
+-- boathook's journal: everything that is known to be true, in PostgreSQL 14 or later.
+--
+-- The tables, in the order of the flow:
+--   route, registry      who gets which events; registry.version rises with every change
+--   dedup                which events were seen, until their memory expires
+--   event                one accepted fact, immutable                      (partitioned by id)
+--   delivery             what is owed: pending and leased deliveries, and dead letters
+--   attempt              one try of a delivery                             (partitioned by event id)
+--   outcome              deliveries that succeeded or were ignored         (partitioned by event id)
+--   effect, newest       what handlers asked to be remembered
+--   conflict, rejection  what did not become an event, kept to be looked at
+--   audit, retention     who did what; what was dropped, and how much of it
+--
+-- A delivery is named by its event and an ordinal: 0 to event.fanout - 1 for those owed when the event was
+-- accepted, higher ones for replays. A row of `delivery` that ends well leaves it and is written once to
+-- `outcome`, so the queue stays small however long the history grows.
+--
+-- Ids are UUIDv7, so a range of ids is a range of time: partitions are bounded by id, and dropping a week
+-- drops its events with everything that hangs on them.
+--
+-- Two rules keep the order of locks: `delivery` rows are locked before anything else is written, and
+-- several of them only with SKIP LOCKED or in the order of their keys.
+
+create schema if not exists boathook;
+
+create table boathook.registry (
+    is_only boolean primary key default true check (is_only),
+    version bigint not null default 1
+);
+insert into boathook.registry default values;
+
+create table boathook.route (
+    recipient text not null check (recipient <> ''),
+    line smallint not null check (line >= 0),
+    app text not null,
+    source text,
+    application text,
+    types text[] not null check (cardinality(types) > 0),
+    filter jsonb,
+    order_by text,
+    policy jsonb not null,
+    timeout_s double precision not null check (timeout_s > 0),
+    is_active boolean not null default true,
+    changed_at timestamptz not null default now(),
+    primary key (recipient, line),
+    check (source is null or application is null)
+);
+
+create function boathook.raise_registry_version() returns trigger language plpgsql as $$
+begin
+    update boathook.registry set version = version + 1;
+    return null;
+end $$;
+
+create trigger route_changed after insert or update or delete on boathook.route
+    for each statement execute function boathook.raise_registry_version();
+
+create table boathook.dedup (
+    key uuid primary key,
+    replay_key uuid,
+    event_id uuid not null,
+    body_sha256 bytea not null check (octet_length(body_sha256) = 32),
+    expires_at timestamptz not null
+);
+create unique index dedup_replay_key on boathook.dedup (replay_key) where replay_key is not null;
+create index dedup_expiry on boathook.dedup using brin (expires_at);
+
+create table boathook.event (
+    id uuid primary key,
+    source text,
+    application text,
+    type text not null,
+    dedup_key text not null,
+    grade text not null check (grade in ('body signed', 'metadata only', 'token', 'address', 'none')),
+    origin text not null check (origin in ('received', 'published')),
+    accepted_at timestamptz not null default now(),
+    headers json not null,
+    content_type text not null,
+    body bytea not null,
+    body_sha256 bytea not null check (octet_length(body_sha256) = 32),
+    fanout smallint not null check (fanout >= 0),
+    check (origin <> 'received' or source is not null),
+    check (source is null or application is null)
+) partition by range (id);
+create table boathook.event_default partition of boathook.event default;
+
+create table boathook.delivery (
+    event_id uuid not null,
+    ordinal smallint not null check (ordinal >= 0),
+    recipient text not null,
+    state text not null default 'pending' check (state in ('pending', 'leased', 'dead')),
+    seq bigint generated always as identity,
+    order_key text,
+    is_blocked boolean not null default false,
+    is_replay boolean not null default false,
+    owed_since timestamptz not null default now(),
+    due_at timestamptz not null default now(),
+    attempts integer not null default 0 check (attempts >= 0),
+    attempts_before integer not null default 0,
+    lost smallint not null default 0 check (lost >= 0),
+    replays smallint not null default 0 check (replays >= 0),
+    fence bigint not null default 0 check (fence >= 0),
+    leased_by text,
+    lease_until timestamptz,
+    code text,
+    error text,
+    died_at timestamptz,
+    primary key (event_id, ordinal),
+    constraint a_lease_has_holder_and_end check ((state = 'leased') = (leased_by is not null and lease_until is not null)),
+    constraint a_lease_is_a_counted_attempt check (state <> 'leased' or (attempts > attempts_before and fence > 0)),
+    constraint the_dead_have_a_time_and_a_code check ((state = 'dead') = (died_at is not null) and (state <> 'dead' or code is not null)),
+    constraint only_ordered_pending_ones_wait_for_others check (not is_blocked or (state = 'pending' and order_key is not null)),
+    constraint a_replay_starts_a_new_budget check (attempts_before between 0 and attempts)
+) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index delivery_due on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked;
+create index delivery_leased on boathook.delivery (lease_until) where state = 'leased';
+create index delivery_dead on boathook.delivery (recipient, died_at) where state = 'dead';
+create index delivery_order on boathook.delivery (recipient, order_key, seq) where order_key is not null and state <> 'dead';
+-- Two leases with one order key cannot exist, whatever races.
+create unique index delivery_one_lease_per_order_key on boathook.delivery (recipient, order_key)
+    where state = 'leased' and order_key is not null;
+
+create table boathook.attempt (
+    event_id uuid not null,
+    ordinal smallint not null,
+    number integer not null check (number > 0),
+    outcome text not null check (outcome in ('succeeded', 'ignored', 'retry', 'failed', 'dead', 'lost')),
+    code text,
+    error text,
+    traceback text,
+    worker text not null,
+    started_at timestamptz not null,
+    ended_at timestamptz not null,
+    primary key (event_id, ordinal, number)
+) partition by range (event_id);
+create table boathook.attempt_default partition of boathook.attempt default;
+
+create table boathook.outcome (
+    event_id uuid not null,
+    ordinal smallint not null,
+    recipient text not null,
+    state text not null check (state in ('succeeded', 'ignored')),
+    order_key text,
+    is_replay boolean not null,
+    attempts integer not null check (attempts > 0 or state = 'ignored'),
+    replays smallint not null,
+    note text,
+    ended_at timestamptz not null,
+    primary key (event_id, ordinal),
+    check (state <> 'ignored' or note is not null)
+) partition by range (event_id);
+create table boathook.outcome_default partition of boathook.outcome default;
+
+create table boathook.effect (
+    event_id uuid not null,
+    recipient text not null,
+    name text not null,
+    result json not null,
+    done_at timestamptz not null default now(),
+    primary key (event_id, recipient, name)
+) partition by range (event_id);
+create table boathook.effect_default partition of boathook.effect default;
+
+create table boathook.newest (
+    recipient text not null,
+    kind text not null,
+    key text not null,
+    stamp numeric not null,
+    event_id uuid not null,
+    primary key (recipient, kind, key)
+);
+
+create table boathook.conflict (
+    id uuid primary key,
+    event_id uuid not null,
+    source text,
+    application text,
+    dedup_key text not null,
+    differs text not null check (differs in ('body', 'key')),
+    headers json not null,
+    content_type text not null,
+    body bytea not null,
+    body_sha256 bytea not null,
+    seen integer not null default 1 check (seen > 0),
+    last_seen_at timestamptz not null default now(),
+    unique (event_id, differs, dedup_key, body_sha256)
+);
+
+create table boathook.rejection (
+    id uuid primary key,
+    source text not null,
+    status smallint not null,
+    reason text not null,
+    detail text not null,
+    client_address text not null,
+    method text not null,
+    url text not null,
+    headers json not null,
+    content_type text not null,
+    body bytea not null,
+    body_size bigint not null,
+    event_id uuid
+);
+create index rejection_by_source on boathook.rejection (source, id);
+
+create table boathook.audit (
+    id bigint generated always as identity primary key,
+    at timestamptz not null default now(),
+    actor text not null,
+    action text not null,
+    subject text not null,
+    note text
+);
+create index audit_by_subject on boathook.audit (subject, id);
+
+create table boathook.retention (
+    id bigint generated always as identity primary key,
+    at timestamptz not null default now(),
+    kind text not null,
+    reason text not null,
+    dropped bigint not null check (dropped >= 0)
+);
+
+-- Time to id: the smallest UUIDv7 of a moment.
+create function boathook.first_id(moment timestamptz) returns uuid language sql immutable strict parallel safe as $$
+    select (lpad(to_hex(floor(extract(epoch from moment) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
+$$;
+
+-- Id to time: the millisecond at which a UUIDv7 was made.
+create function boathook.made_at(id uuid) returns timestamptz language sql immutable strict parallel safe as $$
+    select to_timestamp(('x0000' || left(replace(id::text, '-', ''), 12))::bit(64)::bigint / 1000.0)
+$$;
+
+-- Creates the weekly partitions (Monday to Monday, UTC) from this week to so many weeks ahead; says how many are new.
+create function boathook.ensure_partitions(weeks_ahead integer) returns integer language plpgsql as $$
+declare
+    monday timestamptz;
+    parent text;
+    child text;
+    made integer := 0;
+begin
+    perform pg_advisory_xact_lock(hashtextextended('boathook.ensure_partitions', 0));
+    for week in 0 .. weeks_ahead loop
+        monday := (date_trunc('week', now() at time zone 'UTC') + make_interval(weeks => week)) at time zone 'UTC';
+        foreach parent in array array['event', 'attempt', 'outcome', 'effect'] loop
+            child := parent || '_' || to_char(monday at time zone 'UTC', 'YYYYMMDD');
+            if to_regclass('boathook.' || child) is null then
+                execute format(
+                    'create table boathook.%I partition of boathook.%I for values from (%L) to (%L)',
+                    child, parent, boathook.first_id(monday), boathook.first_id(monday + interval '7 days'));
+                made := made + 1;
+            end if;
+        end loop;
+    end loop;
+    return made;
+end $$;
+
+-- Lets the first waiting delivery of an order key run, if nothing of that key is before it. It falls due at this moment,
+-- not in the past, where the claims' watermark would hide it for a while.
+create function boathook.unblock(p_recipient text, p_order_key text) returns void language sql as $$
+    update boathook.delivery d
+    set is_blocked = false, due_at = greatest(d.due_at, clock_timestamp())
+    where d.recipient = p_recipient and d.order_key = p_order_key and d.state = 'pending' and d.is_blocked
+      and d.seq = (
+          select min(o.seq) from boathook.delivery o
+          where o.recipient = p_recipient and o.order_key = p_order_key and o.state <> 'dead')
+$$;
+
+-- Ends a delivery well, inside the transaction that holds its effects. Raises BH001 when the fence no longer
+-- holds, which aborts that transaction: a stale worker cannot commit, even if its code swallows errors. Raises BH002
+-- when p_mark is not what boathook.mark holds: it was set for this transaction only, so the handler has ended it.
+-- "leased_by is not null" says "state = 'leased'" in words that keep the planner from walking the index of leases.
+create function boathook.settle(
+    p_event uuid, p_ordinal integer, p_fence bigint, p_state text, p_note text, p_worker text, p_started timestamptz,
+    p_mark text default null
+) returns void language plpgsql as $$
+declare
+    d boathook.delivery;
+    ended timestamptz := clock_timestamp();
+begin
+    if p_mark is not null and current_setting('boathook.mark', true) is distinct from p_mark then
+        raise exception 'the handler ended the transaction that boathook opened for it' using errcode = 'BH002';
+    end if;
+    delete from boathook.delivery
+    where event_id = p_event and ordinal = p_ordinal and fence = p_fence and leased_by is not null
+    returning * into d;
+    if not found then
+        raise exception 'lease lost: delivery % of event % is no longer held with fence %', p_ordinal, p_event, p_fence
+            using errcode = 'BH001';
+    end if;
+    insert into boathook.attempt (event_id, ordinal, number, outcome, code, error, worker, started_at, ended_at)
+    values (d.event_id, d.ordinal, d.attempts, p_state, null, null, p_worker, p_started, ended);
+    insert into boathook.outcome (event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at)
+    values (d.event_id, d.ordinal, d.recipient, p_state, d.order_key, d.is_replay, d.attempts, d.replays, p_note, ended);
+    if d.order_key is not null then
+        perform boathook.unblock(d.recipient, d.order_key);
+    end if;
+end $$;
+
+-- Ends an attempt without success: due again at p_due, or dead where that is null. False when the fence no longer holds.
+create function boathook.set_back(
+    p_event uuid, p_ordinal integer, p_fence bigint, p_due timestamptz, p_outcome text, p_code text, p_error text,
+    p_traceback text, p_worker text, p_started timestamptz
+) returns boolean language plpgsql as $$
+declare
+    d boathook.delivery;
+    ended timestamptz := clock_timestamp();
+begin
+    update boathook.delivery
+    set state = case when p_due is null then 'dead' else 'pending' end,
+        due_at = coalesce(p_due, due_at),
+        died_at = case when p_due is null then ended end,
+        lost = case when p_outcome = 'lost' then lost + 1 else 0 end,
+        leased_by = null, lease_until = null, code = p_code, error = p_error
+    where event_id = p_event and ordinal = p_ordinal and fence = p_fence and leased_by is not null
+    returning * into d;
+    if not found then
+        return false;
+    end if;
+    insert into boathook.attempt (event_id, ordinal, number, outcome, code, error, traceback, worker, started_at, ended_at)
+    values (d.event_id, d.ordinal, d.attempts, p_outcome, p_code, p_error, p_traceback, p_worker, p_started, ended);
+    if d.order_key is not null and d.state = 'dead' then
+        perform boathook.unblock(d.recipient, d.order_key);
+    end if;
+    return true;
+end $$;
+
+-- Whether this stamp is newer than every one seen for the key, remembering it if so; an equal one is not newer.
+create function boathook.newer(p_recipient text, p_kind text, p_key text, p_stamp numeric, p_event uuid)
+returns boolean language sql as $$
+    with kept as (
+        insert into boathook.newest as n (recipient, kind, key, stamp, event_id)
+        values (p_recipient, p_kind, p_key, p_stamp, p_event)
+        on conflict (recipient, kind, key) do update set stamp = excluded.stamp, event_id = excluded.event_id
+        where n.stamp < excluded.stamp
+        returning 1
+    )
+    select exists (select from kept)
+$$;
+
+-- The active routes and their version, as one JSON document.
+create function boathook.active_routes() returns json language sql stable as $$
+    select json_build_object(
+        'version', (select version from boathook.registry),
+        'routes', coalesce(
+            (select json_agg(
+                json_build_object(
+                    'recipient', recipient, 'app', app, 'source', source, 'application', application, 'types', types,
+                    'filter', filter, 'order_by', order_by, 'policy', policy, 'timeout_s', timeout_s)
+                order by recipient, line)
+             from boathook.route where is_active),
+            '[]'))
+$$;
+
+-- Stores a published event and what it is owed, inside the publisher's transaction. Answers 'outdated' and stores
+-- nothing when the routes have changed since p_version; 'duplicate' with the first event's id when the key is known.
+-- The version is compared without a lock: a publisher's transaction may be long, and must not hold up a deployment.
+create function boathook.publish(
+    p_version bigint, p_id uuid, p_application text, p_type text, p_dedup_key text, p_key uuid, p_headers json,
+    p_content_type text, p_body bytea, p_deliveries json, p_memory interval
+) returns text language plpgsql as $$
+declare
+    first uuid;
+    sha bytea := sha256(p_body);
+begin
+    if p_version is distinct from (select version from boathook.registry) then
+        return 'outdated';
+    end if;
+    delete from boathook.dedup where key = p_key and expires_at < now();
+    insert into boathook.dedup (key, event_id, body_sha256, expires_at)
+    values (p_key, p_id, sha, now() + p_memory)
+    on conflict (key) do nothing;
+    if not found then
+        select event_id into first from boathook.dedup where key = p_key;
+        return 'duplicate ' || first;
+    end if;
+    insert into boathook.event (
+        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
+    values (
+        p_id, null, p_application, p_type, p_dedup_key, 'none', 'published', p_headers, p_content_type, p_body, sha,
+        json_array_length(p_deliveries));
+    insert into boathook.delivery (event_id, ordinal, recipient, due_at, order_key, is_blocked)
+    select p_id, u.position - 1, u.recipient, clock_timestamp(), u.order_key,
+        u.order_key is not null and exists (
+            select from boathook.delivery o
+            where o.recipient = u.recipient and o.order_key = u.order_key and o.state <> 'dead')
+    from rows from (json_to_recordset(p_deliveries) as (recipient text, order_key text))
+        with ordinality as u (recipient, order_key, position)
+    order by u.position;
+    return 'accepted';
+end $$;
+
+select boathook.ensure_partitions(4);
