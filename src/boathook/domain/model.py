@@ -79,6 +79,22 @@ class NewEvent:
     """Which reading of the routes decided `deliveries`; the journal refuses an outdated one."""
     volatile: tuple[str, ...] = ()
     """JSON paths that may differ between two sendings of one event without being a conflict."""
+    items: tuple["NewItem", ...] = ()
+    """What a batch is made of: each is deduplicated by itself, and only those not seen before are delivered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewItem:
+    """One item of a batch about to be stored."""
+
+    path: str
+    """Its dotted path in the event's JSON body, such as ``events.3``."""
+    type: str
+    dedup_key: str
+    key_hash: UUID
+    """As `NewEvent.key_hash`, for this item."""
+    digest: bytes
+    """SHA-256 of the item written canonically: another digest under the same key is a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +105,8 @@ class NewDelivery:
     """The route's name, such as ``handler:upgrade``."""
     order_key: str | None = None
     """Deliveries of one recipient with the same order key run one after another, in accept order."""
+    item: int | None = None
+    """Which of the event's items it is about, counted from 0; None where the event is no batch."""
 
 
 @dataclass(frozen=True, slots=True)

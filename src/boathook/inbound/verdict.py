@@ -35,7 +35,12 @@ class SourceSpec:
     provider: str
     """A recipe's name or alias, in any letter case."""
     secrets: tuple[str, ...] = ()
-    """Resolved secrets, tried in order; several while one is being rotated."""
+    """Resolved secrets, tried in order; several while one is being rotated. For signatures made with a private key
+    they are the sender's public keys."""
+    public_url: str = ""
+    """Base of the address senders use; needed by senders that sign it."""
+    addresses: tuple[str, ...] = ()
+    """Networks requests may come from, besides what the proof demands; empty: any."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings only some providers have, under the names they have in boathook.toml."""
     unsigned: bool = False
@@ -61,8 +66,36 @@ class Reason(StrEnum):
     ID_MALFORMED = "id_malformed"
     TOKEN_MISSING = "token_missing"  # noqa: S105 - a word, not a secret
     TOKEN_MISMATCH = "token_mismatch"  # noqa: S105 - the same
+    KEY_UNAVAILABLE = "key_unavailable"
+    """The sender's public key could not be had, so nothing can be said about the signature: our fault, not theirs."""
+    ADDRESS_NOT_ALLOWED = "address_not_allowed"
+    CHALLENGE_REFUSED = "challenge_refused"
     BODY_MALFORMED = "body_malformed"
     BODY_TOO_LARGE = "body_too_large"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An exact answer to a request."""
+
+    status: int
+    body: bytes
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One of the things that a request with many items (a batch) tells of."""
+
+    path: str
+    """Dotted path of the item in the JSON body, such as ``events.3``."""
+    type: str
+    dedup_key: str
+    """As `Verified.dedup_key`, but for the item alone."""
+    digest: bytes
+    """SHA-256 of the item's JSON written canonically: another digest under the same key is a conflict."""
+    document: Any
+    """The item itself, parsed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +115,31 @@ class Verified:
     """The headers worth storing: an allow-list that holds no credential and no signature."""
     timestamp: datetime | None
     """The signed moment of sending; None where the provider signs none."""
+    items: tuple[Item, ...] = ()
+    """What the request is made of, for senders of batches; deduplicated and delivered one by one."""
+    reply: Reply | None = None
+    """The answer this sender wants; None for boathook's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge:
-    """A verified handshake: answer it at once, store nothing."""
+    """A handshake: answer it, store no event."""
 
     status: int
     body: bytes
     content_type: str
+    visit: str | None = None
+    """An address on the sender's own host that must be fetched first to confirm a subscription."""
+    capture: str | None = None
+    """A secret the sender tells once, in band: keep it for verifying what follows, show it to the operator only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyWanted:
+    """The proof needs a public key or key set that is not in the key ring: fetch it, add it, verify again."""
+
+    url: str
+    """On a host that the recipe pins; never a stranger's choice of host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +155,6 @@ class Rejected:
     """Whether another secret or setting could change the verdict."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """The exact answer a provider wants for an accepted request."""
-
-    status: int
-    body: bytes
-    content_type: str
-
-
-Verdict = Verified | Challenge | Rejected
+Verdict = Verified | Challenge | KeyWanted | Rejected
 
 UNKNOWN_TYPE = "unknown"
