@@ -31,6 +31,9 @@ SOURCE_KEYS = {
     ),
     "paths": 'Paths besides `/in/NAME` at which its requests arrive, such as `["/webhooks/stripe"]`.',
     "unsigned": "Accept requests without any proof. Only for senders that cannot sign.",
+    "addresses": (
+        'Networks requests may come from, such as `["203.0.113.0/24"]`, besides what the provider\'s proof demands.'
+    ),
     "tolerance_s": (
         "Seconds by which a signed timestamp may differ from our clock, in both directions; the provider's "
         "own where absent."
@@ -47,6 +50,22 @@ SOURCE_KEYS = {
     "content_encodings": (
         'Content-Encodings decoded, of `"gzip"` and `"deflate"`; `limits.content_encodings` where absent.'
     ),
+    "mode": (
+        '`"store"` (as where absent) answers once the event is stored; `"inline"` waits for the handler and answers '
+        "what it gave to `event.reply`."
+    ),
+    "reply_within_s": (
+        'Seconds the sender is kept waiting with `mode = "inline"`; 70 % of what it allows where absent, or 2 where '
+        "that is not known."
+    ),
+    "fallback_status": (
+        "Status answered when the handler gave no reply in time; 200 where absent. Not a redirect, nor one that makes "
+        "senders give up."
+    ),
+    "fallback_body": (
+        "Body answered then; the reply the provider wants, or boathook's own, where the fallback is not set."
+    ),
+    "fallback_content_type": "Its media type; `text/plain; charset=utf-8` where absent.",
     "header": "`hmac`, `token`: the header that carries the signature or the token.",
     "algorithm": "`hmac`: the hash, such as `sha256`.",
     "encoding": "`hmac`: how the signature is written, `hex` or `base64`.",
@@ -86,7 +105,8 @@ SOURCES = """
 ## `[sources.NAME]`
 
 One table for each place where requests arrive; `NAME` is yours, and the requests come to `/in/NAME`. Keys marked `hmac`
-or `token` complete those two generic providers.
+or `token` complete those two generic providers. Other providers have settings of their own, which stand in the same
+table.
 
 ```toml
 [sources.stripe]

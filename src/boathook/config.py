@@ -3,6 +3,7 @@
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -23,6 +24,9 @@ _SHORT_NAMES = {
     "BOATHOOK_DATA_DIR": "server.data_dir",
 }
 _OWN_PATHS = ("/in/", "/api/", "/console", "/healthz", "/readyz", "/metrics", "/metrics.json", "/selftest")
+
+ENDING_STATUSES = frozenset({403, 406, 410})
+"""Statuses by which senders take a receiver for closed; none is ever sent by accident."""
 
 Network = IPv4Network | IPv6Network
 Role = Literal["gateway", "worker", "keeper", "console"]
@@ -80,6 +84,18 @@ def _path(text: str) -> str:
     if text.startswith(_OWN_PATHS):
         raise ValueError(f"{text} belongs to boathook itself; choose another path")
     return text
+
+
+def _content_type(text: str) -> str:
+    if not re.fullmatch(r"[a-zA-Z0-9.+-]+/[a-zA-Z0-9.+-]+(; ?[a-zA-Z0-9-]+=[a-zA-Z0-9._-]+)*", text):
+        raise ValueError('must be a media type such as "application/json" or "text/plain; charset=utf-8"')
+    return text
+
+
+def _answer_status(status: int) -> int:
+    if 300 <= status <= 399 or status in ENDING_STATUSES:
+        raise ValueError("would redirect the sender or make it stop sending; write another, such as 200")
+    return status
 
 
 Secret = Annotated[str, AfterValidator(_secret)]
@@ -190,7 +206,12 @@ class OutboundSettings(_Table):
 
 
 class SourceSettings(_Table):
-    """One source: a provider's recipe, secrets, paths and policy; what is absent follows provider and `[limits]`."""
+    """One source: a provider's recipe, secrets, paths and policy; what is absent follows provider and `[limits]`.
+
+    Keys that are not boathook's own are kept and handed to the provider's recipe, which refuses those it does not know.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     provider: str
     """The recipe's name; the source's own name where absent."""
@@ -198,6 +219,8 @@ class SourceSettings(_Table):
     """References such as ``env:NAME``; any of them may have signed. `Settings.secrets_of` resolves them."""
     paths: tuple[Annotated[str, AfterValidator(_path)], ...] = ()
     unsigned: bool = False
+    addresses: Networks = ()
+    """Networks requests may come from, besides what the provider's proof demands; none given: any."""
     tolerance_s: Positive | None = None
     max_body: Count | None = None
     rate: NotNegative | None = None
@@ -208,6 +231,13 @@ class SourceSettings(_Table):
     public_url: BaseUrl | None = None
     methods: tuple[Literal["GET", "POST", "PUT"], ...] | None = None
     content_encodings: Encodings | None = None
+    mode: Literal["store", "inline"] = "store"
+    """Whether the sender is answered once the event is stored, or by the handler."""
+    reply_within_s: Positive | None = None
+    """How long the sender is kept waiting for the handler; None: a share of what the provider's recipe allows."""
+    fallback_status: Annotated[int, Field(ge=200, le=599), AfterValidator(_answer_status)] | None = None
+    fallback_body: Annotated[str, Field(max_length=65_536)] | None = None
+    fallback_content_type: Annotated[str, AfterValidator(_content_type)] | None = None
     header: str | None = None
     algorithm: str | None = None
     encoding: str | None = None
@@ -225,12 +255,31 @@ class SourceSettings(_Table):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The provider's own settings that were given; `password` still as a reference."""
-        return {key: value for key in _OPTIONS if (value := getattr(self, key)) is not None}
+        """The settings given for the provider's recipe; references to secrets unresolved."""
+        own = {key: value for key in _GENERIC_KEYS if (value := getattr(self, key)) is not None}
+        return own | (self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _check_inline(self) -> Self:
+        if self.mode == "store":
+            for key in _INLINE_KEYS:
+                if getattr(self, key) is not None:
+                    raise ValueError(f'{key} is for sources whose handler answers; add mode = "inline" or remove it')
+        return self
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yield what may be shown: the recipe's own settings may hold secrets."""
+        extra = self.model_extra or {}
+        return ((key, value) for key, value in super().__repr_args__() if key not in extra)
 
 
 _KEYS = tuple(SourceSettings.model_fields)
-_OPTIONS = _KEYS[_KEYS.index("header") :]
+_INLINE_KEYS = ("reply_within_s", "fallback_status", "fallback_body", "fallback_content_type")
+_GENERIC_KEYS = _KEYS[_KEYS.index("header") :]
+"""Settings of the generic recipes that are typed here, so that they can be set from the environment."""
+_OWN_KEYS = ("secret", *_KEYS[: _KEYS.index("header")])
+_NEAR = 0.8
+"""How alike a key must be to one of boathook's own to count as a slip and not as the recipe's."""
 
 
 class Settings(_Table):
@@ -298,11 +347,20 @@ class Settings(_Table):
         return tuple(self.resolve(secret, f"sources.{source}.secrets[{i}]") for i, secret in enumerate(secrets))
 
     def options_of(self, source: str) -> dict[str, Any]:
-        """Return the provider's own settings of a source, with the password resolved."""
+        """Return the settings of a source for its recipe, with references resolved. Raises as `resolve` does."""
         options = self.sources[source].options
-        if "password" in options:
-            options["password"] = self.resolve(options["password"], f"sources.{source}.password")
-        return options
+        return {key: self._resolved(value, f"sources.{source}.{key}") for key, value in options.items()}
+
+    def _resolved(self, value: Any, key: str) -> Any:
+        match value:
+            case str():
+                return self.resolve(value, key)
+            case list():
+                return [self._resolved(part, f"{key}[{position}]") for position, part in enumerate(value)]
+            case dict():
+                return {name: self._resolved(part, f"{key}.{name}") for name, part in value.items()}
+            case _:
+                return value
 
     def dedup_days_of(self) -> dict[str, float]:
         """Return the days that sources with a dedup memory of their own are remembered, by name."""
@@ -394,7 +452,8 @@ class _Layers:
         for section in SECTIONS:
             yield from (f"{section}.{key}" for key in self.merged[section])
         for source in self.merged["sources"]:
-            yield from (f"sources.{source}.{key}" for key in SourceSettings.model_fields)
+            keys = dict.fromkeys((*SourceSettings.model_fields, *self.merged["sources"][source]))
+            yield from (f"sources.{source}.{key}" for key in keys)
 
     def add_overrides(self, overrides: Mapping[str, Any], prefix: str = "") -> None:
         for name, value in overrides.items():
@@ -416,16 +475,17 @@ class _Layers:
         *tables, last = key.split(".")
         if len(tables) == 2 and tables[0] == "sources":
             target = self.merged["sources"].setdefault(tables[1], {"provider": tables[1]})
-            known = SourceSettings.model_fields.keys()
             if last == "secret":
                 last, key, value = "secrets", f"{key}s", [value]
+            hint = _did_you_mean(last, _OWN_KEYS, prefix=f"sources.{tables[1]}.", cutoff=_NEAR)
+            is_refused = last not in SourceSettings.model_fields and bool(hint)
         elif len(tables) == 1 and tables[0] in SECTIONS:
             target = self.merged[tables[0]]
-            known = target.keys()
+            hint = _did_you_mean(last, target, prefix=f"{tables[0]}.")
+            is_refused = last not in target
         else:
             raise ConfigError(f"{origin}: {key} is not a setting{_did_you_mean(key, self._keys())}")
-        if last not in known:
-            hint = _did_you_mean(last, known, prefix=".".join(tables) + ".")
+        if is_refused:
             raise ConfigError(f"{origin}: {key} is not a setting{hint}")
         target[last] = value
         self.origins[key] = origin
@@ -480,21 +540,34 @@ def _is_ours(variable: str) -> bool:
     return variable.startswith(tuple(f"{_PREFIX}{section.upper()}_" for section in (*SECTIONS, "sources")))
 
 
-def _references(source: Mapping[str, Any]) -> Iterator[str]:
-    for value in (*(source.get("secrets") or ()), source.get("password")):
-        if isinstance(value, str) and value.startswith("env:"):
-            yield value.removeprefix("env:")
+def _references(value: object) -> Iterator[str]:
+    """Yield the variables that texts anywhere in a source's table refer to."""
+    match value:
+        case str():
+            if value.startswith("env:"):
+                yield value.removeprefix("env:")
+        case dict():
+            for part in value.values():
+                yield from _references(part)
+        case list():
+            for part in value:
+                yield from _references(part)
 
 
 def _parse(key: str, text: str) -> Any:
     """Read a variable's text: lists are JSON or comma-separated, the rest is left to the key's type."""
     table, _, name = key.rpartition(".")
     model: type[BaseModel] = SourceSettings if table.startswith("sources.") else _SECTION_MODELS[table]
-    if "tuple" not in str(model.model_fields[name].annotation):
-        return text
+    field = model.model_fields.get(name)
+    if field is None:  # a setting of some recipe; the file shows that there is one
+        return _parse_list(text) if text.startswith("[") else text
+    return _parse_list(text) if "tuple" in str(field.annotation) else text
+
+
+def _parse_list(text: str) -> list[Any]:
     if text.lstrip().startswith("["):
         try:
-            return json.loads(text)
+            return list(json.loads(text))
         except ValueError:
             return [text]
     return [part.strip() for part in text.split(",") if part.strip()]

@@ -82,6 +82,18 @@ def test_folders_in_the_file_are_relative_to_it(tmp_path: Path):
         ("[server", ["boathook.toml", "not valid TOML"]),
         ("[sources]\nstripe = 1", ["sources.stripe", "[sources.stripe]"]),
         ("[sources.a]\nsekrets = ['env:X']", ["sources.a.sekrets", "did you mean sources.a.secrets?"]),
+        ("[sources.a]\nsecrts = ['env:X']", ["sources.a.secrts", "did you mean sources.a.secrets?"]),
+        ("[sources.a]\npath = ['/x']", ["sources.a.path", "did you mean sources.a.paths?"]),
+        ("[sources.a]\nmode = 'inlin'", ["sources.a.mode", "'store' or 'inline'"]),
+        ("[sources.a]\nfallback_status = 500", ["sources.a", "fallback_status", 'mode = "inline"']),
+        ("[sources.a]\nmode = 'inline'\nfallback_status = 100", ["sources.a.fallback_status", "200"]),
+        ("[sources.a]\nmode = 'inline'\nfallback_status = 302", ["fallback_status", "302"]),
+        ("[sources.a]\nmode = 'inline'\nfallback_status = 410", ["fallback_status", "410"]),
+        (
+            "[sources.a]\nmode = 'inline'\nfallback_content_type = 'a'",
+            ["sources.a.fallback_content_type", "text/plain"],
+        ),
+        ("[sources.a]\nmode = 'inline'\nreply_within_s = 0", ["sources.a.reply_within_s", "0"]),
         ("[sources.a]\nsecrets = ['evn:HUNTER2']", ["sources.a.secrets[0]", "env:NAME"]),
         ("[sources.a]\nsecrets = ['']", ["sources.a.secrets[0]", "empty"]),
         ("[sources.a]\nsecrets = 'env:HUNTER2'", ["sources.a.secrets", "list"]),
@@ -153,6 +165,32 @@ def test_only_what_a_source_says_is_handed_to_its_provider(tmp_path: Path):
     )
     assert settings.options_of("a") == {"header": "X-Sig"}
     assert set(SourceSettings.model_fields) >= {"provider", "secrets", "paths", "unsigned", "tolerance_s"}
+
+
+def test_keys_of_a_recipe_are_handed_to_it_with_their_references_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("BOATHOOK_SOURCES_KEY", "k")
+    monkeypatch.setenv("BOATHOOK_SOURCES_A_REGIONS", '["eu", "us"]')
+    (tmp_path / "token.txt").write_text("t\n")
+    text = (
+        "[sources.a]\nmerchant_id = 7\npassword2 = 'env:BOATHOOK_SOURCES_KEY'\n"
+        "tokens = ['file:token.txt', 'plain']\nregions = []\nheader = 'X-Sig'\nlater = 'env:MISSING'\n"
+    )
+    settings = load(write(tmp_path, text))
+    with pytest.raises(ConfigError, match=r"sources\.a\.later: .*MISSING is not set"):
+        settings.options_of("a")
+    monkeypatch.setenv("MISSING", "found")
+    assert settings.options_of("a") == {
+        "header": "X-Sig",
+        "merchant_id": 7,
+        "password2": "k",
+        "tokens": ["t", "plain"],
+        "regions": ["eu", "us"],
+        "later": "found",
+    }
+    assert Settings.model_validate_json(settings.model_dump_json()) == settings
+    assert "plain" not in repr(settings)
 
 
 @given(st.dictionaries(st.sampled_from(["workers", "gateways"]), st.integers(1, 99)), st.floats(0.1, 1e6))
