@@ -7,11 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from boathook.inbound.places import Basic, Form, Header, Json, Place, Query
 from boathook.inbound.proof import signatures_of
 from boathook.inbound.providers import find
 from boathook.inbound.providers.options import Options
-from boathook.inbound.providers.places import Header, Place, Query
-from boathook.inbound.providers.recipe import Basic, Hmac, NoProof, Recipe, TimeUnit, Token
+from boathook.inbound.providers.proofs import Hmac, NoProof, TimeUnit, Token
+from boathook.inbound.providers.recipe import Recipe
 from boathook.inbound.template import fields_of
 from boathook.inbound.verify import Request
 
@@ -62,6 +63,8 @@ def sign(
             return headers | _present(proof, secrets[0])
         case NoProof():
             return headers
+        case _:
+            raise NotImplementedError(recipe.proof)
 
 
 def _name(recipe: Recipe, id: str | None, type: str | None) -> dict[str, str]:
@@ -105,5 +108,5 @@ def _present(proof: Token, secret: str) -> dict[str, str]:
             return {name: proof.prefix + secret}
         case Basic(username=username):
             return {"authorization": "Basic " + base64.b64encode(f"{username}:{secret}".encode()).decode()}
-        case Query(name=name):
+        case Query(name=name) | Form(name=name) | Json(path=name):
             raise ValueError(f"this token travels in the URL: send to ...?{name}=TOKEN")

@@ -17,7 +17,7 @@ from boathook.domain.errors import ConfigError
 from boathook.domain.model import Grade
 from boathook.inbound.providers import RECIPES, find
 from boathook.inbound.providers.options import NEVER_KEPT
-from boathook.inbound.providers.recipe import Hmac
+from boathook.inbound.providers.proofs import Hmac
 from boathook.inbound.verify import Challenge, Rejected, Verified
 from boathook.testing import sign
 from tests.unit.verifying import NOW, SECRETS, STANDARD_SECRET, STRIPE_SECRET, request, signed, verifier

@@ -17,7 +17,7 @@ from boathook.domain.errors import ConfigError
 from boathook.inbound import extract, proof, verify
 from boathook.inbound.proof import HmacCheck, read_moment
 from boathook.inbound.providers import RECIPES
-from boathook.inbound.providers.recipe import Hmac, TimeUnit
+from boathook.inbound.providers.proofs import Hmac, TimeUnit
 from boathook.inbound.tokens import Proven
 from boathook.inbound.verify import Challenge, Reason, Rejected, SourceSpec, Verified, Verifier
 from tests.unit.verifying import NOW, SECRETS, STANDARD_SECRET, request, signed, verifier

@@ -14,7 +14,7 @@ from typing import Final
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, ConfigError, UnsafeDatabase
 from boathook.inbound.gates import compile_gates, verifier_of
-from boathook.inbound.providers.recipe import Hmac
+from boathook.inbound.providers.proofs import Hmac
 from boathook.inbound.verify import Verifier
 from boathook.journal import schema
 from boathook.journal.database import Database, check_safety

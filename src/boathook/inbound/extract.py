@@ -7,12 +7,12 @@ Whatever it stumbles over (another type, a lone surrogate, a huge number) is rea
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 import msgspec
 
 from boathook.domain.documents import UNREADABLE, dig, is_too_deep, parse, split_path
-from boathook.inbound.providers.places import Form, Header, Json, Place, Query
+from boathook.inbound.facts import read_pairs
+from boathook.inbound.places import Form, Header, Json, Place, Query
 from boathook.inbound.verdict import Request
 
 Picked = Mapping[str, Any]
@@ -92,14 +92,6 @@ def _attribute(tree: _Tree, parts: tuple[str, ...]) -> str:
         names.append(f"f{list(node).index(part)}")
         node = node[part]
     return ".".join(names)
-
-
-def read_pairs(text: str) -> list[tuple[str, str]]:
-    """Read a query or a form as its pairs; nothing where there are absurdly many."""
-    try:
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=1_000, errors="replace")
-    except ValueError:
-        return []
 
 
 def reader_of(place: Place) -> Reader:

@@ -9,7 +9,7 @@ from typing import Final
 
 from boathook.domain import signing
 from boathook.domain.signing import WRITERS, KeyForm, Mac, read_key
-from boathook.inbound.providers.recipe import Hmac
+from boathook.inbound.providers.proofs import Hmac
 from boathook.inbound.template import Template
 from boathook.inbound.verdict import Request
 

@@ -6,21 +6,14 @@ Every refusal is a `Rejected`; whatever a stranger puts into a header, nothing h
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, NamedTuple, assert_never
+from typing import Final, NamedTuple
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
 from boathook.domain.signing import WRITERS, Mac, read_key
 from boathook.inbound.hints import explain_mismatch
-from boathook.inbound.providers.recipe import (
-    MAX_SIGNATURES,
-    Hmac,
-    NoProof,
-    Parsed,
-    SignedHeaders,
-    TimeUnit,
-    Token,
-)
+from boathook.inbound.providers.forms import MAX_SIGNATURES, Parsed
+from boathook.inbound.providers.proofs import Hmac, NoProof, Proof, SignedHeaders, TimeUnit, Token
 from boathook.inbound.template import Template
 from boathook.inbound.tokens import Proven, TokenCheck, refuse, secrets_of
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
@@ -221,7 +214,7 @@ class NoCheck:
 Check = HmacCheck | TokenCheck | NoCheck
 
 
-def make_check(proof: Hmac | Token | NoProof, spec: SourceSpec) -> Check:
+def make_check(proof: Proof, spec: SourceSpec) -> Check:
     """Compile the check of one source.
 
     Raises:
@@ -238,8 +231,8 @@ def make_check(proof: Hmac | Token | NoProof, spec: SourceSpec) -> Check:
             raise ConfigError(
                 f"sources.{spec.name}.unsigned: requests carry no proof; write unsigned = true if anybody may send"
             )
-        case _ as never:
-            assert_never(never)
+        case _:
+            raise NotImplementedError(proof)
 
 
 def signatures_of(proof: Hmac, secrets: Sequence[str], request: Request, stamp: str, identifier: str) -> list[str]:

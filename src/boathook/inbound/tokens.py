@@ -6,9 +6,9 @@ from typing import NamedTuple, assert_never
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
-from boathook.inbound.extract import read_pairs
-from boathook.inbound.providers.places import Header, Query
-from boathook.inbound.providers.recipe import Basic, Token
+from boathook.inbound.facts import Facts, read_pairs
+from boathook.inbound.places import Basic, Form, Header, Json, Query
+from boathook.inbound.providers.proofs import Token
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
 
 
@@ -71,6 +71,8 @@ class TokenCheck:
                 return f"token in header {name}" + (f" behind {self._proof.prefix!r}" if self._proof.prefix else "")
             case Query(name=name):
                 return f"token in the query's {name}"
+            case Form(name=name) | Json(path=name):
+                return f"token in the body's {name}"
             case Basic(username=username):
                 return f"HTTP Basic password of user {username!r}"
             case _ as never:
@@ -85,6 +87,9 @@ class TokenCheck:
                 return value[len(self._proof.prefix) :].encode("latin-1", "replace")
             case Query(name=name):
                 return _query_token(request.query, name)
+            case Form() | Json() as place:
+                text = Facts(request).text(place)
+                return None if text is None else text.encode("utf-8", "surrogatepass")
             case Basic(username=username):
                 return _basic_password(request.headers.get("authorization", ""), username)
             case _ as never:

@@ -16,11 +16,12 @@ from boathook.domain.documents import scalar_text, short_key, split_path
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Grade
 from boathook.inbound.extract import Picked, Picker, first_of, reader_of
+from boathook.inbound.places import Basic, Header, Json, Place, Query
 from boathook.inbound.proof import make_check
 from boathook.inbound.providers import find
 from boathook.inbound.providers.options import NEVER_KEPT, Options
-from boathook.inbound.providers.places import Header, Json, Place, Query
-from boathook.inbound.providers.recipe import Basic, BodyForm, Handshake, Hmac, NoProof, Proof, Recipe, Token
+from boathook.inbound.providers.proofs import Hmac, Proof, Token
+from boathook.inbound.providers.recipe import PLAIN_TEXT, BodyForm, Echo, Handshake, Recipe
 from boathook.inbound.verdict import (
     UNKNOWN_TYPE,
     Challenge,
@@ -85,12 +86,17 @@ class Verifier:
         self._id_of = first_of(recipe.id.places, whole=True)
         self._type_of = first_of(recipe.type.places, whole=False)
         self._fields = tuple(_split(spec, path) for path in spec.dedup_fields)
-        self._handshakes = tuple((reader_of(shake.when), reader_of(shake.echo), shake) for shake in recipe.handshakes)
+        self._handshakes = tuple(
+            (reader_of(place), text, reader_of(shake.answer.place), shake)
+            for shake in recipe.handshakes
+            if isinstance(shake.answer, Echo)
+            for place, text in (one for one in shake.when if isinstance(one, tuple))
+        )
         self._picker = Picker([*_json_paths(recipe), *self._fields])
         self._kept = _kept_headers(recipe)
         self.evidence = self._check.evidence
         self.rejudged = self.evidence | frozenset(self._kept)
-        self.reply = recipe.reply
+        self.reply = None
         self.methods = recipe.methods
         place = recipe.proof.place if isinstance(recipe.proof, Token) and not spec.unsigned else None
         self.secret_query = place.name if isinstance(place, Query) else None
@@ -114,8 +120,8 @@ class Verifier:
             if self.recipe.body is BodyForm.JSON:
                 return _not_json(self.recipe)
             picked = {}
-        for when, echo, handshake in self._handshakes:
-            if when(request, picked) == handshake.equals:
+        for when, text, echo, handshake in self._handshakes:
+            if when(request, picked) == text:
                 return _answer(handshake, echo(request, picked))
         headers = request.headers
         name = self._name_of(request, picked)
@@ -168,7 +174,9 @@ def _places(recipe: Recipe) -> Iterator[Place]:
     for place in (*recipe.id.places, *recipe.type.places):
         yield from place if isinstance(place, tuple) else (place,)
     for handshake in recipe.handshakes:
-        yield from (handshake.when, handshake.echo)
+        yield from (one[0] if isinstance(one, tuple) else one for one in handshake.when)
+        if isinstance(handshake.answer, Echo):
+            yield handshake.answer.place
 
 
 def _json_paths(recipe: Recipe) -> list[str]:
@@ -188,7 +196,7 @@ def _proof_headers(proof: Proof) -> frozenset[str]:
             return frozenset(names.signature for names in sets)
         case Token(place=Header(name=name)):
             return frozenset({name})
-        case Token() | NoProof():
+        case _:
             return frozenset()
 
 
@@ -206,10 +214,12 @@ def _answer(handshake: Handshake, echo: object) -> Challenge | Rejected:
         return Rejected(
             status=400,
             reason=Reason.BODY_MALFORMED,
-            detail=f"the proof is right, but the {handshake.equals} request brings no text to echo",
+            detail="the proof is right, but the handshake brings no text to echo",
             may_reverify=False,
         )
-    return Challenge(status=handshake.status, body=echo.encode("utf-8", "replace"), content_type=handshake.content_type)
+    return Challenge(
+        status=handshake.status, body=echo.encode("utf-8", "replace"), content_type="text/plain; charset=utf-8"
+    )
 
 
 def _key_of(text: str, prefix: str = "") -> str:

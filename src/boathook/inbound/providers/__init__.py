@@ -4,13 +4,29 @@ import difflib
 from typing import Final
 
 from boathook.domain.errors import ConfigError
-from boathook.inbound.providers import chat, code, generic, payments, standard
+from boathook.inbound.providers import (
+    chat,
+    cloud,
+    code,
+    commerce,
+    generic,
+    payments,
+    payments_russia,
+    resellers,
+    standard,
+    work,
+)
 from boathook.inbound.providers.recipe import Recipe
 
 RECIPES: Final[tuple[Recipe, ...]] = (
     *payments.RECIPES,
+    *payments_russia.RECIPES,
+    *commerce.RECIPES,
     *code.RECIPES,
+    *cloud.RECIPES,
     *chat.RECIPES,
+    *work.RECIPES,
+    *resellers.RECIPES,
     *standard.RECIPES,
     *generic.RECIPES,
 )

@@ -5,21 +5,11 @@ from enum import StrEnum
 
 from boathook.domain.model import Grade
 from boathook.domain.signing import Algorithm, Encoding, KeyForm
+from boathook.inbound.places import Basic, Header, Query
+from boathook.inbound.providers.forms import Plain
 from boathook.inbound.providers.options import Options
-from boathook.inbound.providers.places import Header, Query
-from boathook.inbound.providers.recipe import (
-    Basic,
-    BodyForm,
-    EventId,
-    EventType,
-    Hmac,
-    NoProof,
-    Plain,
-    Recipe,
-    SignedHeaders,
-    TimeUnit,
-    Token,
-)
+from boathook.inbound.providers.proofs import Hmac, NoProof, SignedHeaders, TimeUnit, Token
+from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Recipe, Sample
 from boathook.inbound.template import fields_of
 
 DOCS = "https://github.com/boathook/boathook/blob/main/docs/configuration.md"
@@ -126,6 +116,7 @@ RECIPES = (
         docs=DOCS,
         grade=Grade.BODY,
         proof=Hmac(headers=(SignedHeaders(signature="x-signature"),)),
+        sample=Sample(body=b'{"id":"boathook-sample","type":"sample"}'),
         body=BodyForm.ANY,
         methods=frozenset({"POST", "PUT"}),
         configure=configure_hmac,
@@ -136,6 +127,7 @@ RECIPES = (
         docs=DOCS,
         grade=Grade.TOKEN,
         proof=Token(place=Header("authorization")),
+        sample=Sample(body=b'{"id":"boathook-sample","type":"sample"}', settings={"header": "X-Token"}),
         body=BodyForm.ANY,
         methods=frozenset({"POST", "PUT"}),
         configure=configure_token,
@@ -146,6 +138,7 @@ RECIPES = (
         docs=DOCS,
         grade=Grade.NONE,
         proof=NoProof(),
+        sample=Sample(body=b'{"id":"boathook-sample","type":"sample"}'),
         body=BodyForm.ANY,
         methods=frozenset({"POST", "PUT"}),
         configure=configure_names,

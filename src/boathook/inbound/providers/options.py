@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from boathook.domain.documents import split_path
 from boathook.domain.errors import ConfigError
-from boathook.inbound.providers.places import Header, Json
+from boathook.inbound.places import Header, Json
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

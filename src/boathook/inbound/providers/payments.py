@@ -1,8 +1,10 @@
 """Senders that move money."""
 
 from boathook.domain.model import Grade
-from boathook.inbound.providers.places import Json
-from boathook.inbound.providers.recipe import EventId, EventType, Hmac, Pairs, Recipe, SignedHeaders, Sure
+from boathook.inbound.places import Json
+from boathook.inbound.providers.forms import Pairs
+from boathook.inbound.providers.proofs import Hmac, SignedHeaders
+from boathook.inbound.providers.recipe import EventId, EventType, Recipe, Sample, Sure
 
 RECIPES = (
     Recipe(
@@ -15,6 +17,11 @@ RECIPES = (
             headers=(SignedHeaders(signature="stripe-signature"),),
             form=Pairs(signature="v1", timestamp="t"),
             template="{timestamp}.{body}",
+        ),
+        sample=Sample(
+            body=b'{"id":"evt_boathook-sample","object":"event","type":"payment_intent.succeeded","created":1763700000,'
+            b'"data":{"object":{"id":"pi_boathook-sample","amount":1099,"currency":"eur"}}}',
+            secret="whsec_boathook-sample-secret",
         ),
         id=EventId(places=(Json("id"),)),
         type=EventType(places=(Json("type"),)),

@@ -1,6 +1,6 @@
 """The shape of a recipe: how one sender signs, names its events, shakes hands and wants to be answered.
 
-A recipe is data. What is done with it stands in `boathook.inbound.proof` (is it genuine?) and
+A recipe is data. What is done with it stands in `boathook.inbound.proof` and its neighbours (is it genuine?) and in
 `boathook.inbound.verify` (what does it bring?).
 """
 
@@ -8,191 +8,20 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 
 from boathook.domain.model import Grade
 from boathook.domain.signing import Algorithm, Encoding, KeyForm
-from boathook.inbound.providers.places import Header, Place, Query
+from boathook.inbound.places import Place
+from boathook.inbound.providers.options import Options
+from boathook.inbound.providers.proofs import Hmac, Proof
 
-if TYPE_CHECKING:
-    from boathook.inbound.providers.options import Options
-    from boathook.inbound.verdict import Reply
-
-MAX_SIGNATURES: Final = 16
-"""Signatures tried from one header; senders rotate between two or three."""
-
-_SCHEME: Final = re.compile(r"[A-Za-z0-9]{1,12}(?=[=,])")
+PLAIN_TEXT: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+PRINTABLE: Final = re.compile(r"[\x20-\x7e]{1,4096}")
 
 
-# How a signature header is written.
-
-
-class Parsed(NamedTuple):
-    """What a signature header holds."""
-
-    signatures: tuple[str, ...] = ()
-    """Of the scheme looked for; at most `MAX_SIGNATURES`."""
-    timestamp: str | None = None
-    problem: str | None = None
-    """Why the header cannot be read at all; None where it could, even if no signature of the scheme is in it."""
-    seen: tuple[str, ...] = ()
-    """Names of the schemes that are there instead, for the operator."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """The signature alone, perhaps behind a prefix such as ``sha256=``; several separated by commas."""
-
-    prefix: str = ""
-
-    def read(self, value: str) -> Parsed:
-        """Read a header's value."""
-        prefix = self.prefix
-        if "," not in value:
-            word = value.strip()
-            if word.startswith(prefix):
-                return Parsed((word[len(prefix) :],))
-            return Parsed(seen=(_scheme(word),))
-        words = [word.strip() for word in value.split(",", MAX_SIGNATURES)[:MAX_SIGNATURES]]
-        fitting = tuple(word[len(prefix) :] for word in words if word.startswith(prefix))
-        return Parsed(fitting, seen=tuple(_scheme(word) for word in words if not word.startswith(prefix)))
-
-    def write(self, signatures: list[str], _timestamp: str | None) -> str:
-        """Write what `read` reads."""
-        return ",".join(self.prefix + signature for signature in signatures)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
-    """Named values such as ``t=1700000000,v1=…``; unknown names are passed over, as senders add them."""
-
-    signature: str
-    timestamp: str | None = None
-    separator: str = ","
-
-    def read(self, value: str) -> Parsed:
-        """Read a header's value."""
-        signatures: list[str] = []
-        seen: list[str] = []
-        stamp: str | None = None
-        for pair in value.split(self.separator, 2 * MAX_SIGNATURES)[: 2 * MAX_SIGNATURES]:
-            name, equals, text = pair.strip().partition("=")
-            if not equals:
-                return Parsed(problem=f"one of its parts separated by {self.separator!r} has no equals sign")
-            if name == self.signature:
-                signatures.append(text)
-            elif name == self.timestamp:
-                if stamp is not None:
-                    return Parsed(problem=f"it holds {name}= twice")
-                stamp = text
-            else:
-                seen.append(_scheme(pair.strip()))
-        return Parsed(tuple(signatures[:MAX_SIGNATURES]), stamp, seen=tuple(seen))
-
-    def write(self, signatures: list[str], timestamp: str | None) -> str:
-        """Write what `read` reads."""
-        pairs = [] if self.timestamp is None else [f"{self.timestamp}={timestamp}"]
-        return self.separator.join([*pairs, *(f"{self.signature}={signature}" for signature in signatures)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Versioned:
-    """Standard Webhooks: ``v1,`` and the signature, several separated by spaces."""
-
-    version: str = "v1"
-
-    def read(self, value: str) -> Parsed:
-        """Read a header's value."""
-        signatures: list[str] = []
-        seen: list[str] = []
-        for word in value.split(None, MAX_SIGNATURES)[:MAX_SIGNATURES]:
-            version, comma, text = word.partition(",")
-            if not comma:
-                return Parsed(problem="one of its parts separated by spaces has no comma")
-            if version == self.version:
-                # A repeated header was joined by a comma and a space, so a comma may trail.
-                signatures.append(text.rstrip(","))
-            else:
-                seen.append(_scheme(version + ","))
-        return Parsed(tuple(signatures), seen=tuple(seen))
-
-    def write(self, signatures: list[str], _timestamp: str | None) -> str:
-        """Write what `read` reads."""
-        return " ".join(f"{self.version},{signature}" for signature in signatures)
-
-
-SignatureForm = Plain | Pairs | Versioned
-
-
-def _scheme(word: str) -> str:
-    # Only the name in front is shown: the rest could be a credential sent to the wrong header.
-    name = _SCHEME.match(word)
-    return name[0] if name else "no scheme's name"
-
-
-# What makes a request genuine.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedHeaders:
-    """The names under which one sender's proof travels; lower case."""
-
-    signature: str
-    timestamp: str | None = None
-    id: str | None = None
-
-
-class TimeUnit(StrEnum):
-    """How a timestamp is written."""
-
-    SECONDS = "s"
-    MILLISECONDS = "ms"
-    ISO = "iso"
-    """ISO 8601, such as ``2026-11-21T10:00:00Z``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hmac:
-    """A MAC over a template of the request's parts."""
-
-    headers: tuple[SignedHeaders, ...]
-    """Alternative sets of names; the first whose signature header is present is used."""
-    template: str = "{body}"
-    """The signed bytes, from ``{body} {timestamp} {id} {url} {path} {method}`` and literal text."""
-    form: SignatureForm = field(default_factory=Plain)
-    algorithm: Algorithm = Algorithm.SHA256
-    encoding: Encoding = Encoding.HEX
-    key_form: KeyForm = KeyForm.TEXT
-    time_unit: TimeUnit = TimeUnit.SECONDS
-    tolerance_s: float = 300.0
-    """How far a signed timestamp may lie in the past or the future."""
-
-
-@dataclass(frozen=True, slots=True)
-class Basic:
-    """The password of HTTP Basic authentication (RFC 7617), under one user name."""
-
-    username: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
-    """A static secret sent along; it proves the sender but covers nothing of the request."""
-
-    place: Header | Query | Basic
-    prefix: str = ""
-    """What stands before the token, such as ``Bearer`` and a space."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoProof:
-    """Anybody may send; only ever by the owner's explicit ``unsigned = true``."""
-
-
-Proof = Hmac | Token | NoProof
-
-
-# What an event is called, and how a sender wants to be talked to.
+# What an event is called.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,16 +43,103 @@ class EventType:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handshake:
-    """A question the sender asks before events flow; answered only once the request's proof has held."""
+class Items:
+    """What a batch is made of: each item is deduplicated and delivered by itself."""
 
-    when: Place
-    equals: str
-    """The text at `when` that makes a request the question."""
-    echo: Place
-    """Whose text is the answer."""
+    paths: tuple[str, ...]
+    """Dotted paths with ``*`` for each element, such as ``events.*``, or ``*`` where the body is an array; the items of
+    all the paths count, in this order."""
+    id: EventId = field(default_factory=EventId)
+    """`Json` places seen from the item; where none holds something, the item's own content is its key."""
+    type: EventType = field(default_factory=EventType)
+    """`Json` places seen from the item; where none holds something, the request's type."""
+
+
+# How a sender wants to be talked to before events flow.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Echo:
+    """Answer with a text of the question."""
+
+    place: Place
+    wrap: str = ""
+    """For JSON: the key of the object around the text, such as ``verification``; empty: the bare text."""
+    allowed: re.Pattern[str] = PRINTABLE
+    """What the whole text must match; anything else is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Say:
+    """Answer always the same."""
+
+    body: str = ""
+    setting: str = ""
+    """The source's setting that holds the answer, instead of `body`."""
+    content_type: str = PLAIN_TEXT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignText:
+    """Answer with a MAC over a text of the question, made with the source's first secret.
+
+    It makes us sign a stranger's words with the key that signs events, so `allowed` must keep apart what the two sign.
+    """
+
+    place: Place
+    allowed: re.Pattern[str]
+    """What the whole text must match, such that no signed request could look like it."""
+    template: str
+    """The answer, with ``{text}``, ``{mac}`` and the source's settings by name; for JSON both are plain words."""
+    content_type: str = JSON
+    algorithm: Algorithm = Algorithm.SHA256
+    encoding: Encoding = Encoding.HEX
+    key_form: KeyForm = KeyForm.TEXT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """Fetch an address of the question, on the sender's own host, and answer 200."""
+
+    place: Place
+    pattern: re.Pattern[str]
+    """What the whole address must match: scheme, host and path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """Keep a secret that the sender tells once, as long as the source has none, and answer 200."""
+
+    place: Place
+    allowed: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handshake:
+    """A question the sender asks before events flow, and its answer."""
+
+    when: tuple[Place | tuple[Place, str], ...]
+    """What makes a request the question: places that hold something, or exactly that text; all of them must."""
+    answer: Echo | Say | SignText | Visit | Capture
+    method: str = "POST"
+    is_proven: bool = True
+    """Whether it is answered only once the request's proof has held; some senders ask before they can sign."""
+    token: tuple[Place, str] | None = None
+    """A place that must hold the text of one of the source's settings, such as Meta's ``hub.verify_token``."""
     status: int = 200
-    content_type: str = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedReply:
+    """The answer a sender wants for an accepted request."""
+
+    body: tuple[str | Place, ...] = ()
+    """Text, and places of the request whose text goes there; such as ``("OK", Form("InvId"))``."""
+    status: int = 200
+    content_type: str = PLAIN_TEXT
+
+
+# The whole.
 
 
 class BodyForm(StrEnum):
@@ -247,6 +163,36 @@ class Sure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A setting of a source that only this sender needs."""
+
+    name: str
+    help: str
+    """One sentence for people, without a full stop."""
+    is_required: bool = False
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    is_secret: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A request such as this sender makes, before it is signed; for tests, demonstrations and ``sources test``."""
+
+    body: bytes
+    """Its event id holds ``boathook-sample`` where the sender's form of id allows it."""
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Those that name id and type, where they stand in headers; lower-case names."""
+    query: str = ""
+    method: str = "POST"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings the source needs for it."""
+    secret: str = "boathook-sample-secret"  # noqa: S105 - public on purpose
+    """A secret in the form this sender uses; for key pairs, the public half is derived by `boathook.testing`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """Everything boathook knows of one sender."""
 
@@ -257,26 +203,47 @@ class Recipe:
     grade: Grade
     """What its proof covers."""
     proof: Proof
+    sample: Sample
     aliases: tuple[str, ...] = ()
     id: EventId = field(default_factory=EventId)
     type: EventType = field(default_factory=EventType)
+    items: Items | None = None
+    """For senders of batches."""
     body: BodyForm = BodyForm.JSON
     volatile: tuple[str, ...] = ()
     """JSON paths that may differ between two sendings of one event."""
     keep: tuple[str, ...] = ()
     """Headers stored with the event, besides content-type, user-agent and those of id and type."""
     handshakes: tuple[Handshake, ...] = ()
-    reply: "Reply | None" = None
+    reply: WantedReply | None = None
     """The answer it wants; None for any 2xx."""
     methods: frozenset[str] = frozenset({"POST"})
+    """How events are sent; handshakes add their own methods."""
+    stop_statuses: frozenset[int] = frozenset()
+    """Statuses by which this sender stops retrying or switches the webhook off; never sent by accident."""
+    settings: tuple[Setting, ...] = ()
+    schemes: Mapping[str, "Recipe"] = field(default_factory=dict)
+    """Other ways in which this sender may prove itself, chosen by the source's ``scheme`` setting."""
     answer_within_s: float | None = None
     """How long it waits for an answer; None where not published."""
     retries: str = ""
     """Its retry habit, in a few words for people."""
+    retries_for_days: float | None = None
+    """How long after the first sending the last one may come; dedup memory outlives it. None where not known."""
+    checked: tuple[str, ...] = ()
+    """What it is tested against, for people: ``stripe (Python), both ways``, ``3 vectors of its documentation``."""
     sure: Mapping[str, Sure] = field(default_factory=dict)
     """How sure each fact is, by field name; facts not named are read in the vendor's own documentation or code."""
-    configure: "Callable[[Options, Recipe], Recipe] | None" = None
-    """For generic recipes: makes the recipe of one source from its settings."""
+    configure: Callable[[Options, "Recipe"], "Recipe"] | None = None
+    """For what `settings` cannot say: makes the recipe of one source from its settings."""
+
+    @property
+    def signs_url(self) -> bool:
+        """Whether the signature covers the address, so that the source must know its public URL."""
+        return self.needs_url or (isinstance(self.proof, Hmac) and "{url}" in self.proof.template)
+
+    needs_url: bool = False
+    """For proofs whose `state` reads the address."""
 
     def describe(self) -> dict[str, Any]:
         """Return what listings show of it, as plain JSON values."""
@@ -286,7 +253,14 @@ class Recipe:
             "aliases": list(self.aliases),
             "grade": self.grade.value,
             "docs": self.docs,
+            "schemes": sorted(self.schemes),
+            "signs_url": self.signs_url,
+            "batches": self.items is not None,
+            "settings": {one.name: one.help for one in self.settings},
             "answer_within_s": self.answer_within_s,
             "retries": self.retries,
+            "retries_for_days": self.retries_for_days,
+            "stop_statuses": sorted(self.stop_statuses),
+            "checked": list(self.checked),
             "sure": {fact: sure.value for fact, sure in self.sure.items()},
         }

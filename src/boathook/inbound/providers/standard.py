@@ -2,8 +2,10 @@
 
 from boathook.domain.model import Grade
 from boathook.domain.signing import Encoding, KeyForm
-from boathook.inbound.providers.places import Header, Json
-from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Hmac, Recipe, SignedHeaders, Versioned
+from boathook.inbound.places import Header, Json
+from boathook.inbound.providers.forms import Versioned
+from boathook.inbound.providers.proofs import Hmac, SignedHeaders
+from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Recipe, Sample
 
 STANDARD_HMAC = Hmac(
     headers=(
@@ -25,6 +27,11 @@ RECIPES = (
         docs="https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
         grade=Grade.BODY,
         proof=STANDARD_HMAC,
+        sample=Sample(
+            body=b'{"type":"user.created","timestamp":"2026-11-21T10:00:00Z","data":{"id":"1"}}',
+            headers={"webhook-id": "msg_boathook-sample"},
+            secret="whsec_Ym9hdGhvb2stc2FtcGxlLXNlY3JldC0yNGI=",
+        ),
         id=EventId(places=(Header("webhook-id"), Header("svix-id"))),
         type=EventType(places=(Json("type"),)),
         body=BodyForm.ANY,

@@ -26,9 +26,16 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """A value in a JSON body, by its dotted path; a number counts into an array."""
+    """A value in a JSON body, by its dotted path; a number counts into an array, ``*`` stands for each element."""
 
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Basic:
+    """The password of HTTP Basic authentication (RFC 7617), under one user name."""
+
+    username: str
 
 
 Place = Header | Query | Form | Json

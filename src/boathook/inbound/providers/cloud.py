@@ -1,0 +1,5 @@
+"""Clouds, identity and machine learning."""
+
+from boathook.inbound.providers.recipe import Recipe
+
+RECIPES: tuple[Recipe, ...] = ()
