@@ -21,7 +21,7 @@ from boathook.inbound.proof import make_check
 from boathook.inbound.providers import find
 from boathook.inbound.providers.options import NEVER_KEPT, Options
 from boathook.inbound.providers.proofs import Hmac, Proof, Token
-from boathook.inbound.providers.recipe import PLAIN_TEXT, BodyForm, Echo, Handshake, Recipe
+from boathook.inbound.providers.recipe import BodyForm, Echo, Handshake, Recipe
 from boathook.inbound.verdict import (
     UNKNOWN_TYPE,
     Challenge,

@@ -17,7 +17,8 @@
 -- `outcome`, so the queue stays small however long the history grows.
 --
 -- A request that brings many items (a batch) is one event with its exact bytes; each of its deliveries is about one
--- item, named by its path in the JSON body.
+-- item, named by its path in the JSON body. Dedup memory then holds a key for each item, and none for the whole; what it
+-- calls body_sha256 is the hash of the item.
 --
 -- Ids are UUIDv7, so a range of ids is a range of time: partitions are bounded by id, and dropping a week
 -- drops its events with everything that hangs on them.
@@ -64,7 +65,8 @@ create table boathook.dedup (
     replay_key uuid,
     event_id uuid not null,
     body_sha256 bytea not null check (octet_length(body_sha256) = 32),
-    expires_at timestamptz not null
+    expires_at timestamptz not null,
+    item_path text
 );
 create unique index dedup_replay_key on boathook.dedup (replay_key) where replay_key is not null;
 create index dedup_expiry on boathook.dedup using brin (expires_at);

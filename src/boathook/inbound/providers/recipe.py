@@ -188,7 +188,7 @@ class Sample:
     method: str = "POST"
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings the source needs for it."""
-    secret: str = "boathook-sample-secret"  # noqa: S105 - public on purpose
+    secret: str = "boathook-sample-secret"
     """A secret in the form this sender uses; for key pairs, the public half is derived by `boathook.testing`."""
 
 

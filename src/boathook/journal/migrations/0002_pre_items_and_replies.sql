@@ -4,6 +4,7 @@ alter table boathook.delivery
     add column item_type text,
     add constraint an_item_has_a_path_and_a_type check ((item_path is null) = (item_type is null));
 alter table boathook.outcome add column item_path text, add column item_type text;
+alter table boathook.dedup add column item_path text;
 
 -- What a sender needs who waits for the handler's answer.
 create table boathook.reply (
