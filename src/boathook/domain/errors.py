@@ -7,7 +7,8 @@ BoathookError
 │   ├── UnsafeDatabase          its settings or version would make a 2xx a lie
 │   └── RegistryChanged         routes changed between reading them and accepting an event
 ├── AcceptError             an event could not be taken in
-│   └── Overloaded              the queue in front of the journal is full
+│   ├── Overloaded              the queue in front of the journal is full
+│   └── TooManyDeliveries       a batch has more items, or owes more deliveries, than an event can
 ├── DeliveryError           a handler's attempt
 │   ├── LeaseLost               another worker holds this delivery now; nothing may be committed
 │   ├── HandlerTimeout          the handler ran longer than its timeout
@@ -47,6 +48,10 @@ class AcceptError(BoathookError):
 
 class Overloaded(AcceptError):
     """The queue in front of the journal is full; the sender should come back later."""
+
+
+class TooManyDeliveries(AcceptError):
+    """A batch has more items, or owes more deliveries, than one event can; nothing of it was stored."""
 
 
 class DeliveryError(BoathookError):

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from boathook.domain.conditions import ABSENT, Budget, compile_condition, is_list
 from boathook.domain.documents import UNREADABLE, dig, parse, scalar_text, short_key, split_path
-from boathook.domain.model import NewDelivery, Route
+from boathook.domain.model import MAX_DELIVERIES, NewDelivery, Route
 
 MAX_NESTING: Final = 10
 MAX_PLANS: Final = 4_096
@@ -210,6 +210,26 @@ class Router:
             return plan.always
         return self._judge(plan.lines, Subject(self._parse(body), headers))
 
+    def route_items(
+        self, *, source: str, headers: Mapping[str, str], items: Iterable[tuple[str, Any]]
+    ) -> tuple[NewDelivery, ...]:
+        """Return the deliveries a batch is owed: of each item in turn, one for each recipient that wants it.
+
+        Stops beyond `MAX_DELIVERIES`, so that the answer tells a batch that owes too many from one that does not.
+
+        Args:
+            source: where it arrived.
+            headers: the request's kept headers, by lower-case names.
+            items: of each item its type and its parsed JSON, which filters and orders look at.
+        """
+        owed: list[NewDelivery] = []
+        for position, (type, document) in enumerate(items):
+            plan = self._known.get((source, None, type)) or self._plan(source, None, type)
+            owed += self._judge(plan.lines, Subject(document, headers), position)
+            if len(owed) > MAX_DELIVERIES:
+                break
+        return tuple(owed)
+
     def _plan(self, source: str | None, application: str | None, type: str) -> "_Plan":
         lines = tuple(line for line in self._lines if line.fits(source, application, type))
         is_plain = all(line.filter is None and line.order_parts is None for line in lines)
@@ -221,11 +241,11 @@ class Router:
         return plan
 
     @staticmethod
-    def _judge(lines: tuple[_Line, ...], subject: Subject) -> tuple[NewDelivery, ...]:
+    def _judge(lines: tuple[_Line, ...], subject: Subject, item: int | None = None) -> tuple[NewDelivery, ...]:
         owed: dict[str, NewDelivery] = {}
         for line in lines:
             if line.recipient not in owed and (line.filter is None or line.filter(subject)):
-                owed[line.recipient] = NewDelivery(line.recipient, _order_key(line.order_parts, subject.body))
+                owed[line.recipient] = NewDelivery(line.recipient, _order_key(line.order_parts, subject.body), item)
         return tuple(owed.values())
 
 

@@ -47,6 +47,10 @@ LEGAL_MOVES: Final[Mapping[State, frozenset[State]]] = {
 """From each state, the states a delivery may go to next. `docs/states.md` draws the same table."""
 
 
+MAX_DELIVERIES: Final = 32_767
+"""The most deliveries an event may be owed when it is accepted, and the most items it may have: ordinals are small."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
     """An event about to be stored, with everything the accepting transaction needs."""
@@ -114,14 +118,17 @@ class Accepted:
     """The event is committed, and with it every delivery it is owed."""
 
     event_id: UUID
+    conflict: bool = False
+    """Whether it is a batch with an item whose key was seen before with another content: that item is stored as a
+    conflict, alarmed and not delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The event was there already; nothing was stored."""
+    """The event was there already, or every item of it; nothing was stored."""
 
     event_id: UUID
-    """The event that came first."""
+    """The event that came first; of a batch, the one that brought its first item."""
     conflict: bool = False
     """Whether its key or its body, but not both, were seen before: stored as a conflict and alarmed."""
 
@@ -187,6 +194,10 @@ class Claim:
     suspect: bool
     """Whether an earlier attempt's lease ran out: such a delivery runs alone, so that a payload
     that kills its worker takes no other down with it."""
+    item_path: str | None = None
+    """Which item of a batch it is about, by its path in the JSON body; None where it is about the whole event."""
+    item_type: str | None = None
+    """That item's type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
