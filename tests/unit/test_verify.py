@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
-from boathook.inbound import extract, proof, verify
-from boathook.inbound.proof import HmacCheck, read_moment
+from boathook.inbound import extract, stamps, verify
+from boathook.inbound.proof import HmacCheck
 from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.proofs import Hmac, TimeUnit
+from boathook.inbound.stamps import read_moment
 from boathook.inbound.tokens import Proven
 from boathook.inbound.verify import Challenge, Reason, Rejected, SourceSpec, Verified, Verifier
 from tests.unit.verifying import NOW, SECRETS, STANDARD_SECRET, request, signed, verifier
@@ -57,7 +58,7 @@ def test_a_timestamp_is_accepted_within_300_seconds_of_receiving(provider, skew_
 def test_sabotage_with_a_one_sided_tolerance_the_future_would_pass(monkeypatch):
     sent = signed("stripe", BODY, timestamp=NOW + 10_000)
     assert isinstance(verifier("stripe").verify(sent, NOW), Rejected)
-    monkeypatch.setattr(proof, "read_moment", lambda text, unit: min(read_moment(text, unit) or NOW, NOW))
+    monkeypatch.setattr(stamps, "read_moment", lambda text, unit: min(read_moment(text, unit) or NOW, NOW))
     assert isinstance(verifier("stripe").verify(sent, NOW), Verified)
 
 

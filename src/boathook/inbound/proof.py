@@ -5,7 +5,6 @@ Every refusal is a `Rejected`; whatever a stranger puts into a header, nothing h
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final, NamedTuple
 
 from boathook.domain import signing
@@ -13,15 +12,14 @@ from boathook.domain.errors import ConfigError
 from boathook.domain.signing import WRITERS, Mac, read_key
 from boathook.inbound.hints import explain_mismatch
 from boathook.inbound.providers.forms import MAX_SIGNATURES, Parsed
-from boathook.inbound.providers.proofs import Hmac, NoProof, Proof, SignedHeaders, TimeUnit, Token
+from boathook.inbound.providers.proofs import Hmac, NoProof, Proof, SignedHeaders, Token
+from boathook.inbound.stamps import Window
 from boathook.inbound.template import Template
 from boathook.inbound.tokens import Proven, TokenCheck, refuse, secrets_of
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
 
-MAX_TOLERANCE_S: Final = 315_360_000.0
 MAX_HEADER: Final = 8_192
 """Characters of a signature header that are looked at; sixteen SHA-512 signatures take a quarter of it."""
-_LONGEST_STAMP: Final = {TimeUnit.SECONDS: 11, TimeUnit.MILLISECONDS: 14, TimeUnit.ISO: 40}
 
 
 class _Stamp(NamedTuple):
@@ -43,7 +41,7 @@ class HmacCheck:
         self._macs = tuple(_key(spec, proof, position) for position in range(len(spec.secrets)))
         self._write = WRITERS[proof.encoding]
         self._is_hex = proof.encoding is signing.Encoding.HEX
-        self._tolerance_s = _tolerance_of(spec, proof)
+        self._window = Window(spec, proof.tolerance_s, proof.time_unit)
         self._needs_stamp = "timestamp" in self._template.fields
         self._needs_id = "id" in self._template.fields
 
@@ -94,23 +92,8 @@ class HmacCheck:
         if text is None:
             where = f"header {names.timestamp}" if names.timestamp else f"timestamp in {names.signature}"
             return refuse(Reason.TIMESTAMP_MISSING, f"there is no {where}")
-        unit = self._proof.time_unit
-        moment = read_moment(text, unit)
-        if moment is None:
-            return refuse(Reason.TIMESTAMP_MALFORMED, f"the timestamp {_quote(text)} is not {_UNITS[unit]}")
-        skew_s = now - moment
-        if -self._tolerance_s <= skew_s <= self._tolerance_s:
-            return _Stamp(text, moment)
-        return self._off_time(text, skew_s)
-
-    def _off_time(self, stamp: str, skew_s: float) -> Rejected:
-        reason, side = (Reason.TIMESTAMP_TOO_OLD, "before") if skew_s > 0 else (Reason.TIMESTAMP_IN_FUTURE, "after")
-        return refuse(
-            reason,
-            f"the timestamp {_quote(stamp)} lies {abs(skew_s):.0f} s {side} this machine's clock, "
-            f"more than the tolerance of {self._tolerance_s:g} s",
-            may_reverify=True,
-        )
+        moment = self._window.judge(text, now)
+        return moment if isinstance(moment, Rejected) else _Stamp(text, moment)
 
     def _read_id(self, request: Request, names: SignedHeaders) -> str | Rejected:
         identifier = request.headers.get(names.id or "", "")
@@ -145,16 +128,6 @@ def _key(spec: SourceSpec, proof: Hmac, position: int) -> Mac:
         ) from None
 
 
-def _tolerance_of(spec: SourceSpec, proof: Hmac) -> float:
-    tolerance_s = proof.tolerance_s if spec.tolerance_s is None else spec.tolerance_s
-    if not 0 < tolerance_s <= MAX_TOLERANCE_S:
-        raise ConfigError(
-            f"sources.{spec.name}.tolerance_s: {tolerance_s:g} would accept no request or replays for ever; "
-            f"write seconds above 0 and up to {MAX_TOLERANCE_S:.0f}, such as 300"
-        )
-    return tolerance_s
-
-
 def _unreadable(names: SignedHeaders, parsed: Parsed) -> Rejected:
     if parsed.problem:
         return refuse(Reason.SIGNATURE_MALFORMED, f"{names.signature} cannot be read: {parsed.problem}")
@@ -166,32 +139,6 @@ def _unreadable(names: SignedHeaders, parsed: Parsed) -> Rejected:
         f"{names.signature} holds no signature of the scheme configured, but {there}",
         may_reverify=True,
     )
-
-
-_UNITS: Final = {
-    TimeUnit.SECONDS: "a whole number of seconds since 1970",
-    TimeUnit.MILLISECONDS: "a whole number of milliseconds since 1970",
-    TimeUnit.ISO: "an ISO 8601 moment with its zone",
-}
-
-
-def read_moment(text: str, unit: TimeUnit) -> float | None:
-    """Return a timestamp in seconds since 1970; `None` for what no sender writes: signs, exponents, other digits."""
-    if not text.isascii() or len(text) > _LONGEST_STAMP[unit]:
-        return None
-    if unit is TimeUnit.ISO:
-        try:
-            moment = datetime.fromisoformat(text)
-            return None if moment.tzinfo is None else moment.timestamp()
-        except (ValueError, OverflowError):
-            return None
-    if not text.isdigit():
-        return None
-    return int(text) / 1000 if unit is TimeUnit.MILLISECONDS else float(int(text))
-
-
-def _quote(text: str) -> str:
-    return ascii(text if len(text) <= 40 else text[:40] + "…")
 
 
 class NoCheck:
