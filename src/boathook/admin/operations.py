@@ -17,7 +17,7 @@ import msgspec
 
 from boathook.config import Settings
 from boathook.domain import ids
-from boathook.domain.errors import IllegalMove, JournalError, RegistryChanged
+from boathook.domain.errors import IllegalMove, JournalError, RegistryChanged, TooManyDeliveries
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Outbox
@@ -223,7 +223,10 @@ async def _judge(
             return Reverified(rejection_id=row.id, outcome="impossible", detail="it is a handshake, not an event")
         case Verified() as verified:
             body = stored.body if decoder is None or decoder.decoded is None else decoder.decoded
-            receipt = await judge.accept(row.source, verified, body, row.content_type)
+            try:
+                receipt = await judge.accept(row.source, verified, body, row.content_type)
+            except TooManyDeliveries as error:
+                return Reverified(rejection_id=row.id, outcome="impossible", detail=str(error))
             await moves.mark_rejection(database, rejection_id, receipt.event_id, action)
             outcome = "accepted" if isinstance(receipt, Accepted) else "conflict" if receipt.conflict else "duplicate"
             event_id = ids.show(ids.EVENT, receipt.event_id)

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, assert_never
 
 from boathook.config import Network
 from boathook.domain import ids
-from boathook.domain.errors import JournalUnavailable, Overloaded, RegistryChanged
+from boathook.domain.errors import JournalUnavailable, Overloaded, RegistryChanged, TooManyDeliveries
 from boathook.domain.model import Duplicate, NewEvent, Receipt
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.encoding import Decoder
@@ -172,7 +172,11 @@ class IngestApp:
             return None
         if len(body) > gate.max_body:
             return refuse(413, "body_too_large", request_id)
-        return await self._judge(gate, _request(gate, scope, headers, body, client), request_id)
+        try:
+            return await self._judge(gate, _request(gate, scope, headers, body, client), request_id)
+        except TooManyDeliveries as error:
+            _LOG.warning("batch_too_large", source=gate.source, error=str(error), request_id=request_id)
+            return refuse(413, "too_many_deliveries", request_id)
 
     def _refuse_early(
         self, gate: Gate, method: str, headers: Headers, client: str, request_id: str, now: float
@@ -244,13 +248,13 @@ def _accepted(gate: Gate, event: NewEvent, receipt: Receipt, request_id: str) ->
     event_id = ids.show(ids.EVENT, receipt.event_id)
     outcome, extra, is_duplicate = "accepted", "", "false"
     if isinstance(receipt, Duplicate):
-        outcome, is_duplicate = "duplicate", "true"
+        outcome, is_duplicate = "conflict" if receipt.conflict else "duplicate", "true"
         gate.duplicates.value += 1
-        if receipt.conflict:
-            outcome, extra = "conflict", ',"conflict":true'
-            emit.count("boathook_conflicts_total", source=gate.source)
     else:
         gate.accepted.value += 1
+    if receipt.conflict:
+        extra = ',"conflict":true'
+        emit.count("boathook_conflicts_total", source=gate.source)
     key = event.dedup_key[:_SHOWN_KEY]
     reply = gate.verifier.reply
     if reply is not None:

@@ -1,4 +1,8 @@
-"""Makes events of verified requests: their ids, the hashes that tell duplicates, the deliveries they are owed."""
+"""Makes events of verified requests: their ids, the hashes that tell duplicates, the deliveries they are owed.
+
+A request that brings items is one event, but each item has a hash and deliveries of its own. The hashes of items, of
+whole events and of replayed material have scopes of their own, so that none can pass for another.
+"""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -10,9 +14,10 @@ from uuid import UUID
 import msgspec
 
 from boathook.domain import ids
+from boathook.domain.errors import TooManyDeliveries
 from boathook.domain.filters import Router
-from boathook.domain.model import NewEvent, Origin
-from boathook.inbound.verdict import Verified
+from boathook.domain.model import MAX_DELIVERIES, NewDelivery, NewEvent, NewItem, Origin
+from boathook.inbound.verdict import Item, Verified
 
 _POOL: Final = 4_080
 _ENTROPY_BYTES: Final = 10
@@ -58,8 +63,13 @@ class Arrivals:
         return ids.make(int(now * 1000), self._entropy.draw())
 
     def event(self, source: str, verified: Verified, body: bytes, content_type: str, now: float) -> NewEvent:
-        """Return the event that a verified request of *source* brings, with its deliveries."""
+        """Return the event that a verified request of *source* brings, with its deliveries.
+
+        Raises:
+            TooManyDeliveries: it is a batch of more than an event can hold.
+        """
         material = verified.replay_material
+        digest = sha256(body).digest()
         router = self.router
         return NewEvent(
             id=self.new_id(now),
@@ -67,31 +77,62 @@ class Arrivals:
             application=None,
             type=verified.type,
             dedup_key=verified.dedup_key,
-            key_hash=hash_of(source, verified.dedup_key.encode("utf-8", "surrogatepass")),
+            key_hash=_key_hash(source, verified, digest),
             replay_hash=None if material is None else hash_of(f"{source}\x00replay", material),
             grade=verified.grade,
             origin=Origin.RECEIVED,
             headers=_write_json(verified.kept_headers).decode(),
             content_type=content_type,
             body=body,
-            body_sha256=sha256(body).digest(),
-            deliveries=router.route(
-                source=source, application=None, type=verified.type, headers=verified.kept_headers, body=body
-            ),
+            body_sha256=digest,
+            deliveries=_owed(router, source, verified, body),
             routes_version=router.version,
             volatile=verified.volatile,
+            items=tuple(_new_item(source, item) for item in verified.items),
         )
 
     async def route_again(self, event: NewEvent, verified: Verified) -> NewEvent:
-        """Return *event* with the deliveries that the routes as they are now owe it."""
+        """Return *event* with the deliveries that the routes as they are now owe it.
+
+        Raises:
+            TooManyDeliveries: they owe it more than an event can hold.
+        """
         if self.router.version == event.routes_version:
             self.router = await self._read_router()
         router = self.router
-        owed = router.route(
-            source=event.source,
-            application=None,
-            type=event.type,
-            headers=verified.kept_headers,
-            body=event.body,
-        )
+        owed = _owed(router, str(event.source), verified, event.body)
         return replace(event, deliveries=owed, routes_version=router.version)
+
+
+def _owed(router: Router, source: str, verified: Verified, body: bytes) -> tuple[NewDelivery, ...]:
+    headers = verified.kept_headers
+    if not verified.items:
+        return router.route(source=source, application=None, type=verified.type, headers=headers, body=body)
+    if len(verified.items) > MAX_DELIVERIES:
+        raise TooManyDeliveries(f"the batch has {len(verified.items)} items; an event can have {MAX_DELIVERIES}")
+    items = ((item.type, item.document) for item in verified.items)
+    owed = router.route_items(source=source, headers=headers, items=items)
+    if len(owed) > MAX_DELIVERIES:
+        raise TooManyDeliveries(f"the batch owes more than the {MAX_DELIVERIES} deliveries an event can have")
+    return owed
+
+
+def _key_hash(source: str, verified: Verified, digest: bytes) -> UUID:
+    """Return what tells one event from another: of a batch its bytes, as its items are told apart one by one."""
+    if verified.items:
+        return hash_of(f"{source}\x00batch", digest)
+    return hash_of(source, _key_bytes(verified.dedup_key))
+
+
+def _new_item(source: str, item: Item) -> NewItem:
+    return NewItem(
+        path=item.path,
+        type=item.type,
+        dedup_key=item.dedup_key,
+        key_hash=hash_of(f"{source}\x00item", _key_bytes(item.dedup_key)),
+        digest=item.digest,
+    )
+
+
+def _key_bytes(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")

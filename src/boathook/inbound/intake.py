@@ -145,7 +145,7 @@ class Intake:
         self, entries: Sequence[tuple[NewEvent, asyncio.Future[Receipt]]], receipts: Sequence[Receipt]
     ) -> None:
         for (event, waiter), receipt in zip(entries, receipts, strict=True):
-            if not (isinstance(receipt, Duplicate) and receipt.conflict):
+            if not receipt.conflict:  # a copy of it is to be counted as a conflict again
                 self._recent.remember(event, receipt.event_id)
             if event.deliveries and isinstance(receipt, Accepted):
                 self._has_news.set()
