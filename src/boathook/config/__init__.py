@@ -1,0 +1,18 @@
+"""Settings: `defaults.toml` < `boathook.toml` < `BOATHOOK_*` environment < flags, each key checked."""
+
+from boathook.config.reading import FILE_NAME, SECTIONS, defaults, load
+from boathook.config.sources import SourceSettings
+from boathook.config.tables import LimitSettings, RetentionSettings, Settings
+from boathook.config.types import Network
+
+__all__ = [
+    "FILE_NAME",
+    "SECTIONS",
+    "LimitSettings",
+    "Network",
+    "RetentionSettings",
+    "Settings",
+    "SourceSettings",
+    "defaults",
+    "load",
+]

@@ -1,0 +1,210 @@
+"""All settings of one boathook as immutable tables, and the secrets they refer to."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from boathook.config.sources import SourceSettings
+from boathook.config.types import (
+    BaseUrl,
+    Bind,
+    Count,
+    DatabaseUrl,
+    Encodings,
+    Networks,
+    NotNegative,
+    Positive,
+    Role,
+    Table,
+    split_address,
+)
+from boathook.domain.errors import ConfigError
+
+
+class DatabaseSettings(Table):
+    """Where the journal is and how it is reached."""
+
+    url: DatabaseUrl = Field(repr=False)
+    intake_connections: Count
+    intake_batch: Count
+    intake_queue: Count
+    worker_connections: Count
+    connect_timeout_s: Positive
+    statement_timeout_s: Positive
+    allow_unsafe: bool
+
+
+class ServerSettings(Table):
+    """Which processes run, and where."""
+
+    bind: Bind
+    data_dir: Path
+    app: str
+    roles: tuple[Role, ...] = Field(min_length=1)
+    gateways: Count
+    workers: Count
+    public_url: BaseUrl
+    trusted_proxies: Networks
+    linger_s: NotNegative
+    drain_s: Positive
+
+    @property
+    def host(self) -> str:
+        """The address part of `bind`, without brackets."""
+        return split_address(self.bind)[0]
+
+    @property
+    def port(self) -> int:
+        """The port part of `bind`; 0 lets the system choose."""
+        return split_address(self.bind)[1]
+
+
+class LimitSettings(Table):
+    """What one request or client may cost."""
+
+    max_body: Count
+    max_head: Annotated[int, Field(ge=1_024, le=65_536)]
+    head_timeout_s: Positive
+    body_timeout_s: Positive
+    min_rate: Annotated[int, Field(ge=0)]
+    keep_alive_s: Positive
+    max_connections: Count
+    max_connections_per_client: Count
+    client_rate: NotNegative
+    client_burst: Count
+    content_encodings: Encodings
+    max_decoded: Count
+    max_ratio: Count
+
+
+class RetentionSettings(Table):
+    """How long things are kept."""
+
+    events_days: Positive
+    dedup_days: Positive
+    conflicts_days: Positive
+    rejections_days: Positive
+    rejections_count: Count
+    rejections_bytes: Count
+    rejections_rate: NotNegative
+    upkeep_s: Positive
+
+
+class WorkerSettings(Table):
+    """How handlers are run."""
+
+    concurrency: Count
+    lease_s: Positive
+    poll_s: Positive
+    timeout_s: Positive
+    memory_mb: Annotated[int, Field(ge=0)]
+
+
+class LogSettings(Table):
+    """What is logged, and how."""
+
+    level: Literal["debug", "info", "warning", "error"]
+    format: Literal["auto", "json", "text"]
+
+
+class AppsSettings(Table):
+    """Ready-made apps."""
+
+    load: tuple[str, ...]
+
+
+class OutboundSettings(Table):
+    """What outbound requests may reach."""
+
+    allow: Networks
+
+
+class Settings(Table):
+    """All settings of one boathook, immutable."""
+
+    database: DatabaseSettings
+    server: ServerSettings
+    limits: LimitSettings
+    retention: RetentionSettings
+    worker: WorkerSettings
+    log: LogSettings
+    apps: AppsSettings
+    outbound: OutboundSettings
+    sources: dict[str, SourceSettings] = Field(default_factory=dict)
+    extra: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Top-level tables that are not boathook's own, such as ``[billing]``; apps read theirs."""
+    file: Path | None = None
+    """The configuration file read, if any; ``file:`` secrets are relative to its folder."""
+
+    @model_validator(mode="after")
+    def _check_apps(self) -> Self:
+        if self.apps.load:
+            raise ValueError("apps.load: this version has no ready-made apps; remove the key")
+        return self
+
+    @model_validator(mode="after")
+    def _check_paths(self) -> Self:
+        owners: dict[str, str] = {}
+        for name, source in self.sources.items():
+            for path in source.paths:
+                if owners.setdefault(path, name) != name:
+                    raise ValueError(f"sources.{name}.paths: {path} is taken by source {owners[path]!r} already")
+        return self
+
+    def resolve(self, reference: str, key: str) -> str:
+        """Return the text behind ``env:NAME`` or ``file:PATH``; other text is returned as it is.
+
+        Raises:
+            ConfigError: the variable or the file is missing or empty; the message names *key*.
+        """
+        scheme, colon, name = reference.partition(":")
+        if not colon or scheme not in {"env", "file"}:
+            return reference
+        value = self._read_variable(name, key) if scheme == "env" else self._read_file(name, key)
+        if not value:
+            raise ConfigError(f"{key}: {reference} is empty")
+        return value
+
+    def _read_variable(self, name: str, key: str) -> str:
+        if name not in os.environ:
+            raise ConfigError(f"{key}: the environment variable {name} is not set; set it, or write file:PATH")
+        return os.environ[name]
+
+    def _read_file(self, name: str, key: str) -> str:
+        path = (self.file.parent if self.file else Path()) / name
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise ConfigError(f"{key}: cannot read {path}: {reason}") from None
+
+    def secrets_of(self, source: str) -> tuple[str, ...]:
+        """Return the resolved secrets of a source, in order. Raises ConfigError as `resolve` does."""
+        secrets = self.sources[source].secrets
+        return tuple(self.resolve(secret, f"sources.{source}.secrets[{i}]") for i, secret in enumerate(secrets))
+
+    def options_of(self, source: str) -> dict[str, Any]:
+        """Return the settings of a source for its recipe, with references resolved. Raises as `resolve` does."""
+        options = self.sources[source].options
+        return {key: self._resolved(value, f"sources.{source}.{key}") for key, value in options.items()}
+
+    def _resolved(self, value: Any, key: str) -> Any:
+        match value:
+            case str():
+                return self.resolve(value, key)
+            case list():
+                return [self._resolved(part, f"{key}[{position}]") for position, part in enumerate(value)]
+            case dict():
+                return {name: self._resolved(part, f"{key}.{name}") for name, part in value.items()}
+            case _:
+                return value
+
+    def dedup_days_of(self) -> dict[str, float]:
+        """Return the days that sources with a dedup memory of their own are remembered, by name."""
+        return {name: source.dedup_days for name, source in self.sources.items() if source.dedup_days is not None}
+
+    def database_url(self) -> str:
+        """Return the resolved URL of PostgreSQL; empty for the embedded server."""
+        return self.resolve(self.database.url, "database.url")

@@ -1,0 +1,88 @@
+"""The types of settings: what a value must look like, and what a wrong one is told."""
+
+import difflib
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from boathook.domain.replies import check_media_type, check_status
+
+_OWN_PATHS = ("/in/", "/api/", "/console", "/healthz", "/readyz", "/metrics", "/metrics.json", "/selftest")
+
+Network = IPv4Network | IPv6Network
+Role = Literal["gateway", "worker", "keeper", "console"]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Encodings = tuple[Literal["gzip", "deflate"], ...]
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Return the address, without brackets, and the port of ``address:port``. Raises ValueError with an example."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError('must be an address and a port, such as "127.0.0.1:8080" or "[::1]:8080"')
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _address(text: str) -> str:
+    split_address(text)
+    return text
+
+
+def _base_url(text: str) -> str:
+    if text and (urlsplit(text).scheme not in {"http", "https"} or not urlsplit(text).netloc):
+        raise ValueError('must be an address such as "https://hooks.example.com"')
+    return text.rstrip("/")
+
+
+def _network(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return ip_network(value)
+    except ValueError as error:
+        raise ValueError(f'must be a network such as "10.0.0.0/8": {error}') from None
+
+
+def _database_url(text: str) -> str:
+    if text and not text.startswith(("postgresql://", "postgres://", "env:", "file:")):
+        raise ValueError('must be a postgresql:// URL, "env:NAME", "file:PATH", or empty for the embedded server')
+    return text
+
+
+def _secret(text: str) -> str:
+    scheme, colon, rest = text.partition(":")
+    if not text or (scheme in {"env", "file"} and colon and not rest):
+        raise ValueError('must not be empty; write "env:NAME" or "file:PATH"')
+    if colon and scheme not in {"env", "file"} and difflib.get_close_matches(scheme, ["env", "file"], cutoff=0.6):
+        raise ValueError(f'starts with {scheme + ":"!r}; write "env:NAME" or "file:PATH"')
+    return text
+
+
+def _path(text: str) -> str:
+    if not text.startswith("/") or not text.isascii() or any(char in text for char in "?# %"):
+        raise ValueError('must start with "/" and hold neither "?", "#", "%" nor spaces, such as "/webhooks/stripe"')
+    if text.startswith(_OWN_PATHS):
+        raise ValueError(f"{text} belongs to boathook itself; choose another path")
+    return text
+
+
+Secret = Annotated[str, AfterValidator(_secret)]
+"""A secret, or the ``env:NAME`` or ``file:PATH`` where it stands."""
+Bind = Annotated[str, AfterValidator(_address)]
+DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
+SourcePath = Annotated[str, AfterValidator(_path)]
+Networks = tuple[Annotated[Network, BeforeValidator(_network)], ...]
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+MediaType = Annotated[str, AfterValidator(check_media_type)]
+Status = Annotated[int, AfterValidator(check_status)]
+"""A status that may be answered to a sender."""
+
+
+class Table(BaseModel):
+    """One table of settings: immutable, and without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

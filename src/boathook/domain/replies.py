@@ -1,0 +1,77 @@
+"""Exact replies to senders, and which of them are never sent by accident."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final
+
+MAX_BODY: Final = 1_048_576
+"""Longest body, in bytes, that a handler may reply with."""
+ENDING_STATUSES: Final = frozenset({403, 406, 410})
+"""Statuses by which senders take a receiver for closed, and stop or switch it off."""
+_BODILESS: Final = frozenset({204, 205})
+_MEDIA_TYPE: Final = re.compile(
+    r"[a-z0-9.+-]{1,64}/[a-z0-9.+-]{1,64}(; ?[a-z0-9-]{1,32}=[a-z0-9._-]{1,64}){0,3}", re.ASCII | re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An exact answer to a request."""
+
+    status: int
+    body: bytes
+    content_type: str
+
+
+def check_status(status: int, stops: frozenset[int] = ENDING_STATUSES) -> int:
+    """Return *status* if a sender may be answered with it.
+
+    Raises:
+        ValueError: it is none, would redirect, or is one of *stops*; the message says what to write.
+    """
+    if status not in range(200, 600):
+        raise ValueError(f"the status {status!r} is no final one; write one from 200 to 599, such as 200")
+    if status in range(300, 400):
+        raise ValueError(f"the status {status} would send the sender elsewhere; write another, such as 200")
+    if status in stops:
+        raise ValueError(f"the status {status} tells this sender to stop sending; write another, such as 422 or 500")
+    return status
+
+
+def check_media_type(text: str) -> str:
+    """Return *text* if it is a media type. Raises ValueError with an example."""
+    if not _MEDIA_TYPE.fullmatch(text):
+        raise ValueError(f'{text!r} is no media type such as "application/json" or "text/plain; charset=utf-8"')
+    return text
+
+
+def make_reply(
+    body: object, status: int = 200, content_type: str | None = None, stops: frozenset[int] = ENDING_STATUSES
+) -> Reply:
+    """Return the reply that *body* makes: bytes as they are, text as UTF-8, anything else as JSON.
+
+    Raises:
+        ValueError: status, body or media type cannot be sent; the message says what to write.
+    """
+    raw, usual_type = _encode(body)
+    check_status(status, stops)
+    if len(raw) > MAX_BODY:
+        raise ValueError(f"the body has {len(raw)} bytes; {MAX_BODY} is the most")
+    if raw and status in _BODILESS:
+        raise ValueError(f"a reply with the status {status} has no body; write another status, or b'' as the body")
+    return Reply(status=status, body=raw, content_type=check_media_type(content_type or usual_type))
+
+
+def _encode(body: object) -> tuple[bytes, str]:
+    match body:
+        case bytes():
+            return body, "application/octet-stream"
+        case str():
+            return body.encode("utf-8", "replace"), "text/plain; charset=utf-8"
+        case _:
+            try:
+                text = json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+            except (TypeError, ValueError, RecursionError) as error:
+                raise ValueError(f"the body is neither text nor bytes nor what JSON can hold: {error}") from None
+            return text.encode("utf-8", "replace"), "application/json"
