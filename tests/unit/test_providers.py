@@ -312,7 +312,7 @@ def test_signing_for_tests_covers_tokens_and_refuses_what_headers_cannot_carry()
     basic = sign("token", "geheim", b"", username="bob")
     assert basic["authorization"] == "Basic Ym9iOmdlaGVpbQ=="
     assert sign("unsigned", "", b"x") == {"content-type": "application/json"}
-    with pytest.raises(ValueError, match=r"\?key=TOKEN"):
+    with pytest.raises(ValueError, match="into the address"):
         sign("token", "geheim", b"", query="key")
     with pytest.raises(ConfigError, match="no such setting"):
         sign("stripe", "x", b"", header="x-sig")

@@ -162,6 +162,8 @@ class Jwt:
     must_expire: bool = True
     judge: Callable[[Mapping[str, Any], Facts], str | None]
     """Says, for the operator, what is wrong with the claims; None where they fit the request and the settings."""
+    claim: Callable[[Facts, float], dict[str, Any]]
+    """What this sender claims of a request made at a moment, in seconds since 1970; for `boathook.testing`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

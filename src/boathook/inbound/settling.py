@@ -1,0 +1,64 @@
+"""A source's recipe, completed by the settings its owner wrote."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from boathook.domain.errors import ConfigError
+from boathook.inbound.places import Basic
+from boathook.inbound.providers import find
+from boathook.inbound.providers.options import Options
+from boathook.inbound.providers.proofs import Token
+from boathook.inbound.providers.recipe import Recipe, Setting
+from boathook.inbound.verdict import SourceSpec
+
+
+class Settled(NamedTuple):
+    """What one source amounts to."""
+
+    recipe: Recipe
+    spec: SourceSpec
+    """With all its secrets."""
+    settings: dict[str, str]
+    """Those the recipe declares, by name, defaults included."""
+
+
+def settle(spec: SourceSpec) -> Settled:
+    """Return the recipe of a source with its settings read.
+
+    Raises:
+        ConfigError: a setting is unknown, missing or impossible; the message names ``sources.NAME.KEY``.
+    """
+    try:
+        recipe = find(spec.provider)
+    except ConfigError as error:
+        raise ConfigError(f"sources.{spec.name}.provider: {error}") from None
+    options = Options(spec.name, spec.options)
+    recipe = _choose_scheme(options, recipe)
+    settings = {setting.name: _read(options, recipe, setting) for setting in recipe.settings}
+    if recipe.configure is not None:
+        recipe = recipe.configure(options, recipe)
+    if isinstance(recipe.proof, Token) and isinstance(recipe.proof.place, Basic):
+        password = options.text("password")
+        spec = replace(spec, secrets=(*spec.secrets, password) if password else spec.secrets)
+    options.finish(recipe.name)
+    return Settled(recipe, spec, settings)
+
+
+def _choose_scheme(options: Options, recipe: Recipe) -> Recipe:
+    if not recipe.schemes:
+        return recipe
+    scheme = options.text("scheme")
+    if scheme and scheme not in recipe.schemes:
+        words = ", ".join(f'"{name}"' for name in recipe.schemes)
+        raise options.error("scheme", f"{recipe.title} knows {words}, or leave it out; {scheme!r} is none of them")
+    return recipe.schemes[scheme] if scheme else recipe
+
+
+def _read(options: Options, recipe: Recipe, setting: Setting) -> str:
+    value = options.text(setting.name, setting.default)
+    if setting.is_required and not value:
+        raise options.error(setting.name, f"{recipe.title} needs it: {setting.help}")
+    if value and setting.choices and value not in setting.choices:
+        words = ", ".join(f'"{choice}"' for choice in setting.choices)
+        raise options.error(setting.name, f"write one of {words}, not {value!r}")
+    return value
