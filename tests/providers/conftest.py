@@ -1,0 +1,104 @@
+"""Senders' own npm packages as judges of our recipes.
+
+How to use it: take the fixture ``judge`` and ask it. What is bytes is sent as base64, ``now`` is the package's clock::
+
+    def test_github_accepts_what_we_sign(judge):
+        headers = sign("github", SECRET, body)
+        assert judge.asks("github", "verify", secret=SECRET, body=body, signature=headers["x-hub-signature-256"])
+
+`Judge.asks` returns what the package answered, and `False` where it threw; `Judge.refusal` then says why.
+
+To add a package: name it in ``npm/package.json`` with its exact version, run ``npm install`` in ``npm/`` (its
+``.npmrc`` keeps addresses out of the lock file), and add its actions to ``npm/judge.mjs``. Those that are there:
+
+- ``github``: sign, verify (secret, body, signature)
+- ``notion``: sign, verify (secret, body, signature); the secret is the verification token
+- ``linear``: verify (secret, body, signature, now)
+- ``shopify``: verify (secret, body, headers), which answers ``{"valid": …, "reason": …, "topic": …}``
+- ``jira``: hash (method, url, base_url), sign (secret, claims), decode (secret, token)
+- ``sns``: verify (body, certificate)
+
+The packages are installed once, into ``npm/node_modules``, and again only when the lock file has changed.
+"""
+
+import base64
+import fcntl
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parent / "npm"
+
+
+class Judge:
+    """A Node.js process that has the packages loaded and answers questions one by one."""
+
+    refusal: str = ""
+    """What the package said when it threw last."""
+
+    def __init__(self, node: str) -> None:
+        self._process = subprocess.Popen(
+            [node, "judge.mjs"], cwd=FOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def asks(self, provider: str, action: str, **question: Any) -> Any:
+        """Return what the provider's package answers; False where it throws."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        question = {
+            name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+            for name, value in question.items()
+        }
+        print(json.dumps({"provider": provider, "action": action} | question), file=self._process.stdin, flush=True)
+        reply = json.loads(self._process.stdout.readline())
+        self.refusal = reply.get("refusal", "")
+        return reply.get("answer", False)
+
+    def close(self) -> None:
+        """Let the process end."""
+        with self._process:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(10)
+
+
+def find_program(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        pytest.fail(f"the tests of providers ask npm packages and need {name}: install Node.js 20 or later, with npm")
+    return path
+
+
+def install() -> None:
+    """Install what the lock file names, unless it is there; xdist's processes wait for one another."""
+    wanted = hashlib.sha256((FOLDER / "package-lock.json").read_bytes()).hexdigest()
+    stamp = FOLDER / "node_modules" / ".installed"
+    with FOLDER.joinpath("judge.mjs").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.read_text() == wanted:
+            return
+        done = subprocess.run(
+            [find_program("npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
+            cwd=FOLDER,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"npm could not install the judges: {done.stderr[-2000:]}"
+        stamp.write_text(wanted)
+
+
+@pytest.fixture(scope="session")
+def judge() -> Iterator[Judge]:
+    """The senders' npm packages, ready to be asked."""
+    install()
+    asked = Judge(find_program("node"))
+    yield asked
+    asked.close()
