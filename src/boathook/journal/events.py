@@ -1,7 +1,8 @@
-"""Stores events: a batch in one statement, each event once, together with the deliveries it is owed."""
+"""Stores events: as many as wait in one statement, each event once, together with the deliveries it is owed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import groupby
 from typing import Any, cast
 from uuid import UUID
 
@@ -10,6 +11,7 @@ import msgspec
 from boathook.domain import ids
 from boathook.domain.errors import JournalError, NotFound, RegistryChanged
 from boathook.domain.model import Accepted, Duplicate, Event, Grade, NewEvent, Origin, Receipt
+from boathook.journal.batches import append_batch
 from boathook.journal.database import Connection, Database, Record, translated
 from boathook.journal.statements import load
 
@@ -34,20 +36,33 @@ class EventStore:
         """Store *batch* and return a receipt for each event, in the same order.
 
         When this returns, every accepted event is committed with its deliveries. An error means that none
-        of the batch is known to be stored; trying again is safe, as what was stored is then a duplicate.
+        of the batch is known to be stored; trying again with the same events is safe. An event of many items is
+        stored by itself, between those before and those after it.
 
         Raises:
             RegistryChanged: the events were routed by outdated routes; nothing was stored.
             JournalUnavailable: PostgreSQL is away.
             JournalError: PostgreSQL refused the batch, such as for one impossible row.
         """
-        receipts: list[Receipt | None] = [None] * len(batch)
+        receipts: list[Receipt] = []
         async with self._database.acquire() as connection:
             with translated():
-                for _ in range(_MOST_ROUNDS):
-                    await self._append_once(connection, batch, receipts)
-                    if None not in receipts:
-                        return cast("list[Receipt]", receipts)
+                for has_items, run in groupby(batch, _has_items):
+                    if has_items:
+                        receipts += [await append_batch(connection, event, self._memory_for(event)) for event in run]
+                    else:
+                        receipts += await self._append_run(connection, list(run))
+        return receipts
+
+    def _memory_for(self, event: NewEvent) -> timedelta:
+        return self._memory_of.get(event.source, self._memory)
+
+    async def _append_run(self, connection: Connection, run: Sequence[NewEvent]) -> list[Receipt]:
+        receipts: list[Receipt | None] = [None] * len(run)
+        for _ in range(_MOST_ROUNDS):
+            await self._append_once(connection, run, receipts)
+            if None not in receipts:
+                return cast("list[Receipt]", receipts)
         raise JournalError("the dedup memory of these events kept changing while they were stored")
 
     async def _append_once(
@@ -71,7 +86,7 @@ class EventStore:
         ]
         has_order = any(row[3] is not None for row in owed)
         columns = _columns(_row(event) for event in events)
-        memories = [self._memory_of.get(event.source, self._memory) for event in events]
+        memories = [self._memory_for(event) for event in events]
         owed_columns = _columns(owed) or [(), (), (), ()]
         row = await connection.fetchrow(
             SQL["append_events"], events[0].routes_version, *columns, memories, *owed_columns, has_order
@@ -183,6 +198,10 @@ def _row(event: NewEvent) -> tuple[Any, ...]:
         event.body_sha256,
         len(event.deliveries),
     )
+
+
+def _has_items(event: NewEvent) -> bool:
+    return bool(event.items)
 
 
 def _columns(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
