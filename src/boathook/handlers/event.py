@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from boathook.domain import ids, model
+from boathook.domain.conditions import ABSENT
+from boathook.domain.documents import dig, split_path
 from boathook.domain.errors import HandlerMisuse
 from boathook.domain.model import Claim
 from boathook.journal.deliveries import DeliveryStore
@@ -69,6 +71,9 @@ class Event(model.Event):
     """Number of this attempt, 1 for the first."""
     recipient: str
     """The route it came by, such as ``handler:upgrade``."""
+    item_path: str | None = None
+    """Where in the JSON body the item stands that this delivery is about, such as ``events.3``; None where it is about
+    the whole event. `type` is then the type of the item."""
     _effects: Effects = field(repr=False, compare=False)
 
     @cached_property
@@ -86,9 +91,24 @@ class Event(model.Event):
                 f"{error}. Use event.body for its bytes."
             ) from None
 
+    @cached_property
+    def item(self) -> Any:
+        """What this delivery is about: one item of the body, for senders that put many into a request, else `json`.
+
+        Raises:
+            ValueError: the body is not JSON; the message names the event.
+        """
+        if self.item_path is None:
+            return self.json
+        found = dig(self.json, split_path(self.item_path), ABSENT)
+        if found is ABSENT:
+            raise ValueError(f"the body of {ids.show(ids.EVENT, self.id)} has no item at {self.item_path!r}")
+        return found
+
     def idempotency_key(self, name: str) -> str:
         """Return a key that is the same at every attempt and replay, for a service that takes such keys."""
-        return hashlib.sha256(f"{self.id}/{self.recipient}/{name}".encode()).hexdigest()[:40]
+        subject = str(self.id) if self.item_path is None else f"{self.id}#{self.item_path}"
+        return hashlib.sha256(f"{subject}/{self.recipient}/{name}".encode()).hexdigest()[:40]
 
     async def once(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call *function* and remember its result, so that later attempts get that instead of another call.
@@ -128,7 +148,10 @@ _FIELDS = tuple(one.name for one in fields(model.Event))
 def present(event: model.Event, claim: Claim, store: DeliveryStore) -> Event:
     """Return *event* as the handler of *claim* gets it."""
     known = {name: getattr(event, name) for name in _FIELDS}
-    return Event(**known, attempt=claim.attempt, recipient=claim.recipient, _effects=Effects(store, claim))
+    known |= {"attempt": claim.attempt, "recipient": claim.recipient, "item_path": claim.item_path}
+    if claim.item_type is not None:
+        known["type"] = claim.item_type
+    return Event(**known, _effects=Effects(store, claim))
 
 
 def _takes_key(function: Callable[..., Any]) -> bool:

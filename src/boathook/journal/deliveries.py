@@ -216,7 +216,7 @@ class DeliveryStore:
             LeaseLost: the delivery is another's, so the side effect must not be done here.
         """
         row = await self._database.fetchrow(
-            SQL["recall_effect"], claim.event_id, claim.ordinal, claim.fence, claim.recipient, name
+            SQL["recall_effect"], claim.event_id, claim.ordinal, claim.fence, claim.recipient, _effect(claim, name)
         )
         if row is None or not row["is_held"]:
             raise LeaseLost(f"the lease of {claim.recipient} ended before {name!r} was done")
@@ -225,7 +225,7 @@ class DeliveryStore:
 
     async def remember(self, claim: Claim, name: str, result: str) -> None:
         """Keep the result of a side effect, as JSON text, at once and for good."""
-        await self._database.execute(SQL["remember_effect"], claim.event_id, claim.recipient, name, result)
+        await self._database.execute(SQL["remember_effect"], claim.event_id, claim.recipient, _effect(claim, name), result)
 
     async def backlog(self) -> list[Backlog]:
         """Count what each recipient is owed."""
@@ -269,9 +269,16 @@ def _to_work(row: Record) -> Work:
         owed_since=row["owed_since"],
         order_key=row["order_key"],
         suspect=row["lost"] >= _SUSPECT_AFTER,
+        item_path=row["item_path"],
+        item_type=row["item_type"],
     )
     event = None if row["id"] is None else to_event(row)
     return Work(claim, event, row["due_at"], row["claimed_at"])
+
+
+def _effect(claim: Claim, name: str) -> str:
+    """Return the name of a side effect as it is stored: those of one event's items must not be taken for each other."""
+    return name if claim.item_path is None else f"{claim.item_path}/{name}"
 
 
 def _keys(claims: Sequence[Claim]) -> tuple[list[UUID], list[int], list[int]]:

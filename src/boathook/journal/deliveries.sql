@@ -37,7 +37,7 @@ claimed as (
 )
 select
     c.event_id, c.ordinal, c.recipient, c.fence, c.attempts, c.attempts_before, c.owed_since, c.order_key, c.due_at,
-    c.lost, clock_timestamp() as claimed_at, e.*
+    c.lost, c.item_path, c.item_type, clock_timestamp() as claimed_at, e.*
 from claimed c
 left join lateral (
     select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
@@ -79,7 +79,7 @@ claimed as (
 )
 select
     c.event_id, c.ordinal, c.recipient, c.fence, c.attempts, c.attempts_before, c.owed_since, c.order_key, c.due_at,
-    c.lost, clock_timestamp() as claimed_at, e.*
+    c.lost, c.item_path, c.item_type, clock_timestamp() as claimed_at, e.*
 from claimed c
 left join lateral (
     select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
