@@ -18,7 +18,7 @@ from boathook.journal.upkeep import run_upkeep
 
 NOW = datetime.now(UTC)
 OLD = NOW - timedelta(days=200)
-TABLES = ("event", "attempt", "outcome", "effect")
+TABLES = ("event", "attempt", "outcome", "effect", "reply")
 
 
 def retention(**changes: float) -> RetentionSettings:
@@ -46,7 +46,7 @@ async def make_week(db: Database, moment: datetime) -> None:
 
 
 async def add_event(db: Database, moment: datetime, *, state: str = "succeeded") -> UUID:
-    """Store an event with one delivery in *state*, its attempt and an effect."""
+    """Store an event with one delivery in *state*, its attempt, an effect and a reply."""
     event_id, body = new_id(moment), os.urandom(20)
     await db.execute(
         "insert into boathook.event (id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256,"
@@ -70,6 +70,7 @@ async def add_event(db: Database, moment: datetime, *, state: str = "succeeded")
         "insert into boathook.attempt values ($1, 0, 1, $2, null, null, null, 'w', $3, $3)", event_id, outcome, moment
     )
     await db.execute("insert into boathook.effect values ($1, 'h', 'mail', '1')", event_id)
+    await db.execute("insert into boathook.reply values ($1, 'h', 200, 'text/plain', 'yes')", event_id)
     return event_id
 
 
@@ -127,7 +128,7 @@ async def test_what_is_owed_keeps_its_event_with_all_that_hangs_on_it(db: Databa
     assert report.weeks_dropped == 0
     assert await counted(db) == {(table, "age"): 5 for table in TABLES}
     assert [row["id"] for row in await db.fetch("select id from boathook.event")] == [kept]
-    assert await stored(db) == {"event": 1, "attempt": 1, "outcome": 0, "effect": 1}
+    assert await stored(db) == {"event": 1, "attempt": 1, "outcome": 0, "effect": 1, "reply": 1}
 
     await db.execute("delete from boathook.delivery")
     report = await run_upkeep(db, retention())
@@ -155,7 +156,7 @@ async def test_many_old_events_go_in_batches(db: Database, monkeypatch: pytest.M
     await run_upkeep(db, retention())
     assert (await counted(db))["event", "age"] == 10
     assert (
-        await db.fetchval("select count(*) from boathook.retention") == 4
+        await db.fetchval("select count(*) from boathook.retention") == len(TABLES)
     )  # one row a day and kind, however many batches
 
 

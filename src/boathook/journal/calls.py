@@ -43,6 +43,9 @@ def _quoted(argument: str | None) -> str:
 
 SETTLE: Final = Call("boathook.settle", ("uuid", "integer", "bigint", "text", "text", "text", "timestamptz", "text"))
 """Ends a delivery well, in the transaction of its effects; `deliveries.settlement` gives the arguments."""
+ANSWER: Final = Call("boathook.answer", ("uuid", "text", "integer", "text", "bytea"))
+"""Keeps the handler's reply to a sender who waits, and wakes whoever keeps it waiting; `replies.answer` gives the
+arguments."""
 SET_MARK: Final = Call("set_config", ("text", "text", "boolean"))
 """Marks the transaction that boathook opens, so that a settle in any other is refused."""
 NEWER: Final = Call("boathook.newer", ("text", "text", "text", "numeric", "uuid"))

@@ -2,7 +2,7 @@
 
 Two rules make it safe beside live traffic. Whatever is deleted is counted into `boathook.retention` in the same
 transaction, so the books still add up. And an event of which anything is owed, or dead and undecided, stays with its
-attempts, outcomes and effects however old it is: a week that has such events loses the others row by row.
+attempts, outcomes, effects and reply however old it is: a week that has such events loses the others row by row.
 
 A week without them is emptied with one lock on its own tables and dropped when its parents can be had for
 a moment. Every lock is waited for so briefly that what cannot be had is left to the next round.
@@ -31,7 +31,7 @@ SQL = load(__file__)
 Result = TypeVar("Result")
 
 _WEEKS_AHEAD: Final = 4
-_KEYS: Final = {"event": "id", "attempt": "event_id", "outcome": "event_id", "effect": "event_id"}
+_KEYS: Final = {"event": "id"} | dict.fromkeys(("attempt", "outcome", "effect", "reply"), "event_id")
 """The partitioned tables, each with the column that places a row in time."""
 
 _ROUND_S: Final = 20.0
@@ -213,7 +213,7 @@ class _Round:
         # A second statement sees what became owed up to the moment when the last of them was picked.
         gone = [row["id"] for row in await connection.fetch(SQL["delete_events"], picked)]
         await self._record("event", "age", len(gone))
-        for parent in ("attempt", "outcome", "effect"):
+        for parent in ("attempt", "outcome", "effect", "reply"):
             number: int = await connection.fetchval(_named("delete_of_events", parent=parent), gone)
             await self._record(parent, "age", number)
         return len(gone)

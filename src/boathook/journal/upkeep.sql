@@ -61,7 +61,9 @@ with weekly as materialized (
     from pg_inherits i
     join pg_class c on c.oid = i.inhrelid
     join pg_class p on p.oid = i.inhparent
-    where p.oid in ('boathook.event'::regclass, 'boathook.attempt'::regclass, 'boathook.outcome'::regclass, 'boathook.effect'::regclass)
+    where p.oid in (
+            'boathook.event'::regclass, 'boathook.attempt'::regclass, 'boathook.outcome'::regclass,
+            'boathook.effect'::regclass, 'boathook.reply'::regclass)
         and c.relname ~ ('^' || p.relname || '_[0-9]{8}$')
 )
 select to_date(right(child, 8), 'YYYYMMDD') as monday, array_agg(child order by parent) as children

@@ -70,4 +70,57 @@ begin
     end if;
 end $$;
 
+-- Keeps what a handler answers a sender who waits, the first one's where several do, and tells whoever waits that an
+-- attempt has ended; without a status it only tells.
+create function boathook.answer(
+    p_event uuid, p_recipient text, p_status integer, p_content_type text, p_body bytea
+) returns void language plpgsql as $$
+begin
+    if p_status is not null then
+        insert into boathook.reply (event_id, recipient, status, content_type, body)
+        values (p_event, p_recipient, p_status, p_content_type, p_body)
+        on conflict (event_id) do nothing;
+    end if;
+    perform pg_notify('boathook_reply', p_event::text);
+end $$;
+
+-- An outage that cuts attempts off is not their handler's fault; it has a count of its own.
+alter table boathook.delivery add column excused smallint not null default 0 check (excused >= 0);
+drop function boathook.set_back(
+    uuid, integer, bigint, timestamptz, text, text, text, text, text, timestamptz);
+
+-- Ends an attempt without success: due again at p_due, or dead where that is null. False when the fence no longer holds.
+-- An excused attempt is counted, but not against the retry budget. The dead are told of, as a sender may wait for them.
+create function boathook.set_back(
+    p_event uuid, p_ordinal integer, p_fence bigint, p_due timestamptz, p_outcome text, p_code text, p_error text,
+    p_traceback text, p_worker text, p_started timestamptz, p_is_excused boolean default false
+) returns boolean language plpgsql as $$
+declare
+    d boathook.delivery;
+    ended timestamptz := clock_timestamp();
+begin
+    update boathook.delivery
+    set state = case when p_due is null then 'dead' else 'pending' end,
+        due_at = coalesce(p_due, due_at),
+        died_at = case when p_due is null then ended end,
+        lost = case when p_outcome = 'lost' then lost + 1 else 0 end,
+        attempts_before = attempts_before + p_is_excused::integer,
+        excused = excused + p_is_excused::integer,
+        leased_by = null, lease_until = null, code = p_code, error = p_error
+    where event_id = p_event and ordinal = p_ordinal and fence = p_fence and leased_by is not null
+    returning * into d;
+    if not found then
+        return false;
+    end if;
+    insert into boathook.attempt (event_id, ordinal, number, outcome, code, error, traceback, worker, started_at, ended_at)
+    values (d.event_id, d.ordinal, d.attempts, p_outcome, p_code, p_error, p_traceback, p_worker, p_started, ended);
+    if d.state = 'dead' then
+        perform pg_notify('boathook_reply', p_event::text);
+        if d.order_key is not null then
+            perform boathook.unblock(d.recipient, d.order_key);
+        end if;
+    end if;
+    return true;
+end $$;
+
 select boathook.ensure_partitions(4);

@@ -1,0 +1,9 @@
+-- name: find_replies
+-- Says of each event whether a handler has answered it, and what, and whether anything it is owed is still to be done.
+select
+    u.id, r.status, r.content_type, r.body,
+    exists (select from boathook.delivery d where d.event_id = u.id and d.state <> 'dead') as is_open
+from unnest($1::uuid[]) as u (id)
+left join lateral (
+    select status, content_type, body from boathook.reply where event_id = u.id limit 1
+) as r on true
