@@ -22,6 +22,8 @@ class Form:
     """A field of a form-urlencoded body."""
 
     name: str
+    path: str = ""
+    """Dotted path into the JSON document that the field holds; empty: the field itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,9 @@ class EventId:
     """The first that holds something counts; a tuple is composed, and must be there whole."""
     is_signed: bool = True
     """Whether the signature covers it; else a captured body could come back under another id."""
+    is_repeatable: bool = False
+    """Whether the same bytes, sent again, may tell of something else, as where all a sender ever says is "look there".
+    Then a request without an id is nobody's duplicate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,9 @@ class EventType:
 
     places: tuple[Place | tuple[Place, ...], ...] = ()
     """The first that holds something counts; the parts of a tuple that are there are joined by dots."""
+    keys_besides: tuple[str, ...] | None = None
+    """For senders that say what happened by the key it stands under: where no place holds something, the first key of
+    the JSON object that is none of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,11 @@ class Items:
     """`Json` places seen from the item; where none holds something, the item's own content is its key."""
     type: EventType = field(default_factory=EventType)
     """`Json` places seen from the item; where none holds something, the request's type."""
+    volatile: tuple[str, ...] = ()
+    """Dotted paths seen from the item, such as a count of attempts, that its digest and content leave out."""
+    around: tuple[str, ...] = ()
+    """Keys of the object whose array holds the item, such as the time of what happened: their values count as the
+    item's content where that is its key."""
 
 
 # How a sender wants to be talked to before events flow.
@@ -224,6 +235,8 @@ class Recipe:
     settings: tuple[Setting, ...] = ()
     schemes: Mapping[str, "Recipe"] = field(default_factory=dict)
     """Other ways in which this sender may prove itself, chosen by the source's ``scheme`` setting."""
+    wants_silence: bool = False
+    """Whether it takes even a refusal only with an empty body."""
     answer_within_s: float | None = None
     """How long it waits for an answer; None where not published."""
     retries: str = ""
