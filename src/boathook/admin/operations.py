@@ -113,16 +113,18 @@ async def replay_events(
     """Owe events again to every recipient that is not owed them now; dead letters are revived instead.
 
     Args:
-        chosen: the events, or a filter; of a filter, those accepted before this call.
+        chosen: the events, or a filter; of a filter, those accepted before this call. Of a batch whose own type does
+            not fit the filter, only the items that do are owed again.
         rate: at most so many deliveries fall due a second.
         is_once: leave out what an earlier replay with the same note has dealt with, so that an interrupted one can
             be finished by repeating it.
     """
     start = await moves.read_clock(database)
+    wanted_type = chosen.type if isinstance(chosen, Filter) else None
     total = Replayed()
     async for batch in _event_batches(database, chosen, start):
         pace = Pace(start, 1 / rate if rate else 0.0, total.added + total.revived)
-        part = await moves.replay_events(database, batch, action, pace=pace, is_once=is_once)
+        part = await moves.replay_events(database, batch, action, pace=pace, type=wanted_type, is_once=is_once)
         total = Replayed(total.events + part.events, total.added + part.added, total.revived + part.revived)
         if report is not None:
             report(total.events)

@@ -54,6 +54,8 @@ _DELIVERIES = (
     Column("tries", lambda row: row.attempts),
     Column("next", lambda row: show.age(row.due_at) if row.due_at else ""),
     Column("ended", lambda row: show.age(row.ended_at)),
+    Column("item", lambda row: row.item_path, is_optional=True),
+    Column("type", lambda row: row.item_path and row.type, is_optional=True),
     Column("recipient", lambda row: row.recipient),
 )
 _DEAD = (
@@ -61,6 +63,7 @@ _DEAD = (
     Column("code", lambda row: row.code),
     Column("tries", lambda row: row.attempts),
     Column("died", lambda row: show.age(row.ended_at)),
+    Column("item", lambda row: row.item_path, is_optional=True),
     Column("type", lambda row: row.type),
     Column("recipient", lambda row: row.recipient),
 )
@@ -216,7 +219,7 @@ async def _print_delivery(database: Database, key: Key, as_json: bool) -> None:
     row = await ledger.get_delivery(database, *key)
     event, stored = await ledger.get_event(database, key[0])
     attempts = await ledger.list_attempts(database, *key)
-    effects = await ledger.list_effects(database, key[0], row.recipient)
+    effects = await ledger.list_effects(database, key[0], row.recipient, row.item_path)
     audit = await ledger.list_audit(database, Filter(limit=1_000), subject=row.id)
     if as_json:
         shown = {**asdict(row), "event": {**asdict(event), **asdict(stored)}}
@@ -241,6 +244,8 @@ def _delivery_facts(row: DeliveryRow) -> Mapping[str, object]:
     return {
         "delivery": row.id,
         "recipient": row.recipient,
+        "item": row.item_path,
+        "item's type": row.item_path and row.type,
         "state": row.state,
         "attempts": row.attempts,
         "replays": row.replays or None,

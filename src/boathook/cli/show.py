@@ -45,6 +45,8 @@ class Column:
     """Whether it must never be cut, such as an id that is to be copied."""
     may_wrap: bool = False
     """Whether it goes on in the next line where there is no room, such as an address."""
+    is_optional: bool = False
+    """Whether it is left out where no row has anything to say."""
 
 
 def read_moment(text: str) -> datetime:
@@ -112,6 +114,7 @@ def text(value: object) -> Text:
 def table(columns: Sequence[Column], rows: Sequence[object]) -> Table:
     """Return a table that fits 80 columns, or as many as the terminal has; what must be cut ends in an ellipsis."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    columns = [column for column in columns if not column.is_optional or any(map(column.value, rows))]
     cells = [[text(column.value(row)) for column in columns] for row in rows]
     for column, values in zip(columns, zip(*cells, strict=True) if cells else [()] * len(columns), strict=True):
         widest = max([len(column.title), *(value.cell_len for value in values)])

@@ -24,7 +24,7 @@ class Filter:
     source: str | None = None
     application: str | None = None
     type: str | None = None
-    """A pattern; ``*`` stands for any run of characters."""
+    """A pattern of the event's type or, of a batch, an item's; ``*`` stands for any run of characters."""
     recipient: str | None = None
     """A pattern, as `type`."""
     state: str | None = None
@@ -67,6 +67,9 @@ class DeliveryRow:
     source: str | None
     application: str | None
     type: str
+    """The event's, or that of the item it is about."""
+    item_path: str | None
+    """Which item of a batch it is about, by its path in the JSON body; None where it is about the whole event."""
     state: str
     attempts: int
     due_at: datetime | None
@@ -208,9 +211,12 @@ async def list_attempts(database: Database, event_id: UUID, ordinal: int) -> lis
     return [Attempt(**dict(row)) for row in await database.fetch(SQL["list_attempts"], event_id, ordinal)]
 
 
-async def list_effects(database: Database, event_id: UUID, recipient: str) -> list[EffectRow]:
-    """Return the side effects one recipient has done for an event and that will not be done again."""
-    return [EffectRow(**dict(row)) for row in await database.fetch(SQL["list_effects"], event_id, recipient)]
+async def list_effects(
+    database: Database, event_id: UUID, recipient: str, item_path: str | None = None
+) -> list[EffectRow]:
+    """Return the side effects one recipient has done for an event, or for one item of it, once and for all."""
+    rows = await database.fetch(SQL["list_effects"], event_id, recipient, item_path)
+    return [EffectRow(**dict(row)) for row in rows]
 
 
 async def list_rejections(database: Database, wanted: Filter) -> list[RejectionRow]:

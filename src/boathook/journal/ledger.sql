@@ -8,7 +8,9 @@ select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.
 from boathook.event e
 where ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = $2)
-    and ($3::text is null or e.type like $3)
+    and ($3::text is null or e.type like $3
+        or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
+        or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3))
     and ($4::uuid is null or e.id >= $4)
     and ($5::uuid is null or e.id < $5)
     and ($6::uuid is null or e.id < $6)
@@ -24,19 +26,21 @@ from boathook.event e where e.id = $1
 -- name: list_deliveries
 -- Lists deliveries, open and ended, by their event's age.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
-    d.order_key, d.replays::integer as replays, d.is_replay, e.source, e.application, e.type
+    d.order_key, d.replays::integer as replays, d.is_replay, d.item_path,
+    e.source, e.application, coalesce(d.item_type, e.type) as type
 from (
     select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
-        error as note, died_at as ended_at, order_key, replays, is_replay
+        error as note, died_at as ended_at, order_key, replays, is_replay, item_path, item_type
     from boathook.delivery
     union all
-    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay
+    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, item_path,
+        item_type
     from boathook.outcome
 ) as d
 join boathook.event e on e.id = d.event_id
 where ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = $2)
-    and ($3::text is null or e.type like $3)
+    and ($3::text is null or e.type like $3 or d.item_type like $3)
     and ($4::uuid is null or d.event_id >= $4)
     and ($5::uuid is null or d.event_id < $5)
     and ($6::text is null or d.state = $6)
@@ -49,13 +53,15 @@ limit $11
 -- name: list_deliveries_of_event
 -- Lists the deliveries of one event, in order.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
-    d.order_key, d.replays::integer as replays, d.is_replay, e.source, e.application, e.type
+    d.order_key, d.replays::integer as replays, d.is_replay, d.item_path,
+    e.source, e.application, coalesce(d.item_type, e.type) as type
 from (
     select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
-        error as note, died_at as ended_at, order_key, replays, is_replay
+        error as note, died_at as ended_at, order_key, replays, is_replay, item_path, item_type
     from boathook.delivery where event_id = $1
     union all
-    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay
+    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, item_path,
+        item_type
     from boathook.outcome where event_id = $1
 ) as d
 join boathook.event e on e.id = d.event_id
@@ -66,13 +72,13 @@ order by d.ordinal
 -- Lists dead letters by their event's age; the times are those of death.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, null::timestamptz as due_at, d.code,
     d.error as note, d.died_at as ended_at, d.order_key, d.replays::integer as replays, d.is_replay,
-    e.source, e.application, e.type
+    d.item_path, e.source, e.application, coalesce(d.item_type, e.type) as type
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where d.state = 'dead'
     and ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = $2)
-    and ($3::text is null or e.type like $3)
+    and ($3::text is null or e.type like $3 or d.item_type like $3)
     and ($4::timestamptz is null or d.died_at >= $4)
     and ($5::timestamptz is null or d.died_at < $5)
     and ($6::text is null or d.recipient like $6)
@@ -88,8 +94,11 @@ from boathook.attempt where event_id = $1 and ordinal = $2
 order by number
 
 -- name: list_effects
--- Lists the side effects that a recipient has done for an event and that will not be done again.
-select name, result::text as result, done_at from boathook.effect where event_id = $1 and recipient = $2 order by done_at, name
+-- Lists the side effects that a recipient has done for an event, or for an item of it, and that will not be done again.
+select coalesce(substr(name, length($3) + 2), name) as name, result::text as result, done_at
+from boathook.effect
+where event_id = $1 and recipient = $2 and ($3::text is null or starts_with(name, $3 || '/'))
+order by done_at, name
 
 -- name: list_rejections
 -- Lists refused requests; `state` open means not accepted since.

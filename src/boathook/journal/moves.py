@@ -5,13 +5,17 @@ holds, so two of them at once share the work instead of doing it twice.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+import asyncpg
+
 from boathook.domain import ids
-from boathook.journal.database import Connection, Database
+from boathook.domain.errors import IllegalMove
+from boathook.domain.model import MAX_DELIVERIES
+from boathook.journal.database import Connection, Database, Record
 from boathook.journal.ledger import Filter, like
 from boathook.journal.statements import load
 
@@ -68,6 +72,7 @@ class DeadGroup:
     source: str | None
     application: str | None
     type: str
+    """The event's, or that of the item they are about."""
     recipient: str
     code: str
     number: int
@@ -132,19 +137,32 @@ async def purge_dead(database: Database, selection: Selection, action: Action, *
 
 
 async def replay_events(
-    database: Database, event_ids: Sequence[UUID], action: Action, *, pace: Pace, is_once: bool = False
+    database: Database,
+    event_ids: Sequence[UUID],
+    action: Action,
+    *,
+    pace: Pace,
+    type: str | None = None,
+    is_once: bool = False,
 ) -> Replayed:
     """Owe these events again to every recipient that is not owed them now; dead letters are revived instead.
 
+    Of a batch each item is owed again by itself.
+
     Args:
+        type: a pattern that the event's type must fit, or else the item's; None replays every item.
         is_once: leave out the events that an earlier replay with the same note has dealt with.
+
+    Raises:
+        IllegalMove: an event would come to more deliveries than it can be owed.
     """
     async with database.transaction() as connection:
         await connection.execute(SQL["lock_replays"], list(event_ids))
         todo = await _not_done(connection, event_ids, action) if is_once else list(event_ids)
-        dead = [tuple(row) for row in await connection.fetch(SQL["lock_dead_of_events"], todo)]
+        dead = [tuple(row) for row in await connection.fetch(SQL["lock_dead_of_events"], todo, like(type))]
         await _revive(connection, dead, pace)
-        rows = await connection.fetch(SQL["add_replays"], todo, pace.start, pace.place + len(dead), pace.gap_s)
+        later = replace(pace, place=pace.place + len(dead))
+        rows = await _add_replays(connection, todo, later, like(type))
         await _unblock(connection, [tuple(row) for row in rows])
         await _record(connection, action, REPLAY_EVENT, [ids.show(ids.EVENT, event_id) for event_id in todo])
         await _record(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in dead])
@@ -192,6 +210,21 @@ async def _lock_dead(connection: Connection, selection: Selection, limit: int) -
 async def _revive(connection: Connection, keys: Sequence[Key], pace: Pace) -> None:
     rows = await connection.fetch(SQL["revive_dead"], *_columns(keys), pace.start, pace.place, pace.gap_s)
     await _unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
+
+
+async def _add_replays(
+    connection: Connection, event_ids: Sequence[UUID], pace: Pace, type_like: str | None
+) -> list[Record]:
+    try:
+        rows: list[Record] = await connection.fetch(
+            SQL["add_replays"], event_ids, pace.start, pace.place, pace.gap_s, type_like
+        )
+    except asyncpg.NumericValueOutOfRangeError:
+        raise IllegalMove(
+            f"an event can be owed {MAX_DELIVERIES} deliveries with all its replays, and one of these would come to "
+            "more; replay fewer items of it, by --type, or its dead letters alone, by boathook dead replay"
+        ) from None
+    return rows
 
 
 async def _unblock(connection: Connection, lines: Sequence[tuple[str, str | None]]) -> None:

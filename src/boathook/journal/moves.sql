@@ -1,12 +1,13 @@
 -- name: count_dead
 -- Counts the dead letters a selection names, by what they have in common.
-select e.source, e.application, e.type, d.recipient, d.code, count(*) as number, min(d.died_at) as oldest, max(d.died_at) as newest
+select e.source, e.application, coalesce(d.item_type, e.type) as type, d.recipient, d.code, count(*) as number,
+    min(d.died_at) as oldest, max(d.died_at) as newest
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where d.state = 'dead'
     and ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = $2)
-    and ($3::text is null or e.type like $3)
+    and ($3::text is null or e.type like $3 or d.item_type like $3)
     and ($4::text is null or d.recipient like $4)
     and ($5::text is null or d.code = $5)
     and ($6::timestamptz is null or d.died_at >= $6)
@@ -23,7 +24,7 @@ join boathook.event e on e.id = d.event_id
 where d.state = 'dead'
     and ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = $2)
-    and ($3::text is null or e.type like $3)
+    and ($3::text is null or e.type like $3 or d.item_type like $3)
     and ($4::text is null or d.recipient like $4)
     and ($5::text is null or d.code = $5)
     and ($6::timestamptz is null or d.died_at >= $6)
@@ -34,12 +35,13 @@ limit $10
 for update of d skip locked
 
 -- name: lock_dead_of_events
--- Locks the dead letters of these events, in the order of their keys.
-select event_id, ordinal::integer as ordinal
-from boathook.delivery
-where state = 'dead' and event_id = any ($1::uuid[])
-order by event_id, ordinal
-for update
+-- Locks the dead letters of these events, where their type or their item's fits, in the order of their keys.
+select d.event_id, d.ordinal::integer as ordinal
+from boathook.delivery d
+join boathook.event e on e.id = d.event_id
+where d.state = 'dead' and d.event_id = any ($1::uuid[]) and ($2::text is null or e.type like $2 or d.item_type like $2)
+order by d.event_id, d.ordinal
+for update of d
 
 -- name: revive_dead
 -- Makes locked dead letters pending with a new budget of attempts, one every $5 seconds from $3, after the $4 before
@@ -69,8 +71,11 @@ with gone as (
     where d.event_id = u.event_id and d.ordinal = u.ordinal and d.state = 'dead'
     returning d.*
 )
-insert into boathook.outcome (event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at)
-select event_id, ordinal, recipient, 'ignored', order_key, is_replay, attempts, replays, $3, clock_timestamp() from gone
+insert into boathook.outcome (
+    event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at, item_path, item_type)
+select
+    event_id, ordinal, recipient, 'ignored', order_key, is_replay, attempts, replays, $3, clock_timestamp(), item_path, item_type
+from gone
 
 -- name: delete_dead
 -- Deletes locked dead letters with their attempts, and counts them as dropped.
@@ -101,18 +106,20 @@ select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))
 from (select id::text from unnest($1::uuid[]) as u (id) order by 1) as sorted
 
 -- name: add_replays
--- Owes each of these events once more to every recipient whose deliveries of it have all ended, one every $4 seconds
--- from $2, after the $3 before them.
+-- Owes each of these events, or each item of it, once more to every recipient whose deliveries of it have all ended, one
+-- every $4 seconds from $2, after the $3 before them. $5 is null or what its type or its item's must be like.
 with known as (
-    select event_id, ordinal::integer as ordinal, recipient, order_key, true as is_open
+    select event_id, ordinal::integer as ordinal, recipient, order_key, item_path, item_type, true as is_open
     from boathook.delivery where event_id = any ($1::uuid[])
     union all
-    select event_id, ordinal, recipient, order_key, false
+    select event_id, ordinal, recipient, order_key, item_path, item_type, false
     from boathook.outcome where event_id = any ($1::uuid[])
 ),
 recipients as (
-    select event_id, recipient, max(order_key) as order_key, min(ordinal) as first
-    from known group by event_id, recipient having not bool_or(is_open)
+    select k.event_id, k.recipient, k.item_path, k.item_type, max(k.order_key) as order_key, min(k.ordinal) as first
+    from known k join boathook.event e on e.id = k.event_id
+    where $5::text is null or e.type like $5 or k.item_type like $5
+    group by k.event_id, k.recipient, k.item_path, k.item_type having not bool_or(k.is_open)
 ),
 next as (
     select e.id as event_id, greatest(e.fanout, coalesce(max(k.ordinal) + 1, 0)) as ordinal
@@ -122,13 +129,14 @@ next as (
 ),
 planned as (
     select r.event_id, n.ordinal + row_number() over (partition by r.event_id order by r.first) - 1 as ordinal,
-        r.recipient, r.order_key,
+        r.recipient, r.order_key, r.item_path, r.item_type,
         greatest(now(), $2::timestamptz + make_interval(
             secs => $4::float8 * ($3::integer + row_number() over (order by r.event_id, r.first) - 1))) as due_at
     from recipients r join next n on n.event_id = r.event_id
 )
-insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked, is_replay, owed_since, due_at)
-select event_id, ordinal, recipient, order_key, order_key is not null, true, due_at, due_at
+insert into boathook.delivery (
+    event_id, ordinal, recipient, order_key, is_blocked, is_replay, owed_since, due_at, item_path, item_type)
+select event_id, ordinal, recipient, order_key, order_key is not null, true, due_at, due_at, item_path, item_type
 from planned
 order by event_id, ordinal
 returning recipient, order_key
@@ -139,7 +147,9 @@ select e.id
 from boathook.event e
 where ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = $2)
-    and ($3::text is null or e.type like $3)
+    and ($3::text is null or e.type like $3
+        or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
+        or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3))
     and ($4::uuid is null or e.id >= $4)
     and ($5::uuid is null or e.id < $5)
     and ($6::uuid is null or e.id > $6)
@@ -152,7 +162,9 @@ select count(*)
 from boathook.event e
 where ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = $2)
-    and ($3::text is null or e.type like $3)
+    and ($3::text is null or e.type like $3
+        or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
+        or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3))
     and ($4::uuid is null or e.id >= $4)
     and ($5::uuid is null or e.id < $5)
 
