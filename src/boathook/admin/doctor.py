@@ -14,8 +14,6 @@ from typing import Final
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, ConfigError, UnsafeDatabase
 from boathook.inbound.gates import compile_gates, verifier_of
-from boathook.inbound.providers.proofs import Hmac
-from boathook.inbound.verify import Verifier
 from boathook.journal import schema
 from boathook.journal.database import Database, check_safety
 from boathook.journal.vitals import Vitals, read_clock, read_vitals
@@ -216,15 +214,7 @@ def _source(settings: Settings, name: str) -> Finding:
         return Finding(check, Verdict.FAIL, str(error), f"look at [sources.{name}]")
     if settings.sources[name].unsigned:
         return Finding(check, Verdict.WARN, "takes anybody's requests (unsigned = true)", "give it a secret")
-    if _signs_url(verifier) and not (settings.sources[name].public_url or settings.server.public_url):
-        fix = "set server.public_url to the address senders use"
-        return Finding(check, Verdict.WARN, "its sender signs the URL, which a proxy may change", fix)
     return Finding(check, Verdict.OK, f"{verifier.recipe.title}, {len(settings.sources[name].secrets)} secrets")
-
-
-def _signs_url(verifier: Verifier) -> bool:
-    proof = verifier.recipe.proof
-    return isinstance(proof, Hmac) and "{url}" in proof.template
 
 
 def _ago(now: datetime, moment: datetime | None) -> str:

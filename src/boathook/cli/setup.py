@@ -1,6 +1,8 @@
 """Commands that show how boathook is set up: sources, providers, settings."""
 
+import asyncio
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +16,7 @@ from boathook.config import Settings
 from boathook.domain.errors import ConfigError
 from boathook.inbound.gates import compile_gates, verifier_of
 from boathook.inbound.providers import RECIPES, find
+from boathook.testing.trial import Step, try_source
 
 sources = typer.Typer(no_args_is_help=True, help="Where requests arrive.")
 settings_app = typer.Typer(no_args_is_help=True, help="The settings.")
@@ -29,6 +32,8 @@ _SOURCES = (
 _PROVIDERS = (
     Column("name", lambda one: one["name"], is_whole=True),
     Column("proof", lambda one: one["grade"], is_whole=True),
+    Column("answer within", lambda one: "" if one["answer_within_s"] is None else f"{one['answer_within_s']:g} s"),
+    Column("retries", lambda one: one["retries"], may_wrap=True),
     Column("docs", lambda one: one["docs"], may_wrap=True),
 )
 
@@ -64,6 +69,32 @@ def show_source(
 def list_providers(as_json: Json = False) -> None:
     """List the senders boathook knows by name; `hmac` and `token` are for all others."""
     _print([recipe.describe() for recipe in RECIPES], _PROVIDERS, as_json)
+
+
+@sources.command("test", epilog="Example: boathook sources test stripe")
+def try_one(
+    ctx: typer.Context, name: Annotated[str, typer.Argument(help="The source's name.")], as_json: Json = False
+) -> None:
+    """Send the running boathook a request such as the source's sender makes, and a forged one.
+
+    The genuine one becomes an event, and your handlers get it. Exits with 1 if either is judged wrongly.
+    """
+    steps = asyncio.run(_try(session(ctx).settings(), name))
+    for step in steps:
+        if as_json:
+            show.print_json(asdict(step))
+        else:
+            mark = Text("ok  ", style="green") if step.ok else Text("FAIL", style="bold red")
+            out.print(mark, show.text(f" {step.what}: {step.found}"), sep="", soft_wrap=True)
+    if not all(step.ok for step in steps):
+        raise typer.Exit(1)
+
+
+async def _try(settings: Settings, name: str) -> list[Step]:
+    try:
+        return [step async for step in try_source(settings, name)]
+    except ConnectionError:
+        raise ConfigError(f"nothing answers at {settings.server.bind}; start `boathook serve` first") from None
 
 
 @settings_app.command("show", epilog="Example: boathook config show --json")

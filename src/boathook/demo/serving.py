@@ -8,10 +8,10 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator
 
-from boathook.demo.client import Client
 from boathook.demo.folder import Folder
 from boathook.demo.handlers import MAILBOX
 from boathook.domain.errors import BoathookError
+from boathook.testing.client import Client
 
 _READY_S = 90.0
 _STOP_S = 40.0

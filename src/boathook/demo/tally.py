@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from boathook.demo.client import Answer
 from boathook.demo.letters import Letter
+from boathook.testing.client import Answer
 
 _KEPT_WAITS = 5_000
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from boathook.demo.client import Answer, Client
 from boathook.demo.letters import Desk, Letter
 from boathook.demo.tally import Reply, Tally
 from boathook.domain.signing import make_standard_secret
 from boathook.testing import sign
+from boathook.testing.client import Answer, Client
 
 PROVIDERS: Final[Mapping[str, str]] = {
     "stripe": "stripe",

@@ -38,24 +38,33 @@ class Gate:
         counter.value += 1
 
 
+def spec_of(settings: Settings, name: str) -> SourceSpec:
+    """Return what verification needs to know of one source, its secrets resolved.
+
+    Raises:
+        ConfigError: a secret is missing; the message names the key.
+    """
+    source = settings.sources[name]
+    return SourceSpec(
+        name=name,
+        provider=source.provider,
+        secrets=settings.secrets_of(name),
+        public_url=settings.server.public_url if source.public_url is None else source.public_url,
+        addresses=tuple(map(str, source.addresses)),
+        options=settings.options_of(name),
+        unsigned=source.unsigned,
+        tolerance_s=source.tolerance_s,
+        dedup_fields=source.dedup_fields,
+    )
+
+
 def verifier_of(settings: Settings, name: str) -> Verifier:
     """Compile the verification of one source, with its secrets resolved.
 
     Raises:
         ConfigError: a secret is missing, or a setting impossible; the message names the key.
     """
-    source = settings.sources[name]
-    return Verifier(
-        SourceSpec(
-            name=name,
-            provider=source.provider,
-            secrets=settings.secrets_of(name),
-            options=settings.options_of(name),
-            unsigned=source.unsigned,
-            tolerance_s=source.tolerance_s,
-            dedup_fields=source.dedup_fields,
-        )
-    )
+    return Verifier(spec_of(settings, name))
 
 
 def compile_gates(settings: Settings) -> dict[str, Gate]:

@@ -20,7 +20,7 @@ from boathook.domain.documents import UNREADABLE, parse, split_path
 from boathook.domain.errors import ConfigError
 from boathook.inbound.facts import Facts
 from boathook.inbound.places import Basic, Form, Header, Json, Place, Query
-from boathook.inbound.proof import signatures_of
+from boathook.inbound.macs import signatures_of
 from boathook.inbound.providers import find
 from boathook.inbound.providers.proofs import (
     Addresses,
@@ -136,9 +136,10 @@ def signed_request(
     url: str = DEFAULT_URL,
     method: str | None = None,
     content_type: str | None = None,
+    headers: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Signed:
-    """Return a whole request as *provider* would send it; the arguments are those of `sign`.
+    """Return a whole request as *provider* would send it; the arguments are those of `sign`, and *headers* to add.
 
     Without *body* it is the provider's sample, with *id* and *type* in it only where they stand in headers.
     """
@@ -147,7 +148,8 @@ def signed_request(
     recipe, known = _settle(provider, settings)
     secrets = [secret] if isinstance(secret, str) else list(secret)
     now = time.time() if timestamp is None else timestamp
-    request = _name(recipe, _blank(recipe, body, url, method, content_type), id, type)
+    blank = _blank(recipe, body, url, method, content_type)
+    request = _name(recipe, replace(blank, headers={**blank.headers, **(headers or {})}), id, type)
     proven = _prove(recipe, known, secrets, request, now, id)
     return Signed(proven.method, proven.url, proven.headers, proven.body)
 

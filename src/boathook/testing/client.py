@@ -1,6 +1,6 @@
-"""One kept-alive HTTP/1.1 connection to loopback, for a sender that plays strangers.
+"""One kept-alive HTTP/1.1 connection to a gateway of one's own, for whoever plays a sender.
 
-boathook's HTTP client is for strangers' servers and guards where it goes; this one only ever speaks to the demo's own.
+boathook's HTTP client is for strangers' servers and guards where it goes; this one only ever speaks to our own.
 """
 
 import asyncio
@@ -34,8 +34,9 @@ class Answer:
 class Client:
     """A connection with at most one request under way; opened when needed, and again after it broke."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._port = port
+        self._host = host
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
@@ -44,7 +45,8 @@ class Client:
         Raises:
             ConnectionError: there was no whole answer; whether the request was heard is not known.
         """
-        lines = [f"{method} {path} HTTP/1.1", f"host: 127.0.0.1:{self._port}", f"content-length: {len(body)}"]
+        shown = f"[{self._host}]" if ":" in self._host else self._host
+        lines = [f"{method} {path} HTTP/1.1", f"host: {shown}:{self._port}", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         try:
             async with asyncio.timeout(_TIMEOUT_S):
@@ -60,7 +62,7 @@ class Client:
     async def _exchange(self, request: bytes) -> Answer:
         if self._streams is None or self._streams[0].at_eof():
             self.close()
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+            self._streams = await asyncio.open_connection(self._host, self._port)
         reader, writer = self._streams
         began = time.perf_counter()
         writer.write(request)

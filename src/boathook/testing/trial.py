@@ -1,0 +1,137 @@
+"""Tries a source of a running boathook: sends it a request such as its sender makes, and one that was tampered with."""
+
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from boathook.config import Settings
+from boathook.domain.errors import ConfigError
+from boathook.inbound.gates import spec_of
+from boathook.inbound.providers.proofs import Addresses, Asymmetric, Jwt
+from boathook.inbound.providers.recipe import Recipe
+from boathook.inbound.settling import Settled, settle
+from boathook.testing import Signed, signed_request
+from boathook.testing.client import Answer, Client
+
+_SAMPLE_ID: Final = "boathook-sample"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One request of a trial."""
+
+    what: str
+    ok: bool
+    found: str
+    event_id: str | None = None
+    """The event it became."""
+
+
+async def try_source(settings: Settings, name: str) -> AsyncIterator[Step]:
+    """Send a source of the boathook that listens at ``server.bind`` its sample, and yield what came of each request.
+
+    The sample becomes an event like any other, under an id of its own, and the handlers get it.
+
+    Raises:
+        ConfigError: there is no such source, or its settings are wrong.
+        ConnectionError: no boathook listens there.
+    """
+    if name not in settings.sources:
+        known = ", ".join(sorted(settings.sources)) or "none"
+        raise ConfigError(f"there is no source {name!r}; the settings have {known}")
+    settled = settle(spec_of(settings, name))
+    client = Client(settings.server.port, _reachable(settings.server.host))
+    try:
+        if _is_beyond_us(settled):
+            yield await _send_unsigned(client, settled, name)
+            return
+        genuine = _fresh(settled, name)
+        yield await _send_genuine(client, genuine)
+        if not settled.spec.unsigned:
+            yield await _send_forged(client, _tampered(settled, name))
+    finally:
+        client.close()
+
+
+def _reachable(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - it is where we call, not where we listen
+
+
+def _is_beyond_us(settled: Settled) -> bool:
+    """Return whether only the sender can make a genuine request: it has the private key, or the address."""
+    if settled.spec.unsigned:
+        return False
+    proof = settled.recipe.proof
+    return isinstance(proof, Asymmetric | Addresses) or (isinstance(proof, Jwt) and proof.key_set is not None)
+
+
+def _fresh(settled: Settled, name: str, **changes: Any) -> Signed:
+    """Return the sample under an id not used before, signed with the source's own secret."""
+    recipe, spec = settled.recipe, settled.spec
+    mark = f"{_SAMPLE_ID}-{secrets.token_hex(4)}"
+    headers = {key: value.replace(_SAMPLE_ID, mark) for key, value in recipe.sample.headers.items()}
+    return signed_request(
+        spec.provider,
+        changes.get("secrets", spec.secrets),
+        recipe.sample.body.replace(_SAMPLE_ID.encode(), mark.encode()),
+        url=_url(settled, name),
+        method=recipe.sample.method,
+        content_type=recipe.sample.content_type,
+        headers=headers,
+        **spec.options,
+    )
+
+
+def _url(settled: Settled, name: str) -> str:
+    query = f"?{settled.recipe.sample.query}" if settled.recipe.sample.query else ""
+    return f"{settled.spec.public_url or 'http://127.0.0.1'}/in/{name}{query}"
+
+
+def _tampered(settled: Settled, name: str) -> Signed:
+    """Return a request that is right in all but its proof: signed with another secret."""
+    other = tuple(_another(secret) for secret in settled.spec.secrets)
+    return _fresh(settled, name, secrets=other)
+
+
+def _another(secret: str) -> str:
+    """Return a secret of the same form that differs in one character in the middle."""
+    middle = len(secret) // 2
+    return secret[:middle] + ("A" if secret[middle] != "A" else "B") + secret[middle + 1 :]
+
+
+async def _send(client: Client, signed: Signed) -> Answer:
+    parts = urlsplit(signed.url)
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    return await client.request(signed.method, path, signed.headers, signed.body)
+
+
+async def _send_genuine(client: Client, signed: Signed) -> Step:
+    answer = await _send(client, signed)
+    ok = 200 <= answer.status < 300
+    event_id = answer.json.get("event_id") if isinstance(answer.json, dict) else None
+    found = f"{answer.status}, stored as {event_id}" if event_id else f"{answer.status} {_shown(answer)}"
+    return Step(what="a genuine sample is accepted", ok=ok, found=found, event_id=event_id)
+
+
+async def _send_forged(client: Client, signed: Signed) -> Step:
+    answer = await _send(client, signed)
+    return Step(what="a forged sample is refused", ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}")
+
+
+async def _send_unsigned(client: Client, settled: Settled, name: str) -> Step:
+    recipe: Recipe = settled.recipe
+    request = Signed(
+        recipe.sample.method,
+        _url(settled, name),
+        {"content-type": recipe.sample.content_type, **recipe.sample.headers},
+        recipe.sample.body,
+    )
+    answer = await _send(client, request)
+    what = f"a sample without proof is refused (only {recipe.title} itself can make a genuine one)"
+    return Step(what=what, ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}")
+
+
+def _shown(answer: Answer) -> str:
+    return ascii(answer.body[:120].decode("utf-8", "replace"))
