@@ -225,7 +225,9 @@ class DeliveryStore:
 
     async def remember(self, claim: Claim, name: str, result: str) -> None:
         """Keep the result of a side effect, as JSON text, at once and for good."""
-        await self._database.execute(SQL["remember_effect"], claim.event_id, claim.recipient, _effect(claim, name), result)
+        await self._database.execute(
+            SQL["remember_effect"], claim.event_id, claim.recipient, _effect(claim, name), result
+        )
 
     async def backlog(self) -> list[Backlog]:
         """Count what each recipient is owed."""
