@@ -1,33 +1,311 @@
 """Senders that people talk through."""
 
-from boathook.domain.model import Grade
-from boathook.inbound.places import Form, Json
-from boathook.inbound.providers.forms import Plain
-from boathook.inbound.providers.proofs import Hmac, SignedHeaders
-from boathook.inbound.providers.recipe import BodyForm, Echo, EventId, EventType, Handshake, Recipe, Sample, Sure
+import re
 
-RECIPES = (
-    Recipe(
-        name="slack",
-        title="Slack",
-        docs="https://docs.slack.dev/authentication/verifying-requests-from-slack",
-        grade=Grade.BODY,
-        proof=Hmac(
-            headers=(SignedHeaders(signature="x-slack-signature", timestamp="x-slack-request-timestamp"),),
-            form=Plain("v0="),
-            template="v0:{timestamp}:{body}",
-        ),
-        sample=Sample(
-            body=b'{"type":"event_callback","event_id":"Ev-boathook-sample","team_id":"T0001","event":{"type":"app_mention","text":"hello"}}'
-        ),
-        # Events are JSON; slash commands are forms, and name themselves by a trigger.
-        id=EventId(places=(Json("event_id"), Form("trigger_id"))),
-        type=EventType(places=(Json("event.type"), Json("type"), Form("command"))),
-        body=BodyForm.ANY,
-        keep=("x-slack-retry-num", "x-slack-retry-reason"),
-        handshakes=(Handshake(when=((Json("type"), "url_verification"),), answer=Echo(place=Json("challenge"))),),
-        answer_within_s=3.0,
-        retries="3 times: almost at once, after 1 minute, after 5 minutes",
-        sure={"retries": Sure.SECONDARY, "id": Sure.MEMORY},
-    ),
+from boathook.domain.model import Grade
+from boathook.domain.signing import Encoding
+from boathook.inbound.facts import Facts
+from boathook.inbound.places import Form, Header, Json, Query
+from boathook.inbound.providers.forms import Plain
+from boathook.inbound.providers.proofs import (
+    Asymmetric,
+    Configured,
+    Hmac,
+    KeyText,
+    Scheme,
+    SignedHeaders,
+    Stamp,
+    Statement,
+    Statements,
+    Token,
 )
+from boathook.inbound.providers.recipe import (
+    JSON,
+    BodyForm,
+    Echo,
+    EventId,
+    EventType,
+    Handshake,
+    Items,
+    Recipe,
+    Sample,
+    Say,
+    Setting,
+    SignText,
+    Sure,
+    WantedReply,
+)
+
+_SIGNATURE, _STAMP = "x-signature-ed25519", "x-signature-timestamp"
+
+NOT_JSON = re.compile(
+    r"(?!(?:true|false|null)$)"  # the words that are JSON
+    r"(?!-?[0-9]+(?:[eE][+-]?[0-9]+)?$)"  # the numbers that are JSON
+    r"[A-Za-z0-9_+/=-]{1,256}"
+)
+"""Random text of a challenge, such that it is never a JSON document, which is what X signs."""
+
+NO_COLON = re.compile(r"[A-Za-z0-9_+/=-]{1,256}")
+"""Random text of a challenge without the colon that everything Zoom signs holds."""
+
+
+def state_discord(facts: Facts, _secret: str) -> Statements | str:
+    """State the timestamp and the body, one behind the other.
+
+    Source: https://docs.discord.com/developers/interactions/overview#setting-up-an-endpoint
+    """
+    stamp = facts.text(Header(_STAMP))
+    if stamp is None:
+        return f"there is no header {_STAMP}, and the signature covers it"
+    return (Statement(Header(_SIGNATURE), stamp.encode("latin-1", "replace") + facts.request.body),)
+
+
+SLACK = Recipe(
+    name="slack",
+    title="Slack",
+    docs="https://docs.slack.dev/authentication/verifying-requests-from-slack",
+    grade=Grade.BODY,
+    proof=Hmac(
+        headers=(SignedHeaders(signature="x-slack-signature", timestamp="x-slack-request-timestamp"),),
+        form=Plain("v0="),
+        template="v0:{timestamp}:{body}",
+    ),
+    sample=Sample(
+        body=b'{"type":"event_callback","event_id":"Ev-boathook-sample","team_id":"T0001",'
+        b'"event":{"type":"app_mention","text":"hello"}}'
+    ),
+    # Events are JSON. Commands are forms, and so are clicks, whose field payload holds JSON; both name themselves by
+    # a trigger, and clicks without one by their whole body, which holds the moment of the click.
+    id=EventId(places=(Json("event_id"), Form("trigger_id"), Form("payload", "trigger_id"))),
+    type=EventType(places=(Json("event.type"), Json("type"), Form("command"), Form("payload", "type"))),
+    body=BodyForm.ANY,
+    keep=("x-slack-retry-num", "x-slack-retry-reason"),
+    handshakes=(
+        Handshake(when=((Json("type"), "url_verification"),), answer=Echo(place=Json("challenge"))),
+        # Slack looks now and then whether a command's certificate holds, and its own libraries answer that unproven.
+        Handshake(when=((Form("ssl_check"), "1"),), answer=Say(), is_proven=False),
+    ),
+    # Whatever stands in the body would be shown to whoever gave the command.
+    reply=WantedReply(),
+    answer_within_s=3.0,
+    retries="3 times: almost at once, after 1 minute, after 5 minutes; hourly for a day where the app asks for it; "
+    "commands and clicks never",
+    retries_for_days=1.0,
+    checked=("slack_sdk (Python), both ways", "1 vector of its documentation"),
+    sure={
+        "retries": Sure.SECONDARY,
+        "retries_for_days": Sure.SECONDARY,
+        "id": Sure.SECONDARY,
+        "handshakes": Sure.SECONDARY,
+    },
+)
+
+DISCORD = Recipe(
+    name="discord",
+    title="Discord interactions and webhook events",
+    docs="https://docs.discord.com/developers/events/webhook-events",
+    grade=Grade.BODY,
+    proof=Asymmetric(
+        state=state_discord,
+        scheme=Scheme.ED25519,
+        key=Configured(text=KeyText.HEX),
+        encoding=Encoding.HEX,
+        # A retry may come 10 minutes later, and it is not published whether it is signed anew.
+        stamp=Stamp(place=Header(_STAMP), tolerance_s=900.0),
+        evidence=(_SIGNATURE, _STAMP),
+    ),
+    sample=Sample(
+        body=b'{"version":1,"application_id":"1234560123453231555","type":1,"event":{"type":"APPLICATION_AUTHORIZED",'
+        b'"timestamp":"2026-11-21T10:00:00.064834","data":{"integration_type":1,"scopes":["boathook-sample"]}}}',
+        secret="9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+    ),
+    # Events have no id. Their type and time together would not tell two of the same moment apart; their body does.
+    id=EventId(places=(Json("id"),)),
+    type=EventType(places=(Json("event.type"), (Json("type"), Json("data.name")))),
+    handshakes=(
+        Handshake(when=((Json("type"), "0"),), answer=Say(content_type=JSON), status=204),
+        # Type 1 is also every webhook event; only interactions have a token.
+        Handshake(when=((Json("type"), "1"), Json("token")), answer=Say(body='{"type":1}', content_type=JSON)),
+    ),
+    reply=WantedReply(status=204),
+    answer_within_s=3.0,
+    retries="events: for up to 10 minutes with growing pauses; interactions: never",
+    retries_for_days=0.01,
+    checked=("discord-interactions (Python), which verifies", "1 vector of webhook.co's registry"),
+)
+
+TELEGRAM = Recipe(
+    name="telegram",
+    title="Telegram Bot API",
+    docs="https://core.telegram.org/bots/api#setwebhook",
+    grade=Grade.TOKEN,
+    proof=Token(place=Header("x-telegram-bot-api-secret-token")),
+    sample=Sample(
+        body=b'{"update_id":987654321,"message":{"message_id":1,"date":1763700000,"chat":{"id":1,"type":"private"},'
+        b'"text":"boathook-sample"}}'
+    ),
+    id=EventId(places=(Json("update_id"),)),
+    type=EventType(keys_besides=("update_id",)),
+    retries="a reasonable number of times; updates not fetched are kept for a day",
+    retries_for_days=1.0,
+    checked=("built by hand from its documentation",),
+    sure={"retries": Sure.SECONDARY, "retries_for_days": Sure.MEMORY},
+)
+
+VK = Recipe(
+    name="vk",
+    title="VK Callback API",
+    docs="https://dev.vk.com/api/callback/getting-started",
+    grade=Grade.TOKEN,
+    proof=Token(place=Json("secret")),
+    sample=Sample(
+        body=b'{"group_id":1,"type":"message_new","event_id":"boathook-sample","v":"5.199","object":{"message":'
+        b'{"id":1,"text":"hello"}},"secret":"boathook-sample-secret"}',
+        settings={"confirmation": "1a2b3c4d"},
+    ),
+    id=EventId(places=(Json("event_id"),)),
+    type=EventType(places=(Json("type"),)),
+    # The address is confirmed before a secret can be set, so the question may come without one.
+    handshakes=(
+        Handshake(when=((Json("type"), "confirmation"),), answer=Say(setting="confirmation"), is_proven=False),
+    ),
+    reply=WantedReply(body=("ok",)),
+    settings=(
+        Setting(
+            name="confirmation",
+            help="the text VK wants to be answered when it confirms the address, from the group's Callback API page",
+            is_required=True,
+        ),
+    ),
+    retries="some times; after several errors in a row notifications pause",
+    checked=("built by hand from its documentation",),
+    sure={"retries": Sure.SECONDARY},
+)
+
+META = Recipe(
+    name="meta",
+    aliases=("whatsapp", "facebook", "instagram", "messenger"),
+    title="Meta: WhatsApp, Facebook, Instagram, Messenger",
+    docs="https://developers.facebook.com/docs/graph-api/webhooks/getting-started",
+    grade=Grade.BODY,
+    proof=Hmac(headers=(SignedHeaders(signature="x-hub-signature-256"),), form=Plain("sha256=")),
+    sample=Sample(
+        body=b'{"object":"whatsapp_business_account","entry":[{"id":"102290129340398","changes":[{"field":"messages",'
+        b'"value":{"messaging_product":"whatsapp","metadata":{"phone_number_id":"106540352242922"},"messages":'
+        b'[{"from":"16505551234","id":"wamid.boathook-sample","timestamp":"1763700000","type":"text",'
+        b'"text":{"body":"hello"}}]}}]}]}',
+        settings={"verify_token": "boathook-sample-token"},
+    ),
+    type=EventType(places=(Json("object"),)),
+    # A message's id also comes back when the message is taken back or reacted to, and one change may bring several
+    # messages; so its own content is an item's key. What changes names no moment, the entry around it does.
+    items=Items(
+        paths=("entry.*.changes.*", "entry.*.messaging.*"),
+        type=EventType(places=(Json("field"),), keys_besides=("sender", "recipient", "timestamp", "app_id")),
+        around=("id", "time"),
+    ),
+    # This question is the only thing Meta ever sends unsigned.
+    handshakes=(
+        Handshake(
+            method="GET",
+            when=((Query("hub.mode"), "subscribe"), Query("hub.challenge")),
+            answer=Echo(place=Query("hub.challenge"), allowed=re.compile(r"[A-Za-z0-9_-]{1,256}")),
+            is_proven=False,
+            token=(Query("hub.verify_token"), "verify_token"),
+        ),
+    ),
+    settings=(
+        Setting(
+            name="verify_token",
+            help="the Verify Token you chose on the Webhooks page of the App Dashboard",
+            is_required=True,
+            is_secret=True,
+        ),
+    ),
+    answer_within_s=5.0,
+    retries="at once, then ever more rarely for 36 hours, WhatsApp for 7 days",
+    retries_for_days=7.0,
+    checked=("built by hand from its documentation",),
+    sure={
+        "answer_within_s": Sure.MEMORY,
+        "retries": Sure.SECONDARY,
+        "retries_for_days": Sure.SECONDARY,
+        "proof": Sure.SECONDARY,
+    },
+)
+
+X = Recipe(
+    name="x",
+    aliases=("twitter",),
+    title="X (Twitter)",
+    docs="https://docs.x.com/x-api/webhooks/introduction",
+    grade=Grade.BODY,
+    # The first is made with the OAuth 2.0 client secret, the second with the consumer secret; during a move both come.
+    proof=Hmac(
+        headers=(
+            SignedHeaders(signature="x-twitter-webhooks-signature-oauth2"),
+            SignedHeaders(signature="x-twitter-webhooks-signature"),
+        ),
+        form=Plain("sha256="),
+        encoding=Encoding.BASE64,
+        any_header=True,
+    ),
+    sample=Sample(
+        body=b'{"for_user_id":"2244994945","tweet_create_events":[{"id_str":"boathook-sample","text":"hello"}]}'
+    ),
+    type=EventType(
+        places=(Json("data.event_type"),),
+        keys_besides=("for_user_id", "user_has_blocked", "is_blocked_by", "users", "apps"),
+    ),
+    handshakes=(
+        Handshake(
+            method="GET",
+            when=(Query("crc_token"),),
+            answer=SignText(
+                place=Query("crc_token"),
+                allowed=NOT_JSON,
+                template='{"response_token":"sha256={mac}"}',
+                encoding=Encoding.BASE64,
+            ),
+            is_proven=False,
+        ),
+    ),
+    answer_within_s=10.0,
+    retries="not published; past events can be asked for again",
+    checked=("built by hand from its documentation",),
+    sure={"type": Sure.SECONDARY},
+)
+
+ZOOM = Recipe(
+    name="zoom",
+    title="Zoom",
+    docs="https://developers.zoom.us/docs/api/webhooks",
+    grade=Grade.BODY,
+    proof=Hmac(
+        headers=(SignedHeaders(signature="x-zm-signature", timestamp="x-zm-request-timestamp"),),
+        form=Plain("v0="),
+        template="v0:{timestamp}:{body}",
+    ),
+    sample=Sample(
+        body=b'{"event":"meeting.started","event_ts":1763700000000,"payload":{"account_id":"abc","object":'
+        b'{"id":"123456789","uuid":"boathook-sample==","topic":"A sample"}}}'
+    ),
+    # Event, moment and meeting together would not tell two people apart who join in one millisecond; the body does.
+    type=EventType(places=(Json("event"),)),
+    handshakes=(
+        Handshake(
+            when=((Json("event"), "endpoint.url_validation"),),
+            answer=SignText(
+                place=Json("payload.plainToken"),
+                allowed=NO_COLON,
+                template='{"plainToken":"{text}","encryptedToken":"{mac}"}',
+            ),
+        ),
+    ),
+    answer_within_s=3.0,
+    retries="3 times: after 5, 20 and 60 minutes",
+    retries_for_days=0.1,
+    checked=("1 vector of elastic/beats for the challenge", "built by hand from its documentation"),
+)
+
+RECIPES = (SLACK, DISCORD, TELEGRAM, VK, META, X, ZOOM)
