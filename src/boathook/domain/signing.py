@@ -19,8 +19,10 @@ STANDARD_SECRET_BYTES: Final = range(24, 65)
 
 
 class Algorithm(StrEnum):
-    """The hash inside an HMAC."""
+    """The hash inside an HMAC, or used as it is by senders that mix the secret in."""
 
+    MD5 = "md5"
+    """Broken; only for senders that offer nothing better by default."""
     SHA1 = "sha1"
     SHA256 = "sha256"
     SHA384 = "sha384"
@@ -43,6 +45,8 @@ class KeyForm(StrEnum):
     BASE64 = "base64"
     STANDARD = "whsec"
     """Standard Webhooks: an optional ``whsec_``, then base64."""
+    SHA1 = "sha1"
+    """The SHA-1 of the characters; Braintree's."""
 
 
 def read_key(secret: str, form: KeyForm) -> bytes:
@@ -67,6 +71,9 @@ def _decode(secret: str, form: KeyForm) -> bytes:
             return _decode_base64(secret)
         case KeyForm.STANDARD:
             return _decode_base64(secret.removeprefix(STANDARD_PREFIX))
+        case KeyForm.SHA1:
+            # As the sender does. Nobody who knows the key gains anything by another text with the same hash.
+            return hashlib.sha1(secret.encode("utf-8", "surrogatepass")).digest() if secret else b""  # noqa: S324
 
 
 def _decode_hex(text: str) -> bytes:

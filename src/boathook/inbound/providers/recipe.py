@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from boathook.domain.model import Grade
 from boathook.domain.signing import Algorithm, Encoding, KeyForm
+from boathook.inbound.facts import Facts
 from boathook.inbound.places import Place
 from boathook.inbound.providers.options import Options
 from boathook.inbound.providers.proofs import Hmac, Proof
@@ -46,6 +47,9 @@ class EventType:
     keys_besides: tuple[str, ...] | None = None
     """For senders that say what happened by the key it stands under: where no place holds something, the first key of
     the JSON object that is none of these."""
+    read: Callable[[Facts], str | None] | None = None
+    """For what no place can name, such as XML in a form: finds it in a proven request where no place holds something;
+    one that raises has found nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
