@@ -101,7 +101,12 @@ class _Rule:
 _RULES: Final = (
     _Rule("find_orphans", "nothing without its event", "These belong to an event that is not stored."),
     _Rule("find_open_and_settled", "no delivery both open and ended", "A delivery that ended may run again."),
-    _Rule("find_owed_twice", "one first delivery a recipient", "A recipient was owed one event twice."),
+    _Rule("find_owed_twice", "one first delivery a recipient", "A recipient was owed one event or item twice."),
+    _Rule(
+        "find_wrong_items",
+        "deliveries are about what was owed",
+        "A handler would be given the wrong part of an event.",
+    ),
     _Rule("find_misnumbered", "replays numbered after first deliveries", "First deliveries and replays are mixed up."),
     _Rule(
         "find_miscounted_open",
@@ -148,7 +153,7 @@ _RULES: Final = (
         "every dedup key has its event",
         "A request would be answered as a duplicate of an event that is not stored.",
     ),
-    _Rule("find_shared_keys", "one dedup key an event", "Two keys claim one event."),
+    _Rule("find_shared_keys", "one dedup key an event", "Two keys claim one event or item."),
     _Rule(
         "find_wrong_key_bodies",
         "dedup keys know the right body",
@@ -184,6 +189,7 @@ _GUARDS: Final = (
     "the_dead_have_a_time_and_a_code",
     "only_ordered_pending_ones_wait_for_others",
     "a_replay_starts_a_new_budget",
+    "an_item_has_a_path_and_a_type",
     "delivery_pkey",
     "delivery_one_lease_per_order_key",
     "dedup_pkey",

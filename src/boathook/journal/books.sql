@@ -97,15 +97,44 @@ join boathook.outcome o on o.event_id = d.event_id and o.ordinal = d.ordinal
 limit 5
 
 -- name: find_owed_twice
--- Finds events that were accepted with two deliveries for one recipient.
-select event_id as id, null::integer as ordinal, recipient as detail, count(*) over () as total
+-- Finds events, or items of them, that were accepted with two deliveries for one recipient.
+select event_id as id, null::integer as ordinal, recipient || coalesce(', item ' || item_path, '') as detail,
+    count(*) over () as total
 from (
-    select event_id, recipient from boathook.delivery where not is_replay
+    select event_id, recipient, item_path from boathook.delivery where not is_replay
     union all
-    select event_id, recipient from boathook.outcome where not is_replay
+    select event_id, recipient, item_path from boathook.outcome where not is_replay
 ) as first_ones
-group by event_id, recipient
+group by event_id, recipient, item_path
 having count(*) > 1
+limit 5
+
+-- name: find_wrong_items
+-- Finds deliveries that are about an item of an event which was stored whole, or about the whole of one stored item by
+-- item, and replays that are about something else than the first delivery to their recipient was.
+with owed as not materialized (
+    select event_id, ordinal::integer as ordinal, recipient, is_replay, item_path, item_type from boathook.delivery
+    union all
+    select event_id, ordinal, recipient, is_replay, item_path, item_type from boathook.outcome
+),
+bad as (
+    select * from owed o
+    where o.item_path is null
+        and exists (select from boathook.dedup k where k.event_id = o.event_id and k.item_path is not null)
+    union all
+    select * from owed o
+    where o.item_path is not null
+        and exists (select from boathook.dedup k where k.event_id = o.event_id and k.item_path is null)
+    union all
+    select * from owed o
+    where o.is_replay and not exists (
+        select from owed f
+        where f.event_id = o.event_id and f.recipient = o.recipient and not f.is_replay
+            and f.item_path is not distinct from o.item_path and f.item_type is not distinct from o.item_type)
+)
+select event_id as id, ordinal, recipient || ', ' || coalesce('item ' || item_path, 'no item') as detail,
+    count(*) over () as total
+from bad
 limit 5
 
 -- name: find_misnumbered
@@ -182,6 +211,7 @@ where state not in ('pending', 'leased', 'dead')
     or (state = 'dead' and code is null)
     or (is_blocked and (state <> 'pending' or order_key is null))
     or attempts_before not between 0 and attempts
+    or (item_path is null) <> (item_type is null)
 limit 5
 
 -- name: find_illegal_ends
@@ -191,6 +221,7 @@ from (
     select event_id as id, ordinal::integer as ordinal, 'outcome ' || state as detail
     from boathook.outcome
     where state not in ('succeeded', 'ignored') or (state = 'ignored' and note is null) or (state = 'succeeded' and attempts < 1)
+        or (item_path is null) <> (item_type is null)
     union all
     select event_id, ordinal, 'attempt ' || number || ' ' || outcome
     from boathook.attempt
@@ -225,18 +256,30 @@ where is_blocked and owed_since < now() - interval '1 minute'
 limit 5
 
 -- name: find_forgotten_events
--- Finds events whose dedup key is gone before its time. Days of memory: $1 by source ($2), else $3, but 30 for what was
--- published. Where an event is without a key, none older may have one, unless keys were never dropped: raising the days
--- revives no dropped key.
+-- Finds events, and items that were owed, whose dedup key is gone before its time. Days of memory: $1 by source ($2),
+-- else $3, but 30 for what was published. Where an event is without a key, none older may have one, unless keys were
+-- never dropped: raising the days revives no dropped key.
 with oldest as (
     select min(e.accepted_at) as accepted_at
     from boathook.dedup k join boathook.event e on e.id = k.event_id
 )
-select e.id, null::integer as ordinal, coalesce(e.source, 'published') as detail, count(*) over () as total
-from boathook.event e
+select e.id, f.ordinal, coalesce(e.source, 'published') || coalesce(', item ' || f.item_path, '') as detail,
+    count(*) over () as total
+from (
+    select id, null::integer as ordinal, null as item_path
+    from boathook.event e where not exists (select from boathook.dedup k where k.event_id = e.id)
+    union all
+    select d.event_id, d.ordinal, d.item_path
+    from (
+        select event_id, ordinal, item_path from boathook.delivery where item_path is not null and not is_replay
+        union all
+        select event_id, ordinal, item_path from boathook.outcome where item_path is not null and not is_replay
+    ) as d
+    where not exists (select from boathook.dedup k where k.event_id = d.event_id and k.item_path = d.item_path)
+) as f
+join boathook.event e on e.id = f.id
 left join unnest($1::text[], $2::float8[]) as s (source, days) on s.source = e.source
-where not exists (select from boathook.dedup k where k.event_id = e.id)
-    and e.accepted_at > now() - make_interval(
+where e.accepted_at > now() - make_interval(
         secs => 86400 * least($3::float8, s.days, case when e.source is null then 30 end))
     and (e.accepted_at > (select accepted_at from oldest)
         or not exists (select from boathook.retention where kind = 'dedup' and dropped > 0))
@@ -253,19 +296,20 @@ where not exists (select from boathook.event e where e.id = k.event_id)
 limit 5
 
 -- name: find_shared_keys
--- Finds events that more than one dedup key names.
-select event_id as id, null::integer as ordinal, count(*) || ' keys' as detail, count(*) over () as total
+-- Finds events, or items of them, that more than one dedup key names.
+select event_id as id, null::integer as ordinal, count(*) || ' keys' || coalesce(' of item ' || item_path, '') as detail,
+    count(*) over () as total
 from boathook.dedup
-group by event_id
+group by event_id, item_path
 having count(*) > 1
 limit 5
 
 -- name: find_wrong_key_bodies
--- Finds dedup keys that remember another body than their event has.
+-- Finds dedup keys that remember another body than their event has; those of items know a part of it only.
 select e.id, null::integer as ordinal, 'key ' || k.key as detail, count(*) over () as total
 from boathook.dedup k
 join boathook.event e on e.id = k.event_id
-where k.body_sha256 <> e.body_sha256
+where k.body_sha256 <> e.body_sha256 and k.item_path is null
 limit 5
 
 -- name: find_wrong_conflicts
