@@ -1,5 +1,310 @@
 """Shops, mail and telephony."""
 
-from boathook.inbound.providers.recipe import Recipe
+import hashlib
+from dataclasses import replace
+from typing import Final
 
-RECIPES: tuple[Recipe, ...] = ()
+from boathook.domain.model import Grade
+from boathook.domain.signing import Algorithm, Encoding, same
+from boathook.inbound.facts import Facts
+from boathook.inbound.places import Basic, Form, Header, Json, Query
+from boathook.inbound.providers.generic import configure_usual_token
+from boathook.inbound.providers.proofs import (
+    Asymmetric,
+    Configured,
+    FieldMac,
+    Hmac,
+    KeyText,
+    Scheme,
+    SignedHeaders,
+    Stamp,
+    Statement,
+    Statements,
+    Token,
+)
+from boathook.inbound.providers.recipe import (
+    BodyForm,
+    EventId,
+    EventType,
+    Handshake,
+    Items,
+    Recipe,
+    Sample,
+    Say,
+    Setting,
+    Sure,
+    WantedReply,
+)
+
+_FORM: Final = "application/x-www-form-urlencoded"
+
+
+# Shops.
+
+SHOPIFY: Final = Recipe(
+    name="shopify",
+    title="Shopify",
+    docs="https://shopify.dev/docs/apps/build/webhooks/verify-deliveries",
+    grade=Grade.BODY,
+    # The second set belongs to the deliveries of Shopify's newer product, Events.
+    proof=Hmac(
+        headers=(SignedHeaders(signature="x-shopify-hmac-sha256"), SignedHeaders(signature="shopify-hmac-sha256")),
+        encoding=Encoding.BASE64,
+    ),
+    sample=Sample(
+        body=b'{"id":820982911946154508,"email":"a@example.com","total_price":"10.00","currency":"EUR"}',
+        headers={
+            "x-shopify-webhook-id": "boathook-sample-0000-0000-000000000000",
+            "x-shopify-topic": "orders/create",
+            "x-shopify-shop-domain": "example.myshopify.com",
+            "x-shopify-api-version": "2026-10",
+        },
+    ),
+    # X-Shopify-Event-Id is the same for every topic that one change touches, so it would merge what is not the same.
+    id=EventId(places=(Header("x-shopify-webhook-id"), Header("shopify-webhook-id")), is_signed=False),
+    type=EventType(places=(Header("x-shopify-topic"), (Json("topic"), Json("action"))), tells_apart=True),
+    # Webhooks made in a shop's settings may be set to XML.
+    body=BodyForm.ANY,
+    keep=(
+        "x-shopify-shop-domain",
+        "x-shopify-event-id",
+        "x-shopify-triggered-at",
+        "x-shopify-api-version",
+        "x-shopify-sub-topic",
+        "x-shopify-name",
+        "shopify-shop-domain",
+    ),
+    answer_within_s=5.0,
+    retries="8 times within 4 hours; a webhook made through the Admin API is deleted after 8 failures in a row",
+    retries_for_days=4 / 24,
+    checked=("@shopify/shopify-api (npm), both ways",),
+    sure={"keep": Sure.SECONDARY},
+)
+
+WOOCOMMERCE: Final = Recipe(
+    name="woocommerce",
+    title="WooCommerce",
+    docs="https://woocommerce.github.io/woocommerce-rest-api-docs/#webhooks",
+    grade=Grade.BODY,
+    proof=Hmac(headers=(SignedHeaders(signature="x-wc-webhook-signature"),), encoding=Encoding.BASE64),
+    sample=Sample(
+        body=b'{"id":727,"status":"processing","currency":"EUR","total":"29.35","order_key":"wc_order_boathook-sample"}',
+        headers={"x-wc-webhook-delivery-id": "boathook-sample", "x-wc-webhook-topic": "order.updated"},
+    ),
+    # The delivery's id is a hash of the webhook's number and the second, so orders changed in one second share it.
+    id=EventId(
+        places=(
+            (Header("x-wc-webhook-delivery-id"), Json("id")),
+            (Header("x-wc-webhook-delivery-id"), Json("arg")),
+        ),
+        is_signed=False,
+    ),
+    type=EventType(places=(Header("x-wc-webhook-topic"),), tells_apart=True),
+    keep=("x-wc-webhook-source", "x-wc-webhook-id", "x-wc-webhook-resource", "x-wc-webhook-event"),
+    # A webhook is saved only if an unsigned ping, the form "webhook_id=1", is answered with exactly 200.
+    handshakes=(Handshake(when=(Form("webhook_id"),), answer=Say(), is_proven=False),),
+    answer_within_s=60.0,
+    retries="never; a webhook is switched off after more than 5 failures in a row",
+    retries_for_days=0.0,
+    checked=("requests built by hand after its source, class-wc-webhook.php",),
+)
+
+
+# Telephony.
+
+
+def _twilio_state(facts: Facts, _secret: str) -> Statements | str:
+    """State the address and, of a form, every field, as https://www.twilio.com/docs/usage/webhooks/webhooks-security.
+
+    Another body is covered by its hash in the address. Whatever else a body is, nothing would cover it.
+    """
+    request = facts.request
+    place = Header("x-twilio-signature")
+    digest = facts.text(Query("bodySHA256"))
+    if digest is not None and digest.isascii() and same(hashlib.sha256(request.body).hexdigest(), digest.lower()):
+        return (Statement(place, request.url.encode("utf-8", "surrogatepass")),)
+    if not facts.form:
+        return "the body is no form, and its hash is not what the address says in bodySHA256, so nothing covers it"
+    fields = "".join(name + value for name, value in sorted(set(facts.form)))
+    return (Statement(place, (request.url + fields).encode("utf-8", "surrogatepass")),)
+
+
+_TWILIO_PROOF: Final = FieldMac(
+    state=_twilio_state, algorithm=Algorithm.SHA1, encoding=Encoding.BASE64, evidence=("x-twilio-signature",)
+)
+_TWILIO: Final = Recipe(
+    name="twilio",
+    title="Twilio",
+    docs="https://www.twilio.com/docs/usage/webhooks/webhooks-security",
+    grade=Grade.BODY,
+    proof=_TWILIO_PROOF,
+    needs_url=True,
+    sample=Sample(
+        body=b"MessageSid=SMboathook-sample&MessageStatus=delivered&From=%2B15550001000&To=%2B15551112222"
+        b"&AccountSid=AC0000&ApiVersion=2010-04-01",
+        content_type=_FORM,
+    ),
+    # Only what is signed names an event: the idempotency token's header is not.
+    id=EventId(
+        places=(
+            (Form("MessageSid"), Form("MessageStatus")),
+            (Form("MessageSid"), Form("SmsStatus")),
+            (Form("SmsSid"), Form("SmsStatus")),
+            (Form("RecordingSid"), Form("RecordingStatus")),
+            (Form("ConferenceSid"), Form("SequenceNumber"), Form("StatusCallbackEvent")),
+            (Form("CallSid"), Form("SequenceNumber"), Form("CallStatus")),
+        )
+    ),
+    type=EventType(
+        places=(
+            Form("EventType"),
+            Form("StatusCallbackEvent"),
+            Form("MessageStatus"),
+            Form("SmsStatus"),
+            Form("RecordingStatus"),
+            Form("CallStatus"),
+        )
+    ),
+    # Event Streams sends arrays of CloudEvents.
+    items=Items(paths=("*",), id=EventId(places=(Json("id"),)), type=EventType(places=(Json("type"),))),
+    body=BodyForm.ANY,
+    keep=("i-twilio-idempotency-token",),
+    # The answer to a message is TwiML; plain text would be sent to whoever wrote the message.
+    reply=WantedReply(body=("<Response/>",), content_type="text/xml"),
+    answer_within_s=15.0,
+    retries="once, only where the connection fails; the address may ask for more (#rc=...)",
+    retries_for_days=0.0,
+    checked=("twilio (Python), both ways",),
+    sure={
+        "id": Sure.MEMORY,
+        "type": Sure.MEMORY,
+        "answer_within_s": Sure.SECONDARY,
+        "retries": Sure.SECONDARY,
+    },
+)
+TWILIO: Final = replace(
+    _TWILIO,
+    schemes={
+        # Named by the header X-Twilio-Webhooks-Signature-Settings; what that says is never trusted.
+        "shared-key": replace(_TWILIO, proof=replace(_TWILIO_PROOF, algorithm=Algorithm.SHA256)),
+    },
+)
+
+
+# Mail.
+
+
+def _sendgrid_state(facts: Facts, _secret: str) -> Statements:
+    """State the moment and the body, as github.com/sendgrid/sendgrid-python (helpers/eventwebhook) checks them."""
+    moment = facts.request.headers.get("x-twilio-email-event-webhook-timestamp", "")
+    signed = moment.encode("latin-1", "replace") + facts.request.body
+    return (Statement(Header("x-twilio-email-event-webhook-signature"), signed),)
+
+
+SENDGRID: Final = Recipe(
+    name="sendgrid",
+    title="Twilio SendGrid Event Webhook",
+    docs="https://www.twilio.com/docs/sendgrid/for-developers/tracking-events/getting-started-event-webhook-security-features",
+    grade=Grade.BODY,
+    proof=Asymmetric(
+        state=_sendgrid_state,
+        scheme=Scheme.ECDSA_SHA256,
+        key=Configured(text=KeyText.SPKI),
+        # Whether a retry is signed anew is not published, so the window spans all of them.
+        stamp=Stamp(place=Header("x-twilio-email-event-webhook-timestamp"), tolerance_s=90_000.0),
+        evidence=("x-twilio-email-event-webhook-signature",),
+    ),
+    sample=Sample(
+        body=b'[{"email":"a@example.com","timestamp":1763700000,"event":"delivered","sg_event_id":"boathook-sample",'
+        b'"sg_message_id":"14c5d75ce93.dfd.64b469"}]'
+    ),
+    items=Items(paths=("*",), id=EventId(places=(Json("sg_event_id"),)), type=EventType(places=(Json("event"),))),
+    retries="with growing pauses for up to 24 hours after the event",
+    retries_for_days=1.0,
+    checked=("sendgrid (Python), both ways",),
+)
+
+
+def _mailgun_state(place: Json) -> FieldMac:
+    def state(facts: Facts, _secret: str) -> Statements | str:
+        moment, token = facts.text(Json("signature.timestamp")), facts.text(Json("signature.token"))
+        if moment is None or token is None:
+            return "the body holds no signature with its timestamp and token"
+        return (Statement(place, (moment + token).encode("utf-8", "surrogatepass")),)
+
+    return FieldMac(
+        state=state,
+        # Mailgun retries for 8 hours, does not say whether anew signed, and asks not to be strict about delays.
+        stamp=Stamp(place=Json("signature.timestamp"), tolerance_s=43_200.0),
+        # The token is random and the only thing besides the moment that is signed, so it must not come twice.
+        signs_once=True,
+    )
+
+
+_MAILGUN: Final = Recipe(
+    name="mailgun",
+    title="Mailgun",
+    docs="https://documentation.mailgun.com/docs/mailgun/user-manual/webhooks/securing-webhooks",
+    grade=Grade.METADATA,
+    proof=_mailgun_state(Json("signature.signature")),
+    sample=Sample(
+        body=b'{"signature":{"token":"e0b5477167110d68991efc6b9f89f0a11066af27834600e123","timestamp":"1763700000",'
+        b'"signature":""},"event-data":{"event":"delivered","id":"boathook-sample","timestamp":1763700000.0,'
+        b'"recipient":"a@example.com"}}'
+    ),
+    id=EventId(places=(Json("event-data.id"),), is_signed=False),
+    type=EventType(places=(Json("event-data.event"),)),
+    volatile=("signature",),
+    stop_statuses=frozenset({406}),
+    retries="after 5, 10 and 15 minutes, 1, 2 and 4 hours; delivery notices not at all",
+    retries_for_days=8 / 24,
+    checked=("requests built by hand from its documentation",),
+    sure={"id": Sure.SECONDARY, "type": Sure.SECONDARY},
+)
+MAILGUN: Final = replace(
+    _MAILGUN,
+    schemes={
+        "parent": replace(_MAILGUN, proof=_mailgun_state(Json("signature.parent-signature"))),
+    },
+)
+
+_POSTMARK_MAIL: Final = (Json("RecordType"), Json("MessageID"), Json("Recipient"))
+POSTMARK: Final = Recipe(
+    name="postmark",
+    title="Postmark",
+    docs="https://postmarkapp.com/developer/webhooks/webhooks-overview",
+    grade=Grade.TOKEN,
+    proof=Token(place=Basic("postmark")),
+    sample=Sample(
+        body=b'{"RecordType":"Delivery","MessageID":"boathook-sample-0000-0000-000000000000","ServerID":23,'
+        b'"Recipient":"a@example.com","DeliveredAt":"2026-11-21T10:00:00Z","MessageStream":"outbound"}'
+    ),
+    # Bounces and complaints have a number; the rest is told apart by mail, addressee, moment and link. What came in
+    # has the mail's id alone.
+    id=EventId(
+        places=(
+            (Json("RecordType"), Json("ID")),
+            (*_POSTMARK_MAIL, Json("ReceivedAt"), Json("OriginalLink")),
+            (*_POSTMARK_MAIL, Json("ReceivedAt")),
+            (*_POSTMARK_MAIL, Json("DeliveredAt")),
+            (*_POSTMARK_MAIL, Json("ChangedAt")),
+            (Json("MessageStream"), Json("MessageID"), Json("Date"), Json("From")),
+        )
+    ),
+    type=EventType(places=(Json("RecordType"), Json("MessageStream"))),
+    settings=(
+        Setting(name="username", help="User name in the address given to Postmark; postmark where left out"),
+        Setting(name="password", help="The password in that address, instead of secrets", is_secret=True),
+        Setting(name="header", help="Header given to Postmark that holds a token, instead of a user name"),
+        Setting(name="prefix", help="What stands before the token in that header"),
+        Setting(name="query", help="Parameter of the address given to Postmark that holds a token"),
+    ),
+    configure=configure_usual_token,
+    stop_statuses=frozenset({403}),
+    retries="bounces and inbound mail 10 times within 10.5 hours, the others 3 times within 21 minutes",
+    retries_for_days=10.5 / 24,
+    checked=("requests built by hand from its documentation",),
+    sure={"id": Sure.SECONDARY, "retries": Sure.SECONDARY},
+)
+
+RECIPES = (SHOPIFY, WOOCOMMERCE, TWILIO, SENDGRID, MAILGUN, POSTMARK)

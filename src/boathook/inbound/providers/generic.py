@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from enum import StrEnum
+from typing import Final
 
 from boathook.domain.model import Grade
 from boathook.domain.signing import Algorithm, Encoding, KeyForm
@@ -9,10 +10,19 @@ from boathook.inbound.places import Basic, Header, Query
 from boathook.inbound.providers.forms import Plain
 from boathook.inbound.providers.options import Options
 from boathook.inbound.providers.proofs import Hmac, NoProof, SignedHeaders, TimeUnit, Token
-from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Recipe, Sample
+from boathook.inbound.providers.recipe import (
+    JSON,
+    BodyForm,
+    EventId,
+    EventType,
+    Recipe,
+    Sample,
+    Setting,
+    WantedReply,
+)
 from boathook.inbound.template import fields_of
 
-DOCS = "https://github.com/boathook/boathook/blob/main/docs/configuration.md"
+DOCS: Final = "https://github.com/boathook/boathook/blob/main/docs/configuration.md"
 
 
 class KeyEncoding(StrEnum):
@@ -21,6 +31,36 @@ class KeyEncoding(StrEnum):
     TEXT = "text"
     HEX = "hex"
     BASE64 = "base64"
+
+
+NAME_SETTINGS: Final = (
+    Setting(name="id_header", help="Header that holds the event id"),
+    Setting(name="id_path", help="Path of the event id in a JSON body, such as data.id"),
+    Setting(name="type_header", help="Header that holds the event type"),
+    Setting(name="type_path", help="Path of the event type in a JSON body"),
+    Setting(name="reply_status", help="Status the sender wants for an accepted request, 200 to 299"),
+    Setting(name="reply_body", help="Text the sender wants for an accepted request, such as OK"),
+    Setting(name="reply_content_type", help="Content type of reply_body"),
+)
+HMAC_SETTINGS: Final = (
+    Setting(name="header", help="Header that holds the signature; X-Signature where left out"),
+    Setting(name="prefix", help="What stands before the signature, such as sha256="),
+    Setting(name="algorithm", help="Hash of the HMAC: sha1, sha256 (the default), sha384 or sha512"),
+    Setting(name="encoding", help="How the signature is written: hex (the default) or base64"),
+    Setting(name="key_encoding", help="How the secret is written: text (the default), hex or base64"),
+    Setting(name="template", help="The signed bytes, from {body} {timestamp} {id} {url} {path} {method} and text"),
+    Setting(name="timestamp_header", help="Header that holds the signed timestamp"),
+    Setting(name="timestamp_unit", help="How the timestamp is written: s (the default), ms or iso"),
+    *NAME_SETTINGS,
+)
+TOKEN_SETTINGS: Final = (
+    Setting(name="header", help="Header that holds the token"),
+    Setting(name="prefix", help="What stands before the token in its header, such as Bearer and a space"),
+    Setting(name="query", help="Parameter of the address that holds the token"),
+    Setting(name="username", help="User name of HTTP Basic authentication, whose password is the token"),
+    Setting(name="password", help="The password, instead of secrets", is_secret=True),
+    *NAME_SETTINGS,
+)
 
 
 def configure_hmac(options: Options, base: Recipe) -> Recipe:
@@ -49,7 +89,7 @@ def configure_hmac(options: Options, base: Recipe) -> Recipe:
         time_unit=options.choice("timestamp_unit", TimeUnit.SECONDS),
     )
     signed = _check_template(options, proof)
-    named = _with_names(options, base)
+    named = configure_names(options, base)
     place = named.id.places[0] if named.id.places else None
     is_signed = not isinstance(place, Header) or "id" in signed
     return replace(named, proof=proof, id=replace(named.id, is_signed=is_signed))
@@ -73,6 +113,8 @@ def _check_template(options: Options, proof: Hmac) -> frozenset[str]:
             "template",
             "timestamp_header is set but not signed, so it proves nothing; put {timestamp} into the template",
         )
+    if proof.time_unit is not TimeUnit.SECONDS and not proof.headers[0].timestamp:
+        raise options.error("timestamp_unit", "there is no timestamp to read; name its header in timestamp_header")
     return fields
 
 
@@ -82,32 +124,64 @@ def configure_token(options: Options, base: Recipe) -> Recipe:
     Raises:
         ConfigError: it does not say in exactly one way where the token stands.
     """
+    return replace(configure_names(options, base), proof=_token(options, None))
+
+
+def configure_usual_token(options: Options, base: Recipe) -> Recipe:
+    """Make the recipe of one source whose token stands where the recipe says, unless the settings say otherwise.
+
+    Raises:
+        ConfigError: the settings name several places.
+    """
+    assert isinstance(base.proof, Token)
+    return replace(configure_names(options, base), proof=_token(options, base.proof))
+
+
+def _token(options: Options, usual: Token | None) -> Token:
     header, query, username = options.header("header"), options.text("query"), options.text("username")
     options.text("password")
-    if [bool(header), bool(query), bool(username)].count(True) != 1:
+    prefix = options.text("prefix")
+    named = [bool(header), bool(query), bool(username)].count(True)
+    if named > 1 or not (named or usual):
         raise options.error(
             "header", 'write where the token stands, one of header = "X-Token", query = "token" or username = "..."'
         )
-    prefix = options.text("prefix")
     if prefix and not header:
         raise options.error("prefix", "only a token in a header has a prefix; remove it")
-    place = header or (Query(query) if query else Basic(username))
-    return replace(_with_names(options, base), proof=Token(place=place, prefix=prefix))
+    if usual and not named:
+        return usual
+    return Token(place=header or (Query(query) if query else Basic(username)), prefix=prefix)
 
 
 def configure_names(options: Options, base: Recipe) -> Recipe:
-    """Make the recipe of a source whose settings only say where id and type stand."""
-    return _with_names(options, base)
+    """Make the recipe of a source whose settings say where id and type stand, and what the sender wants to hear.
 
-
-def _with_names(options: Options, base: Recipe) -> Recipe:
+    Raises:
+        ConfigError: a setting contradicts another or has an impossible value.
+    """
     event_id, event_type = options.place("id"), options.place("type")
     return replace(
         base,
-        id=EventId(places=(event_id,) if event_id else ()),
-        type=EventType(places=(event_type,) if event_type else ()),
+        id=EventId(places=(event_id,)) if event_id else base.id,
+        type=EventType(places=(event_type,)) if event_type else base.type,
+        reply=_reply(options) or base.reply,
     )
 
+
+def _reply(options: Options) -> WantedReply | None:
+    status = options.number("reply_status", range(200, 300))
+    body, content_type = options.text("reply_body"), options.text("reply_content_type")
+    if status in {204, 205} and body:
+        raise options.error("reply_body", f"an answer with status {status} has no body; remove one of the two")
+    if content_type and not body:
+        raise options.error("reply_content_type", "there is no reply_body; remove this, or write one")
+    if status is None and not body:
+        return None
+    usual = JSON if body.startswith(("{", "[")) else WantedReply().content_type
+    return WantedReply(body=(body,) if body else (), status=status or 200, content_type=content_type or usual)
+
+
+_SAMPLE: Final = b'{"id":"boathook-sample","type":"sample"}'
 
 RECIPES = (
     Recipe(
@@ -116,10 +190,12 @@ RECIPES = (
         docs=DOCS,
         grade=Grade.BODY,
         proof=Hmac(headers=(SignedHeaders(signature="x-signature"),)),
-        sample=Sample(body=b'{"id":"boathook-sample","type":"sample"}'),
+        sample=Sample(body=_SAMPLE),
         body=BodyForm.ANY,
         methods=frozenset({"POST", "PUT"}),
+        settings=HMAC_SETTINGS,
         configure=configure_hmac,
+        checked=("hashlib and hmac of Python, for every algorithm and encoding",),
     ),
     Recipe(
         name="token",
@@ -127,10 +203,12 @@ RECIPES = (
         docs=DOCS,
         grade=Grade.TOKEN,
         proof=Token(place=Header("authorization")),
-        sample=Sample(body=b'{"id":"boathook-sample","type":"sample"}', settings={"header": "X-Token"}),
+        sample=Sample(body=_SAMPLE, settings={"header": "X-Token"}),
         body=BodyForm.ANY,
         methods=frozenset({"POST", "PUT"}),
+        settings=TOKEN_SETTINGS,
         configure=configure_token,
+        checked=("requests built by hand",),
     ),
     Recipe(
         name="unsigned",
@@ -138,9 +216,11 @@ RECIPES = (
         docs=DOCS,
         grade=Grade.NONE,
         proof=NoProof(),
-        sample=Sample(body=b'{"id":"boathook-sample","type":"sample"}'),
+        sample=Sample(body=_SAMPLE),
         body=BodyForm.ANY,
         methods=frozenset({"POST", "PUT"}),
+        settings=NAME_SETTINGS,
         configure=configure_names,
+        checked=("requests built by hand",),
     ),
 )

@@ -27,9 +27,11 @@ class Options:
         return ConfigError(f"sources.{self._source}.{key}: {fix}")
 
     def text(self, key: str, default: str = "") -> str:
-        """Return a setting that is text."""
+        """Return a setting that is text; a whole number counts, as ids are often written without quotes."""
         self._read.add(key)
         value = self._values.get(key, default)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
         if not isinstance(value, str):
             raise self.error(key, f"write text in quotes, not {value!r}")
         return value
@@ -43,6 +45,15 @@ class Options:
         except ValueError:
             words = ", ".join(f'"{word.value}"' for word in kind)
             raise self.error(key, f"write one of {words}, not {value!r}") from None
+
+    def number(self, key: str, allowed: range) -> int | None:
+        """Return a setting that is a whole number of a range; None where it is not set."""
+        text = self.text(key)
+        if not text:
+            return None
+        if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) not in allowed:
+            raise self.error(key, f"write a whole number from {allowed[0]} to {allowed[-1]}, not {text!r}")
+        return int(text)
 
     def header(self, key: str, default: str = "") -> Header | None:
         """Return a setting that names a header."""

@@ -47,6 +47,9 @@ class EventType:
     keys_besides: tuple[str, ...] | None = None
     """For senders that say what happened by the key it stands under: where no place holds something, the first key of
     the JSON object that is none of these."""
+    tells_apart: bool = False
+    """Whether one body may tell of several things, such as an order both created and paid, under several types: then it
+    counts as a replay only under the same type."""
     read: Callable[[Facts], str | None] | None = None
     """For what no place can name, such as XML in a form: finds it in a proven request where no place holds something;
     one that raises has found nothing."""

@@ -1,5 +1,164 @@
 """Senders known by the systems that use them: car rental, and resellers of music generation."""
 
-from boathook.inbound.providers.recipe import Recipe
+from dataclasses import replace
+from typing import Final
 
-RECIPES: tuple[Recipe, ...] = ()
+from boathook.domain.model import Grade
+from boathook.domain.signing import Encoding
+from boathook.inbound.facts import Facts
+from boathook.inbound.places import Header, Json, Query
+from boathook.inbound.providers.forms import Plain
+from boathook.inbound.providers.generic import HMAC_SETTINGS, TOKEN_SETTINGS, configure_hmac, configure_usual_token
+from boathook.inbound.providers.proofs import FieldMac, Hmac, SignedHeaders, Stamp, Statement, Statements, Token
+from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Recipe, Sample, Sure
+
+_SUNO_TASKS: Final = (Json("data.task_id"), Json("data.taskId"), Json("taskId"))
+"""Callbacks about songs say ``task_id``, those about voices and the market's other models ``taskId``."""
+_SUNO_STAGES: Final = (Json("data.callbackType"), Json("data.status"), Json("data.state"))
+
+
+def _suno_state(facts: Facts, _secret: str) -> Statements | str:
+    """State the task and the moment, as https://docs.kie.ai/common-api/webhook-verification signs them.
+
+    Nothing of the body but the task's id is covered.
+    """
+    task = next((text for text in map(facts.text, _SUNO_TASKS) if text), None)
+    if task is None:
+        return "the body names no task, and the signature covers its id"
+    moment = facts.text(Header("x-webhook-timestamp")) or ""
+    return (Statement(Header("x-webhook-signature"), f"{task}.{moment}".encode("utf-8", "surrogatepass")),)
+
+
+_SUNO: Final = Recipe(
+    name="suno",
+    aliases=("kie", "sunoapi"),
+    title="Suno by kie.ai and sunoapi.org",
+    docs="https://docs.kie.ai/common-api/webhook-verification",
+    grade=Grade.METADATA,
+    proof=FieldMac(
+        state=_suno_state,
+        encoding=Encoding.BASE64,
+        stamp=Stamp(place=Header("x-webhook-timestamp")),
+        evidence=("x-webhook-signature",),
+    ),
+    sample=Sample(
+        body=b'{"code":200,"msg":"All generated successfully.","data":{"callbackType":"complete",'
+        b'"task_id":"boathook-sample","data":[{"id":"e231","audio_url":"https://example.com/a.mp3","duration":198.44}]}}',
+    ),
+    id=EventId(places=tuple((task, stage) for task in _SUNO_TASKS for stage in _SUNO_STAGES), is_signed=False),
+    type=EventType(places=_SUNO_STAGES),
+    keep=("x-delivery-id", "x-webhook-id"),
+    answer_within_s=15.0,
+    retries="3 times",
+    checked=("requests built by hand from its documentation",),
+    sure={"retries": Sure.MEMORY},
+)
+
+_SUNO_MUSICAPI: Final = Recipe(
+    name="suno-musicapi",
+    aliases=("musicapi",),
+    title="Suno by musicapi.ai",
+    docs="https://docs.musicapi.ai",
+    grade=Grade.BODY,
+    proof=Hmac(
+        headers=(SignedHeaders(signature="x-webhook-signature", timestamp="x-webhook-timestamp"),),
+        form=Plain("sha256="),
+        template="{timestamp}.{body}",
+    ),
+    sample=Sample(
+        body=b'{"code":200,"data":{"task_id":"boathook-sample","status":"complete"}}',
+        headers={"x-webhook-id": "boathook-sample", "x-webhook-event": "task.complete"},
+    ),
+    id=EventId(places=(Header("x-webhook-id"),), is_signed=False),
+    type=EventType(places=(Header("x-webhook-event"),)),
+    retries="3 times",
+    checked=("requests built by hand",),
+    sure={
+        "docs": Sure.MEMORY,
+        "proof": Sure.SECONDARY,
+        "id": Sure.SECONDARY,
+        "type": Sure.SECONDARY,
+        "sample": Sure.MEMORY,
+        "retries": Sure.MEMORY,
+    },
+)
+
+_SUNO_SUNOAPI: Final = Recipe(
+    name="suno-sunoapi",
+    title="Suno by sunoapi.com",
+    docs="https://docs.sunoapi.com",
+    grade=Grade.BODY,
+    proof=Hmac(headers=(SignedHeaders(signature="x-signature"),)),
+    sample=Sample(body=b'{"code":200,"data":{"task_id":"boathook-sample","callbackType":"complete"}}'),
+    id=_SUNO.id,
+    type=_SUNO.type,
+    retries="3 times",
+    checked=("requests built by hand",),
+    sure={
+        "proof": Sure.SECONDARY,
+        "id": Sure.MEMORY,
+        "type": Sure.MEMORY,
+        "sample": Sure.MEMORY,
+        "retries": Sure.MEMORY,
+    },
+)
+
+
+def _preset(name: str, title: str, docs: str, sample: Sample, type: EventType) -> Recipe:
+    """Return the recipe of a sender that does not publish how it proves itself; the owner says it.
+
+    As long as the owner says nothing, a token stands in the address, which every system lets its users choose. Nor is
+    there an event id to rely on: a body's hash names it, unless the owner knows better.
+    """
+    by_token = Recipe(
+        name=name,
+        title=title,
+        docs=docs,
+        grade=Grade.TOKEN,
+        proof=Token(place=Query("token")),
+        sample=sample,
+        type=type,
+        body=BodyForm.JSON,
+        settings=TOKEN_SETTINGS,
+        configure=configure_usual_token,
+        checked=("requests built by hand",),
+        sure=dict.fromkeys(("docs", "proof", "type", "sample", "retries"), Sure.MEMORY),
+    )
+    by_mac = replace(
+        by_token,
+        grade=Grade.BODY,
+        proof=Hmac(headers=(SignedHeaders(signature="x-signature"),)),
+        settings=HMAC_SETTINGS,
+        configure=configure_hmac,
+    )
+    return replace(by_token, schemes={"hmac": by_mac})
+
+
+RECIPES = (
+    _SUNO,
+    _SUNO_MUSICAPI,
+    _SUNO_SUNOAPI,
+    _preset(
+        "rentprog",
+        "RentProg",
+        "https://rentprog.com",
+        Sample(
+            body=b'{"event":"booking_update","payload":{"id":"boathook-sample","car_id":1,"client_id":2,'
+            b'"state":"active","updated_at":"2026-11-21T10:00:00Z"}}'
+        ),
+        # Today's shape names the event; older ones say what was done to what.
+        EventType(
+            places=(Json("event"), Json("type"), (Json("entity"), Json("action")), (Json("model"), Json("action")))
+        ),
+    ),
+    _preset(
+        "umnico",
+        "Umnico",
+        "https://umnico.com",
+        Sample(
+            body=b'{"type":"message.incoming","accountId":1,"leadId":2,"message":{"messageId":"boathook-sample",'
+            b'"datetime":1763700000000,"message":{"text":"hello"}}}'
+        ),
+        EventType(places=(Json("type"), Json("event"))),
+    ),
+)

@@ -1,17 +1,31 @@
-"""Standard Webhooks and its elder, Svix: one scheme under two sets of header names."""
+"""Standard Webhooks and its elder, Svix, one scheme under two sets of header names, and who sends through them."""
+
+from dataclasses import replace
+from typing import Final
 
 from boathook.domain.model import Grade
 from boathook.domain.signing import Encoding, KeyForm
+from boathook.inbound.facts import Facts
 from boathook.inbound.places import Header, Json
 from boathook.inbound.providers.forms import Versioned
-from boathook.inbound.providers.proofs import Hmac, SignedHeaders
-from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Recipe, Sample
+from boathook.inbound.providers.proofs import (
+    Asymmetric,
+    Configured,
+    Hmac,
+    KeyText,
+    Scheme,
+    SignedHeaders,
+    Stamp,
+    Statement,
+    Statements,
+)
+from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Recipe, Sample, Sure
 
-STANDARD_HMAC = Hmac(
-    headers=(
-        SignedHeaders(signature="webhook-signature", timestamp="webhook-timestamp", id="webhook-id"),
-        SignedHeaders(signature="svix-signature", timestamp="svix-timestamp", id="svix-id"),
-    ),
+_STANDARD_NAMES: Final = SignedHeaders(signature="webhook-signature", timestamp="webhook-timestamp", id="webhook-id")
+_SVIX_NAMES: Final = SignedHeaders(signature="svix-signature", timestamp="svix-timestamp", id="svix-id")
+
+STANDARD_HMAC: Final = Hmac(
+    headers=(_STANDARD_NAMES, _SVIX_NAMES),
     form=Versioned(version="v1"),
     template="{id}.{timestamp}.{body}",
     encoding=Encoding.BASE64,
@@ -19,23 +33,89 @@ STANDARD_HMAC = Hmac(
 )
 """The symmetric scheme of Standard Webhooks 1.0.0, for every sender that speaks it."""
 
-RECIPES = (
-    Recipe(
-        name="standard-webhooks",
-        aliases=("svix",),
-        title="Standard Webhooks, Svix",
-        docs="https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
-        grade=Grade.BODY,
-        proof=STANDARD_HMAC,
-        sample=Sample(
-            body=b'{"type":"user.created","timestamp":"2026-11-21T10:00:00Z","data":{"id":"1"}}',
-            headers={"webhook-id": "msg_boathook-sample"},
-            secret="whsec_Ym9hdGhvb2stc2FtcGxlLXNlY3JldC0yNGI=",
-        ),
-        id=EventId(places=(Header("webhook-id"), Header("svix-id"))),
-        type=EventType(places=(Json("type"),)),
-        body=BodyForm.ANY,
-        answer_within_s=15.0,
-        retries="after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h",
+
+def _ed25519_state(facts: Facts, _secret: str) -> Statements | str:
+    """State what the symmetric scheme signs: Standard Webhooks 1.0.0, "Signature scheme", asymmetric."""
+    headers = facts.request.headers
+    identifier = headers.get("webhook-id", "")
+    if not identifier:
+        return "there is no header webhook-id, and the signature covers it"
+    if "." in identifier:
+        return "the id in webhook-id holds a dot, so the signed bytes are ambiguous"
+    head = f"{identifier}.{headers.get('webhook-timestamp', '')}.".encode("latin-1", "replace")
+    return (Statement(Header("webhook-signature"), head + facts.request.body),)
+
+
+_STANDARD: Final = Recipe(
+    name="standard-webhooks",
+    aliases=("svix",),
+    title="Standard Webhooks, Svix",
+    docs="https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
+    grade=Grade.BODY,
+    proof=STANDARD_HMAC,
+    sample=Sample(
+        body=b'{"type":"user.created","timestamp":"2026-11-21T10:00:00Z","data":{"id":"1"}}',
+        headers={"webhook-id": "msg_boathook-sample"},
+        secret="whsec_Ym9hdGhvb2stc2FtcGxlLXNlY3JldC0yNGI=",
+    ),
+    id=EventId(places=(Header("webhook-id"), Header("svix-id"))),
+    type=EventType(places=(Json("type"),)),
+    body=BodyForm.ANY,
+    # The specification has a sender switch the webhook off when it is told that it is gone.
+    stop_statuses=frozenset({410}),
+    answer_within_s=15.0,
+    retries="after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h",
+    retries_for_days=1.2,
+    checked=("standardwebhooks (Python), both ways", "svix (Python), both ways"),
+)
+
+
+def _through_svix(name: str, title: str, docs: str, body: bytes) -> Recipe:
+    """Return the recipe of a sender that has Svix send for it."""
+    return replace(
+        _STANDARD,
+        name=name,
+        aliases=(),
+        title=title,
+        docs=docs,
+        proof=replace(STANDARD_HMAC, headers=(_SVIX_NAMES, _STANDARD_NAMES)),
+        sample=replace(_STANDARD.sample, body=body, headers={"svix-id": "msg_boathook-sample"}),
+        id=EventId(places=(Header("svix-id"), Header("webhook-id"))),
+        body=BodyForm.JSON,
+        checked=("svix (Python), both ways",),
+        sure={"stop_statuses": Sure.SECONDARY, "retries": Sure.SECONDARY, "retries_for_days": Sure.SECONDARY},
+    )
+
+
+RECIPES: Final = (
+    replace(
+        _STANDARD,
+        schemes={
+            "v1a": replace(
+                _STANDARD,
+                proof=Asymmetric(
+                    state=_ed25519_state,
+                    scheme=Scheme.ED25519,
+                    key=Configured(text=KeyText.STANDARD),
+                    form=Versioned(version="v1a"),
+                    stamp=Stamp(place=Header("webhook-timestamp")),
+                    evidence=("webhook-signature", "webhook-id"),
+                ),
+                checked=("the vector of Svix's own server, for its Ed25519 signatures",),
+            )
+        },
+        checked=(*_STANDARD.checked, "v1a: the vector of Svix's own server"),
+    ),
+    _through_svix(
+        "resend",
+        "Resend",
+        "https://resend.com/docs/webhooks/verify-webhooks-requests",
+        b'{"type":"email.delivered","created_at":"2026-11-21T10:00:00Z","data":{"email_id":"boathook-sample"}}',
+    ),
+    _through_svix(
+        "clerk",
+        "Clerk",
+        "https://clerk.com/docs/webhooks/overview",
+        b'{"type":"user.created","object":"event","timestamp":1763700000000,"data":{"id":"user_boathook-sample"}}',
     ),
 )
