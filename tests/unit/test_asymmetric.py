@@ -1,0 +1,428 @@
+"""Public-key signatures: keys pasted and keys fetched, good and forged. Each safeguard has its sabotage twin."""
+
+import base64
+import re
+import time
+from datetime import UTC, datetime
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.x509.oid import NameOID
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.signing import Encoding
+from boathook.inbound import asymmetric, publickeys
+from boathook.inbound.asymmetric import AsymmetricCheck
+from boathook.inbound.keyring import KeyRing
+from boathook.inbound.places import Header, Json
+from boathook.inbound.providers.forms import Plain, Versioned
+from boathook.inbound.providers.proofs import Asymmetric, Configured, Fetched, KeyText, Scheme, Stamp, Statement
+from boathook.inbound.tokens import Proven
+from boathook.inbound.verdict import KeyWanted, Reason, Rejected, SourceSpec
+from tests.unit.verifying import NOW, request
+
+BODY = b'{"id":"evt_1"}'
+URL = "https://keys.sender.test/certs/one.pem"
+PATTERN = re.compile(r"https://keys\.sender\.test/certs/[a-z0-9-]+\.pem")
+
+
+@pytest.fixture(scope="module")
+def rsa_key():
+    return rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+
+
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+ED_KEY = ed25519.Ed25519PrivateKey.generate()
+
+
+def state_body(facts, _secret):
+    return (Statement(Header("x-signature"), facts.request.body),)
+
+
+def pem(private):
+    return (
+        private.public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        .decode()
+    )
+
+
+def certificate(private, *, starts=NOW - 86_400, ends=NOW + 86_400):
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sender")])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.fromtimestamp(starts, UTC))
+        .not_valid_after(datetime.fromtimestamp(ends, UTC))
+    )
+    signer = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def sign(private, scheme, message):
+    match scheme:
+        case Scheme.RSA_SHA1:
+            return private.sign(message, padding.PKCS1v15(), hashes.SHA1())
+        case Scheme.RSA_SHA256:
+            return private.sign(message, padding.PKCS1v15(), hashes.SHA256())
+        case Scheme.ECDSA_SHA256:
+            return private.sign(message, ec.ECDSA(hashes.SHA256()))
+        case Scheme.ED25519:
+            return private.sign(message)
+
+
+def b64(raw):
+    return base64.b64encode(raw).decode()
+
+
+def pasted(scheme, *keys, **changes):
+    """A check whose keys the owner pasted as PEM."""
+    fields = {"state": state_body, "scheme": scheme, "key": Configured(text=KeyText.PEM), "evidence": ("x-signature",)}
+    spec = SourceSpec(name="test", provider="sender", secrets=keys)
+    return AsymmetricCheck(Asymmetric(**(fields | changes)), spec, {}, KeyRing())
+
+
+def fetched(ring, scheme=Scheme.RSA_SHA256, **changes):
+    """A check whose certificate stands at an address in a header."""
+    key = Fetched(place=Header("x-cert-url"), pattern=PATTERN)
+    proof = Asymmetric(**({"state": state_body, "scheme": scheme, "key": key} | changes))
+    return AsymmetricCheck(proof, SourceSpec(name="test", provider="sender"), {}, ring)
+
+
+def sent(signature, body=BODY, **headers):
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return request(body, {"x-signature": signature} | names)
+
+
+# Keys that the owner pasted.
+
+
+@pytest.mark.parametrize("scheme", list(Scheme))
+def test_each_scheme_accepts_its_signature_and_refuses_another_body_or_key(scheme, rsa_key):
+    private = {Scheme.ECDSA_SHA256: EC_KEY, Scheme.ED25519: ED_KEY}.get(scheme, rsa_key)
+    other = {
+        Scheme.ECDSA_SHA256: lambda: ec.generate_private_key(ec.SECP256R1()),
+        Scheme.ED25519: ed25519.Ed25519PrivateKey.generate,
+    }.get(scheme, lambda: rsa.generate_private_key(public_exponent=65_537, key_size=2_048))()
+    check = pasted(scheme, pem(private))
+    signature = b64(sign(private, scheme, BODY))
+    assert check.check(sent(signature), NOW) == Proven(None)
+    assert check.check(sent(signature, BODY + b" "), NOW).reason is Reason.SIGNATURE_MISMATCH
+    assert check.check(sent(b64(sign(other, scheme, BODY))), NOW).reason is Reason.SIGNATURE_MISMATCH
+
+
+def test_several_keys_are_a_rotation():
+    new = ec.generate_private_key(ec.SECP256R1())
+    check = pasted(Scheme.ECDSA_SHA256, pem(EC_KEY), pem(new))
+    for private in (EC_KEY, new):
+        assert check.check(sent(b64(sign(private, Scheme.ECDSA_SHA256, BODY))), NOW) == Proven(None)
+
+
+def test_rsa_with_sha1_is_not_taken_for_sha256(rsa_key):
+    signature = b64(sign(rsa_key, Scheme.RSA_SHA1, BODY))
+    assert pasted(Scheme.RSA_SHA1, pem(rsa_key)).check(sent(signature), NOW) == Proven(None)
+    verdict = pasted(Scheme.RSA_SHA256, pem(rsa_key)).check(sent(signature), NOW)
+    assert verdict.reason is Reason.SIGNATURE_MISMATCH
+
+
+def test_keys_are_read_in_every_form_senders_write_them():
+    raw = ED_KEY.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    der = EC_KEY.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    for form, text, scheme, private in [
+        (KeyText.HEX, raw.hex(), Scheme.ED25519, ED_KEY),
+        (KeyText.STANDARD, "whpk_" + b64(raw), Scheme.ED25519, ED_KEY),
+        (KeyText.SPKI, b64(der), Scheme.ECDSA_SHA256, EC_KEY),
+        (KeyText.SPKI, pem(EC_KEY), Scheme.ECDSA_SHA256, EC_KEY),
+    ]:
+        check = pasted(scheme, text, key=Configured(text=form))
+        assert check.check(sent(b64(sign(private, scheme, BODY))), NOW) == Proven(None), form
+
+
+def test_discord_and_standard_webhooks_write_signatures_in_their_own_ways():
+    signature = sign(ED_KEY, Scheme.ED25519, BODY)
+    in_hex = pasted(Scheme.ED25519, pem(ED_KEY), encoding=Encoding.HEX)
+    assert in_hex.check(sent(signature.hex().upper()), NOW) == Proven(None)
+    versioned = pasted(Scheme.ED25519, pem(ED_KEY), form=Versioned(version="v1a"))
+    assert versioned.check(sent(f"v1,xxxx v1a,{b64(signature)}"), NOW) == Proven(None)
+    assert versioned.check(sent("v1,xxxx"), NOW).reason is Reason.UNKNOWN_SCHEME
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "words"),
+    [
+        (KeyText.PEM, "not a key at all", "not PEM"),
+        (KeyText.PEM, "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "secrets[0]"),
+        (KeyText.HEX, "zz" * 32, "not hexadecimal"),
+        (KeyText.HEX, "aa" * 31, "32 bytes"),
+        (KeyText.SPKI, "!!!", "not base64"),
+        (KeyText.SPKI, "AAAA", "SubjectPublicKeyInfo"),
+        (KeyText.STANDARD, "whpk_AAAA", "32 bytes"),
+        (KeyText.PEM, " ", "empty"),
+    ],
+)
+def test_an_unreadable_key_is_refused_by_name_and_never_repeated(form, text, words):
+    with pytest.raises(ConfigError, match=re.escape("sources.test.secrets[0]")) as caught:
+        pasted(Scheme.ED25519, text, key=Configured(text=form))
+    assert words in str(caught.value)
+    assert text.strip() == "" or text not in str(caught.value)
+
+
+def test_a_missing_weak_or_wrong_key_is_refused_at_compile_time():
+    with pytest.raises(ConfigError, match="secrets: there is none"):
+        pasted(Scheme.ED25519)
+    weak = rsa.generate_private_key(public_exponent=65_537, key_size=1_024)
+    with pytest.raises(ConfigError, match="1024 bits"):
+        pasted(Scheme.RSA_SHA256, pem(weak))
+    with pytest.raises(ConfigError, match="not of the kind"):
+        pasted(Scheme.RSA_SHA256, pem(ED_KEY))
+    for curve in (ec.SECP384R1(), ec.SECP256K1()):
+        with pytest.raises(ConfigError, match=curve.name):
+            pasted(Scheme.ECDSA_SHA256, pem(ec.generate_private_key(curve)))
+
+
+def test_sabotage_without_the_check_of_the_curve_another_curve_would_sign(monkeypatch):
+    other = ec.generate_private_key(ec.SECP256K1())
+    publickeys.read_content.cache_clear()
+    monkeypatch.setattr(publickeys, "_checked", lambda key: key)
+    check = pasted(Scheme.ECDSA_SHA256, pem(other))
+    publickeys.read_content.cache_clear()
+    assert check.check(sent(b64(sign(other, Scheme.ECDSA_SHA256, BODY))), NOW) == Proven(None)
+
+
+# Stamps, statements and schemes.
+
+
+def state_stamped(facts, _secret):
+    stamp = facts.text(Header("x-stamp")) or ""
+    return (Statement(Header("x-signature"), stamp.encode() + facts.request.body),)
+
+
+def test_a_signed_stamp_must_lie_within_the_tolerance():
+    check = pasted(Scheme.ED25519, pem(ED_KEY), state=state_stamped, stamp=Stamp(place=Header("x-stamp")))
+    assert check.evidence == {"x-signature", "x-stamp"}
+
+    def at(moment):
+        signature = b64(sign(ED_KEY, Scheme.ED25519, str(moment).encode() + BODY))
+        return check.check(sent(signature, x_stamp=str(moment)), NOW)
+
+    assert at(int(NOW) - 300) == Proven(NOW - 300)
+    assert at(int(NOW) - 301).reason is Reason.TIMESTAMP_TOO_OLD
+    assert at(int(NOW) + 301).reason is Reason.TIMESTAMP_IN_FUTURE
+    assert check.check(sent("AAAA"), NOW).reason is Reason.TIMESTAMP_MISSING
+    assert check.check(sent("AAAA", x_stamp="soon"), NOW).reason is Reason.TIMESTAMP_MALFORMED
+
+
+def test_every_statement_must_be_signed():
+    def state(facts, _secret):
+        return tuple(Statement(Json(f"items.{i}.signature"), f"item {i}".encode()) for i in range(2))
+
+    check = pasted(Scheme.ED25519, pem(ED_KEY), state=state)
+    good = [b64(sign(ED_KEY, Scheme.ED25519, f"item {i}".encode())) for i in range(2)]
+
+    def judge(*signatures):
+        items = ",".join(f'{{"signature":"{one}"}}' for one in signatures)
+        return check.check(request(f'{{"items":[{items}]}}'.encode(), {}), NOW)
+
+    assert judge(*good) == Proven(None)
+    assert judge(good[0], good[0]).reason is Reason.SIGNATURE_MISMATCH
+    assert judge(good[0]).reason is Reason.SIGNATURE_MISSING
+
+
+def test_more_statements_or_signatures_than_sixteen_are_refused(monkeypatch):
+    def many(facts, _secret):
+        return tuple(Statement(Header("x-signature"), b"") for _ in range(17))
+
+    assert pasted(Scheme.ED25519, pem(ED_KEY), state=many).check(sent("AAAA"), NOW).reason is Reason.SIGNATURE_MALFORMED
+    tried = []
+    monkeypatch.setattr(asymmetric, "fits", lambda *args: tried.append(args) or False)
+    check = pasted(Scheme.ED25519, pem(ED_KEY))
+    signatures = ",".join(b64(bytes([i]) * 64) for i in range(100))
+    assert isinstance(check.check(sent(signatures), NOW), Rejected)
+    assert len(tried) == 16
+
+
+def test_a_state_that_stumbles_or_declines_is_a_refusal():
+    def stumble(facts, _secret):
+        return (Statement(Header("x-signature"), facts.text(Json("absent")).encode()),)
+
+    verdict = pasted(Scheme.ED25519, pem(ED_KEY), state=stumble).check(sent("AAAA"), NOW)
+    assert verdict.reason is Reason.SIGNATURE_MALFORMED
+    declines = pasted(Scheme.ED25519, pem(ED_KEY), state=lambda *_: "the body names no version")
+    verdict = declines.check(sent("AAAA"), NOW)
+    assert (verdict.reason, verdict.detail) == (Reason.SIGNATURE_MISSING, "the body names no version")
+    assert pasted(Scheme.ED25519, pem(ED_KEY), state=lambda *_: ()).check(sent("A"), NOW).status == 401
+
+
+def test_the_request_may_choose_among_the_recipes_schemes_only(rsa_key):
+    def choose(facts):
+        version = facts.text(Json("v"))
+        return {"1": Scheme.RSA_SHA1, "2": Scheme.RSA_SHA256}.get(version) or "the version is unknown"
+
+    check = pasted(choose, pem(rsa_key))
+    for version, scheme in (("1", Scheme.RSA_SHA1), ("2", Scheme.RSA_SHA256)):
+        body = f'{{"v":"{version}"}}'.encode()
+        assert check.check(sent(b64(sign(rsa_key, scheme, body)), body), NOW) == Proven(None)
+    verdict = check.check(sent("AAAA", b'{"v":"3"}'), NOW)
+    assert (verdict.reason, verdict.detail) == (Reason.UNKNOWN_SCHEME, "the version is unknown")
+
+
+# Keys that are fetched.
+
+
+def test_a_certificate_is_wanted_then_used_then_refreshed(rsa_key):
+    ring = KeyRing()
+    check = fetched(ring)
+    one = sent(b64(sign(rsa_key, Scheme.RSA_SHA256, BODY)), x_cert_url=URL)
+    assert check.evidence == {"x-cert-url"}
+    assert check.check(one, NOW) == KeyWanted(url=URL)
+    ring.put(URL, certificate(rsa_key), NOW)
+    assert check.check(one, NOW) == Proven(None)
+    assert check.check(one, NOW + 3_599) == Proven(None)
+    assert check.check(one, NOW + 3_601) == KeyWanted(url=URL)
+    assert ring.prolong(URL, NOW + 3_601)
+    assert check.check(one, NOW + 3_602) == Proven(None)
+    assert not ring.prolong(URL, NOW + 90_000)
+
+
+def test_a_bare_key_serves_as_well_as_a_certificate_and_the_first_of_a_chain_counts(rsa_key):
+    other = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    one = sent(b64(sign(rsa_key, Scheme.RSA_SHA256, BODY)), x_cert_url=URL)
+    for content, is_good in [
+        (pem(rsa_key).encode(), True),
+        (certificate(rsa_key) + certificate(other), True),
+        (certificate(other) + certificate(rsa_key), False),
+    ]:
+        ring = KeyRing()
+        ring.put(URL, content, NOW)
+        assert isinstance(fetched(ring).check(one, NOW), Proven) is is_good
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://169.254.169.254/latest/meta-data/",
+        "https://keys.sender.test.evil.test/certs/one.pem",
+        "https://evil.test/https://keys.sender.test/certs/one.pem",
+        "https://keys.sender.test@127.0.0.1/certs/one.pem",
+        "https://keys.sender.test\\@127.0.0.1/certs/one.pem",
+        "https://127.0.0.1#@keys.sender.test/certs/one.pem",
+        "https://keys.sender.test/certs/../../evil.pem",
+        "http://keys.sender.test/certs/one.pem",
+        "https://keys.sender.test:8443/certs/one.pem",
+        "https://keys.sender.test/certs/one.pem\n",
+        "https://keys.sender.test/certs/one.pem\r\nhost: evil",
+        "https://KEYS.sender.test/certs/one.pem",
+        "https://k\N{CYRILLIC SMALL LETTER IE}ys.sender.test/certs/one.pem",
+        "file:///etc/passwd",
+        "https://keys.sender.test/certs/" + "a" * 2_000 + ".pem",
+        "",
+    ],
+)
+def test_an_address_that_is_not_pinned_is_refused_and_never_wanted(url, rsa_key):
+    one = sent(b64(sign(rsa_key, Scheme.RSA_SHA256, BODY)), x_cert_url=url)
+    verdict = fetched(KeyRing()).check(one, NOW)
+    assert isinstance(verdict, Rejected)
+    assert verdict.reason is Reason.SIGNATURE_MALFORMED
+    loose = Fetched(place=Header("x-cert-url"), pattern=re.compile(r"(?s)https://keys\.sender\.test.*"))
+    if any(mark in url for mark in "\\@#\n") or ".." in url:
+        # A careless pattern is not the only guard.
+        assert isinstance(fetched(KeyRing(), key=loose).check(one, NOW), Rejected)
+
+
+def test_sabotage_without_the_pinning_a_stranger_would_choose_what_is_fetched(monkeypatch):
+    one = sent("AAAA", x_cert_url="https://169.254.169.254/latest/meta-data/")
+    assert isinstance(fetched(KeyRing()).check(one, NOW), Rejected)
+    monkeypatch.setattr(asymmetric, "is_pinned", lambda *_: True)
+    assert fetched(KeyRing()).check(one, NOW) == KeyWanted(url="https://169.254.169.254/latest/meta-data/")
+
+
+def test_a_certificate_out_of_its_dates_is_refused(rsa_key):
+    one = sent(b64(sign(rsa_key, Scheme.RSA_SHA256, BODY)), x_cert_url=URL)
+    for dates, words in [
+        ({"starts": NOW - 200, "ends": NOW - 100}, "expired"),
+        ({"starts": NOW + 100, "ends": NOW + 200}, "not valid yet"),
+    ]:
+        ring = KeyRing()
+        ring.put(URL, certificate(rsa_key, **dates), NOW)
+        verdict = fetched(ring).check(one, NOW)
+        assert verdict.reason is Reason.KEY_UNAVAILABLE
+        assert words in verdict.detail
+
+
+def test_sabotage_without_the_dates_an_expired_certificate_would_be_used(monkeypatch, rsa_key):
+    ring = KeyRing()
+    ring.put(URL, certificate(rsa_key, starts=NOW - 200, ends=NOW - 100), NOW)
+    monkeypatch.setattr(publickeys.DatedKey, "trouble", lambda *_: None)
+    one = sent(b64(sign(rsa_key, Scheme.RSA_SHA256, BODY)), x_cert_url=URL)
+    assert fetched(ring).check(one, NOW) == Proven(None)
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"])
+def test_what_is_no_key_is_refused(content):
+    ring = KeyRing()
+    ring.put(URL, content, NOW)
+    verdict = fetched(ring).check(sent("AAAA", x_cert_url=URL), NOW)
+    assert verdict.reason is Reason.KEY_UNAVAILABLE
+
+
+def test_a_fetched_key_must_be_strong_and_of_the_schemes_kind():
+    weak = rsa.generate_private_key(public_exponent=65_537, key_size=1_024)
+    for private in (weak, EC_KEY, ec.generate_private_key(ec.SECP384R1())):
+        ring = KeyRing()
+        ring.put(URL, certificate(private), NOW)
+        verdict = fetched(ring).check(sent("AAAA", x_cert_url=URL), NOW)
+        assert verdict.reason is Reason.KEY_UNAVAILABLE
+
+
+# The ring.
+
+
+def test_the_ring_holds_sixty_four_and_forgets_the_oldest():
+    ring = KeyRing()
+    for i in range(70):
+        ring.put(f"https://keys.sender.test/{i}", b"x", NOW + i)
+    assert sum(ring.knows(f"https://keys.sender.test/{i}") for i in range(70)) == 64
+    assert not ring.knows("https://keys.sender.test/5")
+    with pytest.raises(ValueError, match="too many"):
+        ring.put(URL, b"x" * 1_048_577, NOW)
+
+
+def test_the_ring_keeps_equal_bytes_as_one_object_so_that_parsed_keys_are_found_again():
+    ring = KeyRing()
+    first = b"x" * 100
+    ring.put(URL, first, NOW)
+    ring.put(URL, bytes(bytearray(first)), NOW + 10)
+    assert ring.get(URL, NOW + 3_605) is first
+
+
+# Hostile input.
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=300), st.text(max_size=300), st.binary(max_size=200))
+def test_nothing_a_stranger_sends_raises(signature, url, body):
+    one = request(body, {"x-signature": signature, "x-cert-url": url, "x-stamp": signature})
+    stamped = Stamp(place=Header("x-stamp"))
+    for form in (Plain(), Versioned()):
+        check = pasted(Scheme.ED25519, pem(ED_KEY), form=form, state=state_stamped, stamp=stamped)
+        assert isinstance(check.check(one, NOW), Rejected)
+    assert isinstance(fetched(KeyRing()).check(one, NOW), Rejected)
+
+
+def test_hostile_signatures_cost_little():
+    check = pasted(Scheme.ED25519, pem(ED_KEY))
+    one = sent(",".join(b64(bytes([i]) * 64) for i in range(90)))
+    check.check(one, NOW)
+    spent = []
+    for _ in range(20):
+        started = time.perf_counter()
+        check.check(one, NOW)
+        spent.append(time.perf_counter() - started)
+    assert min(spent) < 0.005
