@@ -66,8 +66,6 @@ class Items:
     """`Json` places seen from the item; where none holds something, the item's own content is its key."""
     type: EventType = field(default_factory=EventType)
     """`Json` places seen from the item; where none holds something, the request's type."""
-    volatile: tuple[str, ...] = ()
-    """Dotted paths seen from the item, such as a count of attempts, that its digest and content leave out."""
     around: tuple[str, ...] = ()
     """Keys of the object whose array holds the item, such as the time of what happened: their values count as the
     item's content where that is its key."""
@@ -229,7 +227,7 @@ class Recipe:
     """For senders of batches."""
     body: BodyForm = BodyForm.JSON
     volatile: tuple[str, ...] = ()
-    """JSON paths that may differ between two sendings of one event."""
+    """JSON paths that may differ between two sendings of one event; ``*`` as in `Items.paths`, for those of items."""
     keep: tuple[str, ...] = ()
     """Headers stored with the event, besides content-type, user-agent and those of id and type."""
     handshakes: tuple[Handshake, ...] = ()

@@ -182,7 +182,6 @@ _HUBSPOT_ITEMS = Items(
         )
     ),
     type=EventType(places=(Json("subscriptionType"),)),
-    volatile=("attemptNumber",),
 )
 
 HUBSPOT = Recipe(
@@ -201,6 +200,7 @@ HUBSPOT = Recipe(
         b'"subscriptionType":"contact.creation","attemptNumber":0,"objectId":123,"changeSource":"boathook-sample"}]'
     ),
     items=_HUBSPOT_ITEMS,
+    volatile=("*.attemptNumber",),
     answer_within_s=5.0,
     retries="up to 10 times within a day, each signed anew",
     retries_for_days=1.0,
