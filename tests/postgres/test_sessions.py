@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Accepted
 from boathook.domain.policy import Ignore, Retry, RetryPolicy
-from boathook.handlers import sessions
+from boathook.handlers import runner, sessions
 from boathook.handlers.api import Boathook, Event
 from boathook.journal.calls import Call
 from boathook.journal.database import Database
@@ -294,7 +294,7 @@ async def test_without_the_settle_a_lost_lease_would_commit(
 ) -> None:
     """Sabotage twin of the test above: it can fail."""
     nothing = Call("concat", ("text",) * 8)
-    monkeypatch.setattr(sessions, "SETTLE", nothing)
+    monkeypatch.setattr(runner, "SETTLE", nothing)
     await lose_the_lease_meanwhile(shop, kit)
     assert await deeds(shop) == [1]
 

@@ -11,8 +11,9 @@ import logging
 import random
 import resource
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final, assert_never
 from uuid import UUID
 
@@ -51,6 +52,7 @@ _OWN_CONNECTIONS: Final = 2
 _BEAT_S: Final = 0.5
 _LAST_S: Final = 2.0
 _LONGEST_PAUSE_S: Final = 5.0
+_NOBODY_WAITS: Final[Mapping[str, frozenset[int]]] = MappingProxyType({})
 
 Key = tuple[UUID, int, int]
 
@@ -71,6 +73,7 @@ class Worker:
         handlers: Database,
         worker_id: str,
         only_suspects: bool = False,
+        inline: Mapping[str, frozenset[int]] = _NOBODY_WAITS,
     ) -> None:
         self._settings = settings.worker
         self._drain_s = settings.server.drain_s
@@ -82,7 +85,7 @@ class Worker:
         self._store = DeliveryStore(own)
         self._own = own
         self._schedule = Schedule(hook.handlers, self._places)
-        self._runner = Runner(self._store, worker=worker_id, timeout_s=settings.worker.timeout_s)
+        self._runner = Runner(self._store, worker=worker_id, timeout_s=settings.worker.timeout_s, inline=inline)
         self._returns = Returns(self._store, self._returned)
         self._running: dict[Key, Running] = {}
         self._returning: dict[Key, SetBack] = {}
@@ -392,6 +395,7 @@ async def run_worker(
     *,
     worker_id: str,
     only_suspects: bool = False,
+    inline: Mapping[str, frozenset[int]] = _NOBODY_WAITS,
     stop: asyncio.Event,
     beat: Callable[[], None],
     predecessors: Sequence[str] = (),
@@ -401,6 +405,7 @@ async def run_worker(
     Args:
         worker_id: Never used before; names the holder of this process's leases.
         only_suspects: Run nothing but deliveries that have lost their worker twice in a row, one at a time.
+        inline: The sources whose senders wait for a handler's reply, each with the statuses never to be answered.
         beat: Called twice a second while the event loop is alive.
         predecessors: Ids of workers known to be dead, whose leases are taken back at once.
 
@@ -433,7 +438,13 @@ async def run_worker(
         )
         try:
             worker = Worker(
-                settings, hook, own=own, handlers=handlers, worker_id=worker_id, only_suspects=only_suspects
+                settings,
+                hook,
+                own=own,
+                handlers=handlers,
+                worker_id=worker_id,
+                only_suspects=only_suspects,
+                inline=inline,
             )
             await worker.run(stop, beat, predecessors=predecessors)
         finally:

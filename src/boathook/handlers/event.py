@@ -17,6 +17,7 @@ from boathook.domain.conditions import ABSENT
 from boathook.domain.documents import dig, split_path
 from boathook.domain.errors import HandlerMisuse
 from boathook.domain.model import Claim
+from boathook.domain.replies import Reply, make_reply
 from boathook.journal.deliveries import DeliveryStore
 
 
@@ -63,6 +64,15 @@ def _encode(name: str, result: object) -> str:
         ) from None
 
 
+@dataclass(slots=True)
+class ReplySlot:
+    """Where one attempt's reply to a sender who waits is kept until the attempt ends well."""
+
+    stops: frozenset[int]
+    """Statuses that this sender is never answered."""
+    reply: Reply | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Event(model.Event):
     """One accepted fact, immutable, as it is handed to a handler."""
@@ -75,6 +85,8 @@ class Event(model.Event):
     """Where in the JSON body the item stands that this delivery is about, such as ``events.3``; None where it is about
     the whole event. `type` is then the type of the item."""
     _effects: Effects = field(repr=False, compare=False)
+    _slot: ReplySlot | None = field(default=None, repr=False, compare=False)
+    """None where the source's senders do not wait for a handler."""
 
     @cached_property
     def json(self) -> Any:
@@ -109,6 +121,23 @@ class Event(model.Event):
         """Return a key that is the same at every attempt and replay, for a service that takes such keys."""
         subject = str(self.id) if self.item_path is None else f"{self.id}#{self.item_path}"
         return hashlib.sha256(f"{subject}/{self.recipient}/{name}".encode()).hexdigest()[:40]
+
+    def reply(self, body: object, *, status: int = 200, content_type: str | None = None) -> None:
+        """Answer the sender with *body*, where its source says ``mode = "inline"``; elsewhere this does nothing.
+
+        Bytes are sent as they are, text as UTF-8, anything else as JSON; *content_type* follows from that if absent.
+        The reply is committed together with the handler's success: a failed attempt answers nothing, and its retry
+        starts anew. The last call counts. Of several handlers the first to end answers.
+
+        Raises:
+            HandlerMisuse: the sender cannot be answered so; the message says what to write.
+        """
+        if self._slot is None:
+            return
+        try:
+            self._slot.reply = make_reply(body, status, content_type, self._slot.stops)
+        except ValueError as error:
+            raise HandlerMisuse(f"event.reply: {error}") from None
 
     async def once(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call *function* and remember its result, so that later attempts get that instead of another call.
@@ -145,13 +174,13 @@ class Event(model.Event):
 _FIELDS = tuple(one.name for one in fields(model.Event))
 
 
-def present(event: model.Event, claim: Claim, store: DeliveryStore) -> Event:
+def present(event: model.Event, claim: Claim, store: DeliveryStore, slot: ReplySlot | None = None) -> Event:
     """Return *event* as the handler of *claim* gets it."""
     known = {name: getattr(event, name) for name in _FIELDS}
     known |= {"attempt": claim.attempt, "recipient": claim.recipient, "item_path": claim.item_path}
     if claim.item_type is not None:
         known["type"] = claim.item_type
-    return Event(**known, _effects=Effects(store, claim))
+    return Event(**known, _effects=Effects(store, claim), _slot=slot)
 
 
 def _takes_key(function: Callable[..., Any]) -> bool:

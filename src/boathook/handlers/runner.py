@@ -11,8 +11,9 @@ What may go wrong between the handler's return and the answer to the commit:
 """
 
 import asyncio
+import functools
 import traceback as tracebacks
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,11 +25,12 @@ from boathook.domain.errors import HandlerMisuse, HandlerTimeout, JournalError, 
 from boathook.domain.model import Claim
 from boathook.domain.policy import Dead, Failure, Ignore, Retry, Settle, Success
 from boathook.handlers.api import Handler
-from boathook.handlers.event import Event, present
+from boathook.handlers.event import Event, ReplySlot, present
 from boathook.handlers.sessions import AsyncSessions, Settling, SyncSessions
 from boathook.handlers.threads import Thread, Threads
 from boathook.handlers.transaction import SyncTransaction, Transaction
-from boathook.journal.calls import LEASE_LOST, MISUSE, RUN_AGAIN, SETTLE, Arguments, sqlstate
+from boathook.journal import replies
+from boathook.journal.calls import ANSWER, LEASE_LOST, MISUSE, RUN_AGAIN, SETTLE, Step, sqlstate
 from boathook.journal.database import Connection, Database, translated
 from boathook.journal.deliveries import DeliveryStore, Fate, Work, mark, settlement
 from boathook.telemetry.crashpoints import crash_point
@@ -168,10 +170,17 @@ class Lane:
 
 
 class Runner:
-    """Runs claims of one worker."""
+    """Runs claims of one worker.
 
-    def __init__(self, store: DeliveryStore, *, worker: str, timeout_s: float) -> None:
+    Args:
+        inline: The sources whose senders wait for a handler's reply, each with the statuses never to be answered.
+    """
+
+    def __init__(
+        self, store: DeliveryStore, *, worker: str, timeout_s: float, inline: Mapping[str, frozenset[int]]
+    ) -> None:
         self._store = store
+        self._inline = inline
         self._worker = worker
         self._timeout_s = timeout_s
         self._threads = Threads()
@@ -181,9 +190,10 @@ class Runner:
         work = running.work
         if work.event is None:
             return Unsettled(Dead("EVENT_MISSING", "the event of this delivery is not in the journal"))
-        event = present(work.event, work.claim, self._store)
         for _ in range(_MOST_RUNS):
-            settling = Settling(mark(work.claim), lambda value: self._conclude(running, value))
+            slot = self._slot(work.event.source)
+            event = present(work.event, work.claim, self._store, slot)
+            settling = Settling(mark(work.claim), functools.partial(self._conclude, running, slot))
             ending: Ending | None
             try:
                 await self._attempt(handler, event, running, lane, settling)
@@ -202,7 +212,11 @@ class Runner:
                 return ending
         return Unsettled(Failure(code="CONFLICT", error="the transaction kept colliding with others"))
 
-    def _conclude(self, running: Running, value: object) -> tuple[str, Arguments]:
+    def _slot(self, source: str | None) -> ReplySlot | None:
+        stops = None if source is None else self._inline.get(source)
+        return None if stops is None else ReplySlot(stops)
+
+    def _conclude(self, running: Running, slot: ReplySlot | None, value: object) -> tuple[str, tuple[Step, ...]]:
         """Turn what the handler returned into a settle, or raise what rolls back."""
         if running.is_lost:
             raise LeaseLost("another worker has taken this delivery over")
@@ -220,8 +234,13 @@ class Runner:
             if isinstance(outcome, Success)
             else Settle(outcome.reason.replace("\x00", "") or "no reason given")
         )
-        arguments = settlement(running.work.claim, move, worker=self._worker, started_at=running.started_at)
-        return ("succeeded" if move.ignored_because is None else "ignored"), arguments
+        claim = running.work.claim
+        steps: tuple[Step, ...] = (
+            (SETTLE, settlement(claim, move, worker=self._worker, started_at=running.started_at)),
+        )
+        if slot is not None:
+            steps += ((ANSWER, replies.answer(claim, slot.reply)),)
+        return ("succeeded" if move.ignored_because is None else "ignored"), steps
 
     async def _attempt(self, handler: Handler, event: Event, running: Running, lane: Lane, settling: Settling) -> None:
         crash_point("handler.before_effect")
@@ -251,12 +270,13 @@ class Runner:
                 value = await running.within(seconds, self._handle(handler, event, transaction, running))
             finally:
                 transaction._close()  # noqa: SLF001 only the runner may end it
-            arguments = settling.begin(value)
+            steps = settling.begin(value)
             if not connection.is_in_transaction():
                 raise HandlerMisuse("the handler ended the transaction that boathook opened for it")
             # One message: PostgreSQL goes on to the commit only if the settle did not raise. What the handler set
             # for its session must not reach the next one.
-            await connection.execute(SETTLE.literal(arguments) + "; commit; reset all")
+            calls = [function.literal(arguments) for function, arguments in steps]
+            await connection.execute("; ".join([*calls, "commit", "reset all"]))
             is_committed = True
         finally:
             if not is_committed:

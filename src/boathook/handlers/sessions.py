@@ -26,7 +26,7 @@ from typing import Any
 
 from boathook.domain.errors import HandlerMisuse
 from boathook.handlers.transaction import SyncTransaction, Transaction
-from boathook.journal.calls import SET_MARK, SETTLE, Arguments, Call, set_mark
+from boathook.journal.calls import SET_MARK, Arguments, Call, Step, set_mark
 from boathook.telemetry.crashpoints import crash_point
 
 _NO_COMMIT = (
@@ -44,16 +44,17 @@ class Settling:
     """How one attempt is marked and settled on the user's connection."""
 
     mark: str
-    conclude: Callable[[object], tuple[str, Arguments]]
-    """Turns what the handler returned into the state it leads to and the settle, or raises what must roll back."""
+    conclude: Callable[[object], tuple[str, tuple[Step, ...]]]
+    """Turns what the handler returned into the state it leads to and the calls that settle it, or raises what must
+    roll back."""
     state: str | None = None
     """Once the settle is about to be sent, the state it leads to; an error after that may hide a commit."""
 
-    def begin(self, value: object) -> Arguments:
-        """Return the settle's arguments for what the handler returned."""
-        self.state, arguments = self.conclude(value)
+    def begin(self, value: object) -> tuple[Step, ...]:
+        """Return the calls that settle what the handler returned, to be made in this order."""
+        self.state, steps = self.conclude(value)
         crash_point("handler.before_commit")
-        return arguments
+        return steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,10 @@ class AsyncSessions:
         """Run one attempt; returns when it is committed."""
         async with self.open() as session:
             await call(session, SET_MARK, set_mark(settling.mark))
-            arguments = settling.begin(await handle(session))
+            steps = settling.begin(await handle(session))
             self.refuse(session)
-            await call(session, SETTLE, arguments)
+            for function, arguments in steps:
+                await call(session, function, arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,10 @@ class SyncSessions:
         """Run one attempt; returns when it is committed."""
         with self.open() as session:
             call_sync(session, SET_MARK, set_mark(settling.mark))
-            arguments = settling.begin(handle(session))
+            steps = settling.begin(handle(session))
             self.refuse(session)
-            call_sync(session, SETTLE, arguments)
+            for function, arguments in steps:
+                call_sync(session, function, arguments)
 
 
 def sqlalchemy_async(factory: Callable[[], Any]) -> AsyncSessions:

@@ -31,6 +31,10 @@ class Call:
         return f"select {self.function}({', '.join(map(_quoted, arguments))})"
 
 
+Step = tuple[Call, Arguments]
+"""One call with its arguments."""
+
+
 def _quoted(argument: str | None) -> str:
     """Write a string literal that means the same whatever standard_conforming_strings says."""
     if argument is None:
