@@ -1,5 +1,293 @@
 """Senders that move money in Russia."""
 
-from boathook.inbound.providers.recipe import Recipe
+from dataclasses import replace
+from typing import Final
 
-RECIPES: tuple[Recipe, ...] = ()
+from boathook.domain.documents import scalar_text
+from boathook.domain.model import Grade
+from boathook.domain.signing import Algorithm, Encoding
+from boathook.inbound.facts import Facts
+from boathook.inbound.places import Form, Header, Json, Query
+from boathook.inbound.providers.options import Options
+from boathook.inbound.providers.proofs import (
+    Addresses,
+    FieldMac,
+    Hmac,
+    SignedHeaders,
+    State,
+    Statement,
+    Statements,
+    Token,
+)
+from boathook.inbound.providers.recipe import (
+    JSON,
+    BodyForm,
+    EventId,
+    EventType,
+    Handshake,
+    Recipe,
+    Sample,
+    Say,
+    Setting,
+    Sure,
+    WantedReply,
+)
+
+FORM: Final = "application/x-www-form-urlencoded"
+
+YOOKASSA: Final = Recipe(
+    name="yookassa",
+    title="YooKassa",
+    docs="https://yookassa.ru/developers/using-api/webhooks",
+    aliases=("yoomoney",),
+    grade=Grade.ADDRESS,
+    # Nothing is signed; the sender advises to fetch the object again before acting on it.
+    proof=Addresses(
+        networks=(
+            "77.75.153.0/25",
+            "77.75.156.11/32",
+            "77.75.156.35/32",
+            "77.75.154.128/25",
+            "185.71.76.0/27",
+            "185.71.77.0/27",
+            "2a02:5180::/32",
+        )
+    ),
+    sample=Sample(
+        body=b'{"type":"notification","event":"payment.succeeded","object":{"id":"boathook-sample","status":"succeeded",'
+        b'"amount":{"value":"10.99","currency":"RUB"},"paid":true,"created_at":"2026-11-21T10:00:00.000Z"}}'
+    ),
+    id=EventId(places=((Json("object.id"), Json("event")),)),
+    type=EventType(places=(Json("event"),)),
+    retries="for 24 hours",
+    retries_for_days=1.0,
+    checked=("the networks of yookassa (Python)",),
+    sure={"retries": Sure.SECONDARY, "retries_for_days": Sure.SECONDARY},
+)
+
+
+def _state_query(facts: Facts, _secret: str) -> Statements | str:
+    """Return what CloudPayments signs of a GET: the query as sent; the same in the npm package ``cloudpayments``."""
+    return (Statement(Header("content-hmac"), facts.request.query.encode()),)
+
+
+_KIND: Final = Query("kind")
+"""Each kind of notice has an address of its own, and none says its kind: the owner ends them in ``?kind=pay`` and so
+on. Nobody signs that, and without it a check and its payment would look alike: then the whole body names the event."""
+
+_CLOUDPAYMENTS_GET: Final = Recipe(
+    name="cloudpayments",
+    title="CloudPayments by GET",
+    docs="https://developers.cloudpayments.ru/#uvedomleniya",
+    grade=Grade.BODY,
+    proof=FieldMac(state=_state_query, encoding=Encoding.BASE64, evidence=("content-hmac",)),
+    sample=Sample(
+        body=b"",
+        query="TransactionId=1000001&Amount=10.99&Currency=RUB&InvoiceId=boathook-sample&Status=Completed&kind=pay",
+        method="GET",
+    ),
+    # The query is signed whole, the kind in it included.
+    id=EventId(places=((_KIND, Query("TransactionId")),)),
+    type=EventType(places=(_KIND,)),
+    body=BodyForm.ANY,
+    methods=frozenset({"GET"}),
+    reply=WantedReply(body=('{"code":0}',), content_type=JSON),
+    answer_within_s=30.0,
+    retries="up to 100 times in about 3 days",
+    retries_for_days=4.0,
+    checked=("cloudpayments (npm), both ways",),
+    sure={
+        "proof": Sure.SECONDARY,
+        "answer_within_s": Sure.MEMORY,
+        "retries": Sure.MEMORY,
+        "retries_for_days": Sure.MEMORY,
+    },
+)
+
+CLOUDPAYMENTS: Final = Recipe(
+    name="cloudpayments",
+    title="CloudPayments",
+    docs="https://developers.cloudpayments.ru/#uvedomleniya",
+    grade=Grade.BODY,
+    # X-Content-HMAC comes too, over the form with its percent-encoding undone: the bytes as sent are the better proof.
+    proof=Hmac(headers=(SignedHeaders(signature="content-hmac"),), encoding=Encoding.BASE64),
+    sample=Sample(
+        body=b"TransactionId=1000001&Amount=10.99&Currency=RUB&PaymentAmount=10.99&PaymentCurrency=RUB"
+        b"&DateTime=2026-11-21%2010%3A00%3A00&TestMode=1&Status=Completed&OperationType=Payment"
+        b"&InvoiceId=boathook-sample",
+        content_type=FORM,
+        query="kind=pay",
+    ),
+    id=EventId(places=((_KIND, Form("TransactionId")), (_KIND, Json("TransactionId"))), is_signed=False),
+    type=EventType(places=(_KIND,)),
+    body=BodyForm.ANY,
+    # Zero lets a payment through; a handler that is to refuse some answers itself, by mode = "inline".
+    reply=WantedReply(body=('{"code":0}',), content_type=JSON),
+    schemes={"get": _CLOUDPAYMENTS_GET},
+    answer_within_s=30.0,
+    retries="up to 100 times in about 3 days",
+    retries_for_days=4.0,
+    checked=("cloudpayments (npm), both ways",),
+    sure={
+        "proof": Sure.SECONDARY,
+        "reply": Sure.SECONDARY,
+        "answer_within_s": Sure.MEMORY,
+        "retries": Sure.MEMORY,
+        "retries_for_days": Sure.MEMORY,
+    },
+)
+
+
+def _state_root_fields(facts: Facts, password: str) -> Statements | str:
+    """Return what T-Bank hashes: the values of the root's plain fields and of the password, sorted by their names.
+
+    https://developer.tbank.ru/eacq/intro/developer/token
+    """
+    document = facts.document
+    if not isinstance(document, dict):
+        return "the body is not a JSON object"
+    texts = {name: scalar_text(value) for name, value in document.items() if name != "Token"}
+    texts["Password"] = password
+    signed = "".join(text for _, text in sorted(texts.items()) if text is not None)
+    return (Statement(Json("Token"), signed.encode()),)
+
+
+T_BANK: Final = Recipe(
+    name="t-bank",
+    title="T-Bank (T-Kassa)",
+    docs="https://developer.tbank.ru/eacq/intro/developer/notification",
+    aliases=("tbank", "t-kassa", "tkassa", "tinkoff"),
+    # Data and Receipt are nested, and not signed.
+    grade=Grade.METADATA,
+    proof=FieldMac(state=_state_root_fields, is_keyed=False),
+    sample=Sample(
+        body=b'{"TerminalKey":"1321054611234DEMO","OrderId":"boathook-sample","Success":true,"Status":"CONFIRMED",'
+        b'"PaymentId":8742591,"ErrorCode":"0","Amount":1099,"Pan":"430000******0777","ExpDate":"1228",'
+        b'"Data":{"source":"sample"}}'
+    ),
+    # Partial refunds of one payment share its id and status; the token tells them apart, being a hash of it all.
+    id=EventId(places=((Json("PaymentId"), Json("Status"), Json("Token")), Json("Token"))),
+    type=EventType(places=(Json("Status"), Json("NotificationType"))),
+    reply=WantedReply(body=("OK",)),
+    answer_within_s=10.0,
+    retries="every hour for 24 hours, then daily for a month or not at all: the sender says both",
+    retries_for_days=31.0,
+    checked=("a vector of its documentation", "requests built by hand from its documentation"),
+)
+
+_ROBOKASSA_SETTINGS: Final = (
+    Setting(
+        name="algorithm",
+        help="The hash chosen in the shop's technical settings",
+        default="md5",
+        choices=tuple(algorithm.value for algorithm in Algorithm),
+    ),
+)
+
+
+def _state_result(place: type[Form | Query]) -> State:
+    """Return the state of requests whose parameters stand in a form, or in the query.
+
+    https://docs.robokassa.ru/ru/notifications-and-redirects: the sum, the invoice and Password #2, then the shop's own
+    parameters sorted by name, all as received.
+    """
+
+    def state(facts: Facts, password: str) -> Statements | str:
+        amount, invoice = facts.text(place("OutSum")), facts.text(place("InvId"))
+        if amount is None or invoice is None:
+            return "there is no OutSum or no InvId"
+        pairs = facts.query if place is Query else facts.form
+        own = sorted(f"{name}={value}" for name, value in pairs if name.lower().startswith("shp_"))
+        return (Statement(place("SignatureValue"), ":".join((amount, invoice, password, *own)).encode()),)
+
+    return state
+
+
+def _choose_algorithm(options: Options, base: Recipe) -> Recipe:
+    assert isinstance(base.proof, FieldMac)
+    return replace(base, proof=replace(base.proof, algorithm=options.choice("algorithm", base.proof.algorithm)))
+
+
+_ROBOKASSA_QUERY: Final = "OutSum=10.99&InvId=1001&Fee=0.00&EMail=&PaymentMethod=BankCard&Shp_order=boathook-sample"
+_ROBOKASSA_SURE: Final = {"retries": Sure.SECONDARY, "proof": Sure.SECONDARY, "id": Sure.MEMORY}
+
+_ROBOKASSA_GET: Final = Recipe(
+    name="robokassa",
+    title="Robokassa by GET",
+    docs="https://docs.robokassa.ru/ru/notifications-and-redirects",
+    grade=Grade.METADATA,
+    proof=FieldMac(state=_state_result(Query), is_keyed=False, algorithm=Algorithm.MD5),
+    sample=Sample(body=b"", query=_ROBOKASSA_QUERY, method="GET"),
+    id=EventId(places=(Query("InvId"),)),
+    body=BodyForm.ANY,
+    methods=frozenset({"GET"}),
+    reply=WantedReply(body=("OK", Query("InvId"))),
+    settings=_ROBOKASSA_SETTINGS,
+    configure=_choose_algorithm,
+    retries="again and again until answered; the times are not published",
+    checked=("aiorobokassa (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
+    sure=_ROBOKASSA_SURE,
+)
+
+ROBOKASSA: Final = Recipe(
+    name="robokassa",
+    title="Robokassa",
+    docs="https://docs.robokassa.ru/ru/notifications-and-redirects",
+    grade=Grade.METADATA,
+    proof=FieldMac(state=_state_result(Form), is_keyed=False, algorithm=Algorithm.MD5),
+    sample=Sample(body=_ROBOKASSA_QUERY.encode(), content_type=FORM),
+    # A shop has one payment for each invoice.
+    id=EventId(places=(Form("InvId"),)),
+    body=BodyForm.ANY,
+    reply=WantedReply(body=("OK", Form("InvId"))),
+    settings=_ROBOKASSA_SETTINGS,
+    schemes={"get": _ROBOKASSA_GET},
+    configure=_choose_algorithm,
+    retries="again and again until answered; the times are not published",
+    checked=("aiorobokassa (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
+    sure=_ROBOKASSA_SURE,
+)
+
+
+def _place_key(options: Options, base: Recipe) -> Recipe:
+    """Say where the API key stands, whose name the owner chooses."""
+    header, field = options.header("header"), options.text("field")
+    if header and field:
+        raise options.error("field", "header is set too; keep the one that is set in Tilda")
+    if not header and not field:
+        return base
+    return replace(base, proof=Token(place=header or Form(field)))
+
+
+TILDA: Final = Recipe(
+    name="tilda",
+    title="Tilda",
+    docs="https://help-ru.tilda.cc/forms/webhook",
+    grade=Grade.TOKEN,
+    proof=Token(place=Header("x-api-key")),
+    sample=Sample(
+        body=b"Name=Sample&Email=sample%40example.com&tranid=1001%3Aboathook-sample&formid=form1001",
+        content_type=FORM,
+    ),
+    # An order is told when it is sent, and again once it is paid.
+    id=EventId(places=((Form("tranid"), Form("payment[systranid]")), Form("tranid"))),
+    type=EventType(places=(Form("formid"),)),
+    body=BodyForm.ANY,
+    # Asked when the address is saved, by a request that need not hold the key.
+    handshakes=(Handshake(when=((Form("test"), "test"),), is_proven=False, answer=Say(body="ok")),),
+    reply=WantedReply(body=("ok",)),
+    settings=(
+        Setting(name="header", help="The header in which Tilda sends the API key; X-Api-Key where neither is set"),
+        Setting(
+            name="field", help="The POST parameter in which Tilda sends the API key; a header keeps it out of bodies"
+        ),
+    ),
+    configure=_place_key,
+    answer_within_s=5.0,
+    retries="2 more tries, 1 minute apart",
+    retries_for_days=0.01,
+    checked=("requests built by hand from its documentation",),
+    sure={"id": Sure.MEMORY, "type": Sure.MEMORY, "proof": Sure.MEMORY},
+)
+
+RECIPES: Final[tuple[Recipe, ...]] = (YOOKASSA, CLOUDPAYMENTS, T_BANK, ROBOKASSA, TILDA)
