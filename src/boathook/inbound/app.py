@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final, Protocol, assert_never
 
@@ -33,6 +33,8 @@ Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 Headers = dict[str, str]
 
 _JSON: Final = (b"content-type", b"application/json")
+# A challenge's answer may be a stranger's own text: nobody's browser is to take it for a page.
+_NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _MOST_ROUTINGS: Final = 5
 _SHOWN_KEY: Final = 100
 _LOG = get_logger("inbound")
@@ -214,7 +216,13 @@ class IngestApp:
                 return await self._accept(gate, event, verdict, request_id)
             case Challenge():
                 content_type_header = (b"content-type", verdict.content_type.encode("latin-1", "replace"))
-                return Answer(verdict.status, verdict.body, "challenge", content_type=content_type_header)
+                return Answer(
+                    verdict.status,
+                    verdict.body,
+                    "challenge",
+                    content_type=content_type_header,
+                    headers=(_NO_SNIFFING,),
+                )
             case Rejected():
                 return self._reject(gate, request, verdict, request_id, now)
             case _:
@@ -225,7 +233,8 @@ class IngestApp:
         if self._quarantine is not None:
             verifier, rejection_id = gate.verifier, self._arrivals.new_id(now)
             self._quarantine.add(rejection_id, gate.source, request, verdict, verifier.rejudged, verifier.secret_query)
-        return refuse(verdict.status, verdict.reason, request_id)
+        answer = refuse(verdict.status, verdict.reason, request_id)
+        return replace(answer, body=b"") if gate.verifier.recipe.wants_silence else answer
 
     async def _accept(self, gate: Gate, event: NewEvent, verified: Verified, request_id: str) -> Answer:
         for _ in range(_MOST_ROUTINGS):
