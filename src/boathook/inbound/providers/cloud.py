@@ -1,5 +1,347 @@
 """Clouds, identity and machine learning."""
 
-from boathook.inbound.providers.recipe import Recipe
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
 
-RECIPES: tuple[Recipe, ...] = ()
+from boathook.domain.model import Grade
+from boathook.domain.signing import Encoding
+from boathook.inbound.facts import Facts
+from boathook.inbound.places import Header, Json, Query
+from boathook.inbound.providers.options import Options
+from boathook.inbound.providers.proofs import (
+    Asymmetric,
+    Fetched,
+    Jwt,
+    Scheme,
+    Stamp,
+    Statement,
+    Statements,
+    TimeUnit,
+    Token,
+)
+from boathook.inbound.providers.recipe import (
+    FINAL_4XX,
+    BodyForm,
+    Echo,
+    EventId,
+    EventType,
+    Handshake,
+    Items,
+    Recipe,
+    Sample,
+    Setting,
+    Sure,
+    Visit,
+    WantedReply,
+)
+from boathook.inbound.providers.standard import STANDARD_HMAC
+
+# Okta.
+
+
+def configure_okta(options: Options, base: Recipe) -> Recipe:
+    """Make the recipe of one source: Okta lets its owner choose the header that holds the token.
+
+    Raises:
+        ConfigError: what is written cannot be a header's name.
+    """
+    header = options.header("header", "authorization")
+    assert header is not None
+    return replace(base, proof=Token(place=header))
+
+
+# Amazon SNS.
+
+_SNS_HOST: Final = r"https://sns\.[a-z]{2}(?:-[a-z]{2,12}){1,3}-[0-9]{1,2}\.amazonaws\.com(?:\.cn)?/"
+"""One region each. A looser middle part would admit sns.s3-eu-west-1.amazonaws.com, where a stranger's bucket lives."""
+SNS_CERTIFICATE: Final = re.compile(_SNS_HOST + r"SimpleNotificationService-[0-9a-f]{8,64}\.pem")
+SNS_CONFIRMATION: Final = re.compile(
+    _SNS_HOST
+    + r"\?Action=ConfirmSubscription&TopicArn=arn:aws[a-z-]{0,12}:sns:[A-Za-z0-9:._-]{1,300}&Token=[0-9a-f]{1,1000}"
+)
+_DAY_S: Final = 86_400.0
+_NOTIFICATION_KEYS: Final = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
+_SUBSCRIPTION_KEYS: Final = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
+_SNS_KEYS: Final = {
+    "Notification": _NOTIFICATION_KEYS,
+    "SubscriptionConfirmation": _SUBSCRIPTION_KEYS,
+    "UnsubscribeConfirmation": _SUBSCRIPTION_KEYS,
+}
+
+
+def state_sns(facts: Facts, _secret: str) -> Statements | str:
+    """Return the names and values Amazon SNS signs, each on a line of its own.
+
+    Amazon signs for every customer with the same keys, so only the topic tells ours from a stranger's.
+    https://docs.aws.amazon.com/sns/latest/dg/sns-verify-signature-of-message.html
+    """
+    message = facts.document if isinstance(facts.document, dict) else {}
+    kind, topic = message.get("Type"), message.get("TopicArn")
+    keys = _SNS_KEYS.get(kind) if isinstance(kind, str) else None
+    if keys is None:
+        return "the body is no Amazon SNS message; if raw message delivery is on, switch it off: it goes unsigned"
+    if topic not in facts.settings.get("topic_arn", "").replace(",", " ").split():
+        return f"the message is of the topic {str(topic)[:300]!r}, which topic_arn does not name"
+    signed = "".join(f"{key}\n{message[key]}\n" for key in keys if isinstance(message.get(key), str))
+    return (Statement(Json("Signature"), signed.encode("utf-8", "surrogatepass")),)
+
+
+def scheme_sns(facts: Facts) -> Scheme | str:
+    """Return the scheme that SignatureVersion names."""
+    match facts.text(Json("SignatureVersion")):
+        case "1":
+            return Scheme.RSA_SHA1
+        case "2":
+            return Scheme.RSA_SHA256
+        case other:
+            return f"SignatureVersion is {str(other)[:40]!r}, and only 1 and 2 are known"
+
+
+# Google Pub/Sub.
+
+
+def judge_pubsub(claims: Mapping[str, Any], facts: Facts) -> str | None:
+    """Say whether Google's token is for this audience and of our service account.
+
+    Anybody may let Google sign a token for our audience, but not in the name of our account.
+    https://cloud.google.com/pubsub/docs/authenticate-push-subscriptions
+    """
+    for name in ("audience", "email"):
+        claim, wanted = claims.get("aud" if name == "audience" else name), facts.settings.get(name, "")
+        if not wanted or claim != wanted:
+            return f"the token is for the {name} {str(claim)[:300]!r}, not for the one configured"
+    return None if claims.get("email_verified") is True else "the token's email is not verified"
+
+
+def claim_pubsub(facts: Facts, now: float) -> dict[str, Any]:
+    """Return what Google claims of a request."""
+    return {
+        "iss": "https://accounts.google.com",
+        "aud": facts.settings.get("audience", ""),
+        "azp": "113774264463038321964",
+        "sub": "113774264463038321964",
+        "email": facts.settings.get("email", ""),
+        "email_verified": True,
+        "iat": int(now),
+        "exp": int(now) + 3_600,
+    }
+
+
+OKTA = Recipe(
+    name="okta",
+    title="Okta event hooks",
+    docs="https://developer.okta.com/docs/concepts/event-hooks/",
+    grade=Grade.TOKEN,
+    proof=Token(place=Header("authorization")),
+    sample=Sample(
+        body=b'{"eventType":"com.okta.event_hook","eventId":"boathook-sample","eventTime":"2026-11-21T10:00:00.000Z",'
+        b'"data":{"events":[{"uuid":"boathook-sample-1","eventType":"user.session.start"},'
+        b'{"uuid":"boathook-sample-2","eventType":"user.session.end"}]}}'
+    ),
+    id=EventId(places=(Json("eventId"),)),
+    type=EventType(places=(Json("eventType"),)),
+    items=Items(
+        paths=("data.events.*",),
+        id=EventId(places=(Json("uuid"),)),
+        type=EventType(places=(Json("eventType"),)),
+    ),
+    settings=(Setting(name="header", help="The header that holds the authentication secret", default="authorization"),),
+    configure=configure_okta,
+    handshakes=(
+        # Asked once, when the hook is verified; the echo gives nothing away, with the token or without.
+        Handshake(
+            when=(Header("x-okta-verification-challenge"),),
+            answer=Echo(
+                place=Header("x-okta-verification-challenge"), wrap="verification", allowed=re.compile(r"[!-~]{1,512}")
+            ),
+            method="GET",
+            is_proven=False,
+        ),
+    ),
+    reply=WantedReply(),
+    stop_statuses=FINAL_4XX,
+    answer_within_s=3.0,
+    retries="once at most, after a timeout or a 5xx; never after a 4xx",
+    retries_for_days=0.1,
+    checked=("built by hand from its documentation",),
+    sure={"retries_for_days": Sure.MEMORY},
+)
+
+AUTH0 = Recipe(
+    name="auth0",
+    title="Auth0 log streams",
+    docs="https://auth0.com/docs/customize/log-streams/custom-log-streams",
+    grade=Grade.TOKEN,
+    # The whole header is what the owner wrote as Authorization Token, "Bearer" included if it is there.
+    proof=Token(place=Header("authorization")),
+    sample=Sample(
+        body=b'[{"log_id":"boathook-sample-1","data":{"log_id":"boathook-sample-1","type":"s"}},'
+        b'{"log_id":"boathook-sample-2","data":{"log_id":"boathook-sample-2","type":"f"}}]'
+    ),
+    # One log event where the stream is set to JSON objects; JSON lines of several events stay one event of no type.
+    id=EventId(places=(Json("log_id"),)),
+    type=EventType(places=(Json("data.type"),)),
+    items=Items(paths=("*",), id=EventId(places=(Json("log_id"),)), type=EventType(places=(Json("data.type"),))),
+    body=BodyForm.ANY,
+    retries="3 times, and then again with what follows; a stream that fails for 7 days is paused",
+    retries_for_days=7.0,
+    checked=("built by hand from its documentation",),
+)
+
+OPENAI = Recipe(
+    name="openai",
+    title="OpenAI",
+    docs="https://platform.openai.com/docs/guides/webhooks",
+    grade=Grade.BODY,
+    proof=replace(STANDARD_HMAC, headers=STANDARD_HMAC.headers[:1]),
+    sample=Sample(
+        body=b'{"id":"evt_boathook-sample","object":"event","created_at":1763700000,"type":"response.completed",'
+        b'"data":{"id":"resp_1"}}',
+        headers={"webhook-id": "wh_boathook-sample"},
+        secret="whsec_Ym9hdGhvb2stc2FtcGxlLXNlY3JldC0zMi1ieXRlcyE=",
+    ),
+    id=EventId(places=(Header("webhook-id"),)),
+    type=EventType(places=(Json("type"),)),
+    retries="for up to 72 hours with growing pauses",
+    retries_for_days=3.0,
+    checked=(
+        "openai (Python), its verifying half",
+        "standardwebhooks (Python), both ways",
+        "1 vector of the tests of its own package",
+    ),
+    sure={"retries": Sure.SECONDARY, "retries_for_days": Sure.SECONDARY},
+)
+
+SNS = Recipe(
+    name="sns",
+    aliases=("amazon-sns",),
+    title="Amazon SNS",
+    docs="https://docs.aws.amazon.com/sns/latest/dg/sns-http-https-endpoint-as-subscriber.html",
+    # MessageAttributes go unsigned; what was published, its subject, topic and time are.
+    grade=Grade.BODY,
+    proof=Asymmetric(
+        state=state_sns,
+        scheme=scheme_sns,
+        key=Fetched(place=Json("SigningCertURL"), pattern=SNS_CERTIFICATE),
+        encoding=Encoding.BASE64,
+        # The moment of publishing. Retries end within the hour; the rest is for clocks and patience.
+        stamp=Stamp(place=Json("Timestamp"), unit=TimeUnit.ISO, tolerance_s=_DAY_S),
+    ),
+    sample=Sample(
+        body=b'{"Type":"Notification","MessageId":"boathook-sample","TopicArn":"arn:aws:sns:eu-central-1:123456789012:a",'
+        b'"Subject":"A sample","Message":"{\\"a\\":1}","Timestamp":"2026-11-21T10:00:00.000Z","SignatureVersion":"2",'
+        b'"SigningCertURL":"https://sns.eu-central-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem"}',
+        content_type="text/plain; charset=UTF-8",
+        headers={"x-amz-sns-message-type": "Notification"},
+        settings={"topic_arn": "arn:aws:sns:eu-central-1:123456789012:a"},
+    ),
+    settings=(
+        Setting(
+            name="topic_arn",
+            help="The topic whose messages are accepted, such as arn:aws:sns:eu-central-1:123456789012:orders; several"
+            " are separated by commas",
+            is_required=True,
+        ),
+    ),
+    id=EventId(places=(Json("MessageId"),)),
+    type=EventType(places=(Json("Type"),)),
+    keep=("x-amz-sns-topic-arn", "x-amz-sns-subscription-arn"),
+    handshakes=(
+        Handshake(
+            when=((Json("Type"), "SubscriptionConfirmation"),),
+            answer=Visit(place=Json("SubscribeURL"), pattern=SNS_CONFIRMATION),
+        ),
+    ),
+    stop_statuses=FINAL_4XX - {429},
+    answer_within_s=15.0,
+    retries="by the topic's delivery policy, for an hour at most, after 429, 5xx or no answer",
+    retries_for_days=0.1,
+    checked=("sns-validator (npm), its verifying half", "built by hand from its documentation"),
+    sure={"answer_within_s": Sure.MEMORY, "retries_for_days": Sure.MEMORY},
+)
+
+PUBSUB = Recipe(
+    name="pubsub",
+    aliases=("google-pubsub",),
+    title="Google Cloud Pub/Sub push",
+    docs="https://cloud.google.com/pubsub/docs/push",
+    # The token says who sends and to whom, and nothing of the message.
+    grade=Grade.TOKEN,
+    proof=Jwt(
+        header="authorization",
+        prefix="Bearer ",
+        algorithms=("RS256",),
+        key_set="https://www.googleapis.com/oauth2/v3/certs",
+        issuers=("https://accounts.google.com", "accounts.google.com"),
+        judge=judge_pubsub,
+        claim=claim_pubsub,
+    ),
+    sample=Sample(
+        body=b'{"message":{"attributes":{"eventType":"OBJECT_FINALIZE"},"data":"eyJhIjoxfQ==",'
+        b'"messageId":"boathook-sample","publishTime":"2026-11-21T10:00:00.000Z"},'
+        b'"subscription":"projects/a/subscriptions/b"}',
+        settings={
+            "audience": "https://hooks.example.com/in/pubsub",
+            "email": "push@a.iam.gserviceaccount.com",
+        },
+    ),
+    settings=(
+        Setting(
+            name="audience",
+            help="The audience of the push subscription; where none was set, its endpoint's address",
+            is_required=True,
+        ),
+        Setting(name="email", help="The service account the push subscription signs with", is_required=True),
+    ),
+    # Unwrapped messages carry their id in a header.
+    id=EventId(places=(Json("message.messageId"), Header("x-goog-pubsub-message-id")), is_signed=False),
+    type=EventType(
+        places=(
+            Json("message.attributes.eventType"),
+            Json("message.attributes.ce-type"),
+            Json("message.attributes.type"),
+        )
+    ),
+    body=BodyForm.ANY,
+    volatile=("deliveryAttempt",),
+    keep=("x-goog-pubsub-subscription-name", "x-goog-pubsub-publish-time"),
+    answer_within_s=10.0,
+    retries="until the message is too old for the topic, 7 days unless set otherwise, or goes to a dead-letter topic",
+    retries_for_days=7.0,
+    checked=("google-auth (Python), its verifying half", "PyJWT (Python), its signing half"),
+    sure={"answer_within_s": Sure.MEMORY, "type": Sure.MEMORY, "keep": Sure.MEMORY, "volatile": Sure.MEMORY},
+)
+
+MICROSOFT_GRAPH = Recipe(
+    name="microsoft-graph",
+    aliases=("graph",),
+    title="Microsoft Graph change notifications",
+    docs="https://learn.microsoft.com/graph/change-notifications-delivery-webhooks",
+    grade=Grade.TOKEN,
+    proof=Token(place=Json("value.*.clientState")),
+    sample=Sample(
+        body=b'{"value":[{"id":"boathook-sample-1","subscriptionId":"s1","changeType":"created","resource":"users/u1/'
+        b'messages/m1","tenantId":"t1"},{"id":"boathook-sample-2","subscriptionId":"s1","changeType":"updated",'
+        b'"resource":"users/u1/messages/m2","tenantId":"t1"}]}'
+    ),
+    # Without an id, two notices of one resource's changes are the same bytes, and both must be told.
+    id=EventId(is_repeatable=True),
+    items=Items(
+        paths=("value.*",),
+        id=EventId(places=(Json("id"),), is_repeatable=True),
+        type=EventType(places=(Json("lifecycleEvent"), Json("changeType"))),
+    ),
+    handshakes=(
+        Handshake(when=(Query("validationToken"),), answer=Echo(place=Query("validationToken")), is_proven=False),
+    ),
+    # 200 says "handled", 202 "kept to be handled".
+    reply=WantedReply(status=202),
+    answer_within_s=3.0,
+    retries="for up to 4 hours with growing pauses; whoever is often slower than 10 s is throttled",
+    retries_for_days=0.2,
+    checked=("built by hand from its documentation",),
+)
+
+RECIPES: tuple[Recipe, ...] = (OKTA, AUTH0, OPENAI, SNS, PUBSUB, MICROSOFT_GRAPH)

@@ -20,6 +20,8 @@ from boathook.inbound.providers.proofs import Hmac, Proof
 PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 PRINTABLE: Final = re.compile(r"[\x20-\x7e]{1,4096}")
+FINAL_4XX: Final = frozenset({400, 403, 404, 405, 406, 410, 413, 415, 422, 429})
+"""What may be answered to a proven request and ends its retries, at senders who take every 4xx for the last word."""
 
 
 # What an event is called.
