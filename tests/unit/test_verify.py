@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
-from boathook.inbound import extract, stamps, verify
-from boathook.inbound.proof import HmacCheck
+from boathook.inbound import extract, stamps
+from boathook.inbound.macs import HmacCheck
 from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.proofs import Hmac, TimeUnit
 from boathook.inbound.stamps import read_moment
@@ -236,7 +236,7 @@ def test_a_request_signed_with_any_of_the_secrets_is_accepted():
         ("stripe", {"header": "x-sig"}, r"sources\.test\.header: the provider stripe has no such setting"),
         ("stripe", {"unsigned": True}, r"sources\.test\.unsigned: there are secrets too"),
         ("unsigned", {"secrets": ()}, r"sources\.test\.unsigned: requests carry no proof"),
-        ("hmac", {"algorithm": "md5"}, r"sources\.test\.algorithm: write one of \"sha1\""),
+        ("hmac", {"algorithm": "rot13"}, r"sources\.test\.algorithm: write one of .*\"sha1\""),
         ("hmac", {"encoding": "rot13"}, r"sources\.test\.encoding"),
         ("hmac", {"key_encoding": "whsec"}, r"sources\.test\.key_encoding"),
         (
@@ -245,7 +245,7 @@ def test_a_request_signed_with_any_of_the_secrets_is_accepted():
             r"sources\.test\.secrets\[0\]: the secret is not hexadecimal",
         ),
         ("hmac", {"header": "two words"}, r"sources\.test\.header: 'two words' cannot be the name"),
-        ("hmac", {"header": 7}, r"sources\.test\.header: write text"),
+        ("hmac", {"header": ["x"]}, r"sources\.test\.header: write text"),
         ("hmac", {"template": "{nothing}{body}"}, r"sources\.test\.template: there is no field \{nothing\}"),
         ("hmac", {"template": "{body"}, r"sources\.test\.template: a brace stands alone"),
         (
@@ -320,7 +320,7 @@ def forge(provider):
 def test_a_forged_request_is_refused_without_a_look_into_its_body(provider, monkeypatch):
     looks = []
     monkeypatch.setattr(extract.Picker, "pick", lambda _self, body: looks.append(body))
-    monkeypatch.setattr(verify.Verifier, "_name_of", lambda *_args: looks.append("key"))
+    monkeypatch.setattr(Verifier, "_look", lambda *_args, **_more: looks.append("key"))
     source = verifier(provider)
     forgeries = list(forge(provider))
     for forged in forgeries:
@@ -333,7 +333,7 @@ def test_a_forged_request_is_refused_without_a_look_into_its_body(provider, monk
 def test_sabotage_if_the_proof_came_last_the_body_would_have_been_looked_at(provider, monkeypatch):
     looks = []
     monkeypatch.setattr(HmacCheck, "check", lambda *_args: Proven(None))
-    monkeypatch.setattr(verify.Verifier, "_name_of", lambda *_args: looks.append("key"))
+    monkeypatch.setattr(Verifier, "_look", lambda *_args, **_more: looks.append("key"))
     for forged in forge(provider):
         verifier(provider).verify(forged, NOW)
     assert looks
@@ -688,6 +688,5 @@ def test_the_verdict_carries_the_signed_moment():
 
 def test_a_verifier_is_compiled_from_its_specification_alone():
     spec = SourceSpec(name="s", provider="stripe", secrets=("x",))
-    assert Verifier(spec).reply is None
     assert Verifier(spec).methods == {"POST"}
     assert Verifier(spec).secret_query is None

@@ -20,6 +20,7 @@ SECRETS = {
     "token": "static token",
 }
 SETTINGS: dict[str, dict[str, Any]] = {"token": {"header": "x-token"}}
+OWN = ("secrets", "unsigned", "tolerance_s", "dedup_fields", "public_url", "addresses", "methods")
 
 
 def request(body: bytes, headers: Mapping[str, str], **changes: Any) -> Request:
@@ -31,9 +32,10 @@ def request(body: bytes, headers: Mapping[str, str], **changes: Any) -> Request:
 
 def verifier(provider: str, secret: str | None = None, /, **changes: Any) -> Verifier:
     """A source of one provider with its usual test secret; unknown keywords are the provider's own settings."""
-    own = {key: changes.pop(key) for key in ("secrets", "unsigned", "tolerance_s", "dedup_fields") if key in changes}
+    own = {key: changes.pop(key) for key in OWN if key in changes}
     if "secrets" not in own:
         own["secrets"] = (secret or SECRETS[provider],)
+    own.setdefault("public_url", "https://hooks.example.com")
     return Verifier(SourceSpec(name="test", provider=provider, options=SETTINGS.get(provider, {}) | changes, **own))
 
 

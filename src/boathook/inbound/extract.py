@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from boathook.domain.documents import UNREADABLE, dig, is_too_deep, parse, split_path
-from boathook.inbound.facts import read_pairs
+from boathook.inbound.facts import find_field, only, read_form, read_pairs
 from boathook.inbound.places import Form, Header, Json, Place, Query
 from boathook.inbound.verdict import Request
 
@@ -19,7 +19,6 @@ Picked = Mapping[str, Any]
 Reader = Callable[[Request, Picked], Any]
 """Gives the value at one place of a request, whose JSON values were picked already; `None` where nothing is."""
 
-_JSON_OPENS: Final = (b"{", b"[")
 _STUMBLES: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 _Tree = dict[str, "_Tree | None"]
@@ -102,16 +101,9 @@ def reader_of(place: Place) -> Reader:
         case Json(path=path):
             return lambda _request, picked: picked.get(path)
         case Query(name=name):
-            return lambda request, _picked: dict(read_pairs(request.query)).get(name)
-        case Form(name=name):
-            return lambda request, _picked: _read_form(request).get(name)
-
-
-def _read_form(request: Request) -> dict[str, str]:
-    # The body alone decides whether it is a form: Content-Type is not signed, so it must not move an event's id.
-    if request.body[:1] in _JSON_OPENS:
-        return {}
-    return dict(read_pairs(request.body.decode("utf-8", "replace")))
+            return lambda request, _picked: only(read_pairs(request.query), name)
+        case Form():
+            return lambda request, _picked: find_field(read_form(request.body), place)
 
 
 def first_of(places: Iterable[Place | tuple[Place, ...]], *, whole: bool) -> Callable[[Request, Picked], str | None]:

@@ -1,6 +1,6 @@
 """What a request holds, read as far as a proof over chosen fields needs it; whatever was sent, nothing here raises."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,19 @@ def read_pairs(text: str) -> list[tuple[str, str]]:
         return []
 
 
+def read_form(body: bytes) -> list[tuple[str, str]]:
+    """Read a body as a form's pairs, in order; nothing where it is JSON."""
+    # The body alone decides whether it is a form: Content-Type is not signed, so it must not move an event's id.
+    return [] if body[:1] in _JSON_OPENS else read_pairs(body.decode("utf-8", "replace"))
+
+
+def only(pairs: Sequence[tuple[str, str]], name: str) -> str | None:
+    """Return the value of a name that stands there once."""
+    # Of a repeated name, which one counts differs between programs: none does here.
+    values = [value for key, value in pairs if key == name]
+    return values[0] if len(values) == 1 else None
+
+
 @dataclass(frozen=True)
 class Facts:
     """A request, its parsed views made when first asked for, and the settings of the source it came to."""
@@ -37,10 +50,7 @@ class Facts:
     @cached_property
     def form(self) -> list[tuple[str, str]]:
         """The body as a form, in order; empty where it is JSON."""
-        # The body alone decides whether it is a form: Content-Type is not signed, so it must not move an event's id.
-        if self.request.body[:1] in _JSON_OPENS:
-            return []
-        return read_pairs(self.request.body.decode("utf-8", "replace"))
+        return read_form(self.request.body)
 
     @cached_property
     def query(self) -> list[tuple[str, str]]:
@@ -53,9 +63,9 @@ class Facts:
             case Header(name=name):
                 return self.request.headers.get(name)
             case Query(name=name):
-                return _only(self.query, name)
-            case Form(name=name):
-                return _only(self.form, name)
+                return only(self.query, name)
+            case Form() as place:
+                return find_field(self.form, place)
             case Json(path=path):
                 return None if self.document is UNREADABLE else dig(self.document, split_path(path))
 
@@ -64,7 +74,37 @@ class Facts:
         return scalar_text(self.value(place))
 
 
-def _only(pairs: list[tuple[str, str]], name: str) -> str | None:
-    # Of a repeated name, which one counts differs between programs: none does here.
-    values = [value for key, value in pairs if key == name]
-    return values[0] if len(values) == 1 else None
+def find_field(pairs: Sequence[tuple[str, str]], place: Form) -> Any:
+    """Return what a form holds at a place."""
+    text = only(pairs, place.name)
+    if text is None or not place.path:
+        return text
+    document = parse(text.encode("utf-8", "surrogatepass"))
+    return None if document is UNREADABLE else dig(document, split_path(place.path))
+
+
+def expand(document: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield what stands at a path in which ``*`` means each element, with the concrete path of each, in order.
+
+    Wherever the path leads to nothing, or to an array without elements, there is one None: what must hold of all of
+    them is then seen to be missing.
+    """
+    return _expand(document, "", split_path(path))
+
+
+def _expand(document: Any, base: str, parts: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    if "*" not in parts:
+        yield _join(base, parts), dig(document, parts)
+        return
+    star = parts.index("*")
+    elements = dig(document, parts[:star])
+    base = _join(base, parts[:star])
+    if not isinstance(elements, list) or not elements:
+        yield _join(base, parts[star:]), None
+        return
+    for position, element in enumerate(elements):
+        yield from _expand(element, _join(base, (str(position),)), parts[star + 1 :])
+
+
+def _join(base: str, parts: Sequence[str]) -> str:
+    return ".".join((base, *parts) if base else parts)

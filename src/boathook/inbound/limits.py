@@ -78,7 +78,8 @@ class Connections:
 
 
 @lru_cache(maxsize=4096)
-def _is_in(address: str, networks: Sequence[Network]) -> bool:
+def is_within(address: str, networks: Sequence[Network]) -> bool:
+    """Return whether an address lies in one of the networks; what is no address lies in none."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -95,7 +96,7 @@ def client_address(peer: str, forwarded_for: str | None, trusted: tuple[Network,
     further trusted proxies, to the first hop that no proxy of ours vouches for. What stands left of it is
     the stranger's own invention. A hop that is no address ends the search at the last good one.
     """
-    if not trusted or not forwarded_for or not _is_in(peer, trusted):
+    if not trusted or not forwarded_for or not is_within(peer, trusted):
         return peer
     client = peer
     for hop in reversed(forwarded_for.split(",")):
@@ -103,14 +104,14 @@ def client_address(peer: str, forwarded_for: str | None, trusted: tuple[Network,
         if address is None:
             return client
         client = address
-        if not _is_in(address, trusted):
+        if not is_within(address, trusted):
             return client
     return client
 
 
 def is_trusted(peer: str, trusted: tuple[Network, ...]) -> bool:
     """Return whether *peer* is one of the proxies whose word about clients is believed."""
-    return bool(trusted) and _is_in(peer, trusted)
+    return bool(trusted) and is_within(peer, trusted)
 
 
 def _plain_address(hop: str) -> str | None:

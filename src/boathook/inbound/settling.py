@@ -41,6 +41,12 @@ def settle(spec: SourceSpec) -> Settled:
         password = options.text("password")
         spec = replace(spec, secrets=(*spec.secrets, password) if password else spec.secrets)
     options.finish(recipe.name)
+    if recipe.signs_url and not (spec.public_url or spec.unsigned):
+        raise options.error(
+            "public_url",
+            f"{recipe.title} signs the address it sends to; "
+            'write public_url = "https://hooks.example.com", the address it knows',
+        )
     return Settled(recipe, spec, settings)
 
 

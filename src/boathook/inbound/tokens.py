@@ -5,8 +5,9 @@ import binascii
 from typing import NamedTuple, assert_never
 
 from boathook.domain import signing
+from boathook.domain.documents import UNREADABLE, parse, scalar_text
 from boathook.domain.errors import ConfigError
-from boathook.inbound.facts import Facts, read_pairs
+from boathook.inbound.facts import expand, find_field, only, read_form, read_pairs
 from boathook.inbound.places import Basic, Form, Header, Json, Query
 from boathook.inbound.providers.proofs import Token
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
@@ -17,6 +18,8 @@ class Proven(NamedTuple):
 
     sent_at: float | None
     """The signed moment of sending in seconds since 1970; None where none is signed."""
+    once: bytes | None = None
+    """What is signed, where its sender never signs the same for two events; None elsewhere."""
 
 
 def refuse(reason: Reason, detail: str, *, may_reverify: bool = False) -> Rejected:
@@ -42,7 +45,10 @@ def secrets_of(spec: SourceSpec) -> tuple[str, ...]:
 
 
 class TokenCheck:
-    """Checks a static token, by the fingerprints of what would be right."""
+    """Checks a static token, by the fingerprints of what would be right.
+
+    A token in the body is stored with the event, as bodies are kept byte for byte.
+    """
 
     def __init__(self, proof: Token, spec: SourceSpec) -> None:
         self._proof = proof
@@ -57,13 +63,15 @@ class TokenCheck:
 
     def check(self, request: Request, _now: float) -> Proven | Rejected:
         """Check one request."""
-        token = self._token_of(request)
-        if token is None:
+        tokens = self._tokens_of(request)
+        if not tokens or None in tokens:
             return refuse(Reason.TOKEN_MISSING, f"there is no {self._where()}")
-        found = signing.fingerprint(token)
-        if any(signing.same_bytes(found, accepted) for accepted in self._accepted):
-            return Proven(None)
-        return refuse(Reason.TOKEN_MISMATCH, f"the {self._where()} is none of the {len(self._accepted)} configured")
+        for token in tokens:
+            found = signing.fingerprint(token or b"")
+            if not any(signing.same_bytes(found, accepted) for accepted in self._accepted):
+                count = len(self._accepted)
+                return refuse(Reason.TOKEN_MISMATCH, f"the {self._where()} is none of the {count} configured")
+        return Proven(None)
 
     def _where(self) -> str:
         match self._proof.place:
@@ -71,35 +79,40 @@ class TokenCheck:
                 return f"token in header {name}" + (f" behind {self._proof.prefix!r}" if self._proof.prefix else "")
             case Query(name=name):
                 return f"token in the query's {name}"
-            case Form(name=name) | Json(path=name):
+            case Form(name=name):
                 return f"token in the body's {name}"
+            case Json(path=path):
+                return f"token in the body's {path}" + (" of each element" if "*" in path else "")
             case Basic(username=username):
                 return f"HTTP Basic password of user {username!r}"
             case _ as never:
                 assert_never(never)
 
-    def _token_of(self, request: Request) -> bytes | None:
+    def _tokens_of(self, request: Request) -> tuple[bytes | None, ...]:
+        """Return the tokens that must be right; None for one that is not there."""
+        prefix = self._proof.prefix
         match self._proof.place:
             case Header(name=name):
-                value = request.headers.get(name)
-                if value is None or not value.startswith(self._proof.prefix):
-                    return None
-                return value[len(self._proof.prefix) :].encode("latin-1", "replace")
+                return (_behind(prefix, request.headers.get(name), "latin-1"),)
             case Query(name=name):
-                return _query_token(request.query, name)
-            case Form() | Json() as place:
-                text = Facts(request).text(place)
-                return None if text is None else text.encode("utf-8", "surrogatepass")
+                return (_behind(prefix, only(read_pairs(request.query), name)),)
+            case Form() as place:
+                return (_behind(prefix, scalar_text(find_field(read_form(request.body), place))),)
+            case Json(path=path):
+                document = parse(request.body)
+                if document is UNREADABLE:
+                    return ()
+                return tuple(_behind(prefix, scalar_text(value)) for _, value in expand(document, path))
             case Basic(username=username):
-                return _basic_password(request.headers.get("authorization", ""), username)
+                return (_basic_password(request.headers.get("authorization", ""), username),)
             case _ as never:
                 assert_never(never)
 
 
-def _query_token(query: str, name: str) -> bytes | None:
-    values = [value for key, value in read_pairs(query) if key == name]
-    # Of a repeated parameter, which one counts differs between programs: none does here.
-    return values[0].encode("utf-8", "surrogatepass") if len(values) == 1 else None
+def _behind(prefix: str, text: str | None, encoding: str = "utf-8") -> bytes | None:
+    if text is None or not text.startswith(prefix):
+        return None
+    return text[len(prefix) :].encode(encoding, "replace" if encoding == "latin-1" else "surrogatepass")
 
 
 def _basic_password(value: str, username: str) -> bytes | None:

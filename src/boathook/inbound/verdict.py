@@ -43,6 +43,8 @@ class SourceSpec:
     """Networks requests may come from, besides what the proof demands; empty: any."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings only some providers have, under the names they have in boathook.toml."""
+    methods: frozenset[str] = frozenset()
+    """HTTP methods by which events may come, instead of those the sender is known to use."""
     unsigned: bool = False
     """The owner says in as many words that requests carry no proof at all."""
     tolerance_s: float | None = None

@@ -2,29 +2,37 @@
 
 The order is the safety: the proof first, over the bytes as sent, at the moment of receiving; only then a look into
 the body. So a forged request leaves nothing behind: no key that could make the real one look like a duplicate, no
-parse, no answer to a challenge.
+parse, no answer to a challenge. The one exception are questions that a sender asks before it can prove itself; they
+are answered and never become events.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from boathook.domain.documents import scalar_text, short_key, split_path
-from boathook.domain.errors import ConfigError
+from boathook.domain.documents import parse
 from boathook.domain.model import Grade
-from boathook.inbound.extract import Picked, Picker, first_of, reader_of
-from boathook.inbound.places import Basic, Header, Json, Place, Query
+from boathook.inbound.extract import Picker
+from boathook.inbound.facts import Facts
+from boathook.inbound.handshakes import Handshakes
+from boathook.inbound.items import Batches, type_of
+from boathook.inbound.keyring import KeyRing
+from boathook.inbound.naming import Names
+from boathook.inbound.origins import AddressCheck
+from boathook.inbound.places import Header, Place, Query
 from boathook.inbound.proof import make_check
-from boathook.inbound.providers import find
-from boathook.inbound.providers.options import NEVER_KEPT, Options
-from boathook.inbound.providers.proofs import Hmac, Proof, Token
-from boathook.inbound.providers.recipe import BodyForm, Echo, Handshake, Recipe
+from boathook.inbound.providers.options import NEVER_KEPT
+from boathook.inbound.providers.proofs import Addresses, Asymmetric, FieldMac, Hmac, Jwt, Proof, Token
+from boathook.inbound.providers.recipe import BodyForm, Recipe, WantedReply
+from boathook.inbound.settling import settle
+from boathook.inbound.tokens import Proven
 from boathook.inbound.verdict import (
     UNKNOWN_TYPE,
     Challenge,
+    Item,
+    KeyWanted,
     Reason,
     Rejected,
     Reply,
@@ -37,6 +45,7 @@ from boathook.inbound.verdict import (
 __all__ = [
     "UNKNOWN_TYPE",
     "Challenge",
+    "KeyWanted",
     "Reason",
     "Rejected",
     "Reply",
@@ -47,57 +56,53 @@ __all__ = [
     "Verifier",
 ]
 
-MAX_TYPE: Final = 200
-MAX_ECHO: Final = 4_096
-_ALWAYS_KEPT: Final = ("content-type", "user-agent")
 Decode = Callable[[bytes], bytes | Rejected]
 """Undoes a Content-Encoding within its caps."""
-_OWN_PREFIXES: Final = ("sha256:", "fields:", "id:", "id-sha256:", "id-fields:")
-"""An id that starts like one of boathook's own keys is set apart, so that nobody can choose another event's key."""
+_ALWAYS_KEPT: Final = ("content-type", "user-agent")
 
 
 class Verifier:
-    """Judges the requests of one source; compiled once, used for every request."""
+    """Judges the requests of one source; compiled once, used for every request.
 
-    reply: Reply | None
-    """The exact answer the sender wants for an accepted request; None for boathook's own."""
+    Args:
+        spec: the source's specification.
+        ring: where fetched public keys are kept; an own one, if none is given.
+    """
+
     evidence: frozenset[str]
     """Headers the proof is read from; never one that holds a token."""
     rejudged: frozenset[str]
     """Headers a rejection must keep so that it can be judged again: the evidence, and what names the event."""
     methods: frozenset[str]
-    """The HTTP methods this sender uses."""
+    """The HTTP methods this sender uses, for events and for handshakes."""
     secret_query: str | None
     """The query parameter that holds the token and must never be stored or logged; None where there is none."""
 
-    def __init__(self, spec: SourceSpec) -> None:
+    def __init__(self, spec: SourceSpec, ring: KeyRing | None = None) -> None:
         """Compile the source's specification.
 
         Raises:
             ConfigError: a setting is unknown, missing or impossible; the message names ``sources.NAME.KEY``.
         """
-        recipe, spec = _settle(spec)
+        recipe, spec, self._settings = settle(spec)
         self.recipe: Final = recipe
-        self._check = make_check(recipe.proof, spec)
+        self.ring: Final = KeyRing() if ring is None else ring
+        self._check = make_check(recipe, spec, self._settings, self.ring)
+        self._fence = _fence(recipe, spec)
+        self._handshakes = Handshakes(recipe, spec, self._settings)
         self._grade = Grade.NONE if spec.unsigned else recipe.grade
         self._is_id_proven = recipe.id.is_signed
         # Whoever needs no proof, or has the token, can make any request anew: remembering bodies would stop nobody.
-        self._is_open = spec.unsigned or not isinstance(recipe.proof, Hmac)
-        self._id_of = first_of(recipe.id.places, whole=True)
-        self._type_of = first_of(recipe.type.places, whole=False)
-        self._fields = tuple(_split(spec, path) for path in spec.dedup_fields)
-        self._handshakes = tuple(
-            (reader_of(place), text, reader_of(shake.answer.place), shake)
-            for shake in recipe.handshakes
-            if isinstance(shake.answer, Echo)
-            for place, text in (one for one in shake.when if isinstance(one, tuple))
-        )
-        self._picker = Picker([*_json_paths(recipe), *self._fields])
+        self._is_open = self._grade not in {Grade.BODY, Grade.METADATA}
+        self._names = Names(recipe, spec, self._settings)
+        self._batches = None if recipe.items is None else Batches(recipe, recipe.items)
+        self._picker = Picker([*self._names.paths, *self._handshakes.paths])
         self._kept = _kept_headers(recipe)
+        self._reply = _static(recipe.reply)
+        self._event_methods = spec.methods or recipe.methods
         self.evidence = self._check.evidence
         self.rejudged = self.evidence | frozenset(self._kept)
-        self.reply = None
-        self.methods = recipe.methods
+        self.methods = self._event_methods | self._handshakes.methods
         place = recipe.proof.place if isinstance(recipe.proof, Token) and not spec.unsigned else None
         self.secret_query = place.name if isinstance(place, Query) else None
 
@@ -106,95 +111,116 @@ class Verifier:
 
         The proof is over the bytes as sent; *decode* undoes a Content-Encoding once it holds, before the look inside.
         """
+        if self._fence is not None and isinstance(stopped := self._fence.check(request, now), Rejected):
+            return stopped
+        answer = self._handshakes.answer_unproven(request)
+        if answer is not None:
+            return answer
         proven = self._check.check(request, now)
-        if isinstance(proven, Rejected):
+        if not isinstance(proven, Proven):
             return proven
-        sent = request.body
-        if decode is not None:
-            decoded = decode(sent)
-            if isinstance(decoded, Rejected):
-                return decoded
-            request = replace(request, body=decoded)
+        if decode is None:
+            return self._look(request, proven, now, request.body, is_encoded=False)
+        decoded = decode(request.body)
+        if isinstance(decoded, Rejected):
+            return decoded
+        return self._look(replace(request, body=decoded), proven, now, request.body, is_encoded=True)
+
+    def _look(self, request: Request, proven: Proven, now: float, sent: bytes, *, is_encoded: bool) -> Verdict:
+        """Look into a proven request, whose body was *sent* as these bytes."""
         picked = self._picker.pick(request.body) if self._picker.paths else {}
         if picked is None:
             if self.recipe.body is BodyForm.JSON:
                 return _not_json(self.recipe)
             picked = {}
-        for when, text, echo, handshake in self._handshakes:
-            if when(request, picked) == text:
-                return _answer(handshake, echo(request, picked))
-        headers = request.headers
-        name = self._name_of(request, picked)
+        answer = self._handshakes.answer_proven(request, picked)
+        if answer is not None:
+            return answer
+        if request.method not in self._event_methods:
+            return _no_event(self.recipe, request.method)
+        type = self._names.type(request, picked)
+        if self._batches is not None:
+            items = self._batches.items(request, parse(request.body), type)
+            if isinstance(items, Rejected):
+                return items
+            if items:
+                return self._batch(request, proven, items)
+        name = self._names.own(request, picked)
         # Content-Encoding is not signed: a captured body could come back without it and hide its own id.
-        is_named_for_good = self._is_id_proven and decode is None and name is not None
+        is_named_for_good = self._is_id_proven and not is_encoded and name is not None
+        is_free = is_named_for_good or self._is_open or (name is None and self.recipe.id.is_repeatable)
+        material = None if is_free else proven.once or self._names.replayed(sent, type)
+        key = name or self._names.made(request.body, type, now)
+        return self._verified(request, proven, type=type, dedup_key=key, replay_material=material)
+
+    def _batch(self, request: Request, proven: Proven, items: tuple[Item, ...]) -> Verified:
+        # Items are known by what lies in the signed body, so nothing unsigned could give them other keys.
+        key = "sha256:" + hashlib.sha256(request.body).hexdigest()
+        return self._verified(request, proven, type=type_of(items), dedup_key=key, replay_material=None, items=items)
+
+    def _verified(
+        self,
+        request: Request,
+        proven: Proven,
+        *,
+        type: str,
+        dedup_key: str,
+        replay_material: bytes | None,
+        items: tuple[Item, ...] = (),
+    ) -> Verified:
+        headers, wanted = request.headers, self.recipe.reply
         return Verified(
             grade=self._grade,
-            type=_show_type(self._type_of(request, picked)),
-            dedup_key=name or "sha256:" + hashlib.sha256(request.body).hexdigest(),
-            replay_material=None if is_named_for_good or self._is_open else sent,
+            type=type,
+            dedup_key=dedup_key,
+            replay_material=replay_material,
             volatile=self.recipe.volatile,
             kept_headers={name: headers[name] for name in self._kept if name in headers},
             timestamp=None if proven.sent_at is None else datetime.fromtimestamp(proven.sent_at, UTC),
+            items=items,
+            reply=self._reply if wanted is None or self._reply is not None else self._render(wanted, request),
         )
 
-    def _name_of(self, request: Request, picked: Picked) -> str | None:
-        identifier = self._id_of(request, picked)
-        if identifier is not None:
-            return _key_of(identifier)
-        values = [scalar_text(picked.get(path)) for path in self._fields]
-        if any(value is not None for value in values):
-            return _key_of(json.dumps(values), "fields:")
+    def _render(self, wanted: WantedReply, request: Request) -> Reply:
+        facts = Facts(request, self._settings)
+        texts = (part if isinstance(part, str) else facts.text(part) or "" for part in wanted.body)
+        body = "".join(texts).encode("utf-8", "replace")
+        return Reply(status=wanted.status, body=body, content_type=wanted.content_type)
+
+
+def _fence(recipe: Recipe, spec: SourceSpec) -> AddressCheck | None:
+    """Return the check of the addresses the owner demands besides the proof."""
+    is_proof = isinstance(recipe.proof, Addresses) and not spec.unsigned
+    return AddressCheck(spec) if spec.addresses and not is_proof else None
+
+
+def _static(wanted: WantedReply | None) -> Reply | None:
+    """Return the reply that needs nothing of the request."""
+    if wanted is None or not all(isinstance(part, str) for part in wanted.body):
         return None
-
-
-def _settle(spec: SourceSpec) -> tuple[Recipe, SourceSpec]:
-    """Return the recipe completed by the source's own settings, and the specification with all its secrets."""
-    try:
-        recipe = find(spec.provider)
-    except ConfigError as error:
-        raise ConfigError(f"sources.{spec.name}.provider: {error}") from None
-    options = Options(spec.name, spec.options)
-    if recipe.configure is not None:
-        recipe = recipe.configure(options, recipe)
-    if isinstance(recipe.proof, Token) and isinstance(recipe.proof.place, Basic):
-        password = options.text("password")
-        spec = replace(spec, secrets=(*spec.secrets, password) if password else spec.secrets)
-    options.finish(recipe.name)
-    return recipe, spec
-
-
-def _split(spec: SourceSpec, path: str) -> str:
-    try:
-        return ".".join(split_path(path))
-    except ValueError as error:
-        raise ConfigError(f"sources.{spec.name}.dedup_fields: {error}") from None
+    body = "".join(map(str, wanted.body)).encode()
+    return Reply(status=wanted.status, body=body, content_type=wanted.content_type)
 
 
 def _places(recipe: Recipe) -> Iterator[Place]:
     for place in (*recipe.id.places, *recipe.type.places):
         yield from place if isinstance(place, tuple) else (place,)
-    for handshake in recipe.handshakes:
-        yield from (one[0] if isinstance(one, tuple) else one for one in handshake.when)
-        if isinstance(handshake.answer, Echo):
-            yield handshake.answer.place
-
-
-def _json_paths(recipe: Recipe) -> list[str]:
-    return [place.path for place in _places(recipe) if isinstance(place, Json)]
 
 
 def _kept_headers(recipe: Recipe) -> tuple[str, ...]:
     """Return the allow-list of headers stored with an event, which holds no credential and no signature."""
-    named = (place.name for place in _places(recipe) if isinstance(place, Header))
-    hidden = NEVER_KEPT | _proof_headers(recipe.proof)
+    named = [place.name for place in _places(recipe) if isinstance(place, Header)]
+    hidden = NEVER_KEPT | _proof_headers(recipe.proof, frozenset(named))
     return tuple(name for name in dict.fromkeys((*_ALWAYS_KEPT, *named, *recipe.keep)) if name not in hidden)
 
 
-def _proof_headers(proof: Proof) -> frozenset[str]:
+def _proof_headers(proof: Proof, named: frozenset[str]) -> frozenset[str]:
     match proof:
         case Hmac(headers=sets):
             return frozenset(names.signature for names in sets)
-        case Token(place=Header(name=name)):
+        case FieldMac(evidence=evidence) | Asymmetric(evidence=evidence):
+            return frozenset(evidence) - named
+        case Token(place=Header(name=name)) | Jwt(header=name):
             return frozenset({name})
         case _:
             return frozenset()
@@ -209,31 +235,10 @@ def _not_json(recipe: Recipe) -> Rejected:
     )
 
 
-def _answer(handshake: Handshake, echo: object) -> Challenge | Rejected:
-    if not isinstance(echo, str) or len(echo) > MAX_ECHO:
-        return Rejected(
-            status=400,
-            reason=Reason.BODY_MALFORMED,
-            detail="the proof is right, but the handshake brings no text to echo",
-            may_reverify=False,
-        )
-    return Challenge(
-        status=handshake.status, body=echo.encode("utf-8", "replace"), content_type="text/plain; charset=utf-8"
+def _no_event(recipe: Recipe, method: str) -> Rejected:
+    return Rejected(
+        status=400,
+        reason=Reason.CHALLENGE_REFUSED,
+        detail=f"the proof is right, but {recipe.title} sends no events by {method[:20]}, and asks nothing known by it",
+        may_reverify=False,
     )
-
-
-def _key_of(text: str, prefix: str = "") -> str:
-    key = short_key(text)
-    if key is not text:
-        return f"id-{prefix}{key}"
-    if not prefix and text.startswith(_OWN_PREFIXES):
-        return "id:" + text
-    return prefix + text
-
-
-def _show_type(name: str | None) -> str:
-    if name is None:
-        return UNKNOWN_TYPE
-    if name.isprintable():
-        return name[:MAX_TYPE]
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name[:MAX_TYPE])

@@ -92,6 +92,9 @@ class FieldMac:
     stamp: Stamp | None = None
     evidence: tuple[str, ...] = ()
     """Headers that `state` reads, lower case: a rejection must keep them to be judged again."""
+    signs_once: bool = False
+    """Whether no two events are ever signed alike, so that what is signed stands for the event against replays; for
+    proofs that leave the body unsigned."""
 
 
 class Scheme(StrEnum):

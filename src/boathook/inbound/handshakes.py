@@ -1,0 +1,229 @@
+"""What senders ask before events flow, and what they are answered.
+
+An answer may be a MAC over a stranger's words under the key that signs events, so every question's text must match
+the alphabet and length its recipe allows, in whole.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+from boathook.domain import signing
+from boathook.domain.documents import scalar_text
+from boathook.domain.errors import ConfigError
+from boathook.domain.signing import WRITERS, Mac, read_key
+from boathook.inbound.extract import Picked, Picker, Reader, reader_of
+from boathook.inbound.places import Json, Place
+from boathook.inbound.providers.recipe import (
+    JSON,
+    PLAIN_TEXT,
+    Capture,
+    Echo,
+    Handshake,
+    Recipe,
+    Say,
+    SignText,
+    Visit,
+)
+from boathook.inbound.verdict import Challenge, Reason, Rejected, Request, SourceSpec
+
+MAX_TEXT: Final = 4_096
+"""Characters of a question that are looked at."""
+MAX_UNPROVEN_BODY: Final = 16_384
+"""Bytes of a body that is looked into before its proof; questions are far smaller."""
+_HOLE: Final = re.compile(r"\{(\w+)\}")
+
+Answer = Challenge | Rejected
+_Write = Callable[[str], Challenge]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    method: str
+    when: tuple[tuple[Reader, str | None], ...]
+    token: tuple[Reader, str, str] | None
+    """Where the token stands, what it must be, and the setting that says so."""
+    answer: Callable[[Request, Picked], Answer]
+
+    def is_asked(self, request: Request, picked: Picked) -> bool:
+        for read, text in self.when:
+            value = read(request, picked)
+            if value in (None, "") if text is None else scalar_text(value) != text:
+                return False
+        return True
+
+
+class Handshakes:
+    """The questions one source may be asked; compiled once.
+
+    Raises:
+        ConfigError: the source's secret is not in the form an answer is signed with.
+    """
+
+    methods: frozenset[str]
+    """The HTTP methods they are asked with."""
+
+    def __init__(self, recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str]) -> None:
+        # A secret is captured once: whoever knows this address must not be able to change it later.
+        shakes = [one for one in recipe.handshakes if not (isinstance(one.answer, Capture) and spec.secrets)]
+        self.methods = frozenset(one.method for one in shakes)
+        self._unproven = tuple(_compile(one, spec, settings) for one in shakes if not one.is_proven)
+        self._proven = tuple(_compile(one, spec, settings) for one in shakes if one.is_proven)
+        self.paths = tuple(_json_paths(one for one in shakes if one.is_proven))
+        """JSON paths that `answer_proven` wants picked."""
+        self._picker = Picker(_json_paths(one for one in shakes if not one.is_proven))
+
+    def answer_unproven(self, request: Request) -> Answer | None:
+        """Return the answer to what is asked without proof; None where the request asks nothing."""
+        picked: Picked | None = None
+        for question in self._unproven:
+            if question.method == request.method:
+                if picked is None:
+                    picked = self._pick(request.body)
+                if question.is_asked(request, picked):
+                    return _reply(question, request, picked)
+        return None
+
+    def answer_proven(self, request: Request, picked: Picked) -> Answer | None:
+        """Return the answer to what a proven request asks; None where it asks nothing."""
+        for question in self._proven:
+            if question.method == request.method and question.is_asked(request, picked):
+                return _reply(question, request, picked)
+        return None
+
+    def _pick(self, body: bytes) -> Picked:
+        if not self._picker.paths or len(body) > MAX_UNPROVEN_BODY:
+            return {}
+        return self._picker.pick(body) or {}
+
+
+def places_of(handshake: Handshake) -> Iterator[Place]:
+    """Yield every place of a request that a handshake reads."""
+    yield from (one[0] if isinstance(one, tuple) else one for one in handshake.when)
+    if handshake.token is not None:
+        yield handshake.token[0]
+    if not isinstance(handshake.answer, Say):
+        yield handshake.answer.place
+
+
+def _json_paths(handshakes: Iterator[Handshake]) -> list[str]:
+    return [place.path for one in handshakes for place in places_of(one) if isinstance(place, Json)]
+
+
+def _compile(shake: Handshake, spec: SourceSpec, settings: Mapping[str, str]) -> _Question:
+    pairs = (one if isinstance(one, tuple) else (one, None) for one in shake.when)
+    token = None
+    if shake.token is not None:
+        place, setting = shake.token
+        token = (reader_of(place), settings.get(setting, ""), f"sources.{spec.name}.{setting}")
+    return _Question(
+        method=shake.method,
+        when=tuple((reader_of(place), text) for place, text in pairs),
+        token=token,
+        answer=_compile_answer(shake, spec, settings),
+    )
+
+
+def _reply(question: _Question, request: Request, picked: Picked) -> Answer:
+    if question.token is not None:
+        read, expected, setting = question.token
+        if not expected:
+            return _refuse(401, f"{setting} is not set, so nobody's token can be right")
+        given = scalar_text(read(request, picked)) or ""
+        prints = (signing.fingerprint(text.encode("utf-8", "surrogatepass")) for text in (given, expected))
+        if not signing.same_bytes(*prints):
+            return _refuse(401, f"its token is not {setting}")
+    return question.answer(request, picked)
+
+
+def _compile_answer(
+    shake: Handshake, spec: SourceSpec, settings: Mapping[str, str]
+) -> Callable[[Request, Picked], Answer]:
+    status = shake.status
+    match shake.answer:
+        case Echo(place=place, wrap=wrap, allowed=allowed):
+            return _ask(place, allowed, lambda text: _echo(status, wrap, text))
+        case Say() as say:
+            return _say(status, say, spec, settings)
+        case SignText() as sign:
+            return _sign(status, sign, spec, settings)
+        case Visit(place=place, pattern=pattern):
+            return _ask(place, pattern, lambda text: _done(status, visit=text))
+        case Capture(place=place, allowed=allowed):
+            return _ask(place, allowed, lambda text: _done(status, capture=text))
+        case _ as never:
+            assert_never(never)
+
+
+def _ask(place: Place, allowed: re.Pattern[str], write: _Write) -> Callable[[Request, Picked], Answer]:
+    read = reader_of(place)
+
+    def answer(request: Request, picked: Picked) -> Answer:
+        text = read(request, picked)
+        if not isinstance(text, str):
+            return _refuse(400, "it brings no text to answer")
+        if len(text) > MAX_TEXT or allowed.fullmatch(text) is None:
+            return _refuse(400, "its text is not such as this sender asks with, so nothing was answered")
+        return write(text)
+
+    return answer
+
+
+def _echo(status: int, wrap: str, text: str) -> Challenge:
+    if wrap:
+        return Challenge(status=status, body=json.dumps({wrap: text}).encode(), content_type=JSON)
+    return Challenge(status=status, body=text.encode("utf-8", "replace"), content_type=PLAIN_TEXT)
+
+
+def _done(status: int, **what: str) -> Challenge:
+    return Challenge(status=status, body=b"", content_type=PLAIN_TEXT, **what)
+
+
+def _say(status: int, say: Say, spec: SourceSpec, settings: Mapping[str, str]) -> Callable[[Request, Picked], Answer]:
+    body = settings.get(say.setting, "") if say.setting else say.body
+    if say.setting and not body:
+        refusal = _refuse(400, f"sources.{spec.name}.{say.setting} is not set; it holds the answer")
+        return lambda _request, _picked: refusal
+    said = Challenge(status=status, body=body.encode(), content_type=say.content_type)
+    return lambda _request, _picked: said
+
+
+def _sign(
+    status: int, sign: SignText, spec: SourceSpec, settings: Mapping[str, str]
+) -> Callable[[Request, Picked], Answer]:
+    if not spec.secrets:
+        refusal = _refuse(400, f"sources.{spec.name}.secrets is empty, and the answer is signed with the first of them")
+        return lambda _request, _picked: refusal
+    try:
+        mac = Mac(read_key(spec.secrets[0], sign.key_form), sign.algorithm)
+    except ValueError as error:
+        raise ConfigError(f"sources.{spec.name}.secrets[0]: {error}, as {spec.provider} wants it") from None
+
+    def write(text: str) -> Challenge:
+        words = {
+            **settings,
+            "text": text,
+            "mac": WRITERS[sign.encoding](mac.digest((text.encode("utf-8", "replace"),))),
+        }
+        body = _fill(sign.template, words, is_json=sign.content_type == JSON)
+        return Challenge(status=status, body=body.encode("utf-8", "replace"), content_type=sign.content_type)
+
+    return _ask(sign.place, sign.allowed, write)
+
+
+def _fill(template: str, words: Mapping[str, Any], *, is_json: bool) -> str:
+    def word(hole: re.Match[str]) -> str:
+        text = words.get(hole[1])
+        if text is None:
+            return hole[0]
+        return json.dumps(text)[1:-1] if is_json else str(text)
+
+    return _HOLE.sub(word, template)
+
+
+def _refuse(status: int, why: str) -> Rejected:
+    return Rejected(
+        status=status, reason=Reason.CHALLENGE_REFUSED, detail=f"a handshake was refused: {why}", may_reverify=False
+    )

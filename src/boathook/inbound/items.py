@@ -1,0 +1,138 @@
+"""What a batch is made of: items, each with its own key, type and digest.
+
+An item's key has a prefix of its own, so that it never equals the key of a whole request by accident.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from boathook.domain.documents import dig, split_path
+from boathook.inbound.extract import Picked, first_of
+from boathook.inbound.facts import expand
+from boathook.inbound.naming import first_besides, json_paths, key_of, show_type
+from boathook.inbound.providers.recipe import Items, Recipe
+from boathook.inbound.verdict import Item, Reason, Rejected, Request
+
+MAX_ITEMS: Final = 10_000
+"""Items of one request; the largest batch a known sender makes holds a tenth of it."""
+KEY_PREFIX: Final = "item:"
+BATCH_TYPE: Final = "batch"
+"""The type of a request whose items are of several."""
+
+
+class _Found(NamedTuple):
+    rule: "_Rule"
+    path: str
+    value: Any
+
+
+class _Rule(NamedTuple):
+    """One path of a recipe's items."""
+
+    path: str
+    volatile: tuple[tuple[str, ...], ...]
+    """What may differ between two sendings of an item, as seen from it."""
+    holder: int | None
+    """How many parts of an item's path lead to the object whose array holds it."""
+
+
+class Batches:
+    """Takes one source's requests apart; compiled once."""
+
+    def __init__(self, recipe: Recipe, items: Items) -> None:
+        self._items = items
+        self._rules = tuple(_rule(path, recipe.volatile) for path in items.paths)
+        self._fields = {path: split_path(path) for path in json_paths((*items.id.places, *items.type.places))}
+        self._id_of = first_of(items.id.places, whole=True)
+        self._type_of = first_of(items.type.places, whole=False)
+
+    def items(self, request: Request, document: Any, type: str) -> tuple[Item, ...] | Rejected:
+        """Return the items of a request whose body holds *document*; identical ones count once.
+
+        Two of one key and different content are both returned: which of them is right is not for a verifier to say.
+
+        Args:
+            request: as it came.
+            document: its body, parsed.
+            type: the request's own type, for items that have none.
+        """
+        found = list(islice(self._find(document), MAX_ITEMS + 1))
+        if len(found) > MAX_ITEMS:
+            return _too_many()
+        items: dict[tuple[str, bytes], Item] = {}
+        for one in found:
+            item = self._item(request, document, one, type)
+            items.setdefault((item.dedup_key, item.digest), item)
+        return tuple(items.values())
+
+    def _find(self, document: Any) -> Iterator[_Found]:
+        for rule in self._rules:
+            for path, value in expand(document, rule.path):
+                if value is not None:
+                    yield _Found(rule, path, value)
+
+    def _item(self, request: Request, document: Any, found: _Found, type: str) -> Item:
+        content = _canonical(found.value, found.rule.volatile)
+        picked = {path: dig(found.value, parts) for path, parts in self._fields.items()}
+        name = self._id_of(request, picked)
+        return Item(
+            path=found.path,
+            type=self._type_in(request, picked, found.value) or type,
+            dedup_key=KEY_PREFIX + (self._content_key(document, found, content) if name is None else key_of(name)),
+            digest=hashlib.sha256(content).digest(),
+            document=found.value,
+        )
+
+    def _type_in(self, request: Request, picked: Picked, value: Any) -> str | None:
+        name = self._type_of(request, picked)
+        besides = self._items.type.keys_besides
+        if name is None and besides is not None and isinstance(value, dict):
+            name = first_besides(besides, value)
+        return None if name is None else show_type(name)
+
+    def _content_key(self, document: Any, found: _Found, content: bytes) -> str:
+        if self._items.around and found.rule.holder is not None:
+            holder = dig(document, found.path.split(".")[: found.rule.holder])
+            if isinstance(holder, dict):
+                content += _canonical([holder.get(key) for key in self._items.around], ())
+        return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def type_of(items: tuple[Item, ...]) -> str:
+    """Return the type of the request that brings *items*: theirs, if they have but one."""
+    types = {item.type for item in items}
+    return types.pop() if len(types) == 1 else BATCH_TYPE
+
+
+def _rule(path: str, volatile: tuple[str, ...]) -> _Rule:
+    parts = split_path(path)
+    stars = [place for place, part in enumerate(parts) if part == "*"]
+    inside = tuple(split_path(one.removeprefix(path + ".")) for one in volatile if one.startswith(path + "."))
+    return _Rule(path, inside, stars[-1] - 1 if stars and stars[-1] > 0 else None)
+
+
+def _canonical(value: Any, volatile: tuple[tuple[str, ...], ...]) -> bytes:
+    """Write an item such that equal ones are equal bytes, whatever their spacing and order; volatile parts left out."""
+    for parts in volatile:
+        value = _without(value, parts)
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _without(value: Any, parts: tuple[str, ...]) -> Any:
+    if not isinstance(value, dict) or parts[0] not in value:
+        return value
+    if len(parts) == 1:
+        return {key: inner for key, inner in value.items() if key != parts[0]}
+    return {**value, parts[0]: _without(value[parts[0]], parts[1:])}
+
+
+def _too_many() -> Rejected:
+    return Rejected(
+        status=413,
+        reason=Reason.BODY_TOO_LARGE,
+        detail=f"the proof is right, but the request holds more than {MAX_ITEMS} items",
+        may_reverify=False,
+    )

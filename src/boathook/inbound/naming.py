@@ -1,0 +1,127 @@
+"""What an event is called: the key that tells its copies, and its type."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from boathook.domain.documents import is_too_deep, parse, scalar_text, short_key, split_path
+from boathook.domain.errors import ConfigError
+from boathook.inbound.extract import Picked, first_of
+from boathook.inbound.facts import Facts
+from boathook.inbound.places import Json, Place
+from boathook.inbound.providers.recipe import EventType, Recipe
+from boathook.inbound.verdict import UNKNOWN_TYPE, Request, SourceSpec
+
+MAX_TYPE: Final = 200
+_OWN_PREFIXES: Final = ("sha256:", "fields:", "item:", "moment:", "id:", "id-sha256:", "id-fields:")
+"""An id that starts like one of boathook's own keys is set apart, so that nobody can choose another event's key."""
+_OUTLINE: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Names:
+    """Reads what the requests of one source are called; compiled once.
+
+    Raises:
+        ConfigError: one of the source's ``dedup_fields`` is no path.
+    """
+
+    def __init__(self, recipe: Recipe, spec: SourceSpec, settings: dict[str, str]) -> None:
+        self._recipe = recipe
+        self._settings = settings
+        self._id_of = first_of(recipe.id.places, whole=True)
+        self._type_of = first_of(recipe.type.places, whole=False)
+        self._fields = tuple(_split(spec, path) for path in spec.dedup_fields)
+        self.paths = (*json_paths(recipe.id.places), *json_paths(recipe.type.places), *self._fields)
+        """JSON paths that must be picked."""
+
+    def own(self, request: Request, picked: Picked) -> str | None:
+        """Return the dedup key by what the request itself is named; None where it has no name."""
+        identifier = self._id_of(request, picked)
+        if identifier is not None:
+            return key_of(identifier)
+        values = [scalar_text(picked.get(path)) for path in self._fields]
+        if any(value is not None for value in values):
+            return key_of(json.dumps(values), "fields:")
+        return None
+
+    def made(self, body: bytes, type: str, now: float) -> str:
+        """Return the dedup key of a request without a name, received at *now*, in seconds since 1970."""
+        if self._recipe.id.is_repeatable:
+            # The same bytes will tell of something else next time: only the moment tells them apart.
+            return f"moment:{now!r}:{hashlib.sha256(body).hexdigest()}"
+        return "sha256:" + hashlib.sha256(self.replayed(body, type)).hexdigest()
+
+    def replayed(self, body: bytes, type: str) -> bytes:
+        """Return what a request of this body must not be taken for twice."""
+        if not self._recipe.type.tells_apart:
+            return body
+        return b"%s\x00%s" % (type.encode("utf-8", "surrogatepass"), body)
+
+    def type(self, request: Request, picked: Picked) -> str:
+        """Return the request's type."""
+        name = self._type_of(request, picked)
+        type = self._recipe.type
+        if name is None and type.keys_besides is not None:
+            name = first_besides(type.keys_besides, _keys(request.body))
+        if name is None and type.read is not None:
+            name = _read(type, Facts(request, self._settings))
+        return show_type(name)
+
+
+def key_of(text: str, prefix: str = "") -> str:
+    """Return the dedup key of a name, set apart from boathook's own keys; *prefix* says what the name is made of."""
+    key = short_key(text)
+    if key is not text:
+        return f"id-{prefix}{key}"
+    if not prefix and text.startswith(_OWN_PREFIXES):
+        return "id:" + text
+    return prefix + text
+
+
+def show_type(name: str | None) -> str:
+    """Return an event's type as it may be stored and shown."""
+    if name is None:
+        return UNKNOWN_TYPE
+    if name.isprintable():
+        return name[:MAX_TYPE]
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name[:MAX_TYPE])
+
+
+def first_besides(besides: tuple[str, ...], keys: Iterable[str]) -> str | None:
+    """Return the first key that is none of *besides*, nor empty."""
+    return next((key for key in keys if key and key not in besides), None)
+
+
+def json_paths(places: Iterable[Place | tuple[Place, ...]]) -> Iterator[str]:
+    """Yield the JSON paths among places."""
+    for place in places:
+        for one in place if isinstance(place, tuple) else (place,):
+            if isinstance(one, Json):
+                yield one.path
+
+
+def _keys(body: bytes) -> Iterable[str]:
+    if not is_too_deep(body):
+        try:
+            return _OUTLINE.decode(body)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            pass
+    document: Any = parse(body)
+    return document if isinstance(document, dict) else ()
+
+
+def _read(type: EventType, facts: Facts) -> str | None:
+    try:
+        return type.read(facts) if type.read is not None else None
+    except Exception:  # noqa: BLE001 - whatever a stranger sent, it is at worst an event without a type
+        return None
+
+
+def _split(spec: SourceSpec, path: str) -> str:
+    try:
+        return ".".join(split_path(path))
+    except ValueError as error:
+        raise ConfigError(f"sources.{spec.name}.dedup_fields: {error}") from None
