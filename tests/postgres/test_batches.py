@@ -1,0 +1,604 @@
+"""Requests of many items: the bytes kept once, each item owed once, whoever sends it how often and with what else."""
+
+import asyncio
+import hashlib
+import itertools
+import json
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from boathook.domain.errors import IllegalMove, RegistryChanged
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted, Claim, Duplicate, Grade, NewEvent, Receipt, Route
+from boathook.handlers.api import Boathook
+from boathook.handlers.event import Event
+from boathook.handlers.transaction import Transaction
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.intake import Intake
+from boathook.inbound.verdict import Item, Verified
+from boathook.journal import batches, books, ledger, moves
+from boathook.journal.database import Database
+from boathook.journal.deliveries import DeliveryStore, Want
+from boathook.journal.events import EventStore
+from boathook.journal.ledger import Filter
+from boathook.journal.moves import Action, Selection
+from boathook.journal.registry import read_routes, register
+from tests.handling import settled, working
+from tests.postgres.test_events import conflicts, count, event
+from tests.support import eventually
+
+ACTION = Action(actor="test", note="because")
+Thing = dict[str, Any]
+
+
+def thing(key: str, type: str = "mail.opened", **more: Any) -> Thing:
+    return {"id": key, "type": type, **more}
+
+
+def written(things: Sequence[Thing]) -> bytes:
+    """Write a batch the way a sender might, with spaces that no parser keeps."""
+    return b'{ "events" : [%s] }' % b" , ".join(json.dumps(one).encode() for one in things)
+
+
+def verified(things: Sequence[Thing]) -> Verified:
+    body = written(things)
+    items = tuple(
+        Item(
+            path=f"events.{place}",
+            type=one["type"],
+            dedup_key=f"item:{one['id']}",
+            digest=hashlib.sha256(json.dumps(one, sort_keys=True).encode()).digest(),
+            document=one,
+        )
+        for place, one in enumerate(things)
+    )
+    return Verified(
+        grade=Grade.BODY,
+        type="batch",
+        dedup_key=f"sha256:{hashlib.sha256(body).hexdigest()}",
+        replay_material=None,
+        volatile=(),
+        kept_headers={"x-sent-by": "test"},
+        timestamp=None,
+        items=items,
+    )
+
+
+class Sender:
+    """Sends batches to a source through the real routes and a store of its own, as one gateway does."""
+
+    def __init__(self, db: Database, source: str = "mail", **memory: Any) -> None:
+        self.db = db
+        self.source = source
+        self.store = EventStore(db, **memory)
+        self.arrivals = Arrivals(Router((), -1), self._read_router)
+
+    async def _read_router(self) -> Router:
+        routes = await read_routes(self.db)
+        return Router(routes.routes, routes.version)
+
+    async def event(self, *things: Thing) -> NewEvent:
+        found = verified(things)
+        made = self.arrivals.event(self.source, found, written(things), "application/json", time.time())
+        return await self.arrivals.route_again(made, found)
+
+    async def send(self, *things: Thing) -> Receipt:
+        (receipt,) = await self.store.append([await self.event(*things)])
+        return receipt
+
+
+def to(recipient: str, **more: Any) -> Route:
+    return Route(recipient=recipient, app="test", **{"source": "mail", **more})
+
+
+@pytest.fixture
+async def sender(db: Database) -> Sender:
+    await register(db, "test", [to("a")])
+    return Sender(db)
+
+
+async def owed(db: Database) -> list[tuple[str, int, str, str]]:
+    """Return recipient, ordinal, path and type of what is owed, in the order it was owed."""
+    rows = await db.fetch("select recipient, ordinal, item_path, item_type from boathook.delivery order by seq")
+    return [tuple(row) for row in rows]
+
+
+async def assert_balanced(db: Database) -> None:
+    assert (await books.verify(db, dedup_days=30, is_deep=True)).imbalances == ()
+
+
+async def test_a_batch_is_one_event_with_its_exact_bytes_and_a_delivery_for_each_item(sender: Sender):
+    receipt = await sender.send(thing("1"), thing("2", "mail.bounced"))
+    assert receipt == Accepted(receipt.event_id)
+    found = await sender.store.get(receipt.event_id)
+    assert found.body == written([thing("1"), thing("2", "mail.bounced")])
+    assert await owed(sender.db) == [("a", 0, "events.0", "mail.opened"), ("a", 1, "events.1", "mail.bounced")]
+    await assert_balanced(sender.db)
+
+
+async def test_the_same_batch_again_stores_nothing(sender: Sender):
+    first = await sender.send(thing("1"), thing("2"))
+    assert await sender.send(thing("1"), thing("2")) == Duplicate(first.event_id)
+    assert await sender.send(thing("2"), thing("1")) == Duplicate(first.event_id)
+    assert (await count(sender.db, "event"), await count(sender.db, "delivery")) == (1, 2)
+
+
+async def test_a_batch_with_one_new_item_delivers_that_one(sender: Sender):
+    await sender.send(thing("1"), thing("2"))
+    things = [thing("2"), thing("3", "mail.clicked"), thing("1")]
+    second = await sender.send(*things)
+    assert isinstance(second, Accepted)
+    rows = await sender.db.fetch("select * from boathook.delivery where event_id = $1", second.event_id)
+    assert [(row["ordinal"], row["item_path"], row["item_type"]) for row in rows] == [(0, "events.1", "mail.clicked")]
+    assert await sender.db.fetchval("select fanout from boathook.event where id = $1", second.event_id) == 1
+    assert (await sender.store.get(second.event_id)).body == written(things)
+    await assert_balanced(sender.db)
+
+
+async def test_owing_what_was_passed_by_would_deliver_it_twice(sender: Sender, monkeypatch: pytest.MonkeyPatch):
+    """The twin: without the join to what is new, an item of two batches is owed by both, and the books see it."""
+    monkeypatch.setitem(
+        batches.SQL, "append_batch", batches.SQL["append_batch"].replace("join fresh f on f.key = i.key", "")
+    )
+    await sender.send(thing("1"))
+    await sender.send(thing("1"), thing("2"))
+    assert [path for _, _, path, _ in await owed(sender.db)] == ["events.0", "events.0", "events.1"]
+    found = await books.verify(sender.db, dedup_days=30)
+    assert [one.check for one in found.imbalances] == ["every event is remembered"]
+
+
+async def test_an_item_named_twice_in_one_batch_is_owed_once(sender: Sender):
+    assert isinstance(await sender.send(thing("1"), thing("1"), thing("2")), Accepted)
+    assert [path for _, _, path, _ in await owed(sender.db)] == ["events.0", "events.2"]
+    await assert_balanced(sender.db)
+
+
+async def test_each_item_is_routed_by_its_own_type_and_content(db: Database):
+    loud = {"body": {"size": {"gt": 10}}, "headers": {"x-sent-by": "test"}}
+    await register(
+        db, "test", [to("all"), to("bounces", types=("mail.b*",)), to("large", filter=loud), to("other", source="x")]
+    )
+    await Sender(db).send(thing("1", size=5), thing("2", "mail.bounced", size=50), thing("3"))
+    assert [(recipient, ordinal, path) for recipient, ordinal, path, _ in await owed(db)] == [
+        ("all", 0, "events.0"),
+        ("all", 1, "events.1"),
+        ("bounces", 2, "events.1"),
+        ("large", 3, "events.1"),
+        ("all", 4, "events.2"),
+    ]
+
+
+async def test_a_batch_nobody_wants_is_kept_and_remembered(db: Database):
+    sender = Sender(db)
+    first = await sender.send(thing("1"))
+    assert await sender.send(thing("1")) == Duplicate(first.event_id)
+    assert (await count(db, "event"), await count(db, "delivery")) == (1, 0)
+    await assert_balanced(db)
+
+
+async def test_an_item_with_another_content_is_a_conflict_and_not_delivered(sender: Sender):
+    first = await sender.send(thing("1", n=1))
+    for _ in range(2):
+        assert await sender.send(thing("1", n=2.50)) == Duplicate(first.event_id, conflict=True)
+    assert await conflicts(sender.db) == [("item:1", "body", 2)]
+    assert await sender.db.fetchval("select body from boathook.conflict") == json.dumps(thing("1", n=2.50)).encode()
+    assert (await count(sender.db, "event"), await count(sender.db, "delivery")) == (1, 1)
+    await assert_balanced(sender.db)
+
+
+async def test_a_conflict_beside_a_new_item_is_told_and_only_the_new_one_delivered(sender: Sender):
+    await sender.send(thing("1", n=1), thing("2"))
+    receipt = await sender.send(thing("1", n=2), thing("2"), thing("3"))
+    assert receipt == Accepted(receipt.event_id, conflict=True)
+    rows = await sender.db.fetch("select item_path from boathook.delivery where event_id = $1", receipt.event_id)
+    assert [row["item_path"] for row in rows] == ["events.2"]
+    assert await conflicts(sender.db) == [("item:1", "body", 1)]
+    await assert_balanced(sender.db)
+
+
+async def test_two_contents_under_one_key_in_one_batch_are_a_conflict_of_the_later(sender: Sender):
+    receipt = await sender.send(thing("1", n=1), thing("1", n=2), thing("1", n=2))
+    assert receipt == Accepted(receipt.event_id, conflict=True)
+    assert [path for _, _, path, _ in await owed(sender.db)] == ["events.0"]
+    assert await conflicts(sender.db) == [("item:1", "body", 2)]
+    await assert_balanced(sender.db)
+
+
+async def test_the_intake_answers_copies_from_memory_but_not_those_with_conflicts(sender: Sender):
+    intake = Intake(sender.store)
+    intake.start()
+    first = await intake.accept(await sender.event(thing("1", n=1)))
+    mixed = [thing("1", n=2), thing("2")]
+    second = await intake.accept(await sender.event(*mixed))
+    assert second == Accepted(second.event_id, conflict=True)
+    assert await intake.accept(await sender.event(*mixed)) == Duplicate(first.event_id, conflict=True)
+    assert await intake.accept(await sender.event(thing("2"), thing("1", n=1))) == Duplicate(second.event_id)
+    assert await intake.accept(await sender.event(thing("2"), thing("3"))) != Duplicate(second.event_id)
+    await intake.drain()
+    assert await conflicts(sender.db) == [("item:1", "body", 2)]
+    assert await count(sender.db, "delivery") == 3
+
+
+async def test_an_item_whose_memory_has_run_out_is_owed_again(db: Database):
+    await register(db, "test", [to("a", source="short")])
+    sender = Sender(db, "short", dedup_days_of={"short": 0.0})
+    await sender.send(thing("1"), thing("2"))
+    assert isinstance(await sender.send(thing("2"), thing("3")), Accepted)
+    assert [path for _, _, path, _ in await owed(db)] == ["events.0", "events.1", "events.0", "events.1"]
+    assert await count(db, "dedup") == 3
+
+
+async def test_only_the_items_whose_memory_has_run_out_are_owed_again(sender: Sender):
+    await sender.send(thing("1"), thing("2"), thing("3"))
+    await sender.db.execute(
+        "update boathook.dedup set expires_at = now() - interval '1 s' where item_path = 'events.1';"
+        "update boathook.event set accepted_at = now() - interval '31 days'"
+    )
+    assert isinstance(await sender.send(thing("1"), thing("2"), thing("3")), Accepted)
+    assert [path for _, _, path, _ in await owed(sender.db)] == ["events.0", "events.1", "events.2", "events.1"]
+    await assert_balanced(sender.db)
+
+
+async def test_trying_again_after_an_unknown_outcome_is_accepted_and_changes_nothing(sender: Sender):
+    await sender.send(thing("1"))
+    new = await sender.event(thing("1"), thing("2"))
+    assert [await sender.store.append([new]) for _ in range(2)] == [[Accepted(new.id)]] * 2
+    assert [path for _, _, path, _ in await owed(sender.db)] == ["events.0", "events.1"]
+    await assert_balanced(sender.db)
+
+
+async def test_the_second_try_waits_for_the_first_that_is_still_under_way(sender: Sender):
+    """A gateway that lost its connection tries again while PostgreSQL is still committing what it sent first."""
+    new = await sender.event(thing("1"), thing("2"))
+    async with sender.db.transaction() as connection:
+        stored = await batches.append_batch(connection, new, sender.store._memory)
+        second = asyncio.create_task(sender.store.append([new]))
+        await eventually(lambda: sender.db.fetchval("select exists (select from pg_locks where not granted)"))
+        assert not second.done()
+    assert [stored] == await second == [Accepted(new.id)]
+    assert (await count(sender.db, "event"), await count(sender.db, "delivery")) == (1, 2)
+
+
+async def test_what_was_never_committed_is_stored_by_the_second_try(sender: Sender):
+    new = await sender.event(thing("1"), thing("2"))
+
+    async def killed() -> None:
+        async with sender.db.transaction() as connection:
+            await batches.append_batch(connection, new, sender.store._memory)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await killed()
+    assert await count(sender.db, "dedup") == 0
+    assert await sender.store.append([new]) == [Accepted(new.id)]
+    assert await count(sender.db, "delivery") == 2
+
+
+async def test_outdated_routes_store_nothing_of_a_batch(sender: Sender):
+    new = await sender.event(thing("1"))
+    await register(sender.db, "test", [to("b")])
+    with pytest.raises(RegistryChanged):
+        await sender.store.append([new])
+    assert (await count(sender.db, "event"), await count(sender.db, "dedup")) == (0, 0)
+
+
+async def test_plain_events_and_batches_travel_together_in_order(sender: Sender):
+    await register(sender.db, "test", [to("a", order_by="line")])
+    version = (await read_routes(sender.db)).version
+    first = await sender.event(thing("1", line="x"))
+    plain = event("item:1", source="mail", version=version)
+    again = await sender.event(thing("1", line="x"))
+    second = await sender.event(thing("2", line="x"), thing("1", line="x"))
+    twin = event("item:1", source="mail", version=version)
+    receipts = await sender.store.append([first, plain, again, second, twin])
+    assert receipts == [
+        Accepted(first.id),
+        Accepted(plain.id),
+        Duplicate(first.id),
+        Accepted(second.id),
+        Duplicate(plain.id),
+    ]
+    rows = await sender.db.fetch("select event_id, is_blocked from boathook.delivery order by seq")
+    assert [(row["event_id"], row["is_blocked"]) for row in rows] == [
+        (first.id, False),
+        (plain.id, False),
+        (second.id, True),
+    ]
+    await assert_balanced(sender.db)
+
+
+async def test_ordered_items_of_one_batch_run_one_after_another(db: Database):
+    await register(db, "test", [to("a", order_by="who")])
+    await Sender(db).send(*(thing(str(n), who="ann" if n % 2 else "bob") for n in range(6)))
+    deliveries = DeliveryStore(db)
+    seen: list[str] = []
+    for _ in range(6):
+        work = await deliveries.claim([Want("a", 9)], worker="w", lease_s=30)
+        seen += [str(one.claim.item_path) for one in work]
+        for one in work:
+            await settle(db, one.claim)
+    assert [path for path in seen if int(path[-1]) % 2] == ["events.1", "events.3", "events.5"]
+    assert [path for path in seen if int(path[-1]) % 2 == 0] == ["events.0", "events.2", "events.4"]
+    assert seen[:2] == ["events.0", "events.1"], "two lines, of which each begins at once"
+    await assert_balanced(db)
+
+
+async def settle(db: Database, claim: Claim, state: str = "succeeded") -> None:
+    sql = "select boathook.settle($1, $2, $3, $4, null, 'w', now())"
+    await db.execute(sql, claim.event_id, claim.ordinal, claim.fence, state)
+
+
+async def bury(db: Database, claim: Claim) -> None:
+    sql = "select boathook.set_back($1, $2, $3, null, 'failed', 'BROKEN', 'it broke', null, 'w', now())"
+    await db.execute(sql, claim.event_id, claim.ordinal, claim.fence)
+
+
+async def take(db: Database, recipient: str = "a") -> list[Claim]:
+    return [one.claim for one in await DeliveryStore(db).claim([Want(recipient, 99)], worker="w", lease_s=30)]
+
+
+async def test_gateways_that_store_overlapping_batches_at_once_owe_each_item_once(pg_url: str, sender: Sender):
+    """Eight writers on two pools, forty items in random batches beside plain events: no deadlock, each owed once."""
+    seed = time.time_ns()
+    print(f"seed {seed}")  # noqa: T201 - repeats the run
+    dice = random.Random(seed)
+    other = Sender(await Database.open(pg_url, purpose="other", size=5))
+    version = (await read_routes(sender.db)).version
+
+    async def write(one: Sender) -> None:
+        for _ in range(12):
+            things = [thing(str(n)) for n in dice.sample(range(40), dice.randint(1, 15))]
+            plain = event(f"plain{dice.randrange(20)}", source="mail", owed=(), version=version)
+            await one.store.append([plain, await one.event(*things)])
+            await one.send(*(thing(str(n)) for n in range(40)))
+
+    await asyncio.gather(*(write(one) for one in (sender, other) * 4))
+    rows = await sender.db.fetch(
+        "select e.body, d.item_path from boathook.delivery d join boathook.event e on e.id = d.event_id"
+    )
+    names = [json.loads(row["body"])["events"][int(row["item_path"][7:])]["id"] for row in rows]
+    assert sorted(names, key=int) == [str(n) for n in range(40)]
+    await assert_balanced(sender.db)
+    await other.db.close()
+
+
+_EXAMPLES = itertools.count()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rounds=st.lists(
+        st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=3), min_size=1, max_size=5
+    )
+)
+async def test_any_sequence_of_overlapping_batches_delivers_each_item_once(db: Database, rounds: list[list[list[int]]]):
+    """Batches of one round are sent at once, rounds after one another; every example has a source of its own."""
+    source = f"s{next(_EXAMPLES)}"
+    await register(db, "test", [to("a", source=source), to("b", source=source)])
+    one, two = Sender(db, source), Sender(db, source)
+    for number, together in enumerate(rounds):
+        senders = itertools.cycle((one, two) if number % 2 else (two, one))
+        await asyncio.gather(*(next(senders).send(*(thing(str(n)) for n in keys)) for keys in together))
+    rows = await db.fetch(
+        "select e.id, e.fanout, e.body, d.recipient, d.ordinal, d.item_path"
+        " from boathook.event e join boathook.delivery d on d.event_id = e.id where e.source = $1 order by 1, 5",
+        source,
+    )
+    delivered = [(row["recipient"], json.loads(row["body"])["events"][int(row["item_path"][7:])]["id"]) for row in rows]
+    sent = {str(n) for together in rounds for keys in together for n in keys}
+    assert sorted(delivered) == sorted((recipient, key) for recipient in "ab" for key in sent)
+    for _, group in itertools.groupby(rows, lambda row: row["id"]):
+        ordinals = [(row["ordinal"], row["fanout"]) for row in group]
+        assert ordinals == [(n, len(ordinals)) for n in range(len(ordinals))]
+
+
+@pytest.fixture
+async def shop(db: Database) -> Database:
+    await db.execute("create table deed (who text, what text, done text)")
+    return db
+
+
+async def test_two_handlers_get_each_item_by_itself(shop: Database):
+    hook = Boathook()
+
+    @hook.on("mail")
+    async def first(event: Event, tx: Transaction) -> None:
+        done = await event.once("mail", lambda: f"{event.item['id']} done")
+        assert event.json["events"][int(str(event.item_path)[7:])] is event.item
+        await tx.execute("insert into deed values ('first', $1, $2)", event.type, done)
+
+    @hook.on("mail", "mail.bounced")
+    def second(event: Event, tx: Any) -> None:
+        key = event.once_sync("key", lambda idempotency_key: idempotency_key)
+        tx.execute("insert into deed values ('second', $1, $2)", event.item["id"], key)
+
+    async with working(shop, hook):
+        sender = Sender(shop)
+        await sender.send(thing("1"), thing("2", "mail.bounced"))
+        await sender.send(thing("2", "mail.bounced"), thing("3", "mail.bounced"))
+        await settled(shop, succeeded=5)
+    deeds = {tuple(row) for row in await shop.fetch("select * from deed where who = 'first'")}
+    assert deeds == {
+        ("first", "mail.opened", "1 done"),
+        ("first", "mail.bounced", "2 done"),
+        ("first", "mail.bounced", "3 done"),
+    }
+    keys = await shop.fetch("select what, done from deed where who = 'second' order by what")
+    assert [row["what"] for row in keys] == ["2", "3"]
+    assert len({row["done"] for row in keys}) == 2
+    assert await count(shop, "effect") == 5
+    await assert_balanced(shop)
+
+
+async def test_items_of_one_event_remember_side_effects_apart(shop: Database):
+    hook = Boathook()
+    calls: list[str] = []
+
+    @hook.on("mail")
+    async def note(event: Event) -> None:
+        await event.once("mail", lambda: calls.append(event.idempotency_key("mail")))
+
+    async with working(shop, hook):
+        receipt = await Sender(shop).send(thing("1"), thing("2"))
+        await settled(shop, succeeded=2)
+    assert len(calls) == len(set(calls)) == 2
+    for path in ("events.0", "events.1"):
+        (effect,) = await ledger.list_effects(shop, receipt.event_id, "handler:note", path)
+        assert (effect.name, effect.result) == ("mail", "null")
+
+
+async def test_without_the_path_one_items_side_effect_would_pass_for_anothers(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+):
+    """The twin: named by the event alone, the second item's e-mail is never sent."""
+    monkeypatch.setattr("boathook.journal.deliveries._effect", lambda claim, name: name)
+    hook = Boathook()
+    calls: list[str] = []
+
+    @hook.on("mail", concurrency=1)
+    async def note(event: Event) -> None:
+        await event.once("mail", lambda: calls.append(event.item["id"]))
+
+    async with working(shop, hook):
+        await Sender(shop).send(thing("1"), thing("2"))
+        await settled(shop, succeeded=2)
+    assert len(calls) == 1
+
+
+async def test_a_whole_event_is_its_own_item(shop: Database):
+    hook = Boathook()
+    seen: list[tuple[Any, str | None, str]] = []
+
+    @hook.on("mail")
+    async def note(event: Event) -> None:
+        seen.append((event.item, event.item_path, event.type))
+
+    async with working(shop, hook):
+        version = (await read_routes(shop)).version
+        owed_to = Router((to("handler:note"),), 1).route(
+            source="mail", application=None, type="t", headers={}, body=b""
+        )
+        await EventStore(shop).append([event("k", source="mail", owed=owed_to, version=version)])
+        await settled(shop, succeeded=1)
+    assert seen == [({"a": 1}, None, "t")]
+
+
+async def test_replaying_a_batch_owes_each_of_its_items_again(sender: Sender):
+    receipt = await sender.send(thing("1"), thing("2", "mail.bounced"), thing("3"))
+    good, dead, pending = await take(sender.db)
+    await settle(sender.db, good)
+    await bury(sender.db, dead)
+    pace = moves.Pace(await moves.read_clock(sender.db))
+    done = await moves.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
+    assert (done.added, done.revived) == (1, 1), "what is still owed is not owed twice"
+    again = await take(sender.db)
+    assert {(one.ordinal, one.item_path, one.item_type) for one in again} == {
+        (1, "events.1", "mail.bounced"),
+        (3, "events.0", "mail.opened"),
+    }
+    for claim in (pending, *again):
+        await settle(sender.db, claim)
+    done = await moves.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace, type="*.bounced")
+    assert (done.added, done.revived) == (1, 0)
+    assert [one.item_path for one in await take(sender.db)] == ["events.1"]
+    await assert_balanced(sender.db)
+
+
+async def test_an_event_replayed_beyond_what_it_can_be_owed_is_left_as_it_is(sender: Sender):
+    receipt = await sender.send(thing("1"), thing("2"))
+    for claim in await take(sender.db):
+        await settle(sender.db, claim)
+    await sender.db.execute("update boathook.outcome set ordinal = 32767 where ordinal = 1")
+    pace = moves.Pace(await moves.read_clock(sender.db))
+    with pytest.raises(IllegalMove, match="32767 deliveries"):
+        await moves.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
+    assert await count(sender.db, "delivery") == 0
+
+
+async def test_dead_items_are_found_ignored_and_replayed_by_their_type(sender: Sender):
+    await sender.send(thing("1"), thing("2", "mail.bounced"), thing("3", "mail.bounced"))
+    for claim in await take(sender.db):
+        await bury(sender.db, claim)
+    bounced = Selection(Filter(type="*.bounced"))
+    groups = await moves.count_dead(sender.db, Selection(Filter(type="batch")))
+    assert [(group.type, group.number) for group in groups] == [("mail.bounced", 2), ("mail.opened", 1)]
+    rows = await ledger.list_dead(sender.db, bounced.filter)
+    assert [(row.item_path, row.type) for row in rows] == [("events.2", "mail.bounced"), ("events.1", "mail.bounced")]
+    assert len(await moves.ignore_dead(sender.db, bounced, ACTION, limit=1)) == 1
+    pace = moves.Pace(await moves.read_clock(sender.db))
+    assert len(await moves.replay_dead(sender.db, bounced, ACTION, pace=pace, limit=9)) == 1
+    listed = await ledger.list_deliveries(sender.db, Filter(type="mail.*"))
+    assert {(row.item_path, row.state) for row in listed} == {
+        ("events.0", "dead"),
+        ("events.1", "ignored"),
+        ("events.2", "pending"),
+    }
+    await assert_balanced(sender.db)
+
+
+async def test_events_are_found_by_the_types_of_their_items(sender: Sender):
+    receipt = await sender.send(thing("1"), thing("2", "mail.bounced"))
+    for wanted, number in (("batch", 1), ("mail.bounced", 1), ("mail.o*", 1), ("mail", 0)):
+        assert len(await ledger.list_events(sender.db, Filter(type=wanted))) == number
+        assert await moves.count_events(sender.db, Filter(type=wanted)) == number
+    for claim in await take(sender.db):
+        await settle(sender.db, claim)
+    assert await moves.page_events(sender.db, Filter(type="mail.bounced"), after=None, limit=9) == [receipt.event_id]
+    rows = await ledger.list_deliveries_of(sender.db, receipt.event_id)
+    assert [(row.item_path, row.type) for row in rows] == [("events.0", "mail.opened"), ("events.1", "mail.bounced")]
+
+
+async def filled(sender: Sender) -> None:
+    """Bring batches into every state: pending, leased, ended, dead, replayed, in conflict, partly new."""
+    await sender.send(thing("1"), thing("2"), thing("3"))
+    good, dead, _leased = await take(sender.db)
+    await settle(sender.db, good)
+    await bury(sender.db, dead)
+    second = await sender.send(thing("1"), thing("4"), thing("2", n=1))
+    (claim,) = await take(sender.db)
+    await settle(sender.db, claim)
+    pace = moves.Pace(await moves.read_clock(sender.db))
+    assert (await moves.replay_events(sender.db, [second.event_id], ACTION, pace=pace)).added == 1
+    version = (await read_routes(sender.db)).version
+    await sender.store.append([event("plain", source="mail", version=version)])
+    await sender.send(thing("5"), thing("6"))
+
+
+ITEM_5 = "event_id = (select event_id from boathook.delivery where state = 'pending' and not is_replay and item_path = 'events.0')"
+PLAIN = "event_id = (select id from boathook.event where dedup_key = 'plain')"
+UNCHECKED = "alter table boathook.delivery drop constraint an_item_has_a_path_and_a_type;"
+BREAKAGES = {
+    "an item lost": ("every delivery owed is there", f"delete from boathook.delivery where {ITEM_5} and ordinal = 0"),
+    "an ended item lost": ("every delivery owed is there", "delete from boathook.outcome where item_path = 'events.0'"),
+    "an item owed twice": ("one first delivery a recipient", f"update boathook.delivery set item_path = 'events.1' where {ITEM_5}"),
+    "an item's key forgotten": ("every event is remembered", f"delete from boathook.dedup where {ITEM_5} and item_path = 'events.1'"),
+    "an ended item's key forgotten": ("every event is remembered", "delete from boathook.dedup where item_path = 'events.0'"),
+    "another item than was owed": ("every event is remembered", f"update boathook.delivery set item_path = 'events.9' where {ITEM_5} and ordinal = 0"),
+    "an item with two keys": ("one dedup key an event", f"insert into boathook.dedup values (gen_random_uuid(), null, (select event_id from boathook.delivery where {ITEM_5} limit 1), sha256('x'), now(), 'events.0')"),
+    "an item that became the whole": ("deliveries are about what was owed", f"update boathook.delivery set item_path = null, item_type = null where {ITEM_5} and ordinal = 0"),
+    "a whole that became an item": ("deliveries are about what was owed", f"update boathook.delivery set item_path = 'a', item_type = 't' where {PLAIN}"),
+    "a key of the whole": ("deliveries are about what was owed", f"update boathook.dedup set item_path = null where {ITEM_5}"),
+    "a replay of another item": ("deliveries are about what was owed", "update boathook.delivery set item_path = 'events.0' where is_replay"),
+    "a replay as another type": ("deliveries are about what was owed", "update boathook.delivery set item_type = 'x' where is_replay"),
+    "an item without a type": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set item_type = null where {ITEM_5}"),
+    "an ended item without a type": ("ended deliveries keep their rules", "update boathook.outcome set item_type = null where item_path is not null"),
+    "the rule itself gone": ("the schema's guards stand", UNCHECKED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+async def test_every_breakage_of_a_batch_is_found(sender: Sender, name: str):
+    await filled(sender)
+    await assert_balanced(sender.db)
+    check, sql = BREAKAGES[name]
+    await sender.db.execute(sql)
+    found = await books.verify(sender.db, dedup_days=30, is_deep=True)
+    broken = {one.check: one for one in found.imbalances}
+    assert check in broken, f"found only {list(broken)}"
+    assert 1 <= len(broken[check].examples) <= broken[check].count

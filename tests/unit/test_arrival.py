@@ -1,0 +1,157 @@
+"""Events made of verified requests: whose keys can meet, and how large a batch may be."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from boathook.config import load
+from boathook.domain.errors import TooManyDeliveries
+from boathook.domain.filters import Router
+from boathook.domain.model import MAX_DELIVERIES, Accepted, Grade, NewDelivery, NewEvent, Route
+from boathook.inbound.app import IngestApp
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.gates import compile_gates
+from boathook.inbound.verdict import Item, Verified
+
+
+def item(place: int, document: Any = None, type: str = "t", key: str | None = None) -> Item:
+    return Item(
+        path=f"events.{place}",
+        type=type,
+        dedup_key=key or f"item:{place}",
+        digest=hashlib.sha256(repr(document).encode()).digest(),
+        document=document,
+    )
+
+
+def verified(*items: Item, key: str = "sha256:x") -> Verified:
+    return Verified(
+        grade=Grade.BODY,
+        type="batch",
+        dedup_key=key,
+        replay_material=None,
+        volatile=(),
+        kept_headers={"x-size": "large"},
+        timestamp=None,
+        items=items,
+    )
+
+
+def route(recipient: str = "one", **changes: Any) -> Route:
+    return Route(recipient=recipient, app="test", **changes)
+
+
+def arrivals(*routes: Route, later: Sequence[Route] = ()) -> Arrivals:
+    async def read() -> Router:
+        return Router(later, 2)
+
+    return Arrivals(Router(routes, 1), read)
+
+
+def made(by: Arrivals, found: Verified, body: bytes = b"{}", source: str = "mail") -> NewEvent:
+    return by.event(source, found, body, "application/json", 1_700_000_000.0)
+
+
+def test_each_item_is_routed_by_its_type_its_content_and_the_requests_headers():
+    by = arrivals(
+        route(types=("a.*",), order_by="who"),
+        route("two", filter={"body": {"n": {"gt": 1}}, "headers": {"x-size": "large"}}),
+    )
+    event = made(by, verified(item(0, {"who": "ann", "n": 1}, "a.b"), item(1, {"n": 2}, "b"), item(2, {"n": 0}, "b")))
+    assert event.deliveries == (NewDelivery("one", "ann", 0), NewDelivery("two", None, 1))
+    assert [one.path for one in event.items] == ["events.0", "events.1", "events.2"]
+
+
+def test_the_type_and_body_of_the_whole_request_route_no_item():
+    by = arrivals(route(types=("batch",)), route("two", filter={"body": {"whole": True}}))
+    assert made(by, verified(item(0, {})), b'{"whole": true}').deliveries == ()
+
+
+async def test_changed_routes_judge_the_items_again():
+    by = arrivals(route(), later=[route("new", filter={"body": {"n": 2}})])
+    found = verified(item(0, {"n": 1}), item(1, {"n": 2}))
+    again = await by.route_again(made(by, found), found)
+    assert (again.deliveries, again.routes_version) == ((NewDelivery("new", None, 1),), 2)
+    assert again.items == made(by, found).items
+
+
+def test_keys_of_items_whole_events_batches_and_sources_never_meet():
+    by = arrivals()
+    body = b"x"
+    key = f"sha256:{hashlib.sha256(body).hexdigest()}"
+    batch = made(by, verified(item(0, key=key), key=key), body)
+    whole = made(by, verified(key=key), body)
+    other = made(by, verified(item(0, key=key), key=key), body, source="post")
+    replayed = made(by, replace(verified(key="k"), replay_material=key.encode()), body)
+    hashes = [batch.key_hash, batch.items[0].key_hash, whole.key_hash, other.key_hash, other.items[0].key_hash]
+    assert len({*hashes, replayed.replay_hash}) == 6
+
+
+def test_a_batch_is_told_by_its_bytes_whatever_names_the_request():
+    by = arrivals()
+    first = made(by, verified(item(0), key="delivery-1"), b"one")
+    assert made(by, verified(item(0), key="delivery-2"), b"one").key_hash == first.key_hash
+    assert made(by, verified(item(0), key="delivery-1"), b"two").key_hash != first.key_hash
+
+
+def test_as_many_deliveries_as_an_event_can_owe_pass_and_one_more_does_not():
+    by = arrivals(route(), route("two", types=("twice",)))
+    items = [item(place) for place in range(MAX_DELIVERIES - 1)]
+    assert len(made(by, verified(*items, item(0))).deliveries) == MAX_DELIVERIES
+    assert len(made(by, verified(*items[1:], item(0, type="twice"))).deliveries) == MAX_DELIVERIES
+    with pytest.raises(TooManyDeliveries, match="32767 deliveries"):
+        made(by, verified(*items, item(0, type="twice")))
+    with pytest.raises(TooManyDeliveries, match="32768 items"):
+        made(arrivals(), verified(*items, item(0), item(1)))
+
+
+async def test_routes_that_come_to_owe_too_much_refuse_it_too():
+    by = arrivals(route(), later=[route(), route("two")])
+    found = verified(*(item(place) for place in range(MAX_DELIVERIES // 2 + 1)))
+    event = made(by, found)
+    with pytest.raises(TooManyDeliveries):
+        await by.route_again(event, found)
+
+
+class Shelf:
+    """An intake that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[NewEvent] = []
+
+    async def accept(self, event: NewEvent) -> Accepted:
+        self.events.append(event)
+        return Accepted(event.id, conflict=True)
+
+
+async def ask(app: IngestApp) -> tuple[int, bytes]:
+    scope = {"path": "/in/mail", "raw_path": b"/in/mail", "query_string": b"", "method": "POST", "headers": []}
+    said: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        said.append(message)
+
+    await app({**scope, "client": ("127.0.0.1", 1)}, receive, send)
+    return said[0]["status"], said[1]["body"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(2, 200), (MAX_DELIVERIES + 1, 413)])
+async def test_the_gateway_refuses_a_batch_too_large_and_stores_nothing(number: int, status: int):
+    found = verified(*(item(place) for place in range(number)))
+    sources = {"mail": {"provider": "github", "secrets": ["x"]}}
+    gates = compile_gates(load(None, {"sources": sources}))
+    gates["/in/mail"].verifier = SimpleNamespace(verify=lambda *_: found, reply=None)
+    shelf = Shelf()
+    app = IngestApp(gates, shelf, arrivals(route()), quarantine=None, others=None)
+    answered, body = await ask(app)
+    assert answered == status
+    assert len(shelf.events) == (status == 200)
+    assert (b'"conflict":true' in body) == (status == 200), "a conflict beside what is new is told"
+    assert (b"too large" in body) == (status == 413)
