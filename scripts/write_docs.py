@@ -1,7 +1,7 @@
-"""Writes the generated pages of docs/: configuration.md, cli.md and metrics.md.
+"""Writes the generated pages of docs/: configuration.md, cli.md, metrics.md and providers.md.
 
-Each page comes from the one place where its facts are kept: `defaults.toml`, the command line's
-own definition, and the table of metrics. `make docs` runs this; a test compares the pages.
+Each page comes from the one place where its facts are kept: `defaults.toml`, the command line's own definition, the
+table of metrics, and the recipes. `make docs` runs this; a test compares the pages.
 """
 
 import re
@@ -14,6 +14,9 @@ import typer.main
 
 from boathook.cli import app
 from boathook.config import SourceSettings
+from boathook.inbound.places import Json, Place
+from boathook.inbound.providers import RECIPES
+from boathook.inbound.providers.recipe import Recipe, Sure
 from boathook.telemetry.metrics import TABLE, Kind, Metric
 
 ROOT = Path(__file__).parents[1]
@@ -272,10 +275,123 @@ def _metric(metric: Metric) -> str:
     return f"| `{metric.name}` | {kind} | {labels} | {_cell(metric.help)} |\n"
 
 
+PROVIDERS = """\
+# Providers
+
+{generated}
+
+A provider is a recipe: how one sender signs, names its events, shakes hands and wants to be answered. Name it in
+`[sources.NAME]` (`provider = "..."`, or give the source the provider's name), call it in code with
+[`boathook.verify`](verify.md), and sign like it in tests with `boathook.testing`. `boathook sources providers --json`
+lists the same facts.
+
+## What a proof covers
+
+"Verified" is not one thing, so every event keeps its grade, and every listing shows it:
+
+| grade | what the sender's proof covers |
+|---|---|
+| body signed | the whole body: nobody without the secret can have changed a byte |
+| metadata only | a time, an id or some fields: fetch the rest from the sender's API before acting on it |
+| token | nothing of the body: who knows the token can send anything |
+| address | nothing: whoever sends from the sender's networks is believed |
+| none | anybody may have sent it |
+
+## What is checked against what
+
+"Both ways" means that the sender's own library accepts what our recipe signs and we accept what it signs. What was not
+read in the sender's documentation or code is marked: <sup>S</sup> read elsewhere, <sup>R</sup> not checked.
+
+| provider | proof covers | checked against |
+|---|---|---|
+"""
+
+BEHAVIOUR = """
+## How they behave
+
+Handshakes are answered by themselves. A status in the last column makes that sender stop, so boathook never answers it
+by accident.
+
+| provider | handshake | wants | answer within | retries | stops at |
+|---|---|---|---|---|---|
+"""
+
+OWN_SETTINGS = """
+## Settings of their own
+
+They stand in the source's table. `scheme` chooses another way in which the same sender may prove itself.
+
+| provider | setting | what it does |
+|---|---|---|
+"""
+
+
+def providers() -> str:
+    """Return the page on providers."""
+    parts = [PROVIDERS.format(generated=GENERATED.format(origin="src/boathook/inbound/providers"))]
+    for recipe in RECIPES:
+        marks = _mark(recipe, "proof", "grade", "template")
+        checked = _cell("; ".join(recipe.checked)) or "-"
+        parts.append(f"| {_provider(recipe)} | {recipe.grade.value}{marks} | {checked} |\n")
+    parts.append(BEHAVIOUR)
+    parts += [_behaviour(recipe) for recipe in RECIPES]
+    parts.append(OWN_SETTINGS)
+    parts += [row for recipe in RECIPES for row in _own_settings(recipe)]
+    return "".join(parts)
+
+
+def _provider(recipe: Recipe) -> str:
+    names = ", ".join(f"`{name}`" for name in (recipe.name, *recipe.aliases))
+    return f"[{recipe.title}]({recipe.docs}) {names}"
+
+
+def _mark(recipe: Recipe, *facts: str) -> str:
+    weakest = [recipe.sure[fact] for fact in facts if recipe.sure.get(fact, Sure.PRIMARY) is not Sure.PRIMARY]
+    return f"<sup>{'R' if Sure.MEMORY in weakest else 'S'}</sup>" if weakest else ""
+
+
+def _behaviour(recipe: Recipe) -> str:
+    handshakes = ", ".join(dict.fromkeys(type(one.answer).__name__.lower() for one in recipe.handshakes))
+    reply = recipe.reply
+    wanted = "any 2xx"
+    if reply is not None:
+        body = "".join(
+            part if isinstance(part, str) else f"{{{getattr(part, 'name', 'value')}}}" for part in reply.body
+        )
+        wanted = f"{reply.status} `{body}`" if body else f"{reply.status}, empty"
+    within = "" if recipe.answer_within_s is None else f"{recipe.answer_within_s:g} s"
+    return (
+        f"| `{recipe.name}` | {handshakes}{_mark(recipe, 'handshakes')} | {_cell(wanted)}{_mark(recipe, 'reply')} "
+        f"| {within}{_mark(recipe, 'answer_within_s') if within else ''} "
+        f"| {_cell(recipe.retries)}{_mark(recipe, 'retries') if recipe.retries else ''} "
+        f"| {', '.join(map(str, sorted(recipe.stop_statuses)))}{_mark(recipe, 'stop_statuses')} |\n"
+    )
+
+
+def _hole(place: Place) -> str:
+    return f"{{{place.path if isinstance(place, Json) else place.name}}}"
+
+
+def _own_settings(recipe: Recipe) -> Iterator[str]:
+    if recipe.schemes:
+        words = ", ".join(f'`"{scheme}"`' for scheme in recipe.schemes)
+        yield f"| `{recipe.name}` | `scheme` | {words} |\n"
+    for one in recipe.settings:
+        required = ", required" if one.is_required else ""
+        choices = f" One of {', '.join(f'`{choice}`' for choice in one.choices)}." if one.choices else ""
+        default = f" `{one.default}` where absent." if one.default else ""
+        yield f"| `{recipe.name}` | `{one.name}`{required} | {_cell(one.help)}.{choices}{default} |\n"
+
+
 def pages() -> dict[Path, str]:
     """Return every generated page with its text."""
     docs = ROOT / "docs"
-    return {docs / "configuration.md": configuration(), docs / "cli.md": cli(), docs / "metrics.md": metrics()}
+    return {
+        docs / "configuration.md": configuration(),
+        docs / "cli.md": cli(),
+        docs / "metrics.md": metrics(),
+        docs / "providers.md": providers(),
+    }
 
 
 if __name__ == "__main__":

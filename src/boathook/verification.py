@@ -1,0 +1,188 @@
+"""Verification as a library: whether a request is genuine, in one call, in any web framework, without a server."""
+
+import functools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, assert_never, runtime_checkable
+from urllib.parse import urlsplit
+
+from boathook.domain.errors import BoathookError
+from boathook.inbound.keyring import KeyRing
+from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Rejected, Reply, Request, SourceSpec, Verified
+from boathook.inbound.verify import Verifier
+from boathook.outbound.fetch import Fetcher
+
+RING: Final = KeyRing()
+"""Public keys fetched so far, shared by all calls in this process."""
+MAX_KEY_BYTES: Final = 65_536
+
+_MOST_FETCHES: Final = 2
+_OK: Final = Reply(status=200, body=b'{"ok":true}', content_type="application/json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What `verify` says of one request; true unless it is refused."""
+
+    outcome: Literal["event", "handshake", "refused"]
+    reply: Reply
+    """What to answer: status, body and content type. For a handshake or a refusal answer just this; for an event,
+    once you have stored it."""
+    event: Verified | None = None
+    """What the request brings: its type, dedup key, grade and items; None unless it is an event."""
+    reason: Reason | None = None
+    """Why it is refused, as a word to count by."""
+    detail: str = ""
+    """Why it is refused, for your own log; never answer it to the sender."""
+    visit: str | None = None
+    """An address on the sender's own host that you must fetch to confirm a subscription (Amazon SNS)."""
+    capture: str | None = None
+    """A secret the sender tells once: keep it, as what follows is signed with it (Notion)."""
+
+    def __bool__(self) -> bool:
+        return self.outcome != "refused"
+
+
+@runtime_checkable
+class _Items(Protocol):
+    def items(self) -> Iterable[tuple[str | bytes, str | bytes]]: ...
+
+
+Headers = _Items | Iterable[tuple[str | bytes, str | bytes]]
+"""A mapping, any framework's own headers, or pairs; names in any letter case."""
+
+
+def verify(
+    provider: str,
+    secrets: str | Sequence[str],
+    headers: Headers,
+    body: bytes,
+    url: str = "",
+    *,
+    method: str = "POST",
+    client: str = "",
+    now: float | None = None,
+    tolerance_s: float | None = None,
+    keys: Mapping[str, bytes] | None = None,
+    **settings: Any,
+) -> Verification:
+    """Say whether a request is what *provider* sends, and what it brings; never raises because of what was sent.
+
+    Storing the event and refusing the second copy of one (by ``result.event.dedup_key``) stay with the caller. Senders
+    whose public keys must be fetched (PayPal, Amazon SNS, Google Pub/Sub) make the first call wait for that, for
+    at most some seconds; in async code run it in a thread, or pass *keys*.
+
+    Args:
+        provider: a recipe's name, as ``boathook sources providers`` lists them.
+        secrets: the shared secret, or several while one is being rotated; for key pairs the sender's public key.
+        headers: the request's headers.
+        body: the raw bytes as they arrived, before any parsing.
+        url: the public address the sender sent to, query included; needed where it is signed, holds a token, or
+            carries a handshake.
+        method: the HTTP method.
+        client: the sender's address, for senders known by nothing else.
+        now: the moment of receiving in seconds since 1970; the clock's, where it is left out.
+        tolerance_s: how far a signed timestamp may lie in the past or the future; the provider's own by default.
+        keys: public keys by the address they would be fetched from, which are then not fetched.
+        settings: the provider's own settings, as in boathook.toml: ``webhook_id="..."``.
+
+    Raises:
+        ConfigError: there is no such provider, or a secret or setting is missing or impossible.
+        TypeError: *body* is not bytes: a parsed and rewritten body never fits its signature.
+    """
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise TypeError(f"body: pass the raw bytes as they arrived, not {type(body).__name__}")
+    chosen = tuple(
+        sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in settings.items())
+    )
+    known = (secrets,) if isinstance(secrets, str) else tuple(secrets)
+    verifier = _compile(provider, tuple(one for one in known if one), bool(url), tolerance_s, chosen)
+    parts = urlsplit(url)
+    request = Request(
+        method=method.upper(),
+        url=url,
+        path=parts.path,
+        query=parts.query,
+        headers=_read(headers),
+        body=bytes(body),
+        client=client,
+    )
+    return _judge(verifier, request, time.time() if now is None else now, keys or {})
+
+
+@functools.lru_cache(maxsize=256)
+def _compile(
+    provider: str,
+    secrets: tuple[str, ...],
+    has_url: bool,
+    tolerance_s: float | None,
+    settings: tuple[tuple[str, Any], ...],
+) -> Verifier:
+    spec = SourceSpec(
+        name=provider,
+        provider=provider,
+        secrets=secrets,
+        # Only whether the address is known matters here: each request brings its own.
+        public_url="https://given.by.the.caller" if has_url else "",
+        tolerance_s=tolerance_s,
+        options=dict(settings),
+    )
+    return Verifier(spec, RING)
+
+
+def _read(headers: Headers) -> dict[str, str]:
+    read: dict[str, str] = {}
+    for raw_name, raw_value in headers.items() if isinstance(headers, _Items) else headers:
+        name, value = _text(raw_name).lower(), _text(raw_value)
+        read[name] = f"{read[name]}, {value}" if name in read else value
+    return read
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def _judge(verifier: Verifier, request: Request, now: float, keys: Mapping[str, bytes]) -> Verification:
+    for _ in range(_MOST_FETCHES):
+        verdict = verifier.verify(request, now)
+        match verdict:
+            case KeyWanted(url=url):
+                trouble = _obtain(url, now, keys)
+                if trouble is not None:
+                    return _unanswerable(trouble)
+            case Verified():
+                return Verification(outcome="event", reply=verdict.reply or _OK, event=verdict)
+            case Challenge():
+                reply = Reply(status=verdict.status, body=verdict.body, content_type=verdict.content_type)
+                return Verification(outcome="handshake", reply=reply, visit=verdict.visit, capture=verdict.capture)
+            case Rejected():
+                return _refused(verdict)
+            case _:
+                assert_never(verdict)
+    return _unanswerable("the sender's keys, fetched anew, do not hold the one this request names")
+
+
+def _obtain(url: str, now: float, keys: Mapping[str, bytes]) -> str | None:
+    """Put the key at an address into the ring; return what went wrong."""
+    try:
+        RING.put(url, keys[url] if url in keys else _fetcher().fetch_sync(url, max_bytes=MAX_KEY_BYTES), now)
+    except BoathookError as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def _fetcher() -> Fetcher:
+    return Fetcher()
+
+
+def _refused(rejected: Rejected) -> Verification:
+    reply = Reply(status=rejected.status, body=b'{"ok":false}', content_type="application/json")
+    return Verification(outcome="refused", reply=reply, reason=rejected.reason, detail=rejected.detail)
+
+
+def _unanswerable(detail: str) -> Verification:
+    # 503, because nothing is wrong with the request: its sender is to try again.
+    rejected = Rejected(status=503, reason=Reason.KEY_UNAVAILABLE, detail=detail, may_reverify=True)
+    return _refused(rejected)

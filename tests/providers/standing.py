@@ -1,0 +1,125 @@
+"""One source of every provider and scheme, each with secrets of its own, and what its sender would send it."""
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from boathook.inbound.facts import Facts
+from boathook.inbound.keyring import KeyRing
+from boathook.inbound.providers import RECIPES
+from boathook.inbound.providers.proofs import Addresses, Asymmetric, Fetched, Jwt, NoProof
+from boathook.inbound.providers.recipe import Recipe
+from boathook.inbound.verdict import Request, SourceSpec
+from boathook.inbound.verify import Verifier
+from boathook.testing import Keys, Signed, make_keys, signed_request
+
+NOW = time.time()
+HOME = "https://hooks.example.com"
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A source, its sender's secret, and its verifier."""
+
+    label: str
+    recipe: Recipe
+    settings: Mapping[str, Any]
+    secret: str
+    """What the sender signs with."""
+    secrets: tuple[str, ...]
+    """What the source is given."""
+    ring: Mapping[str, bytes]
+    """Public keys by the address they lie at."""
+
+    def __str__(self) -> str:
+        return self.label
+
+    @property
+    def url(self) -> str:
+        return f"{HOME}/in/{self.label}"
+
+    def verifier(self) -> Verifier:
+        ring = KeyRing()
+        for url, content in self.ring.items():
+            ring.put(url, content, NOW)
+        spec = SourceSpec(
+            name=self.label,
+            provider=self.recipe.name,
+            secrets=self.secrets,
+            public_url=HOME,
+            options=dict(self.settings),
+            unsigned=isinstance(self.recipe.proof, NoProof),
+        )
+        return Verifier(spec, ring)
+
+    def sent(self, body: bytes | None = None, **changes: Any) -> Signed:
+        """The sender's sample, or *body*, signed."""
+        settings = {**self.settings, **changes}
+        url = changes.pop("url", self.url)
+        settings.pop("url", None)
+        return signed_request(self.recipe.name, self.secret, body, url=url, timestamp=NOW, **settings)
+
+    def request(self, signed: Signed) -> Request:
+        """The request as a gateway sees it."""
+        parts = urlsplit(signed.url)
+        proof = self.recipe.proof
+        client = proof.networks[0].partition("/")[0] if isinstance(proof, Addresses) else "192.0.2.1"
+        return Request(
+            method=signed.method,
+            url=signed.url,
+            path=parts.path,
+            query=parts.query,
+            headers=dict(signed.headers),
+            body=signed.body,
+            client=client,
+        )
+
+
+def _stand(name: str, scheme: str, recipe: Recipe) -> Stand:
+    label = f"{name}-{scheme}" if scheme else name
+    settings: dict[str, Any] = {**recipe.sample.settings, **({"scheme": scheme} if scheme else {})}
+    if not isinstance(recipe.proof, Asymmetric | Jwt) or (isinstance(recipe.proof, Jwt) and not recipe.proof.key_set):
+        secret = _own_secret(label, recipe)
+        secrets = () if isinstance(recipe.proof, Addresses | NoProof) else (secret,)
+        return Stand(label, recipe, settings, secret, secrets, {})
+    keys = make_keys(name, **settings)
+    place = _key_place(recipe, settings)
+    if place is None:
+        return Stand(label, recipe, settings, keys.private, (keys.public,), {})
+    return Stand(label, recipe, settings, keys.private, (), {place: keys.public.encode()})
+
+
+def _key_place(recipe: Recipe, settings: Mapping[str, Any]) -> str | None:
+    match recipe.proof:
+        case Jwt(key_set=str() as url):
+            return url
+        case Asymmetric(key=Fetched(place=place)):
+            blank = signed_request(recipe.name, _throwaway(recipe.name, settings).private, **settings)
+            request = Request(
+                method="POST", url=HOME, path="/", query="", headers=dict(blank.headers), body=blank.body, client=""
+            )
+            return Facts(request).text(place)
+    return None
+
+
+def _throwaway(name: str, settings: Mapping[str, Any]) -> Keys:
+    return make_keys(name, **settings)
+
+
+def _own_secret(label: str, recipe: Recipe) -> str:
+    """A secret in the form of the recipe's sample, with its digits replaced by those of the label's hash."""
+    sample = recipe.sample.secret
+    mark = hashlib.sha256(label.encode()).hexdigest()
+    middle = len(sample) // 2
+    return sample[:middle] + mark[: len(sample) - middle - 4].upper() + sample[-4:]
+
+
+def stands() -> Iterator[Stand]:
+    """Every provider and scheme."""
+    for recipe in RECIPES:
+        yield _stand(recipe.name, "", recipe)
+        for scheme, other in recipe.schemes.items():
+            yield _stand(recipe.name, scheme, other)

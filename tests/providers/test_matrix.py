@@ -1,0 +1,197 @@
+"""Every provider against every other: its own request is taken, tampered ones and those of all others are refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from boathook.domain.model import Grade
+from boathook.inbound.providers import RECIPES, find
+from boathook.inbound.providers.proofs import Addresses, NoProof, Token
+from boathook.inbound.verdict import KeyWanted, Rejected, Verified
+from boathook.testing import signed_request
+from tests.providers.standing import NOW, Stand, stands
+
+ALL = list(stands())
+GUARDED = [stand for stand in ALL if not isinstance(stand.recipe.proof, NoProof)]
+FORBIDDEN = {403, 406, 410}
+"""Statuses by which one sender or another stops for good."""
+
+every = pytest.mark.parametrize("stand", ALL, ids=str)
+guarded = pytest.mark.parametrize("stand", GUARDED, ids=str)
+
+
+@every
+def test_its_own_request_is_taken(stand: Stand):
+    verdict = stand.verifier().verify(stand.request(stand.sent()), NOW)
+    assert isinstance(verdict, Verified), verdict
+    expected = Grade.NONE if isinstance(stand.recipe.proof, NoProof) else stand.recipe.grade
+    assert verdict.grade is expected
+
+
+@guarded
+def test_a_request_for_one_is_refused_by_all_others(stand: Stand):
+    request = stand.request(stand.sent())
+    taken = [
+        other.label
+        for other in GUARDED
+        if other is not stand and isinstance(other.verifier().verify(request, NOW), Verified)
+    ]
+    assert taken == []
+
+
+def test_sabotage_the_matrix_sees_a_shared_secret():
+    """Two sources that sign alike and share a secret do take each other's requests, so the matrix can fail."""
+    ours = next(stand for stand in GUARDED if stand.label == "github")
+    theirs = replace(next(stand for stand in GUARDED if stand.label == "meta"), secrets=ours.secrets)
+    assert isinstance(theirs.verifier().verify(ours.request(ours.sent()), NOW), Verified)
+
+
+@guarded
+def test_one_changed_byte_of_a_signed_body_is_refused(stand: Stand):
+    if stand.recipe.grade is not Grade.BODY:
+        pytest.skip("its signature does not cover the whole body")
+    verifier, request = stand.verifier(), stand.request(stand.sent())
+    middle = request.body.index(b"sample") if b"sample" in request.body else len(request.body) // 2
+    body = request.body[:middle] + bytes([request.body[middle] ^ 1]) + request.body[middle + 1 :]
+    verdict = verifier.verify(replace(request, body=body), NOW)
+    assert isinstance(verdict, Rejected), verdict
+    assert verdict.status == 401
+
+
+@guarded
+def test_without_its_proof_it_is_refused_with_a_status_that_means_nothing_else(stand: Stand):
+    sample = stand.recipe.sample
+    request = replace(
+        stand.request(stand.sent()), headers={"content-type": sample.content_type}, body=sample.body, client="192.0.2.9"
+    )
+    if isinstance(stand.recipe.proof, Token):
+        request = replace(request, url=stand.url, query="")
+    verdict = stand.verifier().verify(request, NOW)
+    assert isinstance(verdict, Rejected | KeyWanted), verdict
+    if isinstance(verdict, Rejected):
+        assert verdict.status == 401
+        assert verdict.status not in stand.recipe.stop_statuses | FORBIDDEN
+
+
+@every
+def test_the_same_request_again_has_the_same_key_and_another_has_another(stand: Stand):
+    verifier = stand.verifier()
+    if stand.recipe.id.is_repeatable:
+        pytest.skip("its requests may repeat and mean something else")
+    keys = []
+    for body in (stand.recipe.sample.body, stand.recipe.sample.body.replace(b"boathook-sample", b"boathook-simple")):
+        headers = {name: value.replace("sample", "simple") for name, value in stand.recipe.sample.headers.items()}
+        sent = stand.sent(body) if body == stand.recipe.sample.body else stand.sent(body, headers=headers)
+        first, again = (verifier.verify(stand.request(sent), NOW) for _ in range(2))
+        assert isinstance(first, Verified), first
+        assert isinstance(again, Verified)
+        assert (first.dedup_key, [item.dedup_key for item in first.items]) == (
+            again.dedup_key,
+            [item.dedup_key for item in again.items],
+        )
+        keys.append((first.dedup_key, *(item.dedup_key for item in first.items)))
+    if b"boathook-sample" in stand.recipe.sample.body:
+        assert keys[0] != keys[1]
+
+
+def test_names_and_aliases_are_unique_and_plain():
+    names = [name for recipe in RECIPES for name in (recipe.name, *recipe.aliases)]
+    assert len(names) == len(set(names))
+    assert all(name == name.lower() and name.replace("-", "").isalnum() for name in names)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_recipe_says_what_people_need(recipe):
+    assert recipe.docs.startswith("https://"), recipe.docs
+    assert recipe.title
+    described = recipe.describe()
+    assert described["grade"] in {grade.value for grade in Grade}
+    unknown = set(recipe.sure) - set(recipe.__dataclass_fields__)
+    assert unknown == set(), "sure names facts by field"
+    for one in (recipe, *recipe.schemes.values()):
+        assert one.name == recipe.name
+        assert isinstance(one.proof, Token | Addresses | NoProof) or one.grade in {
+            Grade.BODY,
+            Grade.METADATA,
+            Grade.TOKEN,
+        }
+
+
+REFERENCE = [
+    "stripe",
+    "paypal",
+    "square",
+    "adyen",
+    "braintree",
+    "gocardless",
+    "mollie",
+    "razorpay",
+    "coinbase-commerce",
+    "paddle",
+    "yookassa",
+    "cloudpayments",
+    "t-bank",
+    "robokassa",
+    "tilda",
+    "shopify",
+    "woocommerce",
+    "twilio",
+    "sendgrid",
+    "mailgun",
+    "postmark",
+    "resend",
+    "clerk",
+    "github",
+    "gitlab",
+    "bitbucket",
+    "jira",
+    "linear",
+    "vercel",
+    "netlify",
+    "circleci",
+    "sentry",
+    "pagerduty",
+    "okta",
+    "auth0",
+    "openai",
+    "sns",
+    "pubsub",
+    "microsoft-graph",
+    "slack",
+    "discord",
+    "telegram",
+    "vk",
+    "meta",
+    "whatsapp",
+    "x",
+    "twitter",
+    "dropbox",
+    "notion",
+    "intercom",
+    "zendesk",
+    "hubspot",
+    "zoom",
+    "docusign",
+    "typeform",
+    "calendly",
+    "xero",
+    "suno",
+    "rentprog",
+    "umnico",
+    "standard-webhooks",
+    "svix",
+    "hmac",
+    "token",
+    "unsigned",
+]
+
+
+def test_every_provider_promised_is_there():
+    for name in REFERENCE:
+        find(name)
+
+
+def test_a_sample_needs_no_body_of_ones_own():
+    signed = signed_request("stripe", "whsec_x")
+    assert signed.method == "POST"
+    assert "stripe-signature" in signed.headers
