@@ -74,6 +74,7 @@ class LimitSettings(Table):
     max_connections_per_client: Count
     client_rate: NotNegative
     client_burst: Count
+    max_waiting: Count
     content_encodings: Encodings
     max_decoded: Count
     max_ratio: Count

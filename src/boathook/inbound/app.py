@@ -15,13 +15,14 @@ from typing import Any, Final, Protocol, assert_never
 from boathook.config import Network
 from boathook.domain import ids
 from boathook.domain.errors import JournalUnavailable, Overloaded, RegistryChanged, TooManyDeliveries
-from boathook.domain.model import Duplicate, NewEvent, Receipt
+from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.encoding import Decoder
 from boathook.inbound.gates import Gate
+from boathook.inbound.inline import InlinePolicy, Outcome, Question, WaitingRoom
 from boathook.inbound.limits import Rate, client_address
 from boathook.inbound.quarantine import Quarantine
-from boathook.inbound.verify import Challenge, Rejected, Request, Verified
+from boathook.inbound.verify import Challenge, Rejected, Reply, Request, Verified
 from boathook.telemetry import emit
 from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import RequestLog, get_logger, is_on
@@ -61,6 +62,10 @@ class Answer:
     reason: str | None = None
     content_type: tuple[bytes, bytes] = _JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    question: Question | None = None
+    """What a handler may still answer, where the sender waits for one."""
+    waited: Outcome | None = None
+    waited_s: float = 0.0
 
 
 _ERRORS: Final = {
@@ -99,6 +104,7 @@ class IngestApp:
         others: answers every path that is no source's.
         client_rate: the rate of one client address.
         trusted_proxies: whose X-Forwarded-For counts.
+        waiting_room: where the senders of inline sources wait for a handler; None answers them the fallback.
     """
 
     def __init__(
@@ -111,6 +117,7 @@ class IngestApp:
         others: Asgi,
         client_rate: Rate | None = None,
         trusted_proxies: tuple[Network, ...] = (),
+        waiting_room: WaitingRoom | None = None,
     ) -> None:
         self._gates = dict(gates)
         self._intake = intake
@@ -119,6 +126,7 @@ class IngestApp:
         self._others = others
         self._client_rate = client_rate
         self._trusted = trusted_proxies
+        self._waiting_room = waiting_room
         self._request_log = RequestLog("inbound") if is_on("info") else None
         self._request_prefix = f"req_{os.urandom(6).hex()}"
         self._numbers = count()
@@ -148,13 +156,15 @@ class IngestApp:
         seconds = time.monotonic() - started
         gate.count_answer(answer.status)
         if answer.event_id is not None:
-            self._ack.observe(seconds)
+            self._ack.observe(seconds - answer.waited_s)
         if self._request_log is None:
             return
         fields: dict[str, Any] = {"request_id": request_id, "source": gate.source, "status": answer.status}
         if answer.event_id is not None:
             fields["event_id"] = answer.event_id
             fields["dedup_key"] = answer.key
+            if answer.waited is not None:
+                fields["reply"] = answer.waited
         else:
             fields["reason"] = answer.reason
         fields["ms"] = round(seconds * 1000, 2)
@@ -175,10 +185,30 @@ class IngestApp:
         if len(body) > gate.max_body:
             return refuse(413, "body_too_large", request_id)
         try:
-            return await self._judge(gate, _request(gate, scope, headers, body, client), request_id)
+            answer = await self._judge(gate, _request(gate, scope, headers, body, client), request_id)
         except TooManyDeliveries as error:
             _LOG.warning("batch_too_large", source=gate.source, error=str(error), request_id=request_id)
             return refuse(413, "too_many_deliveries", request_id)
+        if gate.inline is None or answer.event_id is None:
+            return answer
+        return await self._wait_for_reply(gate.source, gate.inline, answer, receive, started)
+
+    async def _wait_for_reply(
+        self, source: str, policy: InlinePolicy, answer: Answer, receive: Receive, started: float
+    ) -> Answer:
+        """Return the handler's reply in place of *answer*, or the fallback if there is none in time."""
+        began = time.monotonic()
+        reply, outcome = None, Outcome.FALLBACK
+        if answer.question is not None and self._waiting_room is not None:
+            seconds = policy.within_s - (began - started)
+            reply, outcome = await self._waiting_room.ask(answer.question, seconds, receive)
+        waited_s = time.monotonic() - began
+        if reply is not None and reply.status in policy.stops:
+            _LOG.error("reply_not_sent", source=source, status=reply.status, note="it makes the sender stop; fallback")
+            reply, outcome = None, Outcome.FALLBACK
+        emit.count("boathook_inline_replies_total", source=source, outcome=outcome)
+        emit.observe("boathook_inline_wait_seconds", waited_s)
+        return _exactly(reply or policy.fallback, replace(answer, waited=outcome, waited_s=waited_s))
 
     def _refuse_early(
         self, gate: Gate, method: str, headers: Headers, client: str, request_id: str, now: float
@@ -249,11 +279,11 @@ class IngestApp:
                 return refuse(503, "journal_unavailable", request_id, _wait(5))
             else:
                 crash_point("accept.before_reply")
-                return _accepted(gate, event, receipt, request_id)
+                return _accepted(gate, event, receipt, verified.reply, request_id)
         return refuse(503, "routes_keep_changing", request_id, _wait(1))
 
 
-def _accepted(gate: Gate, event: NewEvent, receipt: Receipt, request_id: str) -> Answer:
+def _accepted(gate: Gate, event: NewEvent, receipt: Receipt, reply: Reply | None, request_id: str) -> Answer:
     event_id = ids.show(ids.EVENT, receipt.event_id)
     outcome, extra, is_duplicate = "accepted", "", "false"
     if isinstance(receipt, Duplicate):
@@ -265,12 +295,24 @@ def _accepted(gate: Gate, event: NewEvent, receipt: Receipt, request_id: str) ->
         extra = ',"conflict":true'
         emit.count("boathook_conflicts_total", source=gate.source)
     key = event.dedup_key[:_SHOWN_KEY]
-    reply = gate.verifier.reply
-    if reply is not None:
-        content_type = (b"content-type", reply.content_type.encode())
-        return Answer(reply.status, reply.body, outcome, event_id, key, content_type=content_type)
+    question = None if gate.inline is None else _question(event, receipt)
     body = f'{{"ok":true,"event_id":"{event_id}","duplicate":{is_duplicate}{extra},"request_id":"{request_id}"}}'
-    return Answer(200, body.encode(), outcome, event_id, key)
+    return _exactly(reply, Answer(200, body.encode(), outcome, event_id, key, question=question))
+
+
+def _question(event: NewEvent, receipt: Receipt) -> Question | None:
+    """Return what a handler may answer, or None where none will."""
+    if receipt.conflict or (isinstance(receipt, Accepted) and not event.deliveries):
+        return None
+    return Question(receipt.event_id, is_new=isinstance(receipt, Accepted))
+
+
+def _exactly(reply: Reply | None, answer: Answer) -> Answer:
+    """Return *answer* with the status and body of *reply*, if there is one."""
+    if reply is None:
+        return answer
+    content_type = (b"content-type", reply.content_type.encode("latin-1", "replace"))
+    return replace(answer, status=reply.status, body=reply.body, content_type=content_type)
 
 
 def _read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:

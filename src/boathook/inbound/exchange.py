@@ -60,8 +60,8 @@ class Exchange:
     """One request and its answer, as ASGI sees it."""
 
     __slots__ = (
-        "_connection", "_is_chunked", "_left", "_start", "body", "disconnected", "expects_100", "keep_alive",
-        "message_event", "more_body", "response_complete", "response_started", "scope",
+        "_connection", "_is_chunked", "_is_read", "_left", "_start", "body", "disconnected", "expects_100",
+        "keep_alive", "message_event", "more_body", "response_complete", "response_started", "scope",
     )  # fmt: skip
 
     def __init__(self, connection: Wire, scope: Message, *, expects_100: bool) -> None:
@@ -73,6 +73,7 @@ class Exchange:
         self.more_body = True
         self.keep_alive = True
         self.disconnected = False
+        self._is_read = False
         self.response_started = False
         self.response_complete = False
         self._start: Message | None = None
@@ -107,7 +108,7 @@ class Exchange:
         connection.on_response_complete()
 
     async def receive(self) -> Message:
-        """Return the next piece of the body, waiting for one."""
+        """Return the next piece of the body, waiting for one; after the last, wait until the client is gone."""
         if self.expects_100 and not self.body and self.more_body:
             self.expects_100 = False
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -115,12 +116,15 @@ class Exchange:
             self._connection.flow.resume_reading()
             self.message_event.clear()
             await self.message_event.wait()
-        elif self.response_complete and not self.disconnected:
+        while (self._is_read or self.response_complete) and not self.disconnected:
             self.message_event.clear()
             await self.message_event.wait()
+            if self.response_complete:
+                break
         if self.disconnected or self.response_complete:
             return {"type": "http.disconnect"}
         body, self.body = bytes(self.body), bytearray()
+        self._is_read = not self.more_body
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def send(self, message: Message) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from boathook.config import Settings, SourceSettings
+from boathook.inbound.inline import InlinePolicy, inline_policy
 from boathook.inbound.limits import Rate
 from boathook.inbound.verify import SourceSpec, Verifier
 from boathook.telemetry import emit
@@ -28,6 +29,8 @@ class Gate:
     duplicates: Counter
     skew_s: Counter
     """Sender's clock minus ours."""
+    inline: InlinePolicy | None = None
+    """How long senders wait for a handler's reply; None where they are answered once the event is stored."""
     answers: dict[int, Counter] = field(default_factory=dict)
 
     def count_answer(self, status: int) -> None:
@@ -95,4 +98,5 @@ def _compile(settings: Settings, name: str, source: SourceSettings) -> Gate:
         accepted=emit.counter("boathook_events_accepted_total", source=name),
         duplicates=emit.counter("boathook_duplicates_total", source=name),
         skew_s=emit.dial("boathook_signature_skew_seconds", source=name),
+        inline=inline_policy(settings, name),
     )

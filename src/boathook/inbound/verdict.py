@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from boathook.domain.model import Grade
+from boathook.domain.replies import Reply as Reply  # noqa: PLC0414 - a part of verdicts, to be had with them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +75,6 @@ class Reason(StrEnum):
     CHALLENGE_REFUSED = "challenge_refused"
     BODY_MALFORMED = "body_malformed"
     BODY_TOO_LARGE = "body_too_large"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """An exact answer to a request."""
-
-    status: int
-    body: bytes
-    content_type: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

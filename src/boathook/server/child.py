@@ -69,6 +69,7 @@ async def _play(role: str, life: Life) -> None:
             await run_gateway(life)
         case "worker" | "suspects":
             from boathook.dispatch.worker import Stuck, run_worker
+            from boathook.inbound.inline import inline_sources
             from boathook.server.loading import load_app
 
             life.ready()
@@ -78,6 +79,7 @@ async def _play(role: str, life: Life) -> None:
                     load_app(settings),
                     worker_id=life.order.worker_id,
                     only_suspects=role == "suspects",
+                    inline=inline_sources(settings),
                     stop=stop,
                     beat=beat,
                     predecessors=life.order.predecessors,

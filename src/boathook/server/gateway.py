@@ -14,13 +14,14 @@ from boathook.domain.filters import Router
 from boathook.inbound.app import IngestApp, Receive, Send
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.gates import Gate, compile_gates
+from boathook.inbound.inline import WaitingRoom
 from boathook.inbound.intake import Intake
 from boathook.inbound.limits import Connections, Rate
 from boathook.inbound.listener import Listener
 from boathook.inbound.probes import Probes
 from boathook.inbound.protocol import House
 from boathook.inbound.quarantine import Quarantine
-from boathook.journal import rejections
+from boathook.journal import rejections, replies
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.moves import announce_due
@@ -32,6 +33,8 @@ from boathook.telemetry.log import get_logger
 
 _RETRY_S: Final = 0.5
 _SAMPLE_S: Final = 1.0
+_WAITED_FOR: Final = 0.8
+"""Share of the time for stopping that senders may go on waiting for a handler."""
 _LOG = get_logger("server")
 
 
@@ -55,6 +58,7 @@ async def run_gateway(life: Life) -> None:
             _calm_collector()
             async with desk:
                 await life.stop.wait()
+                desk.hurry(settings.server.drain_s * _WAITED_FOR)
                 await _drain(listener, settings)
     finally:
         sampling.cancel()
@@ -78,16 +82,27 @@ async def _drain(listener: Listener, settings: Settings) -> None:
 class _Desk:
     """What takes events in, once PostgreSQL is there."""
 
-    def __init__(self, database: Database, intake: Intake, quarantine: Quarantine) -> None:
+    def __init__(
+        self, database: Database, intake: Intake, quarantine: Quarantine, waiting_room: WaitingRoom | None
+    ) -> None:
         self._database = database
         self._intake = intake
         self._quarantine = quarantine
-        self._sampling: asyncio.Task[None] | None = None
+        self._waiting_room = waiting_room
+        self._chores: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> None:
         self._intake.start()
         self._quarantine.start()
-        self._sampling = asyncio.create_task(self._sample())
+        self._chores.append(asyncio.create_task(self._sample()))
+        if self._waiting_room is not None:
+            await self._database.listen(replies.CHANNEL, self._waiting_room.hear)
+            self._chores.append(asyncio.create_task(self._waiting_room.run()))
+
+    def hurry(self, within_s: float) -> None:
+        """Keep no sender waiting for a handler longer than *within_s*."""
+        if self._waiting_room is not None:
+            self._waiting_room.close(within_s)
 
     async def _sample(self) -> None:
         while True:
@@ -95,8 +110,8 @@ class _Desk:
             await asyncio.sleep(_SAMPLE_S)
 
     async def __aexit__(self, *_: object) -> None:
-        if self._sampling is not None:
-            self._sampling.cancel()
+        for chore in self._chores:
+            chore.cancel()
         await self._intake.drain()
         await self._quarantine.drain()
         await self._database.close()
@@ -123,6 +138,9 @@ async def _open_desk(
         functools.partial(rejections.insert, database), per_second=settings.retention.rejections_rate
     )
     limits = settings.limits
+    waiting_room = None
+    if any(gate.inline for gate in gates.values()):
+        waiting_room = WaitingRoom(functools.partial(replies.find, database), places=limits.max_waiting)
     probes = Probes(
         history,
         is_draining=lambda: house.is_draining,
@@ -138,8 +156,9 @@ async def _open_desk(
         others=probes,
         client_rate=Rate(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
         trusted_proxies=settings.server.trusted_proxies,
+        waiting_room=waiting_room,
     )
-    return _Desk(database, intake, quarantine)
+    return _Desk(database, intake, quarantine, waiting_room)
 
 
 async def _reach(settings: Settings, stop: asyncio.Event) -> tuple[Database, Router] | None:
@@ -149,8 +168,8 @@ async def _reach(settings: Settings, stop: asyncio.Event) -> tuple[Database, Rou
             database = await Database.open(
                 settings.database_url(),
                 purpose="gateway",
-                # One besides the lanes for each of: rejections, announcements, probes.
-                size=settings.database.intake_connections + 3,
+                # One besides the lanes for each of: rejections, announcements, probes, replies.
+                size=settings.database.intake_connections + 4,
                 connect_timeout_s=settings.database.connect_timeout_s,
                 statement_timeout_s=settings.database.statement_timeout_s,
                 is_reset=False,

@@ -54,6 +54,10 @@ TABLE: Final = (
     Metric("boathook_connections", _GAUGE, "Open connections of the gateways."),
     Metric("boathook_ack_seconds", _HISTOGRAM, "From a request's head to its reply, for accepted events.",
            (), SECONDS),
+    Metric("boathook_inline_replies_total", _COUNTER, "Senders that waited for a handler: answered by it, told the "
+           "fallback, or gone.", ("source", "outcome")),
+    Metric("boathook_inline_wait_seconds", _HISTOGRAM, "How long senders waited for a handler, once their event was "
+           "stored.", (), SECONDS),
     Metric("boathook_signature_skew_seconds", _GAUGE, "Sender's clock minus ours at the latest verified request.",
            ("source",), (), Merge.MAX),
     Metric("boathook_commit_seconds", _HISTOGRAM, "Duration of one group commit.", (), SECONDS),
