@@ -55,12 +55,24 @@ class Stand:
         )
         return Verifier(spec, ring)
 
-    def sent(self, body: bytes | None = None, **changes: Any) -> Signed:
-        """The sender's sample, or *body*, signed."""
-        settings = {**self.settings, **changes}
-        url = changes.pop("url", self.url)
-        settings.pop("url", None)
-        return signed_request(self.recipe.name, self.secret, body, url=url, timestamp=NOW, **settings)
+    def sent(self, word: str = "sample") -> Signed:
+        """The sender's sample, signed; another *word* in it makes it another event."""
+        sample = self.recipe.sample
+        query = f"?{sample.query.replace('sample', word)}" if sample.query else ""
+        return signed_request(
+            self.recipe.name,
+            self.secret,
+            sample.body.replace(b"sample", word.encode()),
+            url=self.url + query,
+            method=sample.method,
+            content_type=sample.content_type,
+            headers={
+                name: value if value.startswith("https:") else value.replace("sample", word)
+                for name, value in sample.headers.items()
+            },
+            timestamp=NOW,
+            **self.settings,
+        )
 
     def request(self, signed: Signed) -> Request:
         """The request as a gateway sees it."""

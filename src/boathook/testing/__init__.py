@@ -162,7 +162,7 @@ def _settle(provider: str, settings: Mapping[str, Any]) -> tuple[Recipe, dict[st
 
 def _blank(recipe: Recipe, body: bytes | None, url: str, method: str | None, content_type: str | None) -> Request:
     sample = recipe.sample
-    headers = {"content-type": content_type or sample.content_type}
+    headers = {"content-type": content_type or sample.content_type} | _read_by(recipe)
     if body is None:
         body, headers = sample.body, headers | dict(sample.headers)
         if sample.query and "?" not in url:
@@ -178,6 +178,12 @@ def _blank(recipe: Recipe, body: bytes | None, url: str, method: str | None, con
         body=body,
         client="127.0.0.1",
     )
+
+
+def _read_by(recipe: Recipe) -> dict[str, str]:
+    """Return those of the sample's headers that the proof reads, without which no body could be signed."""
+    read = recipe.proof.evidence if isinstance(recipe.proof, FieldMac | Asymmetric) else ()
+    return {name: text for name, text in recipe.sample.headers.items() if name in read}
 
 
 def _name(recipe: Recipe, request: Request, id: str | None, type: str | None) -> Request:

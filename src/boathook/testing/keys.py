@@ -2,6 +2,7 @@
 
 import base64
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -64,7 +65,10 @@ def sign(scheme: Scheme, private_pem: str, message: bytes) -> bytes:
 
 def write_token(proof: Jwt, secret: str, claims: Mapping[str, Any]) -> str:
     """Return a JSON Web Token that holds *claims*, signed with a shared secret or a private key in PEM."""
-    return jwt.encode(dict(claims), secret, algorithm=proof.algorithms[0], headers={"kid": _KEY_ID})
+    with warnings.catch_warnings():
+        # How long its secrets are is the sender's choice.
+        warnings.simplefilter("ignore", jwt.warnings.InsecureKeyLengthWarning)
+        return jwt.encode(dict(claims), secret, algorithm=proof.algorithms[0], headers={"kid": _KEY_ID})
 
 
 def _load(pem: str) -> object:
