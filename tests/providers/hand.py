@@ -1,0 +1,60 @@
+"""Requests built by hand from senders' documentation, with nothing of ours, and what a source says to them."""
+
+import base64
+import hmac
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from boathook.inbound.verdict import Request, SourceSpec, Verdict
+from boathook.inbound.verify import Verifier
+
+NOW = float(int(time.time()))
+URL = "https://hooks.example.com/in/test"
+
+
+def hex_mac(secret: str, *parts: str | bytes, algorithm: str = "sha256") -> str:
+    """The HMAC over the parts one after another, as hexadecimal."""
+    return _mac(secret, parts, algorithm).hex()
+
+
+def base64_mac(secret: str, *parts: str | bytes, algorithm: str = "sha256") -> str:
+    """The HMAC over the parts one after another, as base64."""
+    return base64.b64encode(_mac(secret, parts, algorithm)).decode()
+
+
+def _mac(secret: str, parts: tuple[str | bytes, ...], algorithm: str) -> bytes:
+    whole = b"".join(part.encode() if isinstance(part, str) else part for part in parts)
+    return hmac.new(secret.encode(), whole, algorithm).digest()
+
+
+def verifier(provider: str, *secrets: str, **options: Any) -> Verifier:
+    """A source of this provider, with the settings only it has."""
+    home = "https://hooks.example.com"
+    return Verifier(SourceSpec(name="test", provider=provider, secrets=secrets, public_url=home, options=options))
+
+
+def request(headers: Mapping[str, str], body: bytes = b"", *, method: str = "POST", url: str = URL) -> Request:
+    """A request as the gateway sees it."""
+    parts = urlsplit(url)
+    return Request(
+        method=method,
+        url=url,
+        path=parts.path,
+        query=parts.query,
+        headers={name.lower(): value for name, value in headers.items()},
+        body=body,
+        client="192.0.2.1",
+    )
+
+
+def judge_of(provider: str, secret: str, headers: Mapping[str, str], body: bytes, **options: Any) -> Verdict:
+    """What a source with one secret says to a request that arrives at `NOW`."""
+    return verifier(provider, secret, **options).verify(request(headers, body), NOW)
+
+
+def altered(body: bytes) -> bytes:
+    """The same bytes but for one bit in their midst."""
+    middle = len(body) // 2
+    return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
