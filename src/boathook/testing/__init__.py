@@ -326,4 +326,6 @@ def _plant(document: Any, parts: Sequence[str], text: str) -> None:
     elif rest:
         _plant(document.setdefault(here, {}), rest, text)
     else:
-        document[here] = text
+        # A sender that writes a number there keeps writing one.
+        held = document.get(here)
+        document[here] = int(text) if type(held) is int and text.isdigit() else text

@@ -122,12 +122,7 @@ GITHUB = Recipe(
     ),
     id=EventId(places=(Header("x-github-delivery"),), is_signed=False),
     # Hooks may be set to send a form, whose field payload holds the JSON.
-    type=EventType(
-        places=(
-            (Header("x-github-event"), Json("action")),
-            (Header("x-github-event"), Form("payload", "action")),
-        )
-    ),
+    type=EventType(places=((Header("x-github-event"), Json("action"), Form("payload", "action")),)),
     body=BodyForm.ANY,
     keep=("x-github-hook-id", "x-github-hook-installation-target-id", "x-github-hook-installation-target-type"),
     answer_within_s=10.0,
