@@ -73,13 +73,14 @@ class FieldCheck:
         return self._window.judge(text, now)
 
     def _fits(self, key: _Key, claim: Claim) -> bool:
-        if key.mac is None:
-            digest = hashlib.new(self._proof.algorithm.value, claim.signed, usedforsecurity=False).digest()
-        else:
-            digest = key.mac.digest((claim.signed,))
-        expected = self._write(digest)
+        expected = [self._expect(key, signed) for signed in (claim.signed, *claim.or_signed)]
         signatures = (given.lower() if self._is_hex else given for given in claim.signatures)
-        return any(given.isascii() and signing.same(expected, given) for given in signatures)
+        return any(given.isascii() and signing.same(one, given) for given in signatures for one in expected)
+
+    def _expect(self, key: _Key, signed: bytes) -> str:
+        if key.mac is None:
+            return self._write(hashlib.new(self._proof.algorithm.value, signed, usedforsecurity=False).digest())
+        return self._write(key.mac.digest((signed,)))
 
     def _judge(self, key: _Key, claims: tuple[Claim, ...]) -> Rejected | None:
         """Return a refusal unless every claim is signed under one key."""

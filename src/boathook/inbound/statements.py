@@ -18,6 +18,7 @@ class Claim(NamedTuple):
 
     signed: bytes
     signatures: tuple[str, ...]
+    or_signed: tuple[bytes, ...] = ()
 
 
 def read_claims(
@@ -58,7 +59,7 @@ def _read_claim(form: SignatureForm, facts: Facts, statement: Statement) -> Clai
         there = ", ".join(dict.fromkeys(parsed.seen)) or "nothing"
         detail = f"{where} holds no signature of the scheme configured, but {there}"
         return refuse(Reason.UNKNOWN_SCHEME, detail, may_reverify=True)
-    return Claim(statement.signed, parsed.signatures)
+    return Claim(statement.signed, parsed.signatures, statement.or_signed)
 
 
 def name_place(place: Place) -> str:

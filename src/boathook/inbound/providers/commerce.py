@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import replace
 from typing import Final
+from urllib.parse import urlsplit
 
 from boathook.domain.model import Grade
 from boathook.domain.signing import Algorithm, Encoding, same
@@ -116,17 +117,28 @@ WOOCOMMERCE: Final = Recipe(
 def _twilio_state(facts: Facts, _secret: str) -> Statements | str:
     """State the address and, of a form, every field, as https://www.twilio.com/docs/usage/webhooks/webhooks-security.
 
-    Another body is covered by its hash in the address. Whatever else a body is, nothing would cover it.
+    Another body is covered by its hash in the address. Whatever else a body is, nothing would cover it. The address is
+    signed with its port or without, says github.com/twilio/twilio-python (request_validator.py).
     """
-    request = facts.request
-    place = Header("x-twilio-signature")
     digest = facts.text(Query("bodySHA256"))
-    if digest is not None and digest.isascii() and same(hashlib.sha256(request.body).hexdigest(), digest.lower()):
-        return (Statement(place, request.url.encode("utf-8", "surrogatepass")),)
-    if not facts.form:
+    is_hashed = digest is not None and digest.isascii() and same(_sha256(facts), digest.lower())
+    if not is_hashed and not facts.form:
         return "the body is no form, and its hash is not what the address says in bodySHA256, so nothing covers it"
-    fields = "".join(name + value for name, value in sorted(set(facts.form)))
-    return (Statement(place, (request.url + fields).encode("utf-8", "surrogatepass")),)
+    fields = "" if is_hashed else "".join(name + value for name, value in sorted(set(facts.form)))
+    signed = [(url + fields).encode("utf-8", "surrogatepass") for url in _with_and_without_port(facts.request.url)]
+    return (Statement(Header("x-twilio-signature"), signed[0], tuple(signed[1:])),)
+
+
+def _sha256(facts: Facts) -> str:
+    return hashlib.sha256(facts.request.body).hexdigest()
+
+
+def _with_and_without_port(url: str) -> tuple[str, ...]:
+    """Return an address as it is, then in its other writings."""
+    parts = urlsplit(url)
+    host, colon, _port = parts.netloc.rpartition(":")
+    other = host if colon else f"{parts.netloc}:{443 if parts.scheme == 'https' else 80}"
+    return url, url.replace(parts.netloc, other, 1)
 
 
 _TWILIO_PROOF: Final = FieldMac(

@@ -60,6 +60,8 @@ class Statement(NamedTuple):
     place: Place
     """Where that signature stands; a `Json` path without ``*``."""
     signed: bytes
+    or_signed: tuple[bytes, ...] = ()
+    """Other bytes that may have been signed instead, for MACs of a sender that is not of one mind; a few at most."""
 
 
 Statements = tuple[Statement, ...]

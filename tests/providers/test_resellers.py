@@ -1,0 +1,212 @@
+"""Resellers of music and car-rental systems, by requests built by hand: none of them has a library of its own."""
+
+import base64
+import hmac
+import json
+
+import pytest
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.model import Grade
+from boathook.inbound.providers import find
+from boathook.inbound.providers.recipe import Sure
+from boathook.inbound.verdict import Rejected
+from boathook.testing import sign, signed_request
+from tests.unit.verifying import NOW, URL, request, verifier
+
+SECRET = "webhook-hmac-key"
+STAMP = str(int(NOW))
+
+
+def suno_request(document: object, *, task: str = "2fac9f72", stamp: str = STAMP, secret: str = SECRET):
+    signature = base64.b64encode(hmac.new(secret.encode(), f"{task}.{stamp}".encode(), "sha256").digest()).decode()
+    headers = {"x-webhook-signature": signature, "x-webhook-timestamp": stamp}
+    return request(json.dumps(document).encode(), headers)
+
+
+def song(stage: str = "complete", task: str = "2fac9f72") -> dict[str, object]:
+    return {"code": 200, "msg": "ok", "data": {"callbackType": stage, "task_id": task, "data": [{"id": "e231"}]}}
+
+
+def reason(verdict: object) -> str:
+    assert isinstance(verdict, Rejected), verdict
+    return verdict.reason
+
+
+@pytest.mark.judge("suno")
+def test_suno_signs_task_and_moment_as_its_documentation_shows():
+    suno = verifier("suno", SECRET)
+    verdict = suno.verify(suno_request(song()), NOW)
+    assert (verdict.type, verdict.dedup_key, verdict.grade) == ("complete", "2fac9f72.complete", Grade.METADATA)
+    assert verdict.timestamp.timestamp() == NOW
+    assert reason(suno.verify(suno_request(song(task="2fac9f73")), NOW)) == "signature_mismatch"
+    assert reason(suno.verify(suno_request(song(), secret="other"), NOW)) == "signature_mismatch"
+    assert reason(suno.verify(suno_request(song()), NOW + 301)) == "timestamp_too_old"
+    assert reason(suno.verify(suno_request(song(), stamp="17e8"), NOW)) == "timestamp_malformed"
+    assert reason(suno.verify(suno_request({"code": 200}), NOW)) == "signature_missing"
+    assert reason(suno.verify(request(json.dumps(song()).encode(), {}), NOW)) == "timestamp_missing"
+
+
+def test_each_stage_of_a_suno_task_is_an_event():
+    suno = verifier("suno", SECRET)
+    keys = [suno.verify(suno_request(song(stage)), NOW).dedup_key for stage in ("text", "first", "complete", "error")]
+    assert keys == ["2fac9f72.text", "2fac9f72.first", "2fac9f72.complete", "2fac9f72.error"]
+
+
+@pytest.mark.parametrize(
+    ("document", "key", "type"),
+    [
+        ({"code": 200, "data": {"taskId": "t1", "status": "wait_validating"}}, "t1.wait_validating", "wait_validating"),
+        ({"code": 200, "data": {"taskId": "t1", "state": "success"}}, "t1.success", "success"),
+        ({"taskId": "t1", "data": {"callbackType": "complete"}}, "t1.complete", "complete"),
+    ],
+)
+def test_sunos_other_callbacks_name_the_task_otherwise(document, key, type):
+    verdict = verifier("suno", SECRET).verify(suno_request(document, task="t1"), NOW)
+    assert (verdict.dedup_key, verdict.type) == (key, type)
+
+
+def test_suno_sends_unsigned_where_no_key_is_set():
+    sent = request(json.dumps(song()).encode(), {"x-delivery-id": "d1"})
+    verdict = verifier("suno", secrets=(), unsigned=True).verify(sent, NOW)
+    assert (verdict.grade, verdict.dedup_key) == (Grade.NONE, "2fac9f72.complete")
+    assert verdict.kept_headers["x-delivery-id"] == "d1"
+
+
+@pytest.mark.judge("suno")
+def test_we_make_what_suno_makes():
+    made = signed_request("suno", SECRET, json.dumps(song()).encode(), timestamp=NOW)
+    assert made.headers["x-webhook-signature"] == suno_request(song()).headers["x-webhook-signature"]
+    assert made.headers["x-webhook-timestamp"] == STAMP
+
+
+@pytest.mark.judge("suno-musicapi")
+def test_musicapi_signs_moment_and_body():
+    body = json.dumps(song()).encode()
+    signature = "sha256=" + hmac.new(SECRET.encode(), STAMP.encode() + b"." + body, "sha256").hexdigest()
+    headers = {
+        "x-webhook-signature": signature,
+        "x-webhook-timestamp": STAMP,
+        "x-webhook-id": "w1",
+        "x-webhook-event": "task.complete",
+    }
+    source = verifier("suno-musicapi", SECRET)
+    verdict = source.verify(request(body, headers), NOW)
+    assert (verdict.type, verdict.dedup_key, verdict.grade) == ("task.complete", "w1", Grade.BODY)
+    assert verdict.replay_material == body
+    assert reason(source.verify(request(body[:-1] + b" }", headers), NOW)) == "signature_mismatch"
+    assert reason(source.verify(request(body, headers), NOW + 301)) == "timestamp_too_old"
+    assert sign("suno-musicapi", SECRET, body, timestamp=NOW)["x-webhook-signature"] == signature
+
+
+@pytest.mark.judge("suno-sunoapi")
+def test_sunoapi_com_signs_the_body():
+    body = json.dumps(song()).encode()
+    headers = {"x-signature": hmac.new(SECRET.encode(), body, "sha256").hexdigest()}
+    source = verifier("suno-sunoapi", SECRET)
+    assert source.verify(request(body, headers), NOW).dedup_key == "2fac9f72.complete"
+    assert reason(source.verify(request(body + b" ", headers), NOW)) == "signature_mismatch"
+    assert sign("suno-sunoapi", SECRET, body)["x-signature"] == headers["x-signature"]
+
+
+def test_what_nobody_published_is_marked_so():
+    for name in ("rentprog", "umnico"):
+        assert find(name).sure["proof"] is Sure.MEMORY
+    assert find("suno-sunoapi").sure["proof"] is Sure.SECONDARY
+    assert "proof" not in find("suno").sure
+
+
+# Car rental: the owner says how they prove themselves
+
+PRESETS = ["rentprog", "umnico"]
+BOOKING = b'{"event":"booking_update","type":"message.incoming","payload":{"id":1}}'
+TYPES = {"rentprog": "booking_update", "umnico": "message.incoming"}
+
+
+@pytest.mark.judge("rentprog")
+@pytest.mark.judge("umnico")
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    ("settings", "headers", "query"),
+    [
+        ({}, {}, "token=geheim"),
+        ({"query": "key"}, {}, "key=geheim"),
+        ({"header": "X-Api-Key"}, {"x-api-key": "geheim"}, ""),
+        ({"header": "Authorization", "prefix": "Bearer "}, {"authorization": "Bearer geheim"}, ""),
+        ({"username": "bob"}, {"authorization": "Basic " + base64.b64encode(b"bob:geheim").decode()}, ""),
+    ],
+    ids=["by itself", "query", "header", "bearer", "basic"],
+)
+def test_presets_take_a_token_wherever_the_owner_puts_it(name, settings, headers, query):
+    source = verifier(name, "geheim", **settings)
+    verdict = source.verify(request(BOOKING, headers, query=query), NOW)
+    assert (verdict.type, verdict.grade) == (TYPES[name], Grade.TOKEN)
+    assert verdict.dedup_key.startswith("sha256:")
+    other = verifier(name, "other", **settings)
+    assert reason(other.verify(request(BOOKING, headers, query=query), NOW)) == "token_mismatch"
+    assert reason(source.verify(request(BOOKING, {}), NOW)) == "token_missing"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_hide_the_token_of_the_address(name):
+    assert verifier(name, "geheim").secret_query == "token"
+    assert verifier(name, "geheim", query="key").secret_query == "key"
+    assert verifier(name, "geheim", header="X-Api-Key").secret_query is None
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_sign_as_the_generic_provider(name):
+    settings = {"scheme": "hmac", "header": "X-Sig", "prefix": "sha256=", "id_path": "payload.id"}
+    signature = "sha256=" + hmac.new(b"geheim", BOOKING, "sha256").hexdigest()
+    source = verifier(name, "geheim", **settings)
+    verdict = source.verify(request(BOOKING, {"x-sig": signature}), NOW)
+    assert (verdict.type, verdict.dedup_key, verdict.grade) == (TYPES[name], "1", Grade.BODY)
+    assert reason(source.verify(request(BOOKING + b" ", {"x-sig": signature}), NOW)) == "signature_mismatch"
+    assert sign(name, "geheim", BOOKING, **settings)["x-sig"] == signature
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_take_all_only_where_the_owner_says_so(name):
+    with pytest.raises(ConfigError, match=r"sources\.test\.secrets"):
+        verifier(name, secrets=())
+    verdict = verifier(name, secrets=(), unsigned=True).verify(request(BOOKING, {}), NOW)
+    assert (verdict.grade, verdict.type) == (Grade.NONE, TYPES[name])
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"header": "X-A", "query": "b"}, r"sources\.test\.header: write where the token stands"),
+        ({"prefix": "Bearer "}, r"sources\.test\.prefix"),
+        ({"scheme": "rsa"}, r'sources\.test\.scheme: .*"hmac"'),
+        ({"scheme": "hmac", "query": "key"}, r"sources\.test\.query: .*no such setting"),
+        ({"template": "{body}"}, r"sources\.test\.template: .*no such setting"),
+    ],
+)
+def test_presets_refuse_settings_that_contradict(name, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        verifier(name, "geheim", **settings)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"event":"car_update"}', "car_update"),
+        (b'{"entity":"car","action":"update"}', "car.update"),
+        (b'{"model":"client"}', "client"),
+        (b'{"payload":{}}', "unknown"),
+    ],
+)
+def test_rentprogs_shapes_of_old_and_of_today_name_their_type(body, expected):
+    assert verifier("rentprog", "t").verify(request(body, {}, query="token=t"), NOW).type == expected
+
+
+def test_a_preset_takes_only_json():
+    verdict = verifier("rentprog", "t").verify(request(b"a=1", {}, query="token=t"), NOW)
+    assert (verdict.status, verdict.reason) == (400, "body_malformed")
+
+
+def test_the_address_of_a_preset_carries_its_token():
+    made = signed_request("rentprog", "geheim", url=URL)
+    assert made.url == URL + "?token=geheim"
