@@ -13,6 +13,7 @@ BoathookError
 │   ├── LeaseLost               another worker holds this delivery now; nothing may be committed
 │   ├── HandlerTimeout          the handler ran longer than its timeout
 │   └── HandlerMisuse           the handler did what the contract forbids, such as ending boathook's transaction
+├── FetchFailed             an address at a sender's could not be fetched, or may not be
 ├── IllegalMove             a delivery cannot go from this state to that one
 └── NotFound                no such event, delivery, rejection, source or key
 """
@@ -68,6 +69,10 @@ class HandlerTimeout(DeliveryError):
 
 class HandlerMisuse(DeliveryError):
     """The handler did what the contract forbids, such as ending boathook's transaction."""
+
+
+class FetchFailed(BoathookError):
+    """What lies at an address could not be had: it may not be dialled, did not answer, or not well."""
 
 
 class IllegalMove(BoathookError):

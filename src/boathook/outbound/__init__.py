@@ -1,0 +1,1 @@
+"""Requests of ours to other people's servers, all through one guard."""
