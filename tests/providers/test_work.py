@@ -14,7 +14,8 @@ from hubspot.utils.signature import Signature
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Grade
 from boathook.inbound.providers import find
-from boathook.inbound.verdict import Challenge, Reason, Rejected, Verified
+from boathook.inbound.verdict import Challenge, Reason, Rejected, SourceSpec, Verified
+from boathook.inbound.verify import Verifier
 from boathook.testing import sign, signed_request
 from tests.providers.hand import NOW, URL, altered, base64_mac, hex_mac, judge_of, request, verifier
 
@@ -67,11 +68,21 @@ def by_hand(provider: str, body: bytes, secret: str = SECRET, at: float = NOW) -
     raise AssertionError(provider)
 
 
-def every(names):
-    return pytest.mark.parametrize("provider", [pytest.param(name, marks=pytest.mark.judge(name)) for name in names])
+every = pytest.mark.parametrize(
+    "provider",
+    [
+        pytest.param("dropbox", marks=pytest.mark.judge("dropbox")),
+        pytest.param("intercom", marks=pytest.mark.judge("intercom")),
+        pytest.param("zendesk", marks=pytest.mark.judge("zendesk")),
+        pytest.param("docusign", marks=pytest.mark.judge("docusign")),
+        pytest.param("typeform", marks=pytest.mark.judge("typeform")),
+        pytest.param("calendly", marks=pytest.mark.judge("calendly")),
+        pytest.param("xero", marks=pytest.mark.judge("xero")),
+    ],
+)
 
 
-@every(BODIES)
+@every
 def test_what_is_signed_by_hand_is_taken(provider):
     body = BODIES[provider]
     verdict = judge_of(provider, SECRET, by_hand(provider, body), body)
@@ -79,7 +90,7 @@ def test_what_is_signed_by_hand_is_taken(provider):
     assert verdict.grade is Grade.BODY
 
 
-@every(BODIES)
+@every
 def test_it_is_signed_as_by_hand(provider):
     body = BODIES[provider]
     ours = sign(provider, SECRET, body, timestamp=NOW)
@@ -87,7 +98,7 @@ def test_it_is_signed_as_by_hand(provider):
     assert {name: ours[name] for name in theirs} == theirs
 
 
-@every(BODIES)
+@every
 def test_one_bit_another_secret_or_no_signature_is_refused(provider):
     body = BODIES[provider]
     refused(judge_of(provider, SECRET, by_hand(provider, body), altered(body)), Reason.SIGNATURE_MISMATCH)
@@ -95,7 +106,7 @@ def test_one_bit_another_secret_or_no_signature_is_refused(provider):
     refused(judge_of(provider, SECRET, {}, body), Reason.SIGNATURE_MISSING)
 
 
-@every(["zendesk", "calendly"])
+@pytest.mark.parametrize("provider", ["zendesk", "calendly"])
 @pytest.mark.parametrize(
     ("skew_s", "reason"), [(-301, Reason.TIMESTAMP_TOO_OLD), (301, Reason.TIMESTAMP_IN_FUTURE), (-299, None)]
 )
@@ -371,8 +382,6 @@ def test_hubspot_items_are_one_by_one_and_come_back_as_themselves():
 
 
 def test_hubspot_needs_to_know_its_address():
-    from boathook.inbound.verify import SourceSpec, Verifier
-
     with pytest.raises(ConfigError, match=r"sources\.test\.public_url"):
         Verifier(SourceSpec(name="test", provider="hubspot", secrets=(SECRET,)))
 
