@@ -50,7 +50,9 @@ class _Question:
     def is_asked(self, request: Request, picked: Picked) -> bool:
         for read, text in self.when:
             value = read(request, picked)
-            if value in (None, "") if text is None else scalar_text(value) != text:
+            if value is None or value == "":
+                return False
+            if text is not None and value != text and scalar_text(value) != text:
                 return False
         return True
 
@@ -74,6 +76,8 @@ class Handshakes:
         self.paths = tuple(_json_paths(one for one in shakes if one.is_proven))
         """JSON paths that `answer_proven` wants picked."""
         self._picker = Picker(_json_paths(one for one in shakes if not one.is_proven))
+        self.any_unproven = bool(self._unproven)
+        self.any_proven = bool(self._proven)
 
     def answer_unproven(self, request: Request) -> Answer | None:
         """Return the answer to what is asked without proof; None where the request asks nothing."""

@@ -38,6 +38,9 @@ class HmacCheck:
         self.template: Final = Template(proof.template)
         self.secrets: Final = secrets_of(spec)
         self._macs = tuple(_key(spec, proof, position) for position in range(len(spec.secrets)))
+        self._headers = proof.headers
+        self._read_form = proof.form.read
+        self._any_header = proof.any_header
         self._write = WRITERS[proof.encoding]
         self._is_hex = proof.encoding is signing.Encoding.HEX
         self._window = Window(spec, proof.tolerance_s, proof.time_unit)
@@ -65,18 +68,20 @@ class HmacCheck:
         if value is None:
             known = [known.signature for known in self.proof.headers[:3]]
             return refuse(Reason.SIGNATURE_MISSING, f"there is no header {' or '.join(known)}")
-        parsed = self.proof.form.read(value[:MAX_HEADER])
-        if self.proof.any_header:
+        parsed = self._read_form(value[:MAX_HEADER])
+        if self._any_header:
             parsed = self._read_others(request, names, parsed)
         if parsed.problem or not parsed.signatures or not all(map(str.isascii, parsed.signatures)):
             return _unreadable(names, parsed)
         stamp, moment = "", None
         if self._needs_stamp:
             found = parsed.timestamp if names.timestamp is None else request.headers.get(names.timestamp)
-            judged = self._judge_stamp(found, names, now)
+            if found is None:
+                return _no_stamp(names)
+            judged = self._window.judge(found, now)
             if isinstance(judged, Rejected):
                 return judged
-            stamp, moment = found or "", judged
+            stamp, moment = found, judged
         identifier = self._read_id(request, names) if self._needs_id else ""
         if isinstance(identifier, Rejected):
             return identifier
@@ -91,11 +96,11 @@ class HmacCheck:
         return False
 
     def _find(self, request: Request) -> tuple[SignedHeaders, str | None]:
-        for names in self.proof.headers:
+        for names in self._headers:
             value = request.headers.get(names.signature)
             if value is not None:
                 return names, value
-        return self.proof.headers[0], None
+        return self._headers[0], None
 
     def _read_others(self, request: Request, first: SignedHeaders, parsed: Parsed) -> Parsed:
         """Return what all the signature headers of a request hold, `MAX_SIGNATURES` at most."""
@@ -105,12 +110,6 @@ class HmacCheck:
             if value is not None and len(signatures) < MAX_SIGNATURES:
                 signatures += self.proof.form.read(value[:MAX_HEADER]).signatures
         return parsed._replace(signatures=tuple(signatures[:MAX_SIGNATURES]))
-
-    def _judge_stamp(self, stamp: str | None, names: SignedHeaders, now: float) -> float | Rejected:
-        if stamp is None:
-            where = f"header {names.timestamp}" if names.timestamp else f"timestamp in {names.signature}"
-            return refuse(Reason.TIMESTAMP_MISSING, f"there is no {where}")
-        return self._window.judge(stamp, now)
 
     def _read_id(self, request: Request, names: SignedHeaders) -> str | Rejected:
         identifier = request.headers.get(names.id or "", "")
@@ -139,6 +138,11 @@ def _key(spec: SourceSpec, proof: Hmac, position: int) -> Mac:
         raise ConfigError(
             f"sources.{spec.name}.secrets[{position}]: {error}, as {spec.provider} wants it; copy it from the sender"
         ) from None
+
+
+def _no_stamp(names: SignedHeaders) -> Rejected:
+    where = f"header {names.timestamp}" if names.timestamp else f"timestamp in {names.signature}"
+    return refuse(Reason.TIMESTAMP_MISSING, f"there is no {where}")
 
 
 def _unreadable(names: SignedHeaders, parsed: Parsed) -> Rejected:

@@ -97,6 +97,7 @@ class Verifier:
         self._names = Names(recipe, spec, self._settings)
         self._batches = None if recipe.items is None else Batches(recipe, recipe.items)
         self._picker = Picker([*self._names.paths, *self._handshakes.paths])
+        self._must_read = bool(self._picker.paths) or recipe.body is BodyForm.JSON
         self._kept = _kept_headers(recipe)
         self._reply = _static(recipe.reply)
         self._event_methods = spec.methods or recipe.methods
@@ -113,9 +114,10 @@ class Verifier:
         """
         if self._fence is not None and isinstance(stopped := self._fence.check(request, now), Rejected):
             return stopped
-        answer = self._handshakes.answer_unproven(request)
-        if answer is not None:
-            return answer
+        if self._handshakes.any_unproven:
+            answer = self._handshakes.answer_unproven(request)
+            if answer is not None:
+                return answer
         proven = self._check.check(request, now)
         if not isinstance(proven, Proven):
             return proven
@@ -128,14 +130,15 @@ class Verifier:
 
     def _look(self, request: Request, proven: Proven, now: float, sent: bytes, *, is_encoded: bool) -> Verdict:
         """Look into a proven request, whose body was *sent* as these bytes."""
-        picked = self._picker.pick(request.body) if self._picker.paths else {}
+        picked = self._picker.pick(request.body) if self._must_read else {}
         if picked is None:
             if self.recipe.body is BodyForm.JSON:
                 return _not_json(self.recipe)
             picked = {}
-        answer = self._handshakes.answer_proven(request, picked)
-        if answer is not None:
-            return answer
+        if self._handshakes.any_proven:
+            answer = self._handshakes.answer_proven(request, picked)
+            if answer is not None:
+                return answer
         if request.method not in self._event_methods:
             return _no_event(self.recipe, request.method)
         type = self._names.type(request, picked)
