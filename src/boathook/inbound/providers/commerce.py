@@ -316,7 +316,7 @@ POSTMARK: Final = Recipe(
     retries="bounces and inbound mail 10 times within 10.5 hours, the others 3 times within 21 minutes",
     retries_for_days=10.5 / 24,
     checked=("requests built by hand from its documentation",),
-    sure={"id": Sure.SECONDARY, "retries": Sure.SECONDARY},
+    sure={"id": Sure.SECONDARY, "retries": Sure.MEMORY},
 )
 
 RECIPES = (SHOPIFY, WOOCOMMERCE, TWILIO, SENDGRID, MAILGUN, POSTMARK)
