@@ -126,7 +126,6 @@ PAYPAL: Final = Recipe(
     ),
     id=EventId(places=(Json("id"),)),
     type=EventType(places=(Json("event_type"),)),
-    keep=("paypal-transmission-id", "paypal-transmission-time"),
     settings=(
         Setting(
             name="webhook_id",
@@ -246,9 +245,9 @@ ADYEN: Final = Recipe(
             )
         ),
         type=EventType(places=(Json("NotificationRequestItem.eventCode"),)),
-        volatile=("NotificationRequestItem.eventDate",),
     ),
     type=EventType(places=(Json("notificationItems.0.NotificationRequestItem.eventCode"),)),
+    volatile=("notificationItems.*.NotificationRequestItem.eventDate",),
     # Any 2xx counts today; webhooks set up long ago still want this body.
     reply=WantedReply(body=("[accepted]",)),
     schemes={"platforms": _ADYEN_PLATFORMS},
