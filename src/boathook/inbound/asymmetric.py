@@ -19,7 +19,7 @@ from boathook.inbound.providers.forms import MAX_SIGNATURES
 from boathook.inbound.providers.proofs import Asymmetric, Configured, Fetched, Scheme
 from boathook.inbound.publickeys import DatedKey, fits, read_content, read_key, suits
 from boathook.inbound.stamps import Window
-from boathook.inbound.statements import Claim, name_place, read_claims
+from boathook.inbound.statements import Claim, name_place, once, read_claims
 from boathook.inbound.tokens import Proven, refuse, secrets_of
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, Request, SourceSpec
 
@@ -69,7 +69,7 @@ class AsymmetricCheck:
         keys = self._keys_for(facts, scheme, now)
         if isinstance(keys, Rejected | KeyWanted):
             return keys
-        return self._judge(claims, keys, scheme) or Proven(sent_at)
+        return self._judge(claims, keys, scheme) or Proven(sent_at, once(claims) if self._proof.signs_once else None)
 
     def _read_stamp(self, facts: Facts, now: float) -> float | Rejected | None:
         if self._proof.stamp is None or self._window is None:

@@ -11,7 +11,7 @@ from boathook.inbound.facts import Facts
 from boathook.inbound.places import Header
 from boathook.inbound.providers.proofs import FieldMac
 from boathook.inbound.stamps import Window
-from boathook.inbound.statements import Claim, name_place, read_claims
+from boathook.inbound.statements import Claim, name_place, once, read_claims
 from boathook.inbound.tokens import Proven, refuse, secrets_of
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
 
@@ -56,12 +56,9 @@ class FieldCheck:
                 return claims
             misfit = self._judge(key, claims)
             if misfit is None:
-                return Proven(sent_at, self._once(claims))
+                return Proven(sent_at, once(claims) if self._proof.signs_once else None)
             refused = misfit
         return refused
-
-    def _once(self, claims: tuple[Claim, ...]) -> bytes | None:
-        return b"\x00".join(claim.signed for claim in claims) if self._proof.signs_once else None
 
     def _read_stamp(self, facts: Facts, now: float) -> float | Rejected | None:
         stamp = self._proof.stamp

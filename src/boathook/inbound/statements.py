@@ -62,6 +62,11 @@ def _read_claim(form: SignatureForm, facts: Facts, statement: Statement) -> Clai
     return Claim(statement.signed, parsed.signatures, statement.or_signed)
 
 
+def once(claims: tuple[Claim, ...]) -> bytes:
+    """Return all that is signed, to stand for an event whose sender never signs the same twice."""
+    return b"\x00".join(claim.signed for claim in claims)
+
+
 def name_place(place: Place) -> str:
     """Return how to call a place in front of people."""
     match place:

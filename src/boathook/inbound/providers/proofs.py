@@ -149,6 +149,10 @@ class Asymmetric:
     stamp: Stamp | None = None
     evidence: tuple[str, ...] = ()
     """As `FieldMac.evidence`."""
+    signs_once: bool = False
+    """As `FieldMac.signs_once`."""
+    signs_once: bool = False
+    """As `FieldMac.signs_once`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
