@@ -61,7 +61,7 @@ class Exchange:
 
     __slots__ = (
         "_connection", "_is_chunked", "_is_read", "_left", "_start", "body", "disconnected", "expects_100",
-        "keep_alive", "message_event", "more_body", "response_complete", "response_started", "scope",
+        "is_half_closed", "keep_alive", "message_event", "more_body", "response_complete", "response_started", "scope",
     )  # fmt: skip
 
     def __init__(self, connection: Wire, scope: Message, *, expects_100: bool) -> None:
@@ -73,6 +73,7 @@ class Exchange:
         self.more_body = True
         self.keep_alive = True
         self.disconnected = False
+        self.is_half_closed = False
         self._is_read = False
         self.response_started = False
         self.response_complete = False
@@ -83,6 +84,12 @@ class Exchange:
     def disconnect(self) -> None:
         """Nobody waits for the answer any more."""
         self.disconnected = True
+        self.message_event.set()
+
+    def half_close(self) -> None:
+        """Take note that the client sends nothing more: it is gone, or has only this answer left to read."""
+        self.is_half_closed = True
+        self.keep_alive = False
         self.message_event.set()
 
     async def run(self, app: Callable[[Any, Any, Any], Awaitable[None]]) -> None:
@@ -108,7 +115,7 @@ class Exchange:
         connection.on_response_complete()
 
     async def receive(self) -> Message:
-        """Return the next piece of the body, waiting for one; after the last, wait until the client is gone."""
+        """Return the next piece of the body, waiting for one; after the last, wait until the client seems gone."""
         if self.expects_100 and not self.body and self.more_body:
             self.expects_100 = False
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -116,12 +123,10 @@ class Exchange:
             self._connection.flow.resume_reading()
             self.message_event.clear()
             await self.message_event.wait()
-        while (self._is_read or self.response_complete) and not self.disconnected:
+        while self._is_read and not (self.disconnected or self.response_complete or self.is_half_closed):
             self.message_event.clear()
             await self.message_event.wait()
-            if self.response_complete:
-                break
-        if self.disconnected or self.response_complete:
+        if self.disconnected or self.response_complete or self._is_read:
             return {"type": "http.disconnect"}
         body, self.body = bytes(self.body), bytearray()
         self._is_read = not self.more_body

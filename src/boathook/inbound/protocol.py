@@ -127,7 +127,7 @@ class Connection(HttpToolsProtocol):
         exchange = self.cycle
         if exchange is None or exchange.response_complete or exchange.more_body or self.phase is Phase.CLOSING:
             return False
-        exchange.keep_alive = False
+        exchange.half_close()
         return True
 
     def pause_writing(self) -> None:

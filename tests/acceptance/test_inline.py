@@ -1,0 +1,251 @@
+"""Senders that wait for the handler's answer: the reply itself, the fallback in time, and each effect once all the same."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from tests.acceptance.conftest import Running, payload, signed
+from tests.support import until
+
+HANDLERS = """
+import asyncio, os, time
+from boathook import Boathook, Event, Ignore, RetryPolicy, Transaction
+
+hook = Boathook()
+QUICK = RetryPolicy(first_s=0.05, longest_s=0.2, max_attempts=4)
+
+async def note(event, tx):
+    await tx.execute(
+        "insert into shop.effect (event_key, handler, attempt) values ($1, 'desk', $2)", event.dedup_key, event.attempt)
+
+@hook.on("desk", "check.*", retry=QUICK)
+async def check(event: Event, tx: Transaction) -> None:
+    await note(event, tx)
+    event.reply({"code": 1})
+    event.reply({"code": 0, "attempt": event.attempt, "name": "Жук"})
+
+@hook.on("desk", "voice.*", retry=QUICK)
+def voice(event: Event, tx) -> None:
+    tx.execute("insert into shop.effect (event_key, handler, attempt) values ($1, 'desk', $2)", event.dedup_key, event.attempt)
+    event.reply("<Response><Say>Hello</Say></Response>", content_type="text/xml")
+
+@hook.on("desk", "slow.*", retry=QUICK, timeout=30)
+async def slow(event: Event, tx: Transaction) -> None:
+    await note(event, tx)
+    await asyncio.sleep(event.json["seconds"])
+    event.reply("at last")
+
+@hook.on("desk", "flaky.*", retry=QUICK)
+async def flaky(event: Event, tx: Transaction) -> None:
+    await note(event, tx)
+    event.reply(f"attempt {event.attempt}", status=422 if event.attempt == 3 else 200)
+    if event.attempt < event.json["good"]:
+        raise ConnectionError("the bank is away")
+
+@hook.on("desk", "kill.*", retry=QUICK)
+async def kill(event: Event, tx: Transaction) -> None:
+    await note(event, tx)
+    if event.attempt == 1:
+        os._exit(9)
+    event.reply(f"attempt {event.attempt}")
+
+@hook.on("desk", "silent.*")
+async def silent(event: Event) -> Ignore:
+    return Ignore("nothing to say")
+
+@hook.on("desk", "gone.*")
+async def gone(event: Event) -> None:
+    event.reply("", status=410)
+
+@hook.on("stripe", "check.*")
+async def unasked(event: Event, tx: Transaction) -> None:
+    await note(event, tx)
+    event.reply("nobody waits")
+"""
+
+DESK = """
+[sources.desk]
+provider = "stripe"
+secrets = ["whsec_acceptance"]
+mode = "inline"
+reply_within_s = {within_s}
+fallback_body = "later"
+fallback_status = 202
+"""
+
+Make = Callable[..., Running]
+Ask = Callable[..., httpx.Response]
+
+
+@pytest.fixture
+def desk(boathook: Make) -> Callable[..., Running]:
+    """Start a boathook whose source ``desk`` is inline."""
+
+    def make(*, within_s: float = 5.0, start: bool = True, toml: str = DESK, **options: Any) -> Running:
+        running = boathook(start=False, extra=toml.replace("{within_s}", str(within_s)), **options)
+        (running.folder / "shop.py").write_text(HANDLERS)
+        return running.start() if start else running
+
+    return make
+
+
+def ask(running: Running, key: str, kind: str, *, source: str = "desk", timeout: float = 20, **more: Any) -> httpx.Response:
+    body, headers = signed(payload(key, kind, **more))
+    return httpx.post(f"{running.base}/in/{source}", content=body, headers=headers, timeout=timeout)
+
+
+def effects(running: Running, key: str) -> list[int]:
+    """Return the attempts whose effect for one event is committed."""
+    with psycopg.connect(running.database_url) as connection:
+        rows = connection.execute("select attempt from shop.effect where event_key = %s order by id", [key]).fetchall()
+    return [row[0] for row in rows]
+
+
+def counted(running: Running, name: str, **labels: str) -> float:
+    """Return a metric's value over the series that bear these labels."""
+    found = httpx.get(f"{running.base}/metrics", timeout=5).text.splitlines()
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    return sum(float(line.rpartition(" ")[2]) for line in found if line.startswith(name) and all(w in line for w in wanted))
+
+
+def test_the_handlers_reply_is_the_answer(desk: Make) -> None:
+    running = desk()
+    answer = ask(running, "evt_1", "check.card")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.content == '{"code":0,"attempt":1,"name":"Жук"}'.encode()
+    voice = ask(running, "evt_2", "voice.call")
+    assert (voice.text, voice.headers["content-type"]) == ("<Response><Say>Hello</Say></Response>", "text/xml")
+    assert (effects(running, "evt_1"), effects(running, "evt_2")) == ([1], [1])
+    assert running.cli("verify").returncode == 0
+
+
+def test_a_duplicate_hears_the_same_reply_and_changes_nothing(desk: Make) -> None:
+    running = desk()
+    first = ask(running, "evt_1", "check.card")
+    again = [ask(running, "evt_1", "check.card") for _ in range(3)]
+    assert {one.content for one in again} == {first.content}
+    running.stop()
+    running.start()
+    assert ask(running, "evt_1", "check.card").content == first.content, "after a restart"
+    assert effects(running, "evt_1") == [1]
+
+
+def test_a_duplicate_of_one_that_is_still_handled_waits_for_the_same_reply(desk: Make) -> None:
+    running = desk()
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(ask, running, "evt_1", "slow.card", seconds=1.0) for _ in range(3)]
+        assert [one.result().text for one in asked] == ["at last"] * 3
+    assert effects(running, "evt_1") == [1]
+
+
+def test_a_slow_handler_goes_on_behind_the_fallback(desk: Make) -> None:
+    running = desk(within_s=0.5)
+    began = time.monotonic()
+    answer = ask(running, "evt_1", "slow.card", seconds=1.5)
+    assert 0.4 < time.monotonic() - began < 1.4
+    assert (answer.status_code, answer.text) == (202, "later")
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    until(lambda: effects(running, "evt_1") == [1])
+    late = ask(running, "evt_1", "slow.card", seconds=1.5)
+    assert late.text == "at last", "who asks again hears what became of it"
+    assert effects(running, "evt_1") == [1]
+    assert counted(running, "boathook_inline_replies_total", source="desk", outcome="fallback") == 1
+
+
+def test_a_failing_handler_is_tried_again_while_the_sender_waits(desk: Make) -> None:
+    running = desk()
+    assert ask(running, "evt_1", "flaky.card", good=2).text == "attempt 2"
+    refusal = ask(running, "evt_2", "flaky.card", good=3)
+    assert (refusal.status_code, refusal.text) == (422, "attempt 3")
+    assert effects(running, "evt_1") == [2], "failed attempts leave neither effect nor reply"
+
+
+@pytest.mark.parametrize(("kind", "state"), [("flaky.card", "dead"), ("silent.card", "ignored"), ("other.card", None)])
+def test_nobody_waits_in_vain(desk: Make, kind: str, state: str | None) -> None:
+    running = desk(within_s=9.0)
+    began = time.monotonic()
+    answer = ask(running, "evt_1", kind, good=99)
+    assert (answer.status_code, answer.text) == (202, "later")
+    assert time.monotonic() - began < 3, "it waited although no reply could come"
+    assert [one["state"] for one in running.listing("deliveries", "list")] == ([state] if state else [])
+
+
+def test_a_status_that_ends_the_senders_trust_is_never_sent(desk: Make) -> None:
+    running = desk()
+    assert ask(running, "evt_1", "gone.card").status_code == 202
+    [dead] = running.listing("dead", "list")
+    assert dead["code"] == "HANDLER_MISUSE"
+    assert "410" in running.cli("dead", "show", dead["id"]).stdout
+
+
+def test_a_source_that_stores_only_is_answered_at_once(desk: Make) -> None:
+    running = desk()
+    answer = ask(running, "evt_1", "check.card", source="stripe")
+    assert answer.json()["ok"] is True
+    until(lambda: effects(running, "evt_1") == [1])
+    with psycopg.connect(running.database_url) as connection:
+        assert connection.execute("select count(*) from boathook.reply").fetchone() == (0,)
+
+
+def test_a_worker_killed_under_the_handler_leaves_the_effect_once(desk: Make) -> None:
+    running = desk(within_s=9.0)
+    answer = ask(running, "evt_1", "kill.card")
+    assert answer.text in {"attempt 2", "later"}
+    until(lambda: effects(running, "evt_1") == [2], timeout=30)
+    assert ask(running, "evt_1", "kill.card").text == "attempt 2"
+    assert effects(running, "evt_1") == [2]
+
+
+def test_any_gateway_answers_what_any_worker_replied(desk: Make) -> None:
+    running = desk(roles="gateway", start=False)
+    text = (running.folder / "boathook.toml").read_text()
+    (running.folder / "boathook.toml").write_text(text.replace("[server]", "[server]\ngateways = 2", 1))
+    running.start()
+    worker = desk(roles="worker,keeper", start=False)
+    worker.start(wait=False)
+    until(lambda: ask(running, "evt_0", "check.card").text != "later", timeout=30)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: ask(running, f"evt_{n // 2}", "check.card", timeout=20), range(40)))
+    assert {one.status_code for one in answers} == {200}
+    assert [answers[n].content == answers[n + 1].content for n in range(0, 40, 2)] == [True] * 20
+    assert all(effects(running, f"evt_{n}") == [1] for n in range(20))
+
+
+def test_whoever_hangs_up_frees_its_place(desk: Make) -> None:
+    running = desk(within_s=9.0)
+    with pytest.raises(httpx.ReadTimeout):
+        ask(running, "evt_1", "slow.card", seconds=4, timeout=0.5)
+    until(lambda: counted(running, "boathook_inline_replies_total", source="desk", outcome="gone") == 1)
+    until(lambda: effects(running, "evt_1") == [1])
+
+
+def test_beyond_the_cap_senders_hear_the_fallback_and_their_events_are_kept(desk: Make) -> None:
+    running = desk(within_s=6.0, toml=DESK + "[limits]\nmax_waiting = 2\n")
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask, running, f"evt_{n}", "slow.card", seconds=1.5) for n in range(4)]
+        texts = sorted(one.result().text for one in asked)
+    assert texts == ["at last", "at last", "later", "later"]
+    until(lambda: all(effects(running, f"evt_{n}") == [1] for n in range(4)))
+
+
+def test_stopping_answers_those_who_wait(desk: Make) -> None:
+    running = desk(within_s=9.0)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, running, "evt_1", "slow.card", seconds=1.5)
+        with psycopg.connect(running.database_url, autocommit=True) as connection:
+            until(lambda: connection.execute("select count(*) from boathook.event").fetchone() == (1,))
+        assert running.stop() == 0
+        assert asked.result().text in {"at last", "later"}
+    assert "is_clean\":true" in running.log().replace(" ", "")
+
+
+def test_an_impossible_deadline_is_refused_with_its_fix(desk: Make) -> None:
+    running = desk(within_s=60.0, start=False)
+    done = running.cli("config", "check", check=False)
+    assert done.returncode != 0
+    assert "sources.desk.reply_within_s" in done.stdout + done.stderr
