@@ -17,6 +17,7 @@ To add a package: name it in ``npm/package.json`` with its exact version, run ``
 - ``shopify``: verify (secret, body, headers), which answers ``{"valid": …, "reason": …, "topic": …}``
 - ``jira``: hash (method, url, base_url), sign (secret, claims), decode (secret, token)
 - ``sns``: verify (body, certificate)
+- ``cloudpayments``: sign (secret, body), verify (secret, body, signature, content_type; or method GET and url)
 
 The packages are installed once, into ``npm/node_modules``, and again only when the lock file has changed.
 """
@@ -27,6 +28,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,9 +71,10 @@ class Judge:
 
 
 def find_program(name: str) -> str:
-    path = shutil.which(name)
+    """Return the path of a program that the tests' own environment brings, or else the system."""
+    path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if path is None:
-        pytest.fail(f"the tests of providers ask npm packages and need {name}: install Node.js 20 or later, with npm")
+        pytest.fail(f"the tests of providers ask npm packages and need {name}: run `make dev`, which brings Node.js")
     return path
 
 

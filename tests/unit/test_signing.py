@@ -23,6 +23,7 @@ from boathook.domain.signing import (
 
 # RFC 4231, test case 2, and RFC 2202, test case 2.
 VECTORS = {
+    Algorithm.MD5: "750c783e6ab0b503eaa86e310a5db738",
     Algorithm.SHA1: "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79",
     Algorithm.SHA256: "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
     Algorithm.SHA384: "af45d2e376484031617f78d2b58a6b1b9c7ef464f5a01b47e42ec3736322445e8e2240ca5e69e2c78b3239ecfab21649",
@@ -51,6 +52,8 @@ def test_pieces_give_the_same_mac_as_the_whole(key, chunks):
         ("YWI", KeyForm.BASE64, b"ab"),
         ("whsec_YWJj", KeyForm.STANDARD, b"abc"),
         ("YWJj", KeyForm.STANDARD, b"abc"),
+        # FIPS 180-4's example.
+        ("abc", KeyForm.SHA1, bytes.fromhex("a9993e364706816aba3e25717850c26c9cd0d89d")),
     ],
 )
 def test_keys_are_read_in_every_form(secret, form, key):
@@ -61,6 +64,7 @@ def test_keys_are_read_in_every_form(secret, form, key):
     ("secret", "form"),
     [
         ("", KeyForm.TEXT),
+        ("", KeyForm.SHA1),
         ("whsec_", KeyForm.STANDARD),
         ("0", KeyForm.HEX),
         ("zz-top", KeyForm.HEX),

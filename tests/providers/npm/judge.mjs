@@ -69,6 +69,22 @@ const judges = {
     };
   },
 
+  async cloudpayments() {
+    const { ClientService } = require("cloudpayments");
+    const { signString } = require("cloudpayments/dist/utils.js");
+    return {
+      sign: ({ secret, body }) => signString(secret, body.toString()),
+      verify: async ({ secret, body, signature, method = "POST", url = "/", content_type: type = "" }) => {
+        const request = new PassThrough();
+        request.end(body);
+        Object.assign(request, { method, url, headers: { "content-hmac": signature, "content-type": type } });
+        const service = new ClientService({ publicId: "id", privateKey: secret });
+        await service.getNotificationHandlers().handlePayRequest(request);
+        return true;
+      },
+    };
+  },
+
   async sns() {
     const Validator = require("sns-validator");
     return {

@@ -112,6 +112,8 @@ PAYPAL: Final = Recipe(
             "paypal-cert-url",
             "paypal-auth-algo",
         ),
+        # Each transmission has an id of its own, so a forgery can only repeat one that was captured.
+        signs_once=True,
     ),
     sample=Sample(
         body=b'{"id":"WH-boathook-sample","event_version":"1.0","create_time":"2026-11-21T10:00:00.000Z",'
@@ -124,7 +126,7 @@ PAYPAL: Final = Recipe(
         },
         settings={"webhook_id": "1JE4291016473214C"},
     ),
-    id=EventId(places=(Json("id"),)),
+    id=EventId(places=(Json("id"),), is_signed=False),
     type=EventType(places=(Json("event_type"),)),
     settings=(
         Setting(

@@ -151,8 +151,6 @@ class Asymmetric:
     """As `FieldMac.evidence`."""
     signs_once: bool = False
     """As `FieldMac.signs_once`."""
-    signs_once: bool = False
-    """As `FieldMac.signs_once`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
