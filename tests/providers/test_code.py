@@ -361,7 +361,9 @@ def test_netlify_signs_a_hash_of_the_body(body):
     refuses_forgeries(netlify, body, netlify_token(body))
     verdict = netlify.verify(request(body, netlify_token(body)), NOW)
     assert (verdict.type, verdict.grade) == ("deploy_created", Grade.BODY)
-    assert verdict.dedup_key == "sha256:" + hashlib.sha256(body).hexdigest()
+    assert verdict.dedup_key == netlify.verify(request(body, netlify_token(body)), NOW + 1).dedup_key
+    locked = netlify.verify(request(body, netlify_token(body) | {"x-netlify-event": "deploy_locked"}), NOW)
+    assert locked.dedup_key != verdict.dedup_key
     ours = sign("netlify", LONG_SECRET, body)["x-webhook-signature"]
     claims = jwt.decode(ours, LONG_SECRET, algorithms=["HS256"], issuer="netlify")
     assert claims["sha256"] == hashlib.sha256(body).hexdigest()

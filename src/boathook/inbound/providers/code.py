@@ -298,8 +298,8 @@ NETLIFY = Recipe(
         b'"updated_at":"2026-11-21T10:00:00.000Z"}',
         headers={"x-netlify-event": "deploy_created"},
     ),
-    # A deploy is told of many times, as created, ready, locked, unlocked, under one id: only the body tells them apart.
-    type=EventType(places=(Header("x-netlify-event"), Json("state"))),
+    # A deploy is told of many times under its one id, as created, ready, locked: type and body tell them apart.
+    type=EventType(places=(Header("x-netlify-event"), Json("state")), tells_apart=True),
     retries="not published; 6 failures in a row switch the hook off",
     checked=("PyJWT (Python), both ways",),
     sure={"type": Sure.SECONDARY, "retries": Sure.MEMORY, "body": Sure.SECONDARY},
