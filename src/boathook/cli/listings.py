@@ -55,8 +55,8 @@ _DELIVERIES = (
     Column("next", lambda row: show.age(row.due_at) if row.due_at else ""),
     Column("ended", lambda row: show.age(row.ended_at)),
     Column("item", lambda row: row.item_path, is_optional=True),
-    Column("type", lambda row: row.item_path and row.type, is_optional=True),
     Column("recipient", lambda row: row.recipient),
+    Column("type", lambda row: row.item_path and row.type, is_optional=True),
 )
 _DEAD = (
     _ID,

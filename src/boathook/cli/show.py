@@ -19,6 +19,7 @@ Row = TypeVar("Row")
 
 PAGE: Final = 1_000
 _LEAST_WIDTH: Final = 6
+_GAP: Final = 2
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _STYLES: Final = {
     "dead": "red",
@@ -112,18 +113,35 @@ def text(value: object) -> Text:
 
 
 def table(columns: Sequence[Column], rows: Sequence[object]) -> Table:
-    """Return a table that fits 80 columns, or as many as the terminal has; what must be cut ends in an ellipsis."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    """Return a table that fits 80 columns, or as many as the terminal has.
+
+    What must be cut ends in an ellipsis; where there is no room even for that, the last columns are left out.
+    """
+    made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     columns = [column for column in columns if not column.is_optional or any(map(column.value, rows))]
     cells = [[text(column.value(row)) for column in columns] for row in rows]
-    for column, values in zip(columns, zip(*cells, strict=True) if cells else [()] * len(columns), strict=True):
-        widest = max([len(column.title), *(value.cell_len for value in values)])
-        least = widest if column.is_whole else min(widest, _LEAST_WIDTH)
+    widths = _widths(columns, cells, out.width)
+    for column, width in zip(columns, widths, strict=False):
         overflow: OverflowMethod = "fold" if column.may_wrap else "ellipsis"
-        made.add_column(column.title, no_wrap=not column.may_wrap, overflow=overflow, min_width=least)
+        made.add_column(column.title, no_wrap=not column.may_wrap, overflow=overflow, width=width)
     for row in cells:
-        made.add_row(*row)
+        made.add_row(*row[: len(widths)])
     return made
+
+
+def _widths(columns: Sequence[Column], cells: Sequence[Sequence[Text]], room: int) -> list[int]:
+    """Return how wide each column is made, in order, of as many as there is room for."""
+    widest = [max([len(column.title), *(row[place].cell_len for row in cells)]) for place, column in enumerate(columns)]
+    widths = [
+        width if column.is_whole else min(width, _LEAST_WIDTH) for column, width in zip(columns, widest, strict=True)
+    ]
+    while len(widths) > 1 and sum(widths) + _GAP * (len(widths) - 1) > room:
+        widths.pop()
+    spare = room - sum(widths) - _GAP * (len(widths) - 1)
+    while spare > 0 and (cut := [place for place, width in enumerate(widths) if width < widest[place]]):
+        widths[min(cut, key=widths.__getitem__)] += 1
+        spare -= 1
+    return widths
 
 
 def facts(pairs: Mapping[str, object]) -> None:
