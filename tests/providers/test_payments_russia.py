@@ -7,6 +7,7 @@ import json
 import time
 import warnings
 from dataclasses import replace
+from ipaddress import ip_network
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -80,16 +81,10 @@ def test_the_addresses_next_to_yookassas_are_refused(client):
 def test_every_network_of_yookassas_library_lies_in_ours():
     networks = payments_russia.YOOKASSA.proof
     assert isinstance(networks, payments_russia.Addresses)
-    ours = [payments_russia_network(text) for text in networks.networks]
+    ours = [ip_network(text) for text in networks.networks]
     for text in SecurityHelper.YOOKASSA_NETWORKS:
-        theirs = payments_russia_network(text)
+        theirs = ip_network(text)
         assert any(theirs.version == one.version and theirs.subnet_of(one) for one in ours), text
-
-
-def payments_russia_network(text: str) -> Any:
-    import ipaddress
-
-    return ipaddress.ip_network(text)
 
 
 def test_an_address_in_a_header_is_nobodys_proof():
