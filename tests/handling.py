@@ -16,6 +16,7 @@ from boathook.dispatch.worker import Worker
 from boathook.domain import ids
 from boathook.domain.filters import Router
 from boathook.domain.model import Grade, NewEvent, Origin
+from boathook.domain.replies import ENDING_STATUSES
 from boathook.handlers.api import Boathook
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
@@ -68,6 +69,7 @@ async def working(
     only_suspects: bool = False,
     predecessors: Sequence[str] = (),
     drain_s: float = 5.0,
+    inline: Sequence[str] = (),
     **worker: Any,
 ) -> AsyncIterator[Worker]:
     """Register the hook's routes and run a worker with it until the block ends; its failure is the test's."""
@@ -77,7 +79,10 @@ async def working(
     own = await Database.open(db.url, purpose="worker", size=2)
     handlers = await Database.open(db.url, purpose="handlers", size=settings.database.worker_connections)
     stop = asyncio.Event()
-    one = Worker(settings, hook, own=own, handlers=handlers, worker_id=worker_id, only_suspects=only_suspects)
+    one = Worker(
+        settings, hook, own=own, handlers=handlers, worker_id=worker_id, only_suspects=only_suspects,
+        inline=dict.fromkeys(inline, ENDING_STATUSES),
+    )  # fmt: skip
     task = asyncio.create_task(one.run(stop, lambda: None, predecessors=predecessors))
     try:
         yield one

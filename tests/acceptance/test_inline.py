@@ -241,7 +241,7 @@ def test_stopping_answers_those_who_wait(desk: Make) -> None:
             until(lambda: connection.execute("select count(*) from boathook.event").fetchone() == (1,))
         assert running.stop() == 0
         assert asked.result().text in {"at last", "later"}
-    assert "is_clean\":true" in running.log().replace(" ", "")
+    assert 'is_clean":true' in running.log().replace(" ", "")
 
 
 def test_an_impossible_deadline_is_refused_with_its_fix(desk: Make) -> None:

@@ -17,11 +17,14 @@ from sqlalchemy.pool import NullPool
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Accepted
 from boathook.domain.policy import Ignore, Retry, RetryPolicy
+from boathook.domain.replies import Reply
 from boathook.handlers import runner, sessions
 from boathook.handlers.api import Boathook, Event
+from boathook.journal import replies
 from boathook.journal.calls import Call
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
+from boathook.journal.replies import Answered
 from tests.handling import accept, attempts, settled, working
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -274,9 +277,10 @@ async def lose_the_lease_meanwhile(shop: Database, kit: Kit) -> None:
             yield asyncio.ensure_future(asyncio.to_thread(goes_on.wait, 10))
         else:
             goes_on.wait(10)
+        event.reply("late")
 
     kit.handler(hook, body, retry=RetryPolicy(first_s=60))
-    async with working(shop, hook):
+    async with working(shop, hook, inline=["shop"]):
         await accept(shop, {})
         await began.wait()
         await take_over(shop)
@@ -286,6 +290,7 @@ async def lose_the_lease_meanwhile(shop: Database, kit: Kit) -> None:
 async def test_a_lost_lease_commits_nothing(shop: Database, kit: Kit) -> None:
     await lose_the_lease_meanwhile(shop, kit)
     assert await deeds(shop) == []
+    assert await shop.fetchval("select count(*) from boathook.reply") == 0
     assert await attempts(shop) == [(1, "lost", "LEASE_LOST")]
 
 
@@ -297,6 +302,28 @@ async def test_without_the_settle_a_lost_lease_would_commit(
     monkeypatch.setattr(runner, "SETTLE", nothing)
     await lose_the_lease_meanwhile(shop, kit)
     assert await deeds(shop) == [1]
+    assert await shop.fetchval("select count(*) from boathook.reply") == 1
+
+
+async def test_a_reply_is_committed_with_the_success(shop: Database, kit: Kit) -> None:
+    hook, told = Boathook(), asyncio.Queue[str]()
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        yield execute(session, "insert into deed values (1)")
+        event.reply(["it's", "\\", event.attempt], status=201)
+        if event.attempt == 1:
+            raise RuntimeError
+
+    await shop.listen(replies.CHANNEL, told.put_nowait)
+    kit.handler(hook, body, retry=RetryPolicy(first_s=0.01))
+    async with working(shop, hook, inline=["shop"]):
+        [event_id] = await accept(shop, {})
+        await settled(shop, succeeded=1)
+        assert await asyncio.wait_for(told.get(), 10) == str(event_id)
+    [answered] = await replies.find(shop, [event_id])
+    assert answered == Answered(
+        event_id, Reply(status=201, body=rb"""["it's","\\",2]""", content_type="application/json"), is_open=False
+    )
 
 
 async def test_a_savepoint_left_open_cannot_swallow_the_settle(shop: Database, kit: Kit) -> None:

@@ -1,0 +1,248 @@
+"""Keeping senders waiting: told at once, found all the same when nobody tells, and never longer than allowed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from boathook.config import load
+from boathook.domain.errors import ConfigError, JournalUnavailable
+from boathook.domain.replies import Reply
+from boathook.inbound import inline
+from boathook.inbound.inline import Outcome, Question, WaitingRoom, inline_policy, inline_sources
+from boathook.journal.replies import Answered
+from tests.support import eventually
+
+YES = Reply(status=200, body=b"yes", content_type="text/plain")
+
+
+class Journal:
+    """What is known of events, as a waiting room reads it."""
+
+    def __init__(self) -> None:
+        self.known: dict[UUID, Answered] = {}
+        self.looks = 0
+        self.trouble: Exception | None = None
+
+    def open(self) -> UUID:
+        event_id = uuid4()
+        self.known[event_id] = Answered(event_id, None, is_open=True)
+        return event_id
+
+    def end(self, event_id: UUID, reply: Reply | None) -> None:
+        self.known[event_id] = Answered(event_id, reply, is_open=False)
+
+    async def find(self, event_ids: Sequence[UUID]) -> list[Answered]:
+        self.looks += 1
+        if self.trouble is not None:
+            raise self.trouble
+        return [self.known[event_id] for event_id in event_ids]
+
+
+@asynccontextmanager
+async def open_room(journal: Journal, places: int = 10) -> AsyncIterator[WaitingRoom]:
+    room = WaitingRoom(journal.find, places=places)
+    task = asyncio.create_task(room.run())
+    try:
+        yield room
+    finally:
+        task.cancel()
+
+
+async def stays() -> dict[str, Any]:
+    await asyncio.Event().wait()
+    return {}
+
+
+def ask(room: WaitingRoom, event_id: UUID, seconds: float = 5.0, *, is_new: bool = True) -> Any:
+    return asyncio.create_task(room.ask(Question(event_id, is_new), seconds, stays))
+
+
+async def test_who_is_told_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "LOOK_S", 60.0)
+    journal = Journal()
+    async with open_room(journal) as room:
+        event_id = journal.open()
+        asked = [ask(room, event_id), ask(room, event_id)]
+        await asyncio.sleep(0)
+        journal.end(event_id, YES)
+        room.hear(str(event_id))
+        assert [await one for one in asked] == [(YES, Outcome.ANSWERED)] * 2
+
+
+async def test_a_handler_may_be_quicker_than_its_senders_way_into_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "LOOK_S", 60.0)
+    journal = Journal()
+    async with open_room(journal) as room:
+        event_id = journal.open()
+        journal.end(event_id, YES)
+        room.hear(str(event_id))
+        assert await ask(room, event_id) == (YES, Outcome.ANSWERED)
+
+
+async def test_what_nobody_tells_of_is_found_all_the_same() -> None:
+    journal = Journal()
+    async with open_room(journal) as room:
+        event_id = journal.open()
+        asked = ask(room, event_id)
+        await asyncio.sleep(0)
+        journal.end(event_id, YES)
+        assert await asked == (YES, Outcome.ANSWERED)
+
+
+async def test_sabotage_without_looking_a_lost_notification_costs_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "LOOK_S", 60.0)
+    journal = Journal()
+    async with open_room(journal) as room:
+        event_id = journal.open()
+        asked = ask(room, event_id, 0.5)
+        await asyncio.sleep(0)
+        journal.end(event_id, YES)
+        assert await asked == (None, Outcome.FALLBACK)
+
+
+async def test_a_duplicate_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "LOOK_S", 60.0)
+    journal = Journal()
+    async with open_room(journal) as room:
+        event_id = journal.open()
+        journal.end(event_id, YES)
+        assert await ask(room, event_id, is_new=False) == (YES, Outcome.ANSWERED)
+
+
+async def test_nobody_waits_for_what_has_ended_without_a_reply() -> None:
+    journal = Journal()
+    async with open_room(journal) as room:
+        event_id = journal.open()
+        journal.end(event_id, None)
+        assert await asyncio.wait_for(ask(room, event_id, 60), 5) == (None, Outcome.FALLBACK)
+
+
+async def test_nobody_waits_longer_than_allowed_and_the_room_is_empty_then() -> None:
+    journal = Journal()
+    async with open_room(journal, places=1) as room:
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            began = loop.time()
+            assert await ask(room, journal.open(), 0.1) == (None, Outcome.FALLBACK)
+            assert 0.09 <= loop.time() - began < 2
+        assert await ask(room, journal.open(), -1.0) == (None, Outcome.FALLBACK)
+
+
+async def test_beyond_its_places_the_room_takes_nobody() -> None:
+    journal = Journal()
+    async with open_room(journal, places=2) as room:
+        inside = [ask(room, journal.open()) for _ in range(2)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(ask(room, journal.open()), 2) == (None, Outcome.FALLBACK)
+        assert not any(one.done() for one in inside)
+        for one in inside:
+            one.cancel()
+
+
+async def test_who_leaves_frees_the_place() -> None:
+    journal = Journal()
+    async with open_room(journal, places=1) as room:
+        leaves = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await leaves.wait()
+            return {"type": "http.disconnect"}
+
+        first = asyncio.create_task(room.ask(Question(journal.open(), is_new=True), 60, receive))
+        await asyncio.sleep(0)
+        leaves.set()
+        assert await first == (None, Outcome.GONE)
+        event_id = journal.open()
+        journal.end(event_id, YES)
+
+        async def is_in() -> bool:
+            return bool(await ask(room, event_id, is_new=False) == (YES, Outcome.ANSWERED))
+
+        await eventually(is_in)
+
+
+async def test_closing_sends_everybody_home_in_time() -> None:
+    journal = Journal()
+    async with open_room(journal) as room:
+        asked = ask(room, journal.open(), 60)
+        await asyncio.sleep(0)
+        room.close(0.1)
+        assert await asyncio.wait_for(asked, 5) == (None, Outcome.FALLBACK)
+        assert await asyncio.wait_for(ask(room, journal.open(), 60), 5) == (None, Outcome.FALLBACK)
+
+
+@pytest.mark.parametrize("trouble", [JournalUnavailable("away"), RuntimeError("a surprise")])
+async def test_a_journal_that_was_away_is_asked_again(trouble: Exception) -> None:
+    journal = Journal()
+    async with open_room(journal) as room:
+        event_id = journal.open()
+        journal.trouble = trouble
+        asked = ask(room, event_id)
+        await eventually(lambda: journal.looks > 1)
+        journal.trouble = None
+        journal.end(event_id, YES)
+        assert await asked == (YES, Outcome.ANSWERED)
+
+
+async def test_what_is_heard_of_others_is_forgotten_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "_REMEMBERED", 3)
+    room = WaitingRoom(Journal().find, places=1)
+    for _ in range(10):
+        room.hear(str(uuid4()))
+    room.hear("no id")
+    assert len(room._heard) == 3
+
+
+def settings(folder: Path, **keys: object) -> Any:
+    lines = [f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in keys.items()]
+    file = folder / "boathook.toml"
+    file.write_text("\n".join(["[sources.stripe]", "secrets = ['whsec_x']", *lines]))
+    return load(file)
+
+
+def test_what_is_not_set_follows_from_the_provider(tmp_path: Path) -> None:
+    policy = inline_policy(settings(tmp_path, mode="inline"), "stripe")
+    recipe = inline.find("stripe")
+    assert policy is not None
+    assert policy.within_s == pytest.approx(recipe.answer_within_s * 0.7 if recipe.answer_within_s else 2.0)
+    assert (policy.fallback, policy.stops >= {403, 406, 410}) == (None, True)
+    assert inline_policy(settings(tmp_path), "stripe") is None
+    assert inline_sources(settings(tmp_path)) == {}
+    assert set(inline_sources(settings(tmp_path, mode="inline"))) == {"stripe"}
+
+
+def test_the_fallback_is_what_the_source_says(tmp_path: Path) -> None:
+    policy = inline_policy(settings(tmp_path, mode="inline", fallback_body="<Response/>",
+                                    fallback_content_type="text/xml"), "stripe")  # fmt: skip
+    assert policy is not None
+    assert policy.fallback == Reply(status=200, body=b"<Response/>", content_type="text/xml")
+    empty = inline_policy(settings(tmp_path, mode="inline", fallback_status=503), "stripe")
+    assert empty is not None
+    assert empty.fallback == Reply(status=503, body=b"", content_type="text/plain; charset=utf-8")
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"reply_within_s": 3_600.0}, ["sources.stripe.reply_within_s", "waits only"]),
+        ({"fallback_content_type": "text/xml"}, ["sources.stripe.fallback_content_type", "fallback_body"]),
+        ({"fallback_status": 409}, ["sources.stripe.fallback_status", "409"]),
+    ],
+)
+def test_an_impossible_policy_is_named_with_its_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, object], words: list[str]
+) -> None:
+    from dataclasses import replace
+
+    recipe = replace(inline.find("stripe"), answer_within_s=10.0, stop_statuses=frozenset({409}))
+    monkeypatch.setattr(inline, "find", lambda _name: recipe)
+    with pytest.raises(ConfigError) as caught:
+        inline_policy(settings(tmp_path, mode="inline", **keys), "stripe")
+    for word in words:
+        assert word in str(caught.value)
