@@ -10,6 +10,8 @@ The flow, and the names you meet on it:
    A `RetryPolicy` decides about the next attempt, a `Breaker` about a dependency that keeps failing.
 5. What fails for good is a dead letter, to be looked at and replayed: ``boathook dead list``.
 
+`verify` alone says, in any web framework and without a server or a database, whether a request is what its sender sends.
+
 `BoathookError` is the base of every error raised on purpose; `ConfigError` says what to change in the set-up, and
 `LeaseLost` that a delivery belongs to another worker by now.
 """
@@ -19,6 +21,7 @@ from boathook.domain.policy import Breaker, Dead, Ignore, Retry, RetryPolicy
 from boathook.handlers.api import Boathook
 from boathook.handlers.event import Event
 from boathook.handlers.transaction import Transaction
+from boathook.verification import verify
 
 __all__ = [
     "Boathook",
@@ -32,4 +35,5 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Transaction",
+    "verify",
 ]
