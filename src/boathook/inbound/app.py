@@ -7,8 +7,9 @@ really has, its proof, and only then the journal. What fails answers in one word
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol, assert_never
 
@@ -18,11 +19,12 @@ from boathook.domain.errors import JournalUnavailable, Overloaded, RegistryChang
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.encoding import Decoder
+from boathook.inbound.errands import RETRY_S, Errands, Failed
 from boathook.inbound.gates import Gate
 from boathook.inbound.inline import InlinePolicy, Outcome, Question, WaitingRoom
 from boathook.inbound.limits import Rate, client_address
 from boathook.inbound.quarantine import Quarantine
-from boathook.inbound.verify import Challenge, Rejected, Reply, Request, Verified
+from boathook.inbound.verify import Challenge, KeyWanted, Reason, Rejected, Reply, Request, Verified, Verifier
 from boathook.telemetry import emit
 from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import RequestLog, get_logger, is_on
@@ -104,6 +106,7 @@ class IngestApp:
         others: answers every path that is no source's.
         client_rate: the rate of one client address.
         trusted_proxies: whose X-Forwarded-For counts.
+        errands: fetches keys, visits addresses and keeps told secrets; None answers 503 where that is needed.
         waiting_room: where the senders of inline sources wait for a handler; None answers them the fallback.
     """
 
@@ -117,6 +120,7 @@ class IngestApp:
         others: Asgi,
         client_rate: Rate | None = None,
         trusted_proxies: tuple[Network, ...] = (),
+        errands: Errands | None = None,
         waiting_room: WaitingRoom | None = None,
     ) -> None:
         self._gates = dict(gates)
@@ -126,6 +130,7 @@ class IngestApp:
         self._others = others
         self._client_rate = client_rate
         self._trusted = trusted_proxies
+        self._errands = errands
         self._waiting_room = waiting_room
         self._request_log = RequestLog("inbound") if is_on("info") else None
         self._request_prefix = f"req_{os.urandom(6).hex()}"
@@ -231,11 +236,12 @@ class IngestApp:
 
     async def _judge(self, gate: Gate, request: Request, request_id: str) -> Answer:
         now = time.time()
-        encoding = request.headers.get("content-encoding", "").lower()
-        decoder = None
-        if encoding in gate.encodings:
-            decoder = Decoder(encoding, max_decoded=gate.max_decoded, max_ratio=gate.max_ratio)
-        verdict = gate.verifier.verify(request, now, decoder)
+        decoder = _decoder(gate, request)
+        gate.look_for_secret()
+        verifier = gate.verifier
+        verdict = verifier.verify(request, now, decoder)
+        if isinstance(verdict, KeyWanted) and self._errands is not None:
+            verdict = await self._errands.judge_with_key(gate.source, verifier, verdict, request, now, decoder)
         match verdict:
             case Verified():
                 body = request.body if decoder is None or decoder.decoded is None else decoder.decoded
@@ -245,26 +251,40 @@ class IngestApp:
                     gate.skew_s.value = verdict.timestamp.timestamp() - now
                 return await self._accept(gate, event, verdict, request_id)
             case Challenge():
-                content_type_header = (b"content-type", verdict.content_type.encode("latin-1", "replace"))
-                return Answer(
-                    verdict.status,
-                    verdict.body,
-                    "challenge",
-                    content_type=content_type_header,
-                    headers=(_NO_SNIFFING,),
-                )
+                return await self._answer_challenge(gate, verdict, request_id)
             case Rejected():
                 return self._reject(gate, request, verdict, request_id, now)
+            case KeyWanted():
+                emit.count("boathook_rejections_total", source=gate.source, reason=Reason.KEY_UNAVAILABLE)
+                return refuse(503, Reason.KEY_UNAVAILABLE, request_id, _wait(RETRY_S))
             case _:
                 assert_never(verdict)
+
+    async def _answer_challenge(self, gate: Gate, challenge: Challenge, request_id: str) -> Answer:
+        if challenge.visit is not None or challenge.capture is not None:
+            failed = (
+                Failed(503, "no_errands") if self._errands is None else await self._errands.run(gate.source, challenge)
+            )
+            if failed is not None:
+                return refuse(failed.status, failed.reason, request_id, _wait(RETRY_S))
+        content_type = (b"content-type", challenge.content_type.encode("latin-1", "replace"))
+        return Answer(challenge.status, challenge.body, "challenge", content_type=content_type, headers=(_NO_SNIFFING,))
 
     def _reject(self, gate: Gate, request: Request, verdict: Rejected, request_id: str, now: float) -> Answer:
         emit.count("boathook_rejections_total", source=gate.source, reason=verdict.reason)
         if self._quarantine is not None:
             verifier, rejection_id = gate.verifier, self._arrivals.new_id(now)
-            self._quarantine.add(rejection_id, gate.source, request, verdict, verifier.rejudged, verifier.secret_query)
+            explain = partial(
+                verifier.explain, request, verdict, now, others=self._verifiers(), decode=_decoder(gate, request)
+            )
+            self._quarantine.add(
+                rejection_id, gate.source, request, verdict, verifier.rejudged, verifier.secret_query, explain
+            )
         answer = refuse(verdict.status, verdict.reason, request_id)
         return replace(answer, body=b"") if gate.verifier.recipe.wants_silence else answer
+
+    def _verifiers(self) -> Iterator[Verifier]:
+        return (gate.verifier for gate in self._gates.values())
 
     async def _accept(self, gate: Gate, event: NewEvent, verified: Verified, request_id: str) -> Answer:
         for _ in range(_MOST_ROUTINGS):
@@ -313,6 +333,13 @@ def _exactly(reply: Reply | None, answer: Answer) -> Answer:
         return answer
     content_type = (b"content-type", reply.content_type.encode("latin-1", "replace"))
     return replace(answer, status=reply.status, body=reply.body, content_type=content_type)
+
+
+def _decoder(gate: Gate, request: Request) -> Decoder | None:
+    encoding = request.headers.get("content-encoding", "").lower()
+    if encoding not in gate.encodings:
+        return None
+    return Decoder(encoding, max_decoded=gate.max_decoded, max_ratio=gate.max_ratio)
 
 
 def _read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:

@@ -1,10 +1,17 @@
 """What stands between strangers and each source: the settings of a source, compiled once for every request."""
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from boathook.config import Settings, SourceSettings
+from boathook.domain.errors import ConfigError
+from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.inline import InlinePolicy, inline_policy
+from boathook.inbound.keyring import KeyRing
 from boathook.inbound.limits import Rate
+from boathook.inbound.providers import find
+from boathook.inbound.providers.recipe import Capture
 from boathook.inbound.verify import SourceSpec, Verifier
 from boathook.telemetry import emit
 from boathook.telemetry.emit import Counter
@@ -31,7 +38,14 @@ class Gate:
     """Sender's clock minus ours."""
     inline: InlinePolicy | None = None
     """How long senders wait for a handler's reply; None where they are answered once the event is stored."""
+    renew: Callable[[], Verifier | None] | None = None
+    """For a source whose secret its sender tells: gives the verifier with the secret once that has changed."""
     answers: dict[int, Counter] = field(default_factory=dict)
+
+    def look_for_secret(self) -> None:
+        """Verify with the secret the sender has told meanwhile, if there is one; another process may have heard it."""
+        if self.renew is not None:
+            self.verifier = self.renew() or self.verifier
 
     def count_answer(self, status: int) -> None:
         """Count one request by the status it was answered with."""
@@ -51,7 +65,7 @@ def spec_of(settings: Settings, name: str) -> SourceSpec:
     return SourceSpec(
         name=name,
         provider=source.provider,
-        secrets=settings.secrets_of(name),
+        secrets=settings.secrets_of(name) or _captured(settings, name),
         public_url=settings.server.public_url if source.public_url is None else source.public_url,
         addresses=tuple(map(str, source.addresses)),
         options=settings.options_of(name),
@@ -61,28 +75,76 @@ def spec_of(settings: Settings, name: str) -> SourceSpec:
     )
 
 
-def verifier_of(settings: Settings, name: str) -> Verifier:
-    """Compile the verification of one source, with its secrets resolved.
+def _captured(settings: Settings, name: str) -> tuple[str, ...]:
+    source = settings.sources[name]
+    if source.unsigned or not _is_told(source):
+        return ()
+    secret = CapturedSecrets(settings.server.data_dir).confirmed(name)
+    return () if secret is None else (secret,)
+
+
+def _is_told(source: SourceSettings) -> bool:
+    """Return whether this sender tells its secret itself, in a request."""
+    try:
+        recipe = find(source.provider)
+    except ConfigError:
+        return False  # compiling the source says what is wrong
+    return not source.secrets and any(isinstance(shake.answer, Capture) for shake in recipe.handshakes)
+
+
+def verifier_of(settings: Settings, name: str, ring: KeyRing | None = None) -> Verifier:
+    """Compile the verification of one source, with its secrets resolved; fetched keys are kept in *ring*.
 
     Raises:
         ConfigError: a secret is missing, or a setting impossible; the message names the key.
     """
-    return Verifier(spec_of(settings, name))
+    return Verifier(spec_of(settings, name), ring)
+
+
+def dedup_days_of(settings: Settings) -> dict[str, float]:
+    """Return the days that sources are remembered, by name, where they differ from `retention.dedup_days`.
+
+    A memory that the owner has not set outlives the last retry of its sender by a day.
+    """
+    days = settings.dedup_days_of()
+    for name, source in settings.sources.items():
+        with contextlib.suppress(ConfigError):
+            needed = (find(source.provider).retries_for_days or 0.0) + 1.0
+            if name not in days and needed > settings.retention.dedup_days:
+                days[name] = needed
+    return days
 
 
 def compile_gates(settings: Settings) -> dict[str, Gate]:
     """Return the gate of every path that sources listen on. Raises ConfigError as `verifier_of` does."""
     paths: dict[str, Gate] = {}
+    ring = KeyRing()
     for name, source in settings.sources.items():
-        gate = _compile(settings, name, source)
+        gate = _compile(settings, name, source, ring)
         for path in (f"/in/{name}", *source.paths):
             paths[path] = gate
     return paths
 
 
-def _compile(settings: Settings, name: str, source: SourceSettings) -> Gate:
+def _renewal(settings: Settings, name: str, ring: KeyRing) -> Callable[[], Verifier | None]:
+    secrets = _captured(settings, name)
+
+    def renew() -> Verifier | None:
+        nonlocal secrets
+        found = _captured(settings, name)
+        if found == secrets:
+            return None
+        secrets = found
+        return verifier_of(settings, name, ring)
+
+    return renew
+
+
+def _compile(settings: Settings, name: str, source: SourceSettings, ring: KeyRing) -> Gate:
     limits = settings.limits
-    verifier = verifier_of(settings, name)
+    # Before the verifier, so that a secret confirmed between the two is still seen as a change.
+    renew = _renewal(settings, name, ring) if _is_told(source) else None
+    verifier = verifier_of(settings, name, ring)
     encodings = limits.content_encodings if source.content_encodings is None else source.content_encodings
     return Gate(
         source=name,
@@ -99,4 +161,5 @@ def _compile(settings: Settings, name: str, source: SourceSettings) -> Gate:
         duplicates=emit.counter("boathook_duplicates_total", source=name),
         skew_s=emit.dial("boathook_signature_skew_seconds", source=name),
         inline=inline_policy(settings, name),
+        renew=renew,
     )

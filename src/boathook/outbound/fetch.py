@@ -170,7 +170,7 @@ class _Download:
             self._curl.perform()
             status = self._curl.getinfo(pycurl.RESPONSE_CODE)
         except pycurl.error as error:
-            raise FetchFailed(self._refusal or str(error.args[1])) from None
+            raise FetchFailed(self._refusal or str(error.args[-1])) from None
         finally:
             self._curl.close()
             for opened in self._opened:

@@ -13,7 +13,9 @@ from boathook.domain.errors import JournalUnavailable
 from boathook.domain.filters import Router
 from boathook.inbound.app import IngestApp, Receive, Send
 from boathook.inbound.arrival import Arrivals
-from boathook.inbound.gates import Gate, compile_gates
+from boathook.inbound.captured import CapturedSecrets
+from boathook.inbound.errands import Errands
+from boathook.inbound.gates import Gate, compile_gates, dedup_days_of
 from boathook.inbound.inline import WaitingRoom
 from boathook.inbound.intake import Intake
 from boathook.inbound.limits import Connections, Rate
@@ -26,6 +28,7 @@ from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.moves import announce_due
 from boathook.journal.registry import read_routes
+from boathook.outbound.fetch import Fetcher
 from boathook.server.order import Life
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import History
@@ -83,9 +86,15 @@ class _Desk:
     """What takes events in, once PostgreSQL is there."""
 
     def __init__(
-        self, database: Database, intake: Intake, quarantine: Quarantine, waiting_room: WaitingRoom | None
+        self,
+        database: Database,
+        intake: Intake,
+        quarantine: Quarantine,
+        waiting_room: WaitingRoom | None,
+        fetcher: Fetcher,
     ) -> None:
         self._database = database
+        self._fetcher = fetcher
         self._intake = intake
         self._quarantine = quarantine
         self._waiting_room = waiting_room
@@ -112,6 +121,7 @@ class _Desk:
     async def __aexit__(self, *_: object) -> None:
         for chore in self._chores:
             chore.cancel()
+        self._fetcher.close()
         await self._intake.drain()
         await self._quarantine.drain()
         await self._database.close()
@@ -126,7 +136,7 @@ async def _open_desk(
         return None
     database, router = opened
     arrivals = Arrivals(router, functools.partial(_read_router, database))
-    store = EventStore(database, dedup_days=settings.retention.dedup_days, dedup_days_of=settings.dedup_days_of())
+    store = EventStore(database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_of(settings))
     intake = Intake(
         store,
         announce=functools.partial(announce_due, database),
@@ -148,6 +158,7 @@ async def _open_desk(
         gates=gates.values(),
         arrivals=arrivals,
     )
+    fetcher = Fetcher(settings.outbound.allow)
     house.app = IngestApp(
         gates,
         intake,
@@ -156,9 +167,10 @@ async def _open_desk(
         others=probes,
         client_rate=Rate(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
         trusted_proxies=settings.server.trusted_proxies,
+        errands=Errands(fetcher.fetch, CapturedSecrets(settings.server.data_dir)),
         waiting_room=waiting_room,
     )
-    return _Desk(database, intake, quarantine, waiting_room)
+    return _Desk(database, intake, quarantine, waiting_room, fetcher)
 
 
 async def _reach(settings: Settings, stop: asyncio.Event) -> tuple[Database, Router] | None:

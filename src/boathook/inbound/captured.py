@@ -1,0 +1,91 @@
+"""Secrets that senders tell once, in a request of their own, kept as files that every gateway of this machine reads.
+
+Whoever knows a source's address could tell one before the sender does. So the first counts and no other; and it proves
+nothing until the operator has asked to see it, to show it to the sender, who refuses what it did not tell.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from boathook.domain.errors import ConfigError
+
+FOLDER: Final = "captured"
+
+
+class CapturedSecrets:
+    """The files under *data_dir*; every change is durable, or has not happened."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._folder = data_dir / FOLDER
+
+    def tell(self, source: str, secret: str) -> bool:
+        """Keep what a sender told; return False where another secret was told before."""
+        held = self.confirmed(source) or _read(self._told(source))
+        if held is not None:
+            return held == secret
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        draft = self._folder / f".{secrets.token_hex(8)}"
+        _write(draft, secret)
+        try:
+            # A link is made whole or not at all, and never over another.
+            os.link(draft, self._told(source))
+        except FileExistsError:
+            return _read(self._told(source)) == secret
+        finally:
+            draft.unlink()
+        _sync(self._folder)
+        return True
+
+    def confirmed(self, source: str) -> str | None:
+        """Return the secret that counts; None where none was told, or the operator has not asked for it."""
+        return _read(self._counting(source))
+
+    def confirm(self, source: str) -> str | None:
+        """Let the secret that was told count from now on, and return it; None where none was told."""
+        if _read(self._told(source)) is not None and self.confirmed(source) is None:
+            self._told(source).rename(self._counting(source))
+            _sync(self._folder)
+        return self.confirmed(source)
+
+    def forget(self, source: str) -> bool:
+        """Remove what was told, so that it can be told anew; return whether there was anything."""
+        files = [file for file in (self._told(source), self._counting(source)) if file.exists()]
+        for file in files:
+            file.unlink()
+        if files:
+            _sync(self._folder)
+        return bool(files)
+
+    def _told(self, source: str) -> Path:
+        return self._folder / f"{quote(source, safe='')}.told"
+
+    def _counting(self, source: str) -> Path:
+        return self._folder / f"{quote(source, safe='')}.secret"
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}; make it readable for boathook, or remove it") from None
+
+
+def _write(file: Path, text: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
