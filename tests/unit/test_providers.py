@@ -96,7 +96,7 @@ def test_github_types_are_the_event_and_its_action():
     for body, type, expected in (
         (b'{"action":"opened"}', "pull_request", "pull_request.opened"),
         (b'{"ref":"refs/heads/main"}', "push", "push"),
-        (b"payload=%7B%22action%22%3A%22opened%22%7D", "issues", "issues"),
+        (b"payload=%7B%22action%22%3A%22opened%22%7D", "issues", "issues.opened"),
         (b'{"action":"opened"}', None, "unknown"),
     ):
         assert github.verify(signed("github", body, type=type), NOW).type == expected

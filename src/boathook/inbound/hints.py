@@ -1,20 +1,33 @@
-"""Why a signature may not fit: the usual mistakes, tried one by one for the operator's eyes only.
+"""Why a request may have been refused: the usual mistakes, tried one by one, for the operator's eyes only.
 
-A hint is looked for only after a mismatch, only for bodies small enough that a flood of forgeries costs little.
+A hint is what would have made the proof hold: another reading of the secret, the body as it was before something on
+the way touched it, another source. It is looked for outside the path of requests, for few of the refused ones, and in
+small bodies only, so that a flood of forgeries costs little.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from boathook.domain import signing
-from boathook.domain.signing import WRITERS, KeyForm, Mac, read_key
-from boathook.inbound.providers.proofs import Hmac
-from boathook.inbound.template import Template
-from boathook.inbound.verdict import Request
+from boathook.domain.documents import UNREADABLE, parse
+from boathook.domain.errors import ConfigError
+from boathook.domain.signing import Algorithm, Encoding, KeyForm
+from boathook.inbound.keyring import KeyRing
+from boathook.inbound.origins import AddressCheck
+from boathook.inbound.proof import Check, NoCheck, make_check, signature_headers
+from boathook.inbound.providers import RECIPES
+from boathook.inbound.providers.options import NEVER_KEPT
+from boathook.inbound.providers.proofs import FieldMac, Hmac, Proof
+from boathook.inbound.providers.recipe import Recipe
+from boathook.inbound.stamps import MAX_TOLERANCE_S
+from boathook.inbound.tokens import Proven
+from boathook.inbound.verdict import Reason, Request, SourceSpec
 
 MAX_BODY: Final = 16_384
+MAX_DECODED: Final = 65_536
 MAX_SECRETS: Final = 2
+MAX_OTHERS: Final = 32
 
 _FORMS: Final = {
     KeyForm.TEXT: "used as plain text",
@@ -22,41 +35,157 @@ _FORMS: Final = {
     KeyForm.BASE64: "decoded from base64",
     KeyForm.STANDARD: "decoded from base64 after its whsec_",
 }
+_DUMPS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("without spaces", {"separators": (",", ":")}),
+    ("with spaces after commas and colons", {}),
+    ("with its keys sorted", {"separators": (",", ":"), "sort_keys": True}),
+    ("with its keys sorted and spaces between", {"sort_keys": True}),
+    ("indented by two", {"indent": 2}),
+)
+_TELLS_NOTHING: Final = NEVER_KEPT | {"x-signature", "x-token"}
+"""Headers that anybody may send."""
+_NOT_FOUND: Final = frozenset({Reason.SIGNATURE_MISSING, Reason.TOKEN_MISSING, Reason.UNKNOWN_SCHEME})
+_OFF_TIME: Final = frozenset({Reason.TIMESTAMP_TOO_OLD, Reason.TIMESTAMP_IN_FUTURE})
 
 
-def explain_mismatch(
-    proof: Hmac,
-    template: Template,
-    secrets: Sequence[str],
-    request: Request,
-    signatures: Sequence[str],
-    stamp: str,
-    identifier: str,
-) -> str | None:
-    """Return what would make one of *signatures* fit; `None` where no usual mistake explains it."""
-    if len(request.body) > MAX_BODY:
+class Case(NamedTuple):
+    """A source and a request it refused."""
+
+    recipe: Recipe
+    spec: SourceSpec
+    settings: Mapping[str, str]
+    ring: KeyRing
+    request: Request
+    now: float
+    """When the request was received, in seconds since 1970."""
+    decoded: bytes | None
+    """Its body without the Content-Encoding; None where there was none, or it could not be undone."""
+
+
+class _Attempt(NamedTuple):
+    """One thing that could have been otherwise, and what to say if it explains the refusal."""
+
+    hint: str
+    proof: Proof
+    secrets: tuple[str, ...]
+    body: bytes
+
+
+def explain(case: Case, reason: Reason, others: Mapping[str, Check]) -> str | None:
+    """Return what would have made the proof hold; None where no usual mistake explains it.
+
+    Args:
+        case: the source and the request.
+        reason: why it was refused.
+        others: the checks of other sources, by name.
+    """
+    if len(case.request.body) > MAX_BODY or case.spec.unsigned:
         return None
-    write = WRITERS[proof.encoding]
-    for secret in secrets[:MAX_SECRETS]:
-        for key, body, hint in _mistakes(proof, secret, request.body):
-            chunks = template.fill(replace(request, body=body), stamp, identifier)
-            expected = write(Mac(key, proof.algorithm).digest(chunks))
-            if any(signing.same(expected, signature) for signature in signatures):
-                return hint
+    if reason in _OFF_TIME:
+        return _explain_time(case)
+    hint = _explain_mismatch(case) if reason is Reason.SIGNATURE_MISMATCH else None
+    return hint or _find_other(case, others) or (_find_scheme(case) if reason in _NOT_FOUND else None)
+
+
+def _explain_time(case: Case) -> str:
+    if _holds(case, case.recipe.proof, replace(case.spec, tolerance_s=MAX_TOLERANCE_S), case.request):
+        return "its signature is right: it is a late copy of a genuine request, or the clocks differ"
+    return "its signature would not have been right either"
+
+
+def _explain_mismatch(case: Case) -> str | None:
+    for attempt in _attempts(case):
+        spec = replace(case.spec, secrets=attempt.secrets)
+        if _holds(case, attempt.proof, spec, replace(case.request, body=attempt.body)):
+            return attempt.hint
     return None
 
 
-def _mistakes(proof: Hmac, secret: str, body: bytes) -> Iterator[tuple[bytes, bytes, str]]:
-    own = read_key(secret, proof.key_form)
+def _holds(case: Case, proof: Proof, spec: SourceSpec, request: Request) -> bool:
+    try:
+        check = make_check(replace(case.recipe, proof=proof), spec, case.settings, case.ring)
+    except ConfigError:
+        return False
+    return isinstance(check.check(request, case.now), Proven)
+
+
+def _attempts(case: Case) -> Iterator[_Attempt]:
+    proof, secrets = case.recipe.proof, case.spec.secrets[:MAX_SECRETS]
+    if not isinstance(proof, Hmac | FieldMac):
+        return
+    for hint, body in _bodies(case):
+        yield _Attempt(hint, proof, secrets, body)
+    stripped = tuple(secret.strip() for secret in secrets)
+    for candidates, aside in ((secrets, ""), (stripped, ", without the spaces around it")):
+        for form, words in _FORMS.items():
+            if form is not proof.key_form or candidates != secrets:
+                hint = f"it would fit if the secret were {words}{aside}"
+                yield _Attempt(hint, replace(proof, key_form=form), candidates, case.request.body)
+    for algorithm in Algorithm:
+        for encoding in Encoding:
+            if (algorithm, encoding) != (proof.algorithm, proof.encoding):
+                hint = f"it would fit as {algorithm.value} written in {encoding.value}"
+                yield _Attempt(hint, replace(proof, algorithm=algorithm, encoding=encoding), secrets, case.request.body)
+
+
+def _bodies(case: Case) -> Iterator[tuple[str, bytes]]:
+    body = case.request.body
     stripped = body.rstrip(b"\r\n")
     if stripped != body:
-        yield own, stripped, "it would fit without the newline at the body's end: something added one on the way"
-    yield own, body + b"\n", "it would fit with a newline at the body's end: something removed one on the way"
-    for form, words in _FORMS.items():
-        for candidate, aside in ((secret, ""), (secret.strip(), ", without the spaces around it")):
-            try:
-                key = read_key(candidate, form)
-            except ValueError:
-                continue
-            if key != own:
-                yield key, body, f"it would fit if the secret were {words}{aside}"
+        yield "it would fit without the newline at the body's end: something added one on the way", stripped
+    yield "it would fit with a newline at the body's end: something removed one on the way", body + b"\n"
+    if case.decoded is not None and len(case.decoded) <= MAX_DECODED:
+        yield "it would fit the body without its Content-Encoding: something compressed it on the way", case.decoded
+    document = parse(body)
+    if document is UNREADABLE:
+        return
+    for words, how in _DUMPS:
+        for is_ascii in (True, False):
+            text = json.dumps(document, ensure_ascii=is_ascii, **how)
+            hint = f"it would fit the body's JSON written {words}: something parsed it and wrote it anew on the way"
+            yield hint, text.encode("utf-8", "surrogatepass")
+
+
+def _find_other(case: Case, others: Mapping[str, Check]) -> str | None:
+    # What anybody passes, or anybody at one address, says nothing of whom a request was meant for.
+    telling = [name for name in sorted(others) if not isinstance(others[name], NoCheck | AddressCheck)]
+    for name in telling[:MAX_OTHERS]:
+        if isinstance(others[name].check(case.request, case.now), Proven):
+            return f"the source {name!r} would have accepted it: it came to the wrong address, or secrets were swapped"
+    return None
+
+
+def _find_scheme(case: Case) -> str | None:
+    """Name the scheme, of this sender or another, that a header of the request belongs to."""
+    own = signature_headers(case.recipe.proof)
+    for recipe, scheme in _schemes(case):
+        for name in sorted(signature_headers(recipe.proof) - own):
+            if name in case.request.headers:
+                return f"there is a header {name}, as for {scheme}"
+    senders = _SENDERS.keys() & case.request.headers.keys() - own
+    if not senders:
+        return None
+    name = min(senders)
+    return f"this looks like a request of {_SENDERS[name]}: there is a header {name}"
+
+
+def _schemes(case: Case) -> Iterator[tuple[Recipe, str]]:
+    standing = next((one for one in RECIPES if case.spec.provider.strip().lower() in (one.name, *one.aliases)), None)
+    if standing is None:
+        return
+    yield standing, f"{standing.title} with the setting scheme left out"
+    for word, recipe in standing.schemes.items():
+        yield recipe, f'{standing.title} with scheme = "{word}"'
+
+
+def _senders() -> dict[str, str]:
+    """Return who sends a header, for those that few send."""
+    titles: dict[str, list[str]] = {}
+    for recipe in RECIPES:
+        for one in (recipe, *recipe.schemes.values()):
+            for name in signature_headers(one.proof) - _TELLS_NOTHING:
+                titles.setdefault(name, []).append(recipe.title)
+    return {name: " or ".join(list(dict.fromkeys(those))[:3]) for name, those in titles.items()}
+
+
+_SENDERS: Final = _senders()

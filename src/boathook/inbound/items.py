@@ -49,7 +49,7 @@ class Batches:
         self._id_of = first_of(items.id.places, whole=True)
         self._type_of = first_of(items.type.places, whole=False)
 
-    def items(self, request: Request, document: Any, type: str) -> tuple[Item, ...] | Rejected:
+    def items(self, request: Request, document: Any, type: str, now: float) -> tuple[Item, ...] | Rejected:
         """Return the items of a request whose body holds *document*; identical ones count once.
 
         Two of one key and different content are both returned: which of them is right is not for a verifier to say.
@@ -58,13 +58,14 @@ class Batches:
             request: as it came.
             document: its body, parsed.
             type: the request's own type, for items that have none.
+            now: when it was received, in seconds since 1970.
         """
         found = list(islice(self._find(document), MAX_ITEMS + 1))
         if len(found) > MAX_ITEMS:
             return _too_many()
         items: dict[tuple[str, bytes], Item] = {}
         for one in found:
-            item = self._item(request, document, one, type)
+            item = self._item(request, document, one, type, now)
             items.setdefault((item.dedup_key, item.digest), item)
         return tuple(items.values())
 
@@ -74,14 +75,14 @@ class Batches:
                 if value is not None:
                     yield _Found(rule, path, value)
 
-    def _item(self, request: Request, document: Any, found: _Found, type: str) -> Item:
+    def _item(self, request: Request, document: Any, found: _Found, type: str, now: float) -> Item:
         content = _canonical(found.value, found.rule.volatile)
         picked = {path: dig(found.value, parts) for path, parts in self._fields.items()}
         name = self._id_of(request, picked)
         return Item(
             path=found.path,
             type=self._type_in(request, picked, found.value) or type,
-            dedup_key=KEY_PREFIX + (self._content_key(document, found, content) if name is None else key_of(name)),
+            dedup_key=KEY_PREFIX + (self._made(document, found, content, now) if name is None else key_of(name)),
             digest=hashlib.sha256(content).digest(),
             document=found.value,
         )
@@ -93,12 +94,15 @@ class Batches:
             name = first_besides(besides, value)
         return None if name is None else show_type(name)
 
-    def _content_key(self, document: Any, found: _Found, content: bytes) -> str:
+    def _made(self, document: Any, found: _Found, content: bytes, now: float) -> str:
+        """Return the key of an item without a name."""
         if self._items.around and found.rule.holder is not None:
             holder = dig(document, found.path.split(".")[: found.rule.holder])
             if isinstance(holder, dict):
                 content += _canonical([holder.get(key) for key in self._items.around], ())
-        return f"sha256:{hashlib.sha256(content).hexdigest()}"
+        made = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        # Where the same content will tell of something else next time, only place and moment tell items apart.
+        return f"moment:{now!r}:{found.path}:{made}" if self._items.id.is_repeatable else made
 
 
 def type_of(items: tuple[Item, ...]) -> str:

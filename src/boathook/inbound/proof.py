@@ -14,7 +14,8 @@ from boathook.inbound.jwt import JwtCheck
 from boathook.inbound.keyring import KeyRing
 from boathook.inbound.macs import HmacCheck
 from boathook.inbound.origins import AddressCheck
-from boathook.inbound.providers.proofs import Addresses, Asymmetric, FieldMac, Hmac, Jwt, NoProof, Token
+from boathook.inbound.places import Header
+from boathook.inbound.providers.proofs import Addresses, Asymmetric, FieldMac, Hmac, Jwt, NoProof, Proof, Token
 from boathook.inbound.providers.recipe import Capture, Recipe
 from boathook.inbound.tokens import Proven, TokenCheck, refuse
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, Request, SourceSpec
@@ -107,3 +108,16 @@ def _known_by_address(recipe: Recipe, spec: SourceSpec, networks: tuple[str, ...
             f"sources.{spec.name}.secrets: {recipe.title} signs nothing and is known by its addresses; remove them"
         )
     return AddressCheck(spec, networks)
+
+
+def signature_headers(proof: Proof) -> frozenset[str]:
+    """Return the headers that a proof stands in; lower case."""
+    match proof:
+        case Hmac(headers=sets):
+            return frozenset(names.signature for names in sets)
+        case FieldMac(evidence=evidence) | Asymmetric(evidence=evidence):
+            return frozenset(evidence)
+        case Token(place=Header(name=name)) | Jwt(header=name):
+            return frozenset({name})
+        case _:
+            return frozenset()

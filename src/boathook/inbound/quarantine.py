@@ -10,6 +10,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 from uuid import UUID
@@ -33,6 +34,7 @@ _CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie
 
 _LOG = get_logger("quarantine")
 
+Explain = Callable[[], str | None]
 Write = Callable[[Sequence[NewRejection]], Awaitable[None]]
 
 
@@ -68,7 +70,7 @@ class Quarantine:
             _LOG.warning("rejections_dropped", count=len(self._waiting), error=str(error))
 
     def add(self, identifier: UUID, source: str, request: Request, verdict: Rejected, evidence: frozenset[str],
-            secret_query: str | None = None) -> None:  # fmt: skip
+            secret_query: str | None = None, explain: Explain | None = None) -> None:  # fmt: skip
         """Keep a refused request if there is room for it.
 
         Args:
@@ -78,12 +80,15 @@ class Quarantine:
             verdict: why it was refused.
             evidence: headers needed to judge it again; see `Verifier.rejudged`.
             secret_query: a query parameter that holds a token.
+            explain: looks for a usual mistake behind the refusal; called only if the request is kept.
         """
         size = min(len(request.body), KEPT_BODY)
         is_over = self._rate is None or self._rate.wait_s(source, time.monotonic()) > 0
         if is_over or len(self._waiting) >= _MOST_WAITING or self._bytes + size > _MOST_BYTES:
             emit.count("boathook_quarantine_dropped_total", source=source)
             return
+        if explain is not None and (hint := explain()) is not None:
+            verdict = replace(verdict, detail=f"{verdict.detail}; {hint}")
         self._waiting.append(_to_rejection(identifier, source, request, verdict, evidence, secret_query))
         self._bytes += size
         self._has_work.set()

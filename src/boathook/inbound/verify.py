@@ -6,14 +6,14 @@ parse, no answer to a challenge. The one exception are questions that a sender a
 are answered and never become events.
 """
 
-import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from boathook.domain.documents import parse
 from boathook.domain.model import Grade
+from boathook.inbound import hints
 from boathook.inbound.extract import Picker
 from boathook.inbound.facts import Facts
 from boathook.inbound.handshakes import Handshakes
@@ -22,9 +22,9 @@ from boathook.inbound.keyring import KeyRing
 from boathook.inbound.naming import Names
 from boathook.inbound.origins import AddressCheck
 from boathook.inbound.places import Header, Place, Query
-from boathook.inbound.proof import make_check
+from boathook.inbound.proof import make_check, signature_headers
 from boathook.inbound.providers.options import NEVER_KEPT
-from boathook.inbound.providers.proofs import Addresses, Asymmetric, FieldMac, Hmac, Jwt, Proof, Token
+from boathook.inbound.providers.proofs import Addresses, Asymmetric, FieldMac, Token
 from boathook.inbound.providers.recipe import BodyForm, Recipe, WantedReply
 from boathook.inbound.settling import settle
 from boathook.inbound.tokens import Proven
@@ -84,10 +84,12 @@ class Verifier:
         Raises:
             ConfigError: a setting is unknown, missing or impossible; the message names ``sources.NAME.KEY``.
         """
-        recipe, spec, self._settings = settle(spec)
+        recipe, self._spec, self._settings = settle(spec)
+        spec = self._spec
+        self.source: Final = spec.name
         self.recipe: Final = recipe
         self.ring: Final = KeyRing() if ring is None else ring
-        self._check = make_check(recipe, spec, self._settings, self.ring)
+        self.check: Final = make_check(recipe, spec, self._settings, self.ring)
         self._fence = _fence(recipe, spec)
         self._handshakes = Handshakes(recipe, spec, self._settings)
         self._grade = Grade.NONE if spec.unsigned else recipe.grade
@@ -101,7 +103,7 @@ class Verifier:
         self._kept = _kept_headers(recipe)
         self._reply = _static(recipe.reply)
         self._event_methods = spec.methods or recipe.methods
-        self.evidence = self._check.evidence
+        self.evidence = self.check.evidence
         self.rejudged = self.evidence | frozenset(self._kept)
         self.methods = self._event_methods | self._handshakes.methods
         place = recipe.proof.place if isinstance(recipe.proof, Token) and not spec.unsigned else None
@@ -118,7 +120,7 @@ class Verifier:
             answer = self._handshakes.answer_unproven(request)
             if answer is not None:
                 return answer
-        proven = self._check.check(request, now)
+        proven = self.check.check(request, now)
         if not isinstance(proven, Proven):
             return proven
         if decode is None:
@@ -127,6 +129,39 @@ class Verifier:
         if isinstance(decoded, Rejected):
             return decoded
         return self._look(replace(request, body=decoded), proven, now, request.body, is_encoded=True)
+
+    def explain(
+        self,
+        request: Request,
+        rejected: Rejected,
+        now: float,
+        *,
+        others: Iterable["Verifier"] = (),
+        decode: Decode | None = None,
+    ) -> str | None:
+        """Return the usual mistake that explains why a request was refused, for the operator; None where none does.
+
+        It costs a millisecond or so, thus it is not for every refusal. It never shows a secret.
+
+        Args:
+            request: as `verify` got it.
+            rejected: what `verify` said.
+            now: as `verify` got it.
+            others: the verifiers of other sources, one of which the request may have been meant for.
+            decode: undoes the request's Content-Encoding.
+        """
+        decoded = decode(request.body) if decode is not None and len(request.body) <= hints.MAX_BODY else None
+        case = hints.Case(
+            recipe=self.recipe,
+            spec=self._spec,
+            settings=self._settings,
+            ring=self.ring,
+            request=request,
+            now=now,
+            decoded=decoded if isinstance(decoded, bytes) else None,
+        )
+        checks = {one.source: one.check for one in others if one is not self}
+        return hints.explain(case, rejected.reason, checks)
 
     def _look(self, request: Request, proven: Proven, now: float, sent: bytes, *, is_encoded: bool) -> Verdict:
         """Look into a proven request, whose body was *sent* as these bytes."""
@@ -143,11 +178,13 @@ class Verifier:
             return _no_event(self.recipe, request.method)
         type = self._names.type(request, picked)
         if self._batches is not None:
-            items = self._batches.items(request, parse(request.body), type)
+            items = self._batches.items(request, parse(request.body), type, now)
             if isinstance(items, Rejected):
                 return items
             if items:
-                return self._batch(request, proven, items)
+                # Items are known by what lies in the signed body, so nothing unsigned could give them other keys.
+                key, common = self._names.made(request.body, type, now), type_of(items)
+                return self._verified(request, proven, type=common, dedup_key=key, replay_material=None, items=items)
         name = self._names.own(request, picked)
         # Content-Encoding is not signed: a captured body could come back without it and hide its own id.
         is_named_for_good = self._is_id_proven and not is_encoded and name is not None
@@ -155,11 +192,6 @@ class Verifier:
         material = None if is_free else proven.once or self._names.replayed(sent, type)
         key = name or self._names.made(request.body, type, now)
         return self._verified(request, proven, type=type, dedup_key=key, replay_material=material)
-
-    def _batch(self, request: Request, proven: Proven, items: tuple[Item, ...]) -> Verified:
-        # Items are known by what lies in the signed body, so nothing unsigned could give them other keys.
-        key = "sha256:" + hashlib.sha256(request.body).hexdigest()
-        return self._verified(request, proven, type=type_of(items), dedup_key=key, replay_material=None, items=items)
 
     def _verified(
         self,
@@ -213,20 +245,10 @@ def _places(recipe: Recipe) -> Iterator[Place]:
 def _kept_headers(recipe: Recipe) -> tuple[str, ...]:
     """Return the allow-list of headers stored with an event, which holds no credential and no signature."""
     named = [place.name for place in _places(recipe) if isinstance(place, Header)]
-    hidden = NEVER_KEPT | _proof_headers(recipe.proof, frozenset(named))
+    # Of what a signature over chosen fields is read from, the recipe may name some as the event's id or type.
+    shown = frozenset(named if isinstance(recipe.proof, FieldMac | Asymmetric) else ())
+    hidden = NEVER_KEPT | (signature_headers(recipe.proof) - shown)
     return tuple(name for name in dict.fromkeys((*_ALWAYS_KEPT, *named, *recipe.keep)) if name not in hidden)
-
-
-def _proof_headers(proof: Proof, named: frozenset[str]) -> frozenset[str]:
-    match proof:
-        case Hmac(headers=sets):
-            return frozenset(names.signature for names in sets)
-        case FieldMac(evidence=evidence) | Asymmetric(evidence=evidence):
-            return frozenset(evidence) - named
-        case Token(place=Header(name=name)) | Jwt(header=name):
-            return frozenset({name})
-        case _:
-            return frozenset()
 
 
 def _not_json(recipe: Recipe) -> Rejected:

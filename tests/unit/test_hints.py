@@ -1,0 +1,155 @@
+"""What an operator is told about a refused request: each usual mistake by name, no secret, and only after a refusal."""
+
+import gzip
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from boathook.inbound import hints
+from boathook.inbound.verify import Rejected, Verifier
+from tests.unit.verifying import NOW, STANDARD_SECRET, request, signed, verifier
+
+BODY = b'{"id":"evt_1","type":"invoice.paid","data":{"b":1.5,"a":[1,2],"name":"\xd0\x96"}}'
+
+
+def explain(source: Verifier, sent, **more):
+    verdict = source.verify(sent, NOW)
+    assert isinstance(verdict, Rejected)
+    return source.explain(sent, verdict, NOW, **more)
+
+
+@pytest.mark.parametrize(
+    ("provider", "secret", "sent_secret", "change", "words"),
+    [
+        ("stripe", "s", "s", lambda body: body + b"\n", "without the newline"),
+        ("stripe", "s", "s", lambda body: body + b"\r\n", "without the newline"),
+        ("hmac", "YWJjZGVm", "abcdef", lambda body: body, "decoded from base64"),
+        ("hmac", "whsec_YWJjZGVm", "abcdef", lambda body: body, "after its whsec_"),
+        ("hmac", "616263", "abc", lambda body: body, "decoded from hexadecimal"),
+        ("hmac", " padded ", "padded", lambda body: body, "without the spaces around it"),
+        ("github", "s\n", "s", lambda body: body, "without the spaces around it"),
+        ("slack", "s", "s", lambda body: json.dumps(json.loads(body)).encode(), "written without spaces"),
+        ("slack", "s", "s", lambda body: body.replace(b"paid", b"void"), None),
+        ("github", "s", "other", lambda body: body, None),
+    ],
+)
+def test_the_usual_mistakes_are_named(provider, secret, sent_secret, change, words):
+    sent = signed(provider, BODY, secret=sent_secret)
+    hint = explain(verifier(provider, secret), replace(sent, body=change(BODY)))
+    assert hint is None if words is None else words in hint
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ({}, "with spaces after commas and colons"),
+        ({"sort_keys": True, "separators": (",", ":")}, "with its keys sorted:"),
+        ({"indent": 2}, "indented by two"),
+        ({"ensure_ascii": False, "sort_keys": True}, "keys sorted and spaces"),
+    ],
+)
+def test_a_body_parsed_and_written_anew_on_the_way_is_recognised(written, words):
+    original = json.dumps(json.loads(BODY), **written).encode()
+    sent = replace(signed("stripe", original), body=BODY)
+    assert words in explain(verifier("stripe"), sent)
+
+
+def test_a_body_compressed_on_the_way_is_recognised():
+    sent = replace(signed("stripe", BODY), body=gzip.compress(BODY))
+    assert "without its Content-Encoding" in explain(verifier("stripe"), sent, decode=gzip.decompress)
+    assert explain(verifier("stripe"), sent) is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [({"algorithm": "sha1"}, "as sha1 written in hex"), ({"encoding": "base64"}, "as sha256 written in base64")],
+)
+def test_another_algorithm_or_encoding_is_recognised(theirs, words):
+    assert words in explain(verifier("hmac"), signed("hmac", BODY, **theirs))
+
+
+def test_a_newline_lost_on_the_way_is_named_but_not_for_large_bodies():
+    for size, is_named in ((10, True), (100_000, False)):
+        body = b" " * size + BODY
+        hint = explain(verifier("stripe"), replace(signed("stripe", body + b"\n"), body=body))
+        assert ("removed one on the way" in (hint or "")) is is_named
+
+
+def test_another_source_that_would_accept_it_is_named():
+    shop, crm = (
+        Verifier(replace(verifier("stripe", secret)._spec, name=name))
+        for name, secret in (("shop", "one"), ("crm", "two"))
+    )
+    anybody = Verifier(replace(verifier("unsigned", secrets=(), unsigned=True)._spec, name="anybody"))
+    sent = signed("stripe", BODY, secret="two")
+    assert "'crm'" in explain(shop, sent, others=[anybody, shop, crm])
+    assert explain(shop, sent, others=[anybody, shop]) is None
+    github = Verifier(replace(verifier("github", "three")._spec, name="github"))
+    assert "'github'" in explain(shop, signed("github", BODY, secret="three"), others=[github])
+
+
+def test_of_many_sources_only_some_are_asked():
+    asked = []
+
+    class Counting:
+        evidence = frozenset()
+
+        def check(self, _request, _now):
+            asked.append(1)
+
+    case = _case("stripe", signed("stripe", BODY, secret="x"))
+    hints.explain(case, "signature_mismatch", {str(number): Counting() for number in range(1000)})
+    assert len(asked) == hints.MAX_OTHERS
+
+
+def _case(provider, sent):
+    source = verifier(provider)
+    return hints.Case(source.recipe, source._spec, source._settings, source.ring, sent, NOW, None)
+
+
+def test_a_request_of_another_sender_is_recognised_by_its_header():
+    assert "of GitHub" in explain(verifier("stripe"), signed("github", BODY))
+    assert "stripe-signature" in explain(verifier("github"), signed("stripe", BODY))
+    assert explain(verifier("github"), request(BODY, {"x-other": "1"})) is None
+
+
+def test_a_stale_request_with_a_right_signature_is_told_from_a_forged_one():
+    late = signed("stripe", BODY, timestamp=NOW - 4_000)
+    assert "its signature is right" in explain(verifier("stripe"), late)
+    assert "not have been right" in explain(verifier("stripe", "another"), late)
+
+
+def test_hints_hold_no_secret():
+    for secret, sent_secret in ((" geheim ", "geheim"), ("Z2VoZWlt", "geheim")):
+        hint = explain(verifier("hmac", secret), signed("hmac", BODY, secret=sent_secret))
+        assert hint
+        assert "geheim" not in hint
+        assert secret.strip() not in hint
+
+
+def test_sabotage_a_hint_is_true_the_request_it_describes_would_have_passed(monkeypatch):
+    """A guess that is not checked would explain anything."""
+    sent = signed("hmac", BODY, secret="nobody's")
+    assert explain(verifier("hmac"), sent) is None
+    monkeypatch.setattr(hints, "_holds", lambda *_args: True)
+    assert explain(verifier("hmac"), sent) is not None
+
+
+def test_looking_for_a_hint_costs_milliseconds_at_most():
+    body = json.dumps([{"id": number, "text": "x" * 40} for number in range(250)]).encode()
+    assert len(body) < hints.MAX_BODY
+    others = [Verifier(replace(verifier("stripe", f"s{number}")._spec, name=f"s{number}")) for number in range(40)]
+    for provider in ("stripe", "hmac", "standard-webhooks"):
+        source = verifier(provider, STANDARD_SECRET)
+        sent = signed(provider, body, secret="whsec_" + "C" * 32)
+        verdict = source.verify(sent, NOW)
+        best = min(_timed(lambda: source.explain(sent, verdict, NOW, others=others)) for _ in range(10))  # noqa: B023
+        assert best < 0.05
+
+
+def _timed(call):
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
