@@ -541,6 +541,7 @@ def test_two_equal_notices_without_an_id_are_both_told():
     graph = verifier("graph", "state-1")
     first, second = (graph.verify(request(graph_body("state-1"), {}), moment) for moment in (NOW, NOW + 1))
     assert keys_of(first) != keys_of(second)
+    assert first.dedup_key != second.dedup_key
 
 
 def test_graph_asks_whether_anybody_is_there():

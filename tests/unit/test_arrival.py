@@ -91,11 +91,11 @@ def test_keys_of_items_whole_events_batches_and_sources_never_meet():
     assert len({*hashes, replayed.replay_hash}) == 6
 
 
-def test_a_batch_is_told_by_its_bytes_whatever_names_the_request():
+def test_a_batch_is_told_by_the_key_its_verifier_made_of_its_bytes_or_its_moment():
     by = arrivals()
-    first = made(by, verified(item(0), key="delivery-1"), b"one")
-    assert made(by, verified(item(0), key="delivery-2"), b"one").key_hash == first.key_hash
-    assert made(by, verified(item(0), key="delivery-1"), b"two").key_hash != first.key_hash
+    first = made(by, verified(item(0), key="sha256:1"), b"one")
+    assert made(by, verified(item(0), key="sha256:1"), b"one").key_hash == first.key_hash
+    assert made(by, verified(item(0), key="moment:2"), b"one").key_hash != first.key_hash
 
 
 def test_as_many_deliveries_as_an_event_can_owe_pass_and_one_more_does_not():

@@ -77,7 +77,7 @@ class Arrivals:
             application=None,
             type=verified.type,
             dedup_key=verified.dedup_key,
-            key_hash=_key_hash(source, verified, digest),
+            key_hash=_key_hash(source, verified),
             replay_hash=None if material is None else hash_of(f"{source}\x00replay", material),
             grade=verified.grade,
             origin=Origin.RECEIVED,
@@ -117,11 +117,10 @@ def _owed(router: Router, source: str, verified: Verified, body: bytes) -> tuple
     return owed
 
 
-def _key_hash(source: str, verified: Verified, digest: bytes) -> UUID:
-    """Return what tells one event from another: of a batch its bytes, as its items are told apart one by one."""
-    if verified.items:
-        return hash_of(f"{source}\x00batch", digest)
-    return hash_of(source, _key_bytes(verified.dedup_key))
+def _key_hash(source: str, verified: Verified) -> UUID:
+    """Return what tells one event from another, and a batch from a request that brings one event."""
+    scope = f"{source}\x00batch" if verified.items else source
+    return hash_of(scope, _key_bytes(verified.dedup_key))
 
 
 def _new_item(source: str, item: Item) -> NewItem:
