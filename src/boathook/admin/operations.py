@@ -5,6 +5,7 @@ they neither hold locks for long nor keep a transaction open, and may be interru
 is done already is not done again.
 """
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,15 +23,18 @@ from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Outbox
 from boathook.inbound.arrival import Arrivals
+from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.encoding import Decoder
-from boathook.inbound.gates import verifier_of
-from boathook.inbound.verify import Challenge, Rejected, Request, Verified
+from boathook.inbound.errands import Errands
+from boathook.inbound.gates import dedup_days_of, verifier_of
+from boathook.inbound.verify import Challenge, KeyWanted, Rejected, Request, Verdict, Verified
 from boathook.journal import ledger, moves
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.ledger import Filter, RejectionRow, StoredRequest
 from boathook.journal.moves import Action, Key, Pace, Replayed, Selection
 from boathook.journal.registry import read_routes
+from boathook.outbound.fetch import Fetcher
 
 BATCH: Final = 500
 _MOST_REROUTES: Final = 5
@@ -181,6 +185,15 @@ async def reverify(
         NotFound: one of the given ids does not exist.
         ConfigError: a source cannot be set up.
     """
+    with contextlib.closing(Fetcher(settings.outbound.allow)) as fetcher:
+        errands = Errands(fetcher.fetch, CapturedSecrets(settings.server.data_dir))
+        async for one in _reverify(database, settings, chosen, action, errands):
+            yield one
+
+
+async def _reverify(
+    database: Database, settings: Settings, chosen: Filter | Sequence[UUID], action: Action, errands: Errands
+) -> AsyncIterator[Reverified]:
     judges: dict[str, _Judge] = {}
     async for rejection_id in _rejections(database, chosen):
         row, stored = await ledger.get_rejection(database, rejection_id)
@@ -194,7 +207,7 @@ async def reverify(
             yield Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
         else:
             if row.source not in judges:
-                judges[row.source] = _Judge(database, settings, row.source)
+                judges[row.source] = _Judge(database, settings, row.source, errands)
             yield await _judge(database, judges[row.source], rejection_id, row, stored, action)
 
 
@@ -218,9 +231,13 @@ async def _judge(
         detail = f"the source does not accept Content-Encoding {request.headers['content-encoding']!r}"
         return Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
     decoder = judge.decoder(request)
-    match judge.verifier.verify(request, row.refused_at.timestamp(), decoder):
+    match await judge.verify(request, row.refused_at.timestamp(), decoder):
+        case KeyWanted():
+            detail = "its sender's public key cannot be had at the moment; try again later"
+            return Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
         case Rejected() as refused:
-            return Reverified(rejection_id=row.id, outcome="refused", detail=f"{refused.reason}: {refused.detail}")
+            detail = judge.explain(request, refused, row.refused_at.timestamp())
+            return Reverified(rejection_id=row.id, outcome="refused", detail=detail)
         case Challenge():
             return Reverified(rejection_id=row.id, outcome="impossible", detail="it is a handshake, not an event")
         case Verified() as verified:
@@ -238,13 +255,15 @@ async def _judge(
 class _Judge:
     """One source as the gateway has it, to judge and accept again by."""
 
-    def __init__(self, database: Database, settings: Settings, source: str) -> None:
+    def __init__(self, database: Database, settings: Settings, source: str, errands: Errands) -> None:
+        self._source = source
         self.verifier = verifier_of(settings, source)
+        self._errands = errands
         self._limits = settings.limits
         own = settings.sources[source].content_encodings
         self._encodings = settings.limits.content_encodings if own is None else own
         self._events = EventStore(
-            database, dedup_days=settings.retention.dedup_days, dedup_days_of=settings.dedup_days_of()
+            database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_of(settings)
         )
         self._arrivals = Arrivals(Router((), -1), self._read_router)
         self._database = database
@@ -263,6 +282,18 @@ class _Judge:
         if encoding not in self._encodings:
             return None
         return Decoder(encoding, max_decoded=self._limits.max_decoded, max_ratio=self._limits.max_ratio)
+
+    async def verify(self, request: Request, now: float, decoder: Decoder | None) -> Verdict:
+        """Judge a request as of *now*; `KeyWanted` only where its sender's key cannot be had."""
+        verdict = self.verifier.verify(request, now, decoder)
+        if not isinstance(verdict, KeyWanted):
+            return verdict
+        return await self._errands.judge_with_key(self._source, self.verifier, verdict, request, now, decoder)
+
+    def explain(self, request: Request, refused: Rejected, now: float) -> str:
+        """Return why a request is refused, with the usual mistake that explains it, where one does."""
+        hint = self.verifier.explain(request, refused, now, decode=self.decoder(request))
+        return f"{refused.reason}: {refused.detail}" + (f"; {hint}" if hint else "")
 
     async def accept(self, source: str, verified: Verified, body: bytes, content_type: str) -> Receipt:
         """Store the event with the deliveries it is owed by the present routes."""

@@ -98,6 +98,7 @@ def verify(
 
     Reads one snapshot and changes nothing, so it may run beside live traffic. Exits with 1 if anything is amiss.
     """
+    from boathook.inbound.gates import dedup_days_of
 
     async def work() -> Books:
         settings = session(ctx).settings()
@@ -106,7 +107,7 @@ def verify(
                 return await books.verify(
                     database,
                     dedup_days=settings.retention.dedup_days,
-                    dedup_days_of=settings.dedup_days_of(),
+                    dedup_days_of=dedup_days_of(settings),
                     is_deep=deep,
                     progress=report,
                 )

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from boathook.admin import told
 from boathook.cli import show
 from boathook.cli.running import all_settings
-from boathook.cli.session import out, session
+from boathook.cli.session import action, journal, out, session
 from boathook.cli.show import Column
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
@@ -88,6 +89,29 @@ def try_one(
             out.print(mark, show.text(f" {step.what}: {step.found}"), sep="", soft_wrap=True)
     if not all(step.ok for step in steps):
         raise typer.Exit(1)
+
+
+@sources.command("secret", epilog="Example: boathook sources secret notion")
+def show_secret(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The source's name.")],
+    forget: Annotated[bool, typer.Option("--forget", help="Remove it, so that the sender can tell another.")] = False,
+) -> None:
+    """Print the secret that a sender such as Notion has told boathook by itself; from then on it counts.
+
+    Paste it where the sender asks for it. If the sender refuses it, somebody else told it: forget it and begin anew.
+    """
+    settings = session(ctx).settings()
+    secret = asyncio.run(_secret(settings, name, forget=forget))
+    out.print(show.text(secret or f"{name}: forgotten"), soft_wrap=True)
+
+
+async def _secret(settings: Settings, name: str, *, forget: bool) -> str | None:
+    async with journal(settings) as database:
+        if forget:
+            await told.forget_secret(database, settings, name, action())
+            return None
+        return await told.show_secret(database, settings, name, action())
 
 
 async def _try(settings: Settings, name: str) -> list[Step]:

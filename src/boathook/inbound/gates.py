@@ -68,6 +68,7 @@ def spec_of(settings: Settings, name: str) -> SourceSpec:
         secrets=settings.secrets_of(name) or _captured(settings, name),
         public_url=settings.server.public_url if source.public_url is None else source.public_url,
         addresses=tuple(map(str, source.addresses)),
+        methods=frozenset(source.methods or ()),
         options=settings.options_of(name),
         unsigned=source.unsigned,
         tolerance_s=source.tolerance_s,
@@ -77,13 +78,13 @@ def spec_of(settings: Settings, name: str) -> SourceSpec:
 
 def _captured(settings: Settings, name: str) -> tuple[str, ...]:
     source = settings.sources[name]
-    if source.unsigned or not _is_told(source):
+    if source.unsigned or not is_told(source):
         return ()
     secret = CapturedSecrets(settings.server.data_dir).confirmed(name)
     return () if secret is None else (secret,)
 
 
-def _is_told(source: SourceSettings) -> bool:
+def is_told(source: SourceSettings) -> bool:
     """Return whether this sender tells its secret itself, in a request."""
     try:
         recipe = find(source.provider)
@@ -143,14 +144,14 @@ def _renewal(settings: Settings, name: str, ring: KeyRing) -> Callable[[], Verif
 def _compile(settings: Settings, name: str, source: SourceSettings, ring: KeyRing) -> Gate:
     limits = settings.limits
     # Before the verifier, so that a secret confirmed between the two is still seen as a change.
-    renew = _renewal(settings, name, ring) if _is_told(source) else None
+    renew = _renewal(settings, name, ring) if is_told(source) else None
     verifier = verifier_of(settings, name, ring)
     encodings = limits.content_encodings if source.content_encodings is None else source.content_encodings
     return Gate(
         source=name,
         verifier=verifier,
         is_unsigned=source.unsigned,
-        methods=frozenset(source.methods) if source.methods else verifier.methods,
+        methods=verifier.methods,
         max_body=source.max_body or limits.max_body,
         encodings=frozenset(encodings),
         max_decoded=limits.max_decoded,
