@@ -26,8 +26,10 @@ import base64
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import subprocess
+import sys
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,11 +72,14 @@ class Judge:
             self._process.wait(10)
 
 
+PROGRAMS = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+"""Where programs are looked for: first beside the Python that runs the tests, where a wheel brings Node.js."""
+
+
 def find_program(name: str) -> str:
-    """Return the path of a program that the tests' own environment brings, or else the system."""
-    path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    path = shutil.which(name, path=PROGRAMS)
     if path is None:
-        pytest.fail(f"the tests of providers ask npm packages and need {name}: run `make dev`, which brings Node.js")
+        pytest.fail(f"the tests of providers ask npm packages and need {name}: make dev brings it along")
     return path
 
 
@@ -89,6 +94,7 @@ def install() -> None:
         done = subprocess.run(
             [find_program("npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
             cwd=FOLDER,
+            env=os.environ | {"PATH": PROGRAMS},
             capture_output=True,
             text=True,
             timeout=300,
