@@ -30,7 +30,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
