@@ -1,0 +1,381 @@
+"""Keys fetched, subscriptions confirmed and told secrets kept, through the ingest path with a stand-in for fetching."""
+
+import asyncio
+import json
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from boathook.config import load
+from boathook.domain.errors import ConfigError, FetchFailed
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted
+from boathook.inbound import captured, errands
+from boathook.inbound.app import IngestApp
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.captured import CapturedSecrets
+from boathook.inbound.errands import Errands
+from boathook.inbound.gates import compile_gates, dedup_days_of
+from boathook.inbound.keyring import KeyRing
+from boathook.testing import make_keys, sign, signed_request
+
+TOPIC = "arn:aws:sns:eu-central-1:123456789012:a"
+CERTIFICATE = "https://sns.eu-central-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem"
+CONFIRM = f"https://sns.eu-central-1.amazonaws.com/?Action=ConfirmSubscription&TopicArn={TOPIC}&Token=abc123"
+TOLD = "secret_0123456789abcdef"
+
+
+class Web:
+    """What lies where; it counts what is asked for, and fails for what is not there."""
+
+    def __init__(self, **pages):
+        self.pages = pages
+        self.asked = []
+
+    async def __call__(self, url, *, max_bytes):
+        self.asked.append(url)
+        await asyncio.sleep(0)
+        if url not in self.pages:
+            raise FetchFailed("the server answered with status 404")
+        return self.pages[url]
+
+
+class Gateway:
+    """The ingest path of one process, whose journal is a list and whose quarantine is another."""
+
+    def __init__(self, folder, web, **sources):
+        self.settings = load(None, {"server": {"data_dir": str(folder)}, "sources": sources})
+        self.gates = compile_gates(self.settings)
+        self.events, self.rejected = [], []
+        shelf = SimpleNamespace(accept=self._accept)
+        quarantine = SimpleNamespace(add=lambda *args: self.rejected.append(args))
+        self.app = IngestApp(
+            self.gates,
+            shelf,
+            Arrivals(Router((), 1), None),
+            quarantine=quarantine,
+            others=None,
+            errands=None if web is None else Errands(web, CapturedSecrets(folder)),
+        )
+
+    async def _accept(self, event):
+        self.events.append(event)
+        return Accepted(event.id)
+
+    async def post(self, source, body, headers):
+        said = []
+
+        async def receive():
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message):
+            said.append(message)
+
+        path = f"/in/{source}"
+        scope = {"path": path, "raw_path": path.encode(), "query_string": b"", "method": "POST"}
+        scope |= {"headers": [(k.encode(), v.encode()) for k, v in headers.items()], "client": ("127.0.0.1", 1)}
+        await self.app(scope, receive, send)
+        self.headers = dict(said[0]["headers"])
+        return said[0]["status"]
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return make_keys("sns", topic_arn=TOPIC)
+
+
+def note(keys, **changes):
+    """A message of SNS as it would be sent at this moment."""
+    body = {"Type": "Notification", "MessageId": "m1", "TopicArn": TOPIC, "Message": "{}"} | changes
+    body |= {"SignatureVersion": "2", "SigningCertURL": changes.get("SigningCertURL", CERTIFICATE)}
+    return signed_request("sns", keys.private, json.dumps(body).encode(), topic_arn=TOPIC)
+
+
+def confirmation(keys, url=CONFIRM):
+    return note(keys, Type="SubscriptionConfirmation", SubscribeURL=url, Token="abc123")
+
+
+@pytest.fixture
+def web(keys):
+    return Web(**{CERTIFICATE: keys.public.encode(), CONFIRM: b"<ConfirmSubscriptionResponse/>"})
+
+
+@pytest.fixture
+def gateway(tmp_path, web):
+    return Gateway(tmp_path, web, sns={"topic_arn": TOPIC}, notion={"provider": "notion"})
+
+
+# Keys.
+
+
+async def test_a_wanted_key_is_fetched_once_and_used_from_then_on(gateway, web, keys):
+    for number in range(3):
+        message = note(keys, MessageId=f"m{number}")
+        assert await gateway.post("sns", message.body, message.headers) == 200
+    assert web.asked == [CERTIFICATE]
+    assert len(gateway.events) == 3
+
+
+async def test_a_key_that_cannot_be_had_is_our_fault_and_no_rejection(gateway, web, keys):
+    del web.pages[CERTIFICATE]
+    message = note(keys)
+    assert await gateway.post("sns", message.body, message.headers) == 503
+    assert gateway.headers[b"retry-after"] == b"30"
+    assert gateway.rejected == gateway.events == []
+    web.pages[CERTIFICATE] = keys.public.encode()
+    assert await gateway.post("sns", message.body, message.headers) == 200
+
+
+async def test_without_anybody_to_fetch_the_answer_is_503(tmp_path, keys):
+    gateway = Gateway(tmp_path, None, sns={"topic_arn": TOPIC}, notion={"provider": "notion"})
+    for message in (note(keys), SimpleNamespace(body=told(), headers={})):
+        source = "sns" if message.headers else "notion"
+        assert await gateway.post(source, message.body, message.headers) == 503
+
+
+async def test_an_old_key_serves_while_its_address_is_away(gateway, web, keys, monkeypatch):
+    message = note(keys)
+    assert await gateway.post("sns", message.body, message.headers) == 200
+    del web.pages[CERTIFICATE]
+    later = time.time() + 7_200
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert await gateway.post("sns", message.body, message.headers) == 200
+    assert web.asked == [CERTIFICATE, CERTIFICATE]
+    assert await gateway.post("sns", message.body, message.headers) == 200
+    assert web.asked == [CERTIFICATE, CERTIFICATE]
+
+
+async def test_sabotage_without_prolonging_an_old_key_would_be_useless(gateway, web, keys, monkeypatch):
+    message = note(keys)
+    assert await gateway.post("sns", message.body, message.headers) == 200
+    del web.pages[CERTIFICATE]
+    later = time.time() + 7_200
+    monkeypatch.setattr(time, "time", lambda: later)
+    monkeypatch.setattr(KeyRing, "prolong", lambda *_: False)
+    assert await gateway.post("sns", message.body, message.headers) == 503
+
+
+async def test_forged_addresses_on_the_senders_host_are_fetched_at_a_bounded_rate(gateway, web, keys):
+    message = note(keys)
+    assert await gateway.post("sns", message.body, message.headers) == 200
+    web.asked.clear()
+    for number in range(200):
+        forged = CERTIFICATE.replace("0123456789abcdef", f"{number:032x}")
+        flood = message.body.replace(CERTIFICATE.encode(), forged.encode())
+        assert await gateway.post("sns", flood, message.headers) == 503
+    assert len(web.asked) <= errands._NEW_KEYS_BURST + 10
+    # A key that is known is not held up by the flood.
+    assert await gateway.post("sns", message.body, message.headers) == 200
+    assert gateway.rejected == []
+
+
+async def test_sabotage_without_that_rate_each_forged_address_would_be_fetched(gateway, web, keys, monkeypatch):
+    monkeypatch.setattr(errands.Rate, "wait_s", lambda *_: 0.0)
+    message = note(keys)
+    for number in range(60):
+        forged = CERTIFICATE.replace("0123456789abcdef", f"{number:032x}")
+        await gateway.post("sns", message.body.replace(CERTIFICATE.encode(), forged.encode()), message.headers)
+    assert len(web.asked) == 60
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://evil.test/a.pem",
+        "https://169.254.169.254/",
+        "http://sns.eu-central-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem",
+    ],
+)
+async def test_a_certificate_elsewhere_is_never_fetched(gateway, web, keys, url):
+    message = note(keys, SigningCertURL=url)
+    assert await gateway.post("sns", message.body, message.headers) == 401
+    assert web.asked == []
+    assert len(gateway.rejected) == 1
+
+
+async def test_a_message_changed_on_the_way_is_refused(gateway, keys):
+    message = note(keys)
+    assert await gateway.post("sns", message.body.replace(b'"m1"', b'"m2"'), message.headers) == 401
+    assert gateway.events == []
+
+
+# Visits.
+
+
+async def test_a_subscription_is_confirmed_by_visiting_the_senders_own_host(gateway, web, keys):
+    message = confirmation(keys)
+    assert await gateway.post("sns", message.body, message.headers) == 200
+    assert web.asked == [CERTIFICATE, CONFIRM]
+    assert gateway.events == []
+
+
+async def test_a_visit_that_fails_is_answered_503_so_that_the_sender_asks_again(gateway, web, keys):
+    del web.pages[CONFIRM]
+    message = confirmation(keys)
+    assert await gateway.post("sns", message.body, message.headers) == 503
+    assert b"retry-after" in gateway.headers
+    web.pages[CONFIRM] = b""
+    assert await gateway.post("sns", message.body, message.headers) == 200
+
+
+@pytest.mark.parametrize(
+    "url", ["https://evil.test/?Action=ConfirmSubscription", "https://127.0.0.1/?Action=ConfirmSubscription&Token=a"]
+)
+async def test_no_other_host_is_visited_though_the_message_is_signed(gateway, web, keys, url):
+    message = confirmation(keys, url)
+    assert await gateway.post("sns", message.body, message.headers) == 400
+    assert url not in web.asked
+
+
+async def test_an_unsigned_confirmation_is_not_visited(gateway, web, keys):
+    message = confirmation(keys)
+    assert await gateway.post("sns", message.body.replace(b'"m1"', b'"m2"'), message.headers) == 401
+    assert CONFIRM not in web.asked
+
+
+# Told secrets.
+
+
+def told(secret=TOLD):
+    return json.dumps({"verification_token": secret}).encode()
+
+
+def event(secret=TOLD, number=1):
+    body = json.dumps({"id": f"e{number}", "type": "page.created"}).encode()
+    return body, sign("notion", secret, body)
+
+
+async def test_a_told_secret_counts_once_the_operator_has_seen_it(tmp_path, web, gateway):
+    other = Gateway(tmp_path, web, notion={"provider": "notion"})
+    assert await gateway.post("notion", *event()) == 401
+    assert await gateway.post("notion", told(), {}) == 200
+    assert await gateway.post("notion", told(), {}) == 200
+    assert await gateway.post("notion", *event()) == 401
+    assert CapturedSecrets(tmp_path).confirm("notion") == TOLD
+    for one in (gateway, other, Gateway(tmp_path, web, notion={"provider": "notion"})):
+        assert await one.post("notion", *event()) == 200
+        assert len(one.events) == 1
+    assert await gateway.post("notion", *event("secret_of_somebody_else")) == 401
+
+
+async def test_only_the_first_secret_told_is_kept(tmp_path, gateway):
+    assert await gateway.post("notion", told(), {}) == 200
+    assert await gateway.post("notion", told("secret_of_somebody_else"), {}) == 401
+    CapturedSecrets(tmp_path).confirm("notion")
+    assert await gateway.post("notion", told("secret_of_somebody_else"), {}) == 401
+    assert CapturedSecrets(tmp_path).confirmed("notion") == TOLD
+
+
+async def test_a_forgotten_secret_counts_no_more_and_another_can_be_told(tmp_path, gateway):
+    secrets = CapturedSecrets(tmp_path)
+    await gateway.post("notion", told("secret_of_somebody_else"), {})
+    secrets.confirm("notion")
+    assert await gateway.post("notion", *event("secret_of_somebody_else")) == 200
+    assert secrets.forget("notion")
+    assert not secrets.forget("notion")
+    assert await gateway.post("notion", *event("secret_of_somebody_else")) == 401
+    assert await gateway.post("notion", told(), {}) == 200
+    secrets.confirm("notion")
+    assert await gateway.post("notion", *event()) == 200
+
+
+async def test_a_configured_secret_wins_over_a_told_one(tmp_path, web):
+    secrets = CapturedSecrets(tmp_path)
+    secrets.tell("notion", "secret_of_somebody_else")
+    secrets.confirm("notion")
+    gateway = Gateway(tmp_path, web, notion={"secrets": [TOLD]})
+    assert await gateway.post("notion", *event("secret_of_somebody_else")) == 401
+    assert await gateway.post("notion", told("secret_of_somebody_else"), {}) == 401
+    assert await gateway.post("notion", *event()) == 200
+
+
+async def test_a_file_left_over_is_no_secret_of_a_sender_that_tells_none(tmp_path, web):
+    secrets = CapturedSecrets(tmp_path)
+    secrets.tell("github", "secret_of_somebody_else")
+    secrets.confirm("github")
+    with pytest.raises(ConfigError, match=r"sources\.github\.secrets"):
+        Gateway(tmp_path, web, github={"provider": "github"})
+
+
+def test_the_file_is_the_owners_alone_and_never_half_written(tmp_path):
+    secrets = CapturedSecrets(tmp_path)
+    assert secrets.tell("notion", TOLD)
+    folder = tmp_path / "captured"
+    (file,) = folder.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert file.read_text() == TOLD
+    assert secrets.confirmed("notion") is None
+    assert secrets.confirm("notion") == secrets.confirm("notion") == TOLD
+    assert [one.name for one in folder.iterdir()] == ["notion.secret"]
+
+
+def test_a_crash_before_the_name_is_given_leaves_nothing_that_counts(tmp_path, monkeypatch):
+    def crash(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(captured.os, "link", crash)
+    with pytest.raises(OSError, match="no space"):
+        CapturedSecrets(tmp_path).tell("notion", TOLD)
+    monkeypatch.undo()
+    assert CapturedSecrets(tmp_path).confirm("notion") is None
+    assert CapturedSecrets(tmp_path).tell("notion", "secret_told_afterwards")
+
+
+def tell_at_once(folder, number=16):
+    barrier = threading.Barrier(number)
+    kept = []
+
+    def tell(place):
+        barrier.wait()
+        if CapturedSecrets(folder).tell("notion", f"secret_number_{place}"):
+            kept.append(place)
+
+    threads = [threading.Thread(target=tell, args=(place,)) for place in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return kept
+
+
+def test_of_many_told_at_once_exactly_one_is_kept(tmp_path):
+    for attempt in range(20):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        (kept,) = tell_at_once(folder)
+        assert CapturedSecrets(folder).confirm("notion") == f"secret_number_{kept}"
+
+
+def test_sabotage_with_a_replacing_rename_several_would_believe_to_be_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(captured.os, "link", captured.Path.replace)
+    monkeypatch.setattr(captured, "_read", lambda _file: None)
+    monkeypatch.setattr(captured.Path, "unlink", lambda *_: None)
+    assert len(tell_at_once(tmp_path)) > 1
+
+
+@pytest.mark.parametrize("name", ["..", "../../x", "a/b", ".", "ünïcode", "a b"])
+def test_no_name_of_a_source_leads_out_of_the_folder(tmp_path, name):
+    home = tmp_path / "data"
+    home.mkdir()
+    secrets = CapturedSecrets(home)
+    assert secrets.tell(name, TOLD)
+    assert secrets.confirm(name) == TOLD
+    assert len(list((home / "captured").iterdir())) == 1
+    assert list(tmp_path.iterdir()) == [home]
+
+
+# Memory.
+
+
+def test_a_sources_memory_outlives_its_senders_last_retry(monkeypatch):
+    sources = {
+        "stripe": {"secrets": ["x"]},
+        "plain": {"provider": "hmac", "header": "x-signature", "secrets": ["x"]},
+        "mine": {"provider": "stripe", "dedup_days": 1, "secrets": ["x"]},
+    }
+    settings = load(None, {"retention": {"dedup_days": 1.5}, "sources": sources})
+    assert dedup_days_of(settings) == {"stripe": 4.0, "mine": 1}
+    assert dedup_days_of(load(None, {"sources": sources})) == {"mine": 1}
