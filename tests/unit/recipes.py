@@ -1,0 +1,30 @@
+"""Recipes made up for tests, and sources of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from boathook.domain.model import Grade
+from boathook.inbound.providers.proofs import Hmac, Proof, SignedHeaders
+from boathook.inbound.providers.recipe import Recipe, Sample
+from boathook.inbound.verify import SourceSpec, Verifier
+
+SIGNED = Hmac(headers=(SignedHeaders(signature="x-sig"),))
+
+
+def recipe(proof: Proof = SIGNED, **fields: Any) -> Recipe:
+    given = {"name": "made-up", "title": "Made-up", "docs": "https://example.com", "grade": Grade.BODY} | fields
+    return Recipe(proof=proof, sample=given.pop("sample", Sample(body=b"{}")), **given)
+
+
+def source(made: Recipe, *secrets: str, **spec: Any) -> Verifier:
+    """A source of a made-up recipe."""
+    with known(made):
+        return Verifier(SourceSpec(name="test", provider=made.name, secrets=secrets, **spec))
+
+
+@contextmanager
+def known(made: Recipe) -> Iterator[None]:
+    with patch("boathook.inbound.settling.find", lambda _name: made):
+        yield
