@@ -1,0 +1,77 @@
+"""A secret that the sender tells itself, from the first request to the first event, with two gateways on one port."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import psycopg
+
+from boathook.testing import sign
+from tests.acceptance.conftest import Running
+
+TOLD = "secret_0123456789abcdef"
+EXTRA = """
+    [sources.notion]
+    provider = "notion"
+"""
+
+
+def tell(running: Running, secret: str = TOLD) -> int:
+    body = json.dumps({"verification_token": secret})
+    return httpx.post(f"{running.base}/in/notion", content=body, timeout=10).status_code
+
+
+def send(running: Running, number: int, secret: str = TOLD) -> int:
+    body = json.dumps({"id": f"event_{number}", "type": "page.created"}).encode()
+    # A connection each, so that both gateways get some.
+    return httpx.post(
+        f"{running.base}/in/notion", content=body, headers=sign("notion", secret, body), timeout=10
+    ).status_code
+
+
+def send_many(running: Running, numbers: range) -> list[int]:
+    with ThreadPoolExecutor(8) as threads:
+        return list(threads.map(lambda number: send(running, number), numbers))
+
+
+def test_a_told_secret_reaches_the_operator_and_then_every_gateway(boathook, pg_url):
+    running = boathook(roles="gateway", extra=EXTRA, start=False)
+    file = running.folder / "boathook.toml"
+    file.write_text(file.read_text().replace("[server]", "[server]\ngateways = 2"))
+    running.start()
+    assert len(running.children("gateway")) == 2
+    early = running.cli("sources", "secret", "notion", check=False)
+    assert early.returncode != 0
+    assert "has told no secret yet" in early.stderr
+
+    assert send(running, 0) == 401
+    assert tell(running) == 200
+    assert tell(running, "secret_of_somebody_else") == 401
+    assert send(running, 0) == 401, "it counts only once the operator has seen it"
+    assert running.cli("sources", "secret", "notion").stdout.strip() == TOLD
+
+    assert set(send_many(running, range(24))) == {200}
+    assert send(running, 99, "secret_of_somebody_else") == 401
+    assert len(running.listing("events", "list", "--source", "notion")) == 24
+    assert running.cli("doctor", check=False).returncode == 0
+
+    running.stop()
+    running.start()
+    assert send(running, 100) == 200, "it is still there after a restart"
+    assert TOLD not in running.log()
+    assert "secret_captured" in running.log()
+
+    assert "forgotten" in running.cli("sources", "secret", "notion", "--forget").stdout
+    assert set(send_many(running, range(200, 216))) == {401}
+    with psycopg.connect(pg_url) as connection:
+        actions = [row[0] for row in connection.execute("select action from boathook.audit order by at")]
+    assert actions == ["source.secret.show", "source.secret.forget"]
+
+
+def test_a_secret_that_no_sender_tells_is_not_asked_for(boathook):
+    running = boathook(roles="gateway", extra=EXTRA)
+    for name, words in (("stripe", "stands in sources.stripe.secrets"), ("nobody", "there is no source 'nobody'")):
+        done = running.cli("sources", "secret", name, check=False)
+        assert done.returncode != 0
+        assert words in done.stderr.replace("\n", " ")
+        assert "Traceback" not in done.stderr
