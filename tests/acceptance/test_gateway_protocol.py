@@ -28,6 +28,7 @@ SOURCES = {
     "small": {"provider": "token", "header": "X-Token", "unsigned": True, "max_body": 1000},
     "stripe": {"provider": "stripe", "secrets": [SECRET], "paths": ["/webhooks/stripe"]},
     "packed": {"provider": "stripe", "secrets": [SECRET], "content_encodings": ["gzip", "deflate"]},
+    "rated-okta": {"provider": "okta", "unsigned": True, "rate": 1, "burst": 3},
     "rated": {"provider": "token", "header": "X-Token", "unsigned": True, "rate": 1, "burst": 3},
 }
 
@@ -467,6 +468,13 @@ def test_rates_answer_429_with_retry_after(stand: Callable[..., Stand]):
     one = stand()
     answers = [one.ask(post(b"{}", "/in/rated", b"Connection: close\r\n")) for _ in range(5)]
     assert [status for got in answers for status in statuses(got)] == [200, 200, 200, 429, 429]
+    assert b"retry-after: 1\r\n" in answers[-1]
+
+
+def test_a_sender_that_never_comes_again_after_429_is_answered_503(stand: Callable[..., Stand]):
+    one = stand()
+    answers = [one.ask(post(b"{}", "/in/rated-okta", b"Connection: close\r\n")) for _ in range(4)]
+    assert statuses(answers[-1]) == [503]
     assert b"retry-after: 1\r\n" in answers[-1]
 
 

@@ -223,9 +223,9 @@ class IngestApp:
             allow = ", ".join(sorted(gate.methods)).encode()
             return refuse(405, "method", request_id, (b"allow", allow))
         if self._client_rate is not None and (wait_s := self._client_rate.wait_s(client, now)) > 0:
-            return refuse(429, "client_rate", request_id, _wait(wait_s))
+            return refuse(gate.busy_status, "client_rate", request_id, _wait(wait_s))
         if gate.rate is not None and (wait_s := gate.rate.wait_s("", now)) > 0:
-            return refuse(429, "source_rate", request_id, _wait(wait_s))
+            return refuse(gate.busy_status, "source_rate", request_id, _wait(wait_s))
         encoding = headers.get("content-encoding", "")
         if encoding and encoding.lower() not in {"identity", *gate.encodings}:
             return refuse(415, "content_encoding", request_id)

@@ -42,6 +42,11 @@ class Gate:
     """For a source whose secret its sender tells: gives the verifier with the secret once that has changed."""
     answers: dict[int, Counter] = field(default_factory=dict)
 
+    @property
+    def busy_status(self) -> int:
+        """What a request beyond the rates is answered: 429, or 503 to senders who would never come again after that."""
+        return 503 if 429 in self.verifier.recipe.stop_statuses else 429
+
     def look_for_secret(self) -> None:
         """Verify with the secret the sender has told meanwhile, if there is one; another process may have heard it."""
         if self.renew is not None:
