@@ -1,0 +1,377 @@
+"""Questions before events flow: what is answered, what is refused, and what is never an event."""
+
+import hashlib
+import hmac
+import json
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.signing import KeyForm
+from boathook.inbound import handshakes
+from boathook.inbound.places import Form, Header, Json, Query
+from boathook.inbound.providers.proofs import Token
+from boathook.inbound.providers.recipe import (
+    BodyForm,
+    Capture,
+    Echo,
+    Handshake,
+    Say,
+    Setting,
+    SignText,
+    Visit,
+    WantedReply,
+)
+from boathook.inbound.verdict import Challenge, Reason, Rejected, Verified
+from tests.unit.recipes import SIGNED, recipe, source
+from tests.unit.verifying import NOW, request
+
+KEY = "geheim"
+CRC = Handshake(
+    when=(Query("crc"),),
+    answer=SignText(
+        place=Query("crc"), allowed=re.compile("[A-Za-z0-9]{1,40}"), template='{"text":"{text}","mac":"sha256={mac}"}'
+    ),
+    method="GET",
+    is_proven=False,
+)
+ECHO = Handshake(when=((Json("type"), "hello"),), answer=Echo(place=Json("text")))
+
+
+def mac(body: bytes) -> str:
+    return hmac.new(KEY.encode(), body, "sha256").hexdigest()
+
+
+def made(*shakes: Handshake, **fields):
+    return recipe(SIGNED, handshakes=shakes, body=BodyForm.ANY, **fields)
+
+
+def ask(verifier, body: bytes = b"", headers=None, **more):
+    return verifier.verify(request(body, headers or {}, **more), NOW)
+
+
+def ask_proven(verifier, document: object, **more):
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return ask(verifier, body, {"x-sig": mac(body)}, **more)
+
+
+# When a question is one.
+
+
+def test_a_proven_question_is_answered_only_with_its_proof():
+    verifier = source(made(ECHO), KEY)
+    question = {"type": "hello", "text": "abc"}
+    assert ask_proven(verifier, question) == Challenge(
+        status=200, body=b"abc", content_type="text/plain; charset=utf-8"
+    )
+    forged = ask(verifier, json.dumps(question).encode(), {"x-sig": "0"})
+    assert (forged.status, forged.reason) == (401, Reason.SIGNATURE_MISMATCH)
+    assert isinstance(ask_proven(verifier, {"type": "other", "text": "abc"}), Verified)
+    assert isinstance(ask_proven(verifier, {"type": "hello", "text": "abc"}, method="PUT"), Rejected)
+
+
+def test_all_that_makes_a_request_the_question_must_be_there():
+    shake = Handshake(
+        when=((Query("mode"), "subscribe"), Query("challenge"), (Header("x-kind"), "ask")),
+        answer=Echo(place=Query("challenge")),
+        method="GET",
+        is_proven=False,
+    )
+    verifier = source(made(shake), KEY)
+    whole = {"query": "mode=subscribe&challenge=123", "headers": {"x-kind": "ask"}, "method": "GET"}
+    assert ask(verifier, **whole).body == b"123"
+    for change in (
+        {"query": "mode=other&challenge=123"},
+        {"query": "mode=subscribe"},
+        {"query": "mode=subscribe&challenge="},
+        {"query": "mode=subscribe&challenge=1&challenge=2"},
+        {"headers": {}},
+        {"headers": {"x-kind": "tell"}},
+        {"method": "POST"},
+    ):
+        verdict = ask(verifier, **(whole | change))
+        assert (verdict.status, verdict.reason) == (401, Reason.SIGNATURE_MISSING), change
+
+
+@pytest.mark.parametrize(("value", "text"), [(1, "1"), ("1", "1"), (True, "true"), (1.5, "1.5")], ids=repr)
+def test_a_number_in_the_question_equals_its_text(value, text):
+    verifier = source(made(Handshake(when=((Json("type"), text),), answer=Say(body='{"type":1}'))), KEY)
+    assert isinstance(ask_proven(verifier, {"type": value}), Challenge)
+    assert isinstance(ask_proven(verifier, {"type": [value]}), Verified)
+
+
+def test_the_methods_of_questions_are_let_in_beside_those_of_events():
+    assert source(made(CRC, ECHO), KEY).methods == {"GET", "POST"}
+    assert source(made(ECHO), KEY).methods == {"POST"}
+    assert source(made(CRC), KEY, methods=frozenset({"PUT"})).methods == {"GET", "PUT"}
+
+
+def test_a_get_is_never_an_event_unless_the_sender_sends_events_so():
+    verifier = source(made(CRC), KEY)
+    for method in ("GET", "HEAD"):
+        verdict = ask_proven(verifier, {}, method=method)
+        assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED)
+    by_get = source(made(CRC, methods=frozenset({"GET", "POST"})), KEY)
+    assert isinstance(ask_proven(by_get, {}, method="GET"), Verified)
+    by_the_owner = source(made(CRC), KEY, methods=frozenset({"GET"}))
+    assert isinstance(ask_proven(by_the_owner, {}, method="GET"), Verified)
+    assert isinstance(ask_proven(by_the_owner, {}, method="POST"), Rejected)
+
+
+def test_an_unproven_question_is_never_an_event():
+    """Whatever is answered without proof is answered only: no shape of it makes an event."""
+    for shake in (
+        CRC,
+        Handshake(when=(Query("crc"),), answer=Echo(place=Query("crc")), method="POST", is_proven=False),
+        Handshake(when=(Query("crc"),), answer=Say(body="yes"), method="POST", is_proven=False),
+    ):
+        verifier = source(made(shake), KEY)
+        for query in ("crc=abc", "crc=%7B%7D", "crc=", "other=1", ""):
+            verdict = ask(verifier, b'{"id":"forged"}', query=query, method=shake.method)
+            assert not isinstance(verdict, Verified), (shake, query)
+
+
+def test_sabotage_if_a_question_counted_as_proof_strangers_could_make_events(monkeypatch):
+    verifier = source(made(CRC, methods=frozenset({"GET", "POST"})), KEY)
+    assert isinstance(ask(verifier, b"{}", query="crc=abc", method="GET"), Challenge)
+    monkeypatch.setattr(verifier.check, "check", lambda _request, _now: handshakes_passed())
+    monkeypatch.setattr(handshakes.Handshakes, "answer_unproven", lambda _self, _request: None)
+    assert isinstance(ask(verifier, b"{}", query="crc=abc", method="GET"), Verified)
+
+
+def handshakes_passed():
+    from boathook.inbound.tokens import Proven
+
+    return Proven(None)
+
+
+def test_before_the_proof_only_small_bodies_are_looked_into():
+    shake = Handshake(when=(Json("hello"),), answer=Say(body="yes"), is_proven=False)
+    verifier = source(made(shake), KEY)
+    assert isinstance(ask(verifier, b'{"hello":1}'), Challenge)
+    assert isinstance(ask(verifier, b'{"hello":1,"x":"' + b"x" * 20_000 + b'"}'), Rejected)
+    bomb = b'{"hello":' * 100_000
+    started = time.perf_counter()
+    assert isinstance(ask(verifier, bomb), Rejected)
+    assert time.perf_counter() - started < 0.05
+
+
+# Answers.
+
+
+@pytest.mark.parametrize("text", [None, 1, True, ["x"], {"a": 1}, "", "x" * 4_097, "a\nb", "a\x00b", "Ж", "\ud800"])
+def test_only_plain_text_is_echoed(text):
+    verdict = ask_proven(source(made(ECHO), KEY), {"type": "hello", "text": text})
+    assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED)
+    assert not verdict.may_reverify
+
+
+def test_an_echo_may_be_wrapped():
+    shake = Handshake(when=(Header("x-ask"),), answer=Echo(place=Header("x-ask"), wrap="verification"), method="GET")
+    verifier = source(made(shake), KEY)
+    answer = ask(verifier, b"", {"x-ask": 'a"b', "x-sig": mac(b"")}, method="GET")
+    assert json.loads(answer.body) == {"verification": 'a"b'}
+    assert answer.content_type == "application/json"
+
+
+def test_what_is_always_said_may_stand_in_the_settings():
+    shake = Handshake(when=((Json("type"), "confirmation"),), answer=Say(setting="code"), is_proven=False)
+    confirming = made(shake, settings=(Setting(name="code", help="The code the sender shows"),))
+    assert ask(source(confirming, KEY, options={"code": "4fe7a"}), b'{"type":"confirmation"}').body == b"4fe7a"
+    verdict = ask(source(confirming, KEY), b'{"type":"confirmation"}')
+    assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED)
+    assert "sources.test.code is not set" in verdict.detail
+
+
+def test_a_text_is_signed_with_the_first_secret():
+    expected = hmac.new(KEY.encode(), b"abc", "sha256").hexdigest()
+    answer = ask(source(made(CRC), KEY, "old"), query="crc=abc", method="GET")
+    assert json.loads(answer.body) == {"text": "abc", "mac": f"sha256={expected}"}
+    hashed = SignText(
+        place=Query("crc"),
+        allowed=re.compile(".+"),
+        template="{public}|{mac}",
+        key_form=KeyForm.SHA1,
+        content_type="a/b",
+    )
+    shake = Handshake(when=(Query("crc"),), answer=hashed, method="GET", is_proven=False)
+    setting = Setting(name="public", help="The public key")
+    answer = ask(
+        source(made(shake, settings=(setting,)), KEY, options={"public": "p{mac}"}), query="crc=x", method="GET"
+    )
+    digest = hmac.new(hashlib.sha1(KEY.encode()).digest(), b"x", "sha256").hexdigest()
+    assert (answer.body.decode(), answer.content_type) == (f"p{{mac}}|{digest}", "a/b")
+
+
+@pytest.mark.parametrize("text", ["{}", "1700000000.{}", "v0:1700000000:x", "", "a b", "abc%0A", "%D0%96", "x" * 41])
+def test_a_strangers_text_is_signed_only_in_the_alphabet_of_questions(text):
+    verdict = ask(source(made(CRC), KEY), query=f"crc={text}", method="GET")
+    assert isinstance(verdict, Rejected)
+    assert verdict.status in {400, 401}
+
+
+def test_sabotage_without_the_alphabet_a_stranger_could_have_a_body_signed():
+    """The oracle: an answer over any text is a signature of any event."""
+    body = '{"id":"forged"}'
+    quoted = body.replace("{", "%7B").replace("}", "%7D").replace('"', "%22").replace(":", "%3A")
+    assert isinstance(ask(source(made(CRC), KEY), query=f"crc={quoted}", method="GET"), Rejected)
+    careless = Handshake(
+        when=(Query("crc"),),
+        answer=SignText(place=Query("crc"), allowed=re.compile("(?s).*"), template="{mac}"),
+        method="GET",
+        is_proven=False,
+    )
+    verifier = source(made(careless), KEY)
+    stolen = ask(verifier, query=f"crc={quoted}", method="GET").body.decode()
+    assert isinstance(ask(verifier, body.encode(), {"x-sig": stolen}), Verified)
+
+
+def test_without_a_secret_nothing_is_signed():
+    verdict = ask(source(made(CRC), unsigned=True), query="crc=abc", method="GET")
+    assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED)
+
+
+def test_a_secret_in_the_wrong_form_for_the_answer_is_an_error_of_the_settings():
+    answer = SignText(place=Query("crc"), allowed=re.compile(".+"), template="{mac}", key_form=KeyForm.HEX)
+    shake = Handshake(when=(Query("crc"),), answer=answer, method="GET", is_proven=False)
+    with pytest.raises(ConfigError, match=r"sources\.test\.secrets\[0\]: the secret is not hexadecimal"):
+        source(made(shake), "CANARY")
+
+
+# Tokens of questions.
+
+VERIFY = Handshake(
+    when=((Query("mode"), "subscribe"),),
+    answer=Echo(place=Query("challenge")),
+    method="GET",
+    is_proven=False,
+    token=(Query("token"), "verify_token"),
+)
+VERIFYING = made(VERIFY, settings=(Setting(name="verify_token", help="What you typed into the sender's form"),))
+
+
+@pytest.mark.parametrize(
+    "query", ["token=wrong", "token=", "", "token=right&token=right", "token=righ", "token=%ED%A0%80"]
+)
+def test_a_question_with_the_wrong_token_is_refused_never_with_403(query):
+    verifier = source(VERIFYING, KEY, options={"verify_token": "right"})
+    assert ask(verifier, query="mode=subscribe&challenge=1&token=right", method="GET").body == b"1"
+    verdict = ask(verifier, query=f"mode=subscribe&challenge=1&{query}", method="GET")
+    assert (verdict.status, verdict.reason) == (401, Reason.CHALLENGE_REFUSED)
+    assert "right" not in verdict.detail
+
+
+def test_without_the_setting_nobodys_token_is_right():
+    for query in ("token=", "token=None", ""):
+        verdict = ask(source(VERIFYING, KEY), query=f"mode=subscribe&challenge=1&{query}", method="GET")
+        assert (verdict.status, verdict.reason) == (401, Reason.CHALLENGE_REFUSED)
+        assert "sources.test.verify_token is not set" in verdict.detail
+
+
+def test_sabotage_a_comparison_that_always_holds_lets_strangers_subscribe(monkeypatch):
+    verifier = source(VERIFYING, KEY, options={"verify_token": "right"})
+    monkeypatch.setattr("boathook.domain.signing.same_bytes", lambda *_args: True)
+    assert isinstance(ask(verifier, query="mode=subscribe&challenge=1&token=wrong", method="GET"), Challenge)
+
+
+# Visits and secrets told once.
+
+
+def test_an_address_is_visited_only_on_the_senders_own_host():
+    pattern = re.compile(r"https://sns\.[a-z0-9-]+\.amazonaws\.com/\?[A-Za-z0-9=&_-]+")
+    verifier = source(made(Handshake(when=(Json("url"),), answer=Visit(place=Json("url"), pattern=pattern))), KEY)
+    good = "https://sns.eu-west-1.amazonaws.com/?Action=ConfirmSubscription&Token=abc"
+    assert ask_proven(verifier, {"url": good}).visit == good
+    for url in (
+        "http://169.254.169.254/",
+        good.replace("https", "http"),
+        good.replace(".com", ".com.evil.example"),
+        "https://evil.example/?u=" + good,
+        good + "\n",
+        good.replace("sns.", "sns@"),
+        "x" * 5_000,
+        7,
+    ):
+        verdict = ask_proven(verifier, {"url": url})
+        assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED), url
+    assert isinstance(ask(verifier, json.dumps({"url": good}).encode()), Rejected)
+
+
+TOLD = made(
+    Handshake(
+        when=(Json("verification_token"),),
+        answer=Capture(place=Json("verification_token"), allowed=re.compile("secret_[A-Za-z0-9]{1,80}")),
+        is_proven=False,
+    )
+)
+
+
+def test_a_secret_is_captured_only_while_there_is_none():
+    told = json.dumps({"verification_token": "secret_abc"}).encode()
+    waiting = source(TOLD)
+    captured = ask(waiting, told)
+    assert (captured.capture, captured.status, captured.body) == ("secret_abc", 200, b"")
+    verdict = ask(waiting, b'{"verification_token":"other"}')
+    assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED)
+    settled = source(TOLD, "secret_abc")
+    verdict = ask(settled, told)
+    assert (verdict.status, verdict.reason) == (401, Reason.SIGNATURE_MISSING)
+
+
+def test_until_a_secret_is_told_nothing_is_accepted_but_all_can_be_judged_later():
+    waiting = source(TOLD)
+    body = b'{"id":"1"}'
+    sent = {"x-sig": hmac.new(b"secret_abc", body, "sha256").hexdigest()}
+    verdict = ask(waiting, body, sent)
+    assert (verdict.status, verdict.reason) == (401, Reason.SIGNATURE_MISSING)
+    assert "no secret yet" in verdict.detail
+    assert verdict.may_reverify
+    assert waiting.evidence == {"x-sig"}
+    assert isinstance(ask(source(TOLD, "secret_abc"), body, sent), Verified)
+
+
+def test_the_stand_in_for_a_secret_never_told_opens_nothing():
+    body = b'{"id":"1"}'
+    sent = {"x-sig": hmac.new(b"0" * 64, body, "sha256").hexdigest()}
+    assert isinstance(ask(source(TOLD), body, sent), Rejected)
+
+
+# Replies.
+
+
+def test_a_reply_may_repeat_what_the_request_says():
+    wants = made(reply=WantedReply(body=("OK", Form("InvId"), "\n"), status=202))
+    body = b"InvId=678&OutSum=1"
+    verdict = ask(source(wants, KEY), body, {"x-sig": mac(body)})
+    assert (verdict.reply.status, verdict.reply.body) == (202, b"OK678\n")
+    assert verdict.reply.content_type == "text/plain; charset=utf-8"
+    body = b"OutSum=1"
+    assert ask(source(wants, KEY), body, {"x-sig": mac(body)}).reply.body == b"OK\n"
+    again = source(made(reply=WantedReply(body=("ok",))), KEY)
+    assert ask_proven(again, {}).reply is ask_proven(again, {}).reply, "rendered once"
+    assert ask_proven(source(made(), KEY), {}).reply is None
+
+
+# Whatever strangers ask.
+
+WORDS = st.text(max_size=40) | st.sampled_from(["hello", "subscribe", "abc", "{}", "%00", "\ud800", "a" * 5_000])
+
+
+@given(WORDS, WORDS, st.sampled_from(["GET", "POST", "HEAD", "PUT", "\ud800"]), st.binary(max_size=60))
+def test_whatever_is_asked_without_proof_nothing_raises_and_nothing_is_an_event(name, value, method, body):
+    asking = made(CRC, ECHO, VERIFY, Handshake(when=(Json("a"),), answer=Echo(place=Json("b")), is_proven=False))
+    verifier = source(asking, KEY)
+    for query in (f"{name}={value}", f"crc={value}", f"mode=subscribe&challenge={value}&token={name}"):
+        verdict = ask(verifier, body, {"x-sig": value}, query=query, method=method)
+        assert isinstance(verdict, Challenge | Rejected)
+
+
+def test_a_token_in_a_header_stays_the_proof_of_a_question():
+    shake = Handshake(when=(Header("x-ask"),), answer=Echo(place=Header("x-ask")), method="GET")
+    verifier = source(recipe(Token(place=Header("x-token")), handshakes=(shake,)), KEY)
+    assert ask(verifier, b"{}", {"x-token": KEY, "x-ask": "abc"}, method="GET").body == b"abc"
+    assert ask(verifier, b"{}", {"x-token": "wrong", "x-ask": "abc"}, method="GET").status == 401
