@@ -241,7 +241,12 @@ def test_more_statements_or_signatures_than_sixteen_are_refused(monkeypatch):
 
     assert pasted(Scheme.ED25519, pem(ED_KEY), state=many).check(sent("AAAA"), NOW).reason is Reason.SIGNATURE_MALFORMED
     tried = []
-    monkeypatch.setattr(asymmetric, "fits", lambda *args: tried.append(args) or False)
+
+    def fail(*attempt):
+        tried.append(attempt)
+        return False
+
+    monkeypatch.setattr(asymmetric, "fits", fail)
     check = pasted(Scheme.ED25519, pem(ED_KEY))
     signatures = ",".join(b64(bytes([i]) * 64) for i in range(100))
     assert isinstance(check.check(sent(signatures), NOW), Rejected)

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from boathook.config import load
 from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.domain.filters import Router
-from boathook.domain.model import Accepted
+from boathook.domain.model import Accepted, NewEvent
 from boathook.inbound import captured, errands
 from boathook.inbound.app import IngestApp
 from boathook.inbound.arrival import Arrivals
@@ -19,6 +21,7 @@ from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.errands import Errands
 from boathook.inbound.gates import compile_gates, dedup_days_of
 from boathook.inbound.keyring import KeyRing
+from boathook.inbound.limits import Rate
 from boathook.testing import make_keys, sign, signed_request
 
 TOPIC = "arn:aws:sns:eu-central-1:123456789012:a"
@@ -48,7 +51,8 @@ class Gateway:
     def __init__(self, folder, web, **sources):
         self.settings = load(None, {"server": {"data_dir": str(folder)}, "sources": sources})
         self.gates = compile_gates(self.settings)
-        self.events, self.rejected = [], []
+        self.events: list[NewEvent] = []
+        self.rejected: list[tuple] = []
         shelf = SimpleNamespace(accept=self._accept)
         quarantine = SimpleNamespace(add=lambda *args: self.rejected.append(args))
         self.app = IngestApp(
@@ -172,7 +176,7 @@ async def test_forged_addresses_on_the_senders_host_are_fetched_at_a_bounded_rat
 
 
 async def test_sabotage_without_that_rate_each_forged_address_would_be_fetched(gateway, web, keys, monkeypatch):
-    monkeypatch.setattr(errands.Rate, "wait_s", lambda *_: 0.0)
+    monkeypatch.setattr(Rate, "wait_s", lambda *_: 0.0)
     message = note(keys)
     for number in range(60):
         forged = CERTIFICATE.replace("0123456789abcdef", f"{number:032x}")
@@ -316,7 +320,7 @@ def test_a_crash_before_the_name_is_given_leaves_nothing_that_counts(tmp_path, m
     def crash(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(captured.os, "link", crash)
+    monkeypatch.setattr(os, "link", crash)
     with pytest.raises(OSError, match="no space"):
         CapturedSecrets(tmp_path).tell("notion", TOLD)
     monkeypatch.undo()
@@ -350,9 +354,9 @@ def test_of_many_told_at_once_exactly_one_is_kept(tmp_path):
 
 
 def test_sabotage_with_a_replacing_rename_several_would_believe_to_be_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(captured.os, "link", captured.Path.replace)
+    monkeypatch.setattr(os, "link", Path.replace)
     monkeypatch.setattr(captured, "_read", lambda _file: None)
-    monkeypatch.setattr(captured.Path, "unlink", lambda *_: None)
+    monkeypatch.setattr(Path, "unlink", lambda *_: None)
     assert len(tell_at_once(tmp_path)) > 1
 
 

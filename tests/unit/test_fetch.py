@@ -28,7 +28,7 @@ class Server:
     """A TLS server whose answer a test chooses; it counts the connections it accepts and the requests it reads."""
 
     def __init__(self, context):
-        self.answer = OK
+        self.answer: bytes | tuple[bytes, ...] = OK
         self.delay_s = 0.0
         self.accepted = 0
         self.requests = []
@@ -342,7 +342,7 @@ def test_a_failed_address_is_not_asked_again_for_a_while(server, fetcher, monkey
     assert server.accepted == 1
     server.answer = OK
     later = time.monotonic() + fetching.FAILED_S + 1
-    monkeypatch.setattr(fetching.time, "monotonic", lambda: later)
+    monkeypatch.setattr(time, "monotonic", lambda: later)
     assert fetcher.fetch_sync(server.url, max_bytes=100) == b"hello"
 
 

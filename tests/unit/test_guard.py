@@ -1,7 +1,7 @@
 """Which addresses may be dialled: every refused network, every spelling of an address, and what the owner allows."""
 
 import socket
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 import pytest
 from hypothesis import given
@@ -61,7 +61,7 @@ def test_what_is_public_may_be_dialled(address):
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_every_spelling_comes_to_a_number_that_is_judged(name):
     with pytest.raises(ValueError, match="address"):
-        guard.ip_address(name)
+        ip_address(name)
     assert judge(name) == "it is no address"
     try:
         found = socket.getaddrinfo(name, 443, type=socket.SOCK_STREAM)
