@@ -164,11 +164,11 @@ def _judge(verifier: Verifier, request: Request, now: float, keys: Mapping[str, 
 
 
 def _obtain(url: str, now: float, keys: Mapping[str, bytes]) -> str | None:
-    """Put the key at an address into the ring; return what went wrong."""
+    """Put the key at an address into the ring, or go on with an old one; return what went wrong."""
     try:
         RING.put(url, keys[url] if url in keys else _fetcher().fetch_sync(url, max_bytes=MAX_KEY_BYTES), now)
     except BoathookError as error:
-        return str(error)
+        return None if RING.prolong(url, now) else str(error)
     return None
 
 

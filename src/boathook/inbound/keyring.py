@@ -48,8 +48,9 @@ class KeyRing:
         # The same bytes again stay the same object, so that a key parsed from them is found again.
         content = held.content if held is not None and held.content == content else content
         if len(self._entries) >= MAX_KEYS:
-            oldest = min(self._entries, key=lambda known: self._entries[known].fetched_at)
-            del self._entries[oldest]
+            # A copy, and no error for what is gone: as a library this is called from many threads.
+            oldest, _ = min(list(self._entries.items()), key=lambda held: held[1].fetched_at)
+            self._entries.pop(oldest, None)
         self._entries[url] = _Entry(content, now, now + self._fresh_s)
 
     def prolong(self, url: str, now: float) -> bool:
