@@ -1,5 +1,6 @@
 """A source's own settings, read once with errors that name the key and the fix."""
 
+import difflib
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -33,7 +34,8 @@ class Options:
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if not isinstance(value, str):
-            raise self.error(key, f"write text in quotes, not {value!r}")
+            # Its kind alone, as it may be a secret.
+            raise self.error(key, f"write text in quotes, not a {type(value).__name__}")
         return value
 
     def choice(self, key: str, default: Choice) -> Choice:
@@ -91,6 +93,8 @@ class Options:
         """
         for key in self._values:
             if key not in self._read:
+                near = difflib.get_close_matches(key, self._read, n=1)
                 known = ", ".join(sorted(self._read))
                 hint = f"it understands {known}" if known else "remove it, or use provider hmac or token"
-                raise self.error(key, f"the provider {provider} has no such setting; {hint}")
+                guess = f"perhaps {near[0]}? " if near else ""
+                raise self.error(key, f"the provider {provider} has no such setting; {guess}{hint}")

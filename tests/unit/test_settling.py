@@ -1,0 +1,90 @@
+"""A source's settings: what each provider needs, in errors that name the key and the fix and never a secret."""
+
+import pytest
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.model import Grade
+from boathook.inbound.places import Basic, Header
+from boathook.inbound.providers import RECIPES
+from boathook.inbound.providers.proofs import Hmac, SignedHeaders, Token
+from boathook.inbound.providers.recipe import Setting
+from boathook.inbound.settling import settle
+from boathook.inbound.verdict import SourceSpec
+from tests.unit.recipes import SIGNED, known, recipe, source
+
+SET = recipe(
+    SIGNED,
+    settings=(
+        Setting(name="webhook_id", help="The id the dashboard shows", is_required=True),
+        Setting(name="region", help="Where it runs", default="eu", choices=("eu", "us")),
+        Setting(name="verify_token", help="What you typed", is_secret=True),
+    ),
+    schemes={"token": recipe(Token(place=Header("x-token")), grade=Grade.TOKEN)},
+)
+
+
+def settled(made, **options):
+    with known(made):
+        return settle(SourceSpec(name="test", provider="made-up", secrets=("s",), options=options))
+
+
+def test_settings_are_read_with_their_defaults():
+    assert settled(SET, webhook_id="w").settings == {"webhook_id": "w", "region": "eu", "verify_token": ""}
+    assert settled(SET, webhook_id=17, region="us").settings["webhook_id"] == "17"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"sources\.test\.webhook_id: Made-up needs it: The id the dashboard shows"),
+        ({"webhook_id": ""}, r"sources\.test\.webhook_id: Made-up needs it"),
+        ({"webhook_id": "w", "region": "mars"}, r"sources\.test\.region: write one of \"eu\", \"us\", not 'mars'"),
+        ({"webhook_id": ["CANARY"]}, r"sources\.test\.webhook_id: write text in quotes, not a list"),
+        ({"webhook_id": "w", "verify_token": {"x": "CANARY"}}, r"sources\.test\.verify_token: write text in quotes"),
+        ({"webhook_id": True}, r"sources\.test\.webhook_id: write text in quotes, not a bool"),
+        ({"webhook_id": "w", "verify_tokn": "CANARY"}, r"sources\.test\.verify_tokn: .*perhaps verify_token\?"),
+        ({"webhook_id": "w", "colour": "red"}, r"sources\.test\.colour: the provider made-up has no such setting; it"),
+        ({"scheme": "jwt"}, r"sources\.test\.scheme: Made-up knows \"token\", or leave it out; 'jwt' is none of them"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_fix_and_never_shown_if_secret(options, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        settled(SET, **options)
+    assert "CANARY" not in str(caught.value)
+
+
+def test_another_scheme_of_a_sender_has_settings_of_its_own():
+    chosen = settled(SET, scheme="token")
+    assert isinstance(chosen.recipe.proof, Token)
+    assert chosen.settings == {}
+    with pytest.raises(ConfigError, match=r"sources\.test\.webhook_id: the provider"):
+        settled(SET, scheme="token", webhook_id="w")
+    with pytest.raises(ConfigError, match=r"sources\.test\.scheme: the provider made-up has no such setting"):
+        settled(recipe(SIGNED), scheme="token")
+
+
+def test_a_password_among_the_settings_is_a_secret():
+    basic = recipe(Token(place=Basic("bob")), grade=Grade.TOKEN)
+    assert settled(basic, password="geheim").spec.secrets == ("s", "geheim")
+
+
+URL_SIGNED = recipe(Hmac(headers=(SignedHeaders(signature="x-sig"),), template="{url}{body}"))
+
+
+@pytest.mark.parametrize("made", [URL_SIGNED, recipe(SIGNED, needs_url=True)])
+def test_a_sender_that_signs_the_address_needs_the_public_one(made):
+    with pytest.raises(ConfigError, match=r"sources\.test\.public_url: Made-up signs the address it sends to; write"):
+        source(made, "s")
+    assert source(made, "s", public_url="https://hooks.example.com")
+    assert source(made, unsigned=True)
+
+
+def test_every_provider_says_what_its_settings_are_for():
+    for one in RECIPES:
+        for made in (one, *one.schemes.values()):
+            names = [setting.name for setting in made.settings]
+            assert len(names) == len(set(names))
+            for setting in made.settings:
+                assert setting.help
+                assert not setting.help.endswith(".")
+                assert not setting.default or not setting.choices or setting.default in setting.choices
