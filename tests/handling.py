@@ -23,6 +23,9 @@ from boathook.journal.events import EventStore
 from boathook.journal.registry import read_routes, register
 from tests.support import eventually
 
+SETTLED_S = 20.0
+"""Longest wait of `settled`."""
+
 
 def settings_for(url: str, **worker: Any) -> Settings:
     """Return settings with quick polls for *url*."""
@@ -112,7 +115,7 @@ async def settled(db: Database, **expected: int) -> None:
         assert found == expected, found
         return True
 
-    await eventually(is_so, timeout=20)
+    await eventually(is_so, timeout=SETTLED_S)
 
 
 async def attempts(db: Database) -> list[tuple[int, str, str | None]]:

@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Accepted
-from boathook.domain.policy import Ignore, Retry, RetryPolicy
+from boathook.domain.policy import CONNECTION_LOST, Ignore, Retry, RetryPolicy
 from boathook.domain.replies import Reply
 from boathook.handlers import runner, sessions
 from boathook.handlers.api import Boathook, Event
@@ -26,6 +26,7 @@ from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.replies import Answered
 from tests.handling import accept, attempts, settled, working
+from tests.support import eventually
 
 ONCE = RetryPolicy(max_attempts=1)
 TWICE = RetryPolicy(first_s=0.01, max_attempts=2)
@@ -324,6 +325,41 @@ async def test_a_reply_is_committed_with_the_success(shop: Database, kit: Kit) -
     assert answered == Answered(
         event_id, Reply(status=201, body=rb"""["it's","\\",2]""", content_type="application/json"), is_open=False
     )
+
+
+async def cut_the_connection_once(shop: Database, kit: Kit) -> None:
+    """Run a handler, allowed one attempt, under whose first attempt its connection is ended by the server."""
+    hook = Boathook()
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        yield execute(session, "insert into deed values (1)")
+        if event.attempt == 1:
+            yield execute(session, "select pg_terminate_backend(pg_backend_pid())")
+
+    kit.handler(hook, body, retry=ONCE)
+    async with working(shop, hook):
+        await accept(shop, {})
+        await eventually(lambda: ended(shop), timeout=20)
+
+
+async def ended(db: Database) -> bool:
+    return bool(await db.fetchval("select count(*) from boathook.delivery where state <> 'dead'") == 0)
+
+
+async def test_a_lost_connection_is_not_held_against_the_handler(shop: Database, kit: Kit) -> None:
+    await cut_the_connection_once(shop, kit)
+    assert await attempts(shop) == [(1, "failed", CONNECTION_LOST), (2, "succeeded", None)]
+    assert await deeds(shop) == [1]
+
+
+async def test_counted_as_a_failure_it_would_bury_what_an_outage_cut_off(
+    shop: Database, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sabotage twin of the test above: it can fail."""
+    monkeypatch.setattr(runner, "_is_interrupted", lambda _error, _settling: False)
+    await cut_the_connection_once(shop, kit)
+    assert len(await attempts(shop)) == 1
+    assert await deeds(shop) == []
 
 
 async def test_a_savepoint_left_open_cannot_swallow_the_settle(shop: Database, kit: Kit) -> None:

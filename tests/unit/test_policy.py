@@ -7,6 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from boathook.domain.policy import (
+    CONNECTION_LOST,
+    MOST_EXCUSED,
     Breaker,
     BreakerStanding,
     BreakerState,
@@ -14,6 +16,7 @@ from boathook.domain.policy import (
     Dead,
     Failure,
     Ignore,
+    Interruption,
     Retry,
     RetryPolicy,
     Settle,
@@ -45,6 +48,7 @@ listed = st.builds(
 policies = exponential | listed
 failures = st.builds(Failure, code=st.text(max_size=200), error=st.text(max_size=3_000), is_final=st.booleans())
 retries = st.builds(Retry, after=st.none() | st.floats(-10, 1_000_000), code=st.text(max_size=200))
+interruptions = st.builds(Interruption, error=st.text(max_size=3_000))
 unsuccessful = failures | retries | st.builds(Dead, st.text(max_size=200), st.text(max_size=3_000))
 
 
@@ -61,7 +65,34 @@ def test_attempts_never_exceed_the_maximum(policy: RetryPolicy, outcome: Failure
         now = move.due_at
 
 
-@given(policy=policies, outcome=unsuccessful, luck=luck, age_s=seconds, attempt=st.integers(1, 30))
+@given(policy=policies, outcome=interruptions, luck=luck, attempt=st.integers(1, 30))
+def test_a_lost_connection_leaves_the_budget_alone_and_is_excused_only_so_often(
+    policy: RetryPolicy, outcome: Interruption, luck: float, attempt: int
+) -> None:
+    assume(attempt <= policy.max_attempts)
+    now, excused = START, 0
+    while True:
+        standing = Standing(attempt=attempt, owed_since=START, excused=excused)
+        move = decide(standing, outcome, policy, now, luck)
+        assert isinstance(move, TryAgain | Bury)
+        assert move.code == CONNECTION_LOST
+        if isinstance(move, Bury):
+            break
+        assert move.is_excused
+        assert 0.5 <= (move.due_at - now).total_seconds() < 90.001
+        now, excused = move.due_at, excused + 1
+    assert excused <= MOST_EXCUSED
+    if policy.max_age_s >= 2_000:
+        assert excused == MOST_EXCUSED, "the policy's few attempts must not matter"
+
+
+@given(policy=policies, outcome=unsuccessful, luck=luck)
+def test_only_a_lost_connection_is_excused(policy: RetryPolicy, outcome: Failure, luck: float) -> None:
+    move = decide(Standing(attempt=1, owed_since=START), outcome, policy, START, luck)
+    assert not (isinstance(move, TryAgain) and move.is_excused)
+
+
+@given(policy=policies, outcome=unsuccessful | interruptions, luck=luck, age_s=seconds, attempt=st.integers(1, 30))
 def test_no_attempt_is_planned_past_the_maximum_age_or_in_the_past(
     policy: RetryPolicy, outcome: Failure, luck: float, age_s: float, attempt: int
 ) -> None:
@@ -84,7 +115,7 @@ def test_waits_never_shrink_with_equal_luck(policy: RetryPolicy, attempt: int) -
     assert policy.wait_s(attempt, 0.5) <= policy.wait_s(attempt + 1, 0.5)
 
 
-@given(policy=policies, outcome=unsuccessful, luck=luck, age_s=seconds, attempt=st.integers(1, 30))
+@given(policy=policies, outcome=unsuccessful | interruptions, luck=luck, age_s=seconds, attempt=st.integers(1, 30))
 def test_what_the_journal_has_to_store_fits_it(
     policy: RetryPolicy, outcome: Failure, luck: float, age_s: float, attempt: int
 ) -> None:

@@ -33,6 +33,10 @@ class Chore:
         self._do = do
         self._due_at = 0.0
 
+    def postpone(self, seconds: float) -> None:
+        """Do it no sooner than in *seconds*."""
+        self._due_at = max(self._due_at, time.monotonic() + seconds)
+
     async def do_if_due(self) -> None:
         """Do it if it is time; one that fails is tried again next time and keeps no other from being done."""
         began = time.monotonic()
@@ -53,8 +57,10 @@ class Keeper:
         self._database = database
         self._store = DeliveryStore(database)
         self._known: set[str] = set()
+        self._lease_s = settings.worker.lease_s
+        self._reaping = Chore("reap", ROUND_S, self._reap)
         self._chores = (
-            Chore("reap", ROUND_S, self._reap),
+            self._reaping,
             Chore("unblock", ROUND_S, self._store.unblock),
             Chore("count", COUNT_S, self._count),
             Chore("upkeep", settings.retention.upkeep_s, lambda: run_upkeep(database, settings.retention)),
@@ -71,6 +77,8 @@ class Keeper:
                         await self._tend(seat, stop, beat)
             except JournalError as error:
                 get_logger("keeper").warning("keeper_interrupted", error=str(error))
+                # Leases ran out while nobody could renew them; their holders, who renew thrice in each, go first.
+                self._reaping.postpone(self._lease_s / 2)
             await _pause(stop, ROUND_S)
 
     async def _tend(self, seat: Connection, stop: asyncio.Event, beat: Callable[[], None]) -> None:

@@ -27,6 +27,7 @@ from boathook.domain.policy import (
     Bury,
     Dead,
     Failure,
+    Interruption,
     Retry,
     RetryPolicy,
     Settle,
@@ -297,15 +298,17 @@ class Worker:
             is_open = 0 if state is BreakerState.CLOSED else 1
             emit.gauge("boathook_breaker_open", is_open, dependency=share.handler.breaker.dependency)
 
-    def _send_back(self, share: Share, running: Running, outcome: Retry | Dead | Failure) -> None:
+    def _send_back(self, share: Share, running: Running, outcome: Retry | Dead | Failure | Interruption) -> None:
         """Ask the policy what follows an attempt that did not succeed, and queue it for the journal."""
         work, claim = running.work, running.work.claim
-        standing = Standing(attempt=claim.attempt - claim.attempts_before, owed_since=claim.owed_since)
+        standing = Standing(
+            attempt=claim.attempt - claim.attempts_before, owed_since=claim.owed_since, excused=claim.excused
+        )
         policy = share.handler.retry or RetryPolicy()
         move = decide(standing, outcome, policy, self._now(), random.random())
         if isinstance(move, Settle):
             raise AssertionError(f"{outcome} cannot settle a delivery")  # noqa: TRY004 no caller chose a type
-        traceback = outcome.traceback if isinstance(outcome, Failure) else None
+        traceback = outcome.traceback if isinstance(outcome, Failure | Interruption) else None
         ended = SetBack(claim, move, _recorded(outcome), traceback, self._id, running.started_at)
         self._returning[_key(work)] = ended
         self._returns.put(ended)
@@ -460,13 +463,13 @@ async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
     await asyncio.wait(tasks, timeout=_LAST_S)
 
 
-def _recorded(outcome: Retry | Dead | Failure) -> str:
+def _recorded(outcome: Retry | Dead | Failure | Interruption) -> str:
     match outcome:
         case Retry():
             return "retry"
         case Dead():
             return "dead"
-        case Failure():
+        case Failure() | Interruption():
             return "failed"
         case _:
             assert_never(outcome)

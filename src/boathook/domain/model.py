@@ -191,6 +191,8 @@ class Claim:
     owed_since: datetime
     """When it was accepted, or last replayed; the retry policy's maximum age counts from here."""
     order_key: str | None
+    excused: int = 0
+    """Attempts since then that a lost connection cut off; they use up no budget."""
     suspect: bool
     """Whether an earlier attempt's lease ran out: such a delivery runs alone, so that a payload
     that kills its worker takes no other down with it."""

@@ -12,6 +12,11 @@ from typing import assert_never
 
 MAX_CODE = 100
 MAX_NOTE = 2_000
+CONNECTION_LOST = "CONNECTION_LOST"
+MOST_EXCUSED = 20
+"""Attempts in all that a lost connection may cut off; a payload that always takes its connection down is buried."""
+_OUTAGE_FIRST_S = 1.0
+_OUTAGE_LONGEST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,16 @@ class Failure:
     """Whether trying again cannot help."""
 
 
-Outcome = Success | Ignore | Retry | Dead | Failure
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruption:
+    """The connection to PostgreSQL was lost under the handler: not its fault, and everything is rolled back."""
+
+    error: str
+    """One line for people."""
+    traceback: str | None = None
+
+
+Outcome = Success | Ignore | Retry | Dead | Failure | Interruption
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,8 @@ class TryAgain:
     due_at: datetime
     code: str
     error: str
+    is_excused: bool = False
+    """Whether the attempt leaves the policy's budget of attempts as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +152,11 @@ class Standing:
     """What the decision needs to know of a delivery."""
 
     attempt: int
-    """The attempt that just ended, counted since the event was accepted or last replayed; 1 for the first."""
+    """The attempt that just ended, counted since the event was accepted or last replayed; 1 for the first. Excused ones
+    are not among them."""
     owed_since: datetime
+    excused: int = 0
+    """Attempts excused since then, without this one."""
 
 
 def decide(standing: Standing, outcome: Outcome, policy: RetryPolicy, now: datetime, luck: float) -> Move:
@@ -155,6 +174,8 @@ def decide(standing: Standing, outcome: Outcome, policy: RetryPolicy, now: datet
             return _try_again(standing, policy, now, luck, None, outcome.code, outcome.error)
         case Retry(after=after, code=code):
             return _try_again(standing, policy, now, luck, after, code, f"the handler asked for a retry: {code}")
+        case Interruption(error=error):
+            return _excuse(standing, policy, now, luck, error)
         case _:
             assert_never(outcome)
 
@@ -169,6 +190,16 @@ def _try_again(
     if (now - standing.owed_since).total_seconds() + wait_s > policy.max_age_s:
         return Bury(code, error)
     return TryAgain(now + timedelta(seconds=wait_s), code, error)
+
+
+def _excuse(standing: Standing, policy: RetryPolicy, now: datetime, luck: float, error: str) -> Move:
+    error = _clip(error, MAX_NOTE)
+    base_s = min(_OUTAGE_LONGEST_S, _OUTAGE_FIRST_S * 2.0 ** min(standing.excused, MOST_EXCUSED))
+    wait_s = base_s * (0.5 + luck)
+    age_s = (now - standing.owed_since).total_seconds()
+    if standing.excused >= MOST_EXCUSED or age_s + wait_s > policy.max_age_s:
+        return Bury(CONNECTION_LOST, error)
+    return TryAgain(now + timedelta(seconds=wait_s), CONNECTION_LOST, error, is_excused=True)
 
 
 def _code(text: str) -> str:

@@ -23,15 +23,15 @@ from typing import Any, Final, assert_never
 from boathook.domain import ids
 from boathook.domain.errors import HandlerMisuse, HandlerTimeout, JournalError, JournalUnavailable, LeaseLost
 from boathook.domain.model import Claim
-from boathook.domain.policy import Dead, Failure, Ignore, Retry, Settle, Success
+from boathook.domain.policy import Dead, Failure, Ignore, Interruption, Retry, Settle, Success
 from boathook.handlers.api import Handler
 from boathook.handlers.event import Event, ReplySlot, present
 from boathook.handlers.sessions import AsyncSessions, Settling, SyncSessions
 from boathook.handlers.threads import Thread, Threads
 from boathook.handlers.transaction import SyncTransaction, Transaction
 from boathook.journal import replies
-from boathook.journal.calls import ANSWER, LEASE_LOST, MISUSE, RUN_AGAIN, SETTLE, Step, sqlstate
-from boathook.journal.database import Connection, Database, translated
+from boathook.journal.calls import ANSWER, LEASE_LOST, MISUSE, RUN_AGAIN, SETTLE, Step, is_connection_lost, sqlstate
+from boathook.journal.database import Connection, Database, is_gone, translated
 from boathook.journal.deliveries import DeliveryStore, Fate, Work, mark, settlement
 from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import get_logger
@@ -53,7 +53,7 @@ class Settled:
 class Unsettled:
     """The attempt is rolled back, and the policy is to decide."""
 
-    outcome: Retry | Dead | Failure
+    outcome: Retry | Dead | Failure | Interruption
     error: BaseException | None = None
     """What the handler raised, for its breaker."""
 
@@ -150,7 +150,7 @@ class Lane:
 
     async def connection(self) -> Connection:
         """Return a connection outside any transaction."""
-        if self._connection is not None and (self._connection.is_closed() or self._connection.is_in_transaction()):
+        if self._connection is not None and (is_gone(self._connection) or self._connection.is_in_transaction()):
             await self.release()
         if self._connection is None:
             self._stack = AsyncExitStack()
@@ -263,6 +263,7 @@ class Runner:
         self, handler: Handler, event: Event, running: Running, lane: Lane, settling: Settling, seconds: float
     ) -> None:
         connection = await self._begin(lane, settling)
+        settling.is_begun = True
         is_committed = False
         try:
             transaction = Transaction(connection, running.work.claim)
@@ -271,6 +272,8 @@ class Runner:
             finally:
                 transaction._close()  # noqa: SLF001 only the runner may end it
             steps = settling.begin(value)
+            if is_gone(connection):
+                raise JournalUnavailable("the connection was lost under the handler")
             if not connection.is_in_transaction():
                 raise HandlerMisuse("the handler ended the transaction that boathook opened for it")
             # One message: PostgreSQL goes on to the commit only if the settle did not raise. What the handler set
@@ -280,6 +283,7 @@ class Runner:
             is_committed = True
         finally:
             if not is_committed:
+                settling.is_cut_off = is_gone(connection)
                 await _roll_back(connection, lane)
             else:
                 await lane.free()
@@ -322,6 +326,8 @@ class Runner:
             fate = await self._fate(running.work.claim, settling.state)
             if fate is not None:
                 return fate
+        if _is_interrupted(error, settling):
+            return Unsettled(Interruption(error=_sentence(error), traceback=format_traceback(error)))
         return Unsettled(_failure(error, handler), error)
 
     async def _fate(self, claim: Claim, state: str) -> Ending | None:
@@ -370,21 +376,34 @@ async def _roll_back(connection: Connection, lane: Lane) -> None:
             await connection.execute("rollback; reset all", timeout=5)
         await lane.free()
     except Exception:  # noqa: BLE001 whatever is wrong with it, the connection has no further use
-        connection.terminate()
+        if not is_gone(connection):
+            connection.terminate()
         await lane.release()
+
+
+def _is_interrupted(error: BaseException, settling: Settling) -> bool:
+    """Return whether an attempt failed because it lost, or never had, its connection to PostgreSQL."""
+    if isinstance(error, HandlerMisuse):
+        return False
+    is_without_session = isinstance(error, OSError) and not settling.is_begun
+    return settling.is_cut_off or is_without_session or is_connection_lost(error)
 
 
 def _failure(error: BaseException, handler: Handler) -> Failure:
     is_timeout = isinstance(error, HandlerTimeout)
     is_misuse = isinstance(error, HandlerMisuse)
     name = "TIMEOUT" if is_timeout else "HANDLER_MISUSE" if is_misuse else type(error).__name__
-    text = str(error).strip()
     return Failure(
         code=name,
-        error=f"{type(error).__name__}: {text}" if text else type(error).__name__,
+        error=_sentence(error),
         traceback=None if is_timeout else format_traceback(error),
         is_final=is_misuse or isinstance(error, handler.final),
     )
+
+
+def _sentence(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def format_traceback(error: BaseException) -> str:

@@ -47,6 +47,10 @@ class Settling:
     conclude: Callable[[object], tuple[str, tuple[Step, ...]]]
     """Turns what the handler returned into the state it leads to and the calls that settle it, or raises what must
     roll back."""
+    is_begun: bool = False
+    """Whether the handler has been called."""
+    is_cut_off: bool = False
+    """Whether boathook's own connection was lost under it."""
     state: str | None = None
     """Once the settle is about to be sent, the state it leads to; an error after that may hide a commit."""
 
@@ -70,6 +74,7 @@ class AsyncSessions:
         """Run one attempt; returns when it is committed."""
         async with self.open() as session:
             await call(session, SET_MARK, set_mark(settling.mark))
+            settling.is_begun = True
             steps = settling.begin(await handle(session))
             self.refuse(session)
             for function, arguments in steps:
@@ -87,6 +92,7 @@ class SyncSessions:
         """Run one attempt; returns when it is committed."""
         with self.open() as session:
             call_sync(session, SET_MARK, set_mark(settling.mark))
+            settling.is_begun = True
             steps = settling.begin(handle(session))
             self.refuse(session)
             for function, arguments in steps:

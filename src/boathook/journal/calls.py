@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from boathook.domain.errors import JournalUnavailable
+
 Arguments = tuple[str | None, ...]
 
 
@@ -70,6 +72,10 @@ RUN_AGAIN: Final = frozenset({"40001", "40P01"})
 """SQLSTATEs of a transaction that PostgreSQL sacrificed to others; the same attempt runs again."""
 
 
+_CONNECTION_STATES: Final = ("08", "57P")
+"""How the SQLSTATEs begin of a connection that is gone, or of a server that goes away or comes up."""
+
+
 def set_mark(mark: str) -> Arguments:
     """Return the arguments of `SET_MARK`."""
     return ("boathook.mark", mark, "true")
@@ -86,3 +92,24 @@ def sqlstate(error: BaseException | None) -> str | None:
                 return state
         error = getattr(error, "orig", None) or error.__cause__
     return None
+
+
+def is_connection_lost(error: BaseException | None) -> bool:
+    """Return whether a driver's error says that its connection is gone, looking through the same wrappers."""
+    state = sqlstate(error)
+    if state is not None:
+        return state.startswith(_CONNECTION_STATES)
+    for _ in range(5):
+        if error is None:
+            return False
+        if isinstance(error, JournalUnavailable) or _says_so(error):
+            return True
+        error = getattr(error, "orig", None) or error.__cause__
+    return False
+
+
+def _says_so(error: BaseException) -> bool:
+    # psycopg and Django have no SQLSTATE for a broken connection, only this class; SQLAlchemy marks its wrapper.
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
+    is_broken = not kinds.isdisjoint({("psycopg", "OperationalError"), ("django", "OperationalError")})
+    return is_broken or bool(getattr(error, "connection_invalidated", False))

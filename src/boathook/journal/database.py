@@ -50,6 +50,14 @@ def _sentence(error: BaseException) -> str:
     return text.splitlines()[0]
 
 
+def is_gone(connection: Connection) -> bool:
+    """Return whether a connection has ended, so that nothing can be done with it."""
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:  # the pool has taken back what was lost
+        return True
+
+
 class Database:
     """A pool of connections to one database, for one purpose."""
 

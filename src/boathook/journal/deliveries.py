@@ -270,6 +270,7 @@ def _to_work(row: Record) -> Work:
         attempts_before=row["attempts_before"],
         owed_since=row["owed_since"],
         order_key=row["order_key"],
+        excused=row["excused"],
         suspect=row["lost"] >= _SUSPECT_AFTER,
         item_path=row["item_path"],
         item_type=row["item_type"],
@@ -301,6 +302,7 @@ def _set_back_columns(ended: Sequence[SetBack]) -> list[list[Any]]:
         [one.traceback for one in ended],
         [one.worker for one in ended],
         [one.started_at for one in ended],
+        [isinstance(one.move, TryAgain) and one.move.is_excused for one in ended],
     ]
 
 

@@ -37,7 +37,7 @@ claimed as (
 )
 select
     c.event_id, c.ordinal, c.recipient, c.fence, c.attempts, c.attempts_before, c.owed_since, c.order_key, c.due_at,
-    c.lost, c.item_path, c.item_type, clock_timestamp() as claimed_at, e.*
+    c.lost, c.excused, c.item_path, c.item_type, clock_timestamp() as claimed_at, e.*
 from claimed c
 left join lateral (
     select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
@@ -79,7 +79,7 @@ claimed as (
 )
 select
     c.event_id, c.ordinal, c.recipient, c.fence, c.attempts, c.attempts_before, c.owed_since, c.order_key, c.due_at,
-    c.lost, c.item_path, c.item_type, clock_timestamp() as claimed_at, e.*
+    c.lost, c.excused, c.item_path, c.item_type, clock_timestamp() as claimed_at, e.*
 from claimed c
 left join lateral (
     select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
@@ -113,13 +113,14 @@ where not exists (
 -- name: set_back
 -- Ends attempts without success, in the order of their keys; says for each whether its fence still held.
 select u.position, boathook.set_back(
-    u.event_id, u.ordinal, u.fence, u.due_at, u.outcome, u.code, u.error, u.traceback, u.worker, u.started_at) as is_moved
+    u.event_id, u.ordinal, u.fence, u.due_at, u.outcome, u.code, u.error, u.traceback, u.worker, u.started_at,
+    u.is_excused) as is_moved
 from (
     select * from unnest(
         $1::uuid[], $2::integer[], $3::bigint[], $4::timestamptz[], $5::text[], $6::text[], $7::text[], $8::text[],
-        $9::text[], $10::timestamptz[]
+        $9::text[], $10::timestamptz[], $11::boolean[]
     ) with ordinality as u (
-        event_id, ordinal, fence, due_at, outcome, code, error, traceback, worker, started_at, position)
+        event_id, ordinal, fence, due_at, outcome, code, error, traceback, worker, started_at, is_excused, position)
     order by event_id, ordinal
 ) as u
 

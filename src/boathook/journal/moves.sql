@@ -48,7 +48,7 @@ for update of d
 -- them. An ordered one waits until `unblock_lines` finds it first in its line. Code and error stay until the next
 -- attempt, so that it can be seen what was wrong.
 update boathook.delivery d
-set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, lost = 0, died_at = null,
+set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, lost = 0, excused = 0, died_at = null,
     owed_since = u.due_at, due_at = u.due_at, is_blocked = d.order_key is not null
 from (
     select event_id, ordinal, greatest(now(), $3::timestamptz + make_interval(secs => $5::float8 * ($4::integer + place - 1))) as due_at
