@@ -55,8 +55,8 @@ class Stand:
         )
         return Verifier(spec, ring)
 
-    def sent(self, word: str = "sample") -> Signed:
-        """The sender's sample, signed; another *word* in it makes it another event."""
+    def sent(self, word: str = "sample", at: float = NOW) -> Signed:
+        """The sender's sample, signed at a moment; another *word* in it makes it another event."""
         sample = self.recipe.sample
         query = f"?{sample.query.replace('sample', word)}" if sample.query else ""
         return signed_request(
@@ -70,7 +70,7 @@ class Stand:
                 name: value if value.startswith("https:") else value.replace("sample", word)
                 for name, value in sample.headers.items()
             },
-            timestamp=NOW,
+            timestamp=at,
             **self.settings,
         )
 

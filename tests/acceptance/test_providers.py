@@ -1,0 +1,325 @@
+"""One boathook with a source of every provider and scheme, spoken to by its senders and by strangers.
+
+What is asserted is what senders, strangers and operators see: answers on the wire, and what the command line shows.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from boathook.domain.model import Grade
+from boathook.inbound.providers.proofs import Addresses, NoProof
+from boathook.testing import Signed
+from tests.acceptance.conftest import Running
+from tests.acceptance.wire import Said, configure, deliver, rows, say, shared
+from tests.providers.hand import base64_mac
+from tests.providers.standing import HOME, Stand, stands
+from tests.support import until
+
+ALL = list(stands())
+OPEN = [stand for stand in ALL if isinstance(stand.recipe.proof, NoProof)]
+FETCHED = [stand for stand in ALL if stand.ring]
+"""Those whose sender's key must be fetched, which cannot be done here."""
+REACHED = [stand for stand in ALL if not stand.ring]
+GUARDED = [stand for stand in REACHED if stand not in OPEN]
+
+STORED = b'{"ok":true,"event_id":"'
+REPLIES: dict[str, tuple[int, bytes]] = {
+    "adyen": (200, b"[accepted]"),
+    "cloudpayments": (200, b'{"code":0}'),
+    "cloudpayments-get": (200, b'{"code":0}'),
+    "t-bank": (200, b"OK"),
+    "robokassa": (200, b"OK1001"),
+    "robokassa-get": (200, b"OK1001"),
+    "tilda": (200, b"ok"),
+    "twilio": (200, b"<Response/>"),
+    "twilio-shared-key": (200, b"<Response/>"),
+    "okta": (200, b""),
+    "microsoft-graph": (202, b""),
+    "slack": (200, b""),
+    "discord": (204, b""),
+    "vk": (200, b"ok"),
+    "xero": (200, b""),
+}
+"""What these senders want to be answered, to the byte; the others take any 2xx."""
+LOOK_THERE = {"mollie", "dropbox"}
+"""Senders whose same words, said again, tell of something else."""
+OTHER_METHODS = {
+    "braintree": {"GET", "POST"},
+    "okta": {"GET", "POST"},
+    "meta": {"GET", "POST"},
+    "x": {"GET", "POST"},
+    "dropbox": {"GET", "POST"},
+    "intercom": {"HEAD", "POST"},
+    "cloudpayments-get": {"GET"},
+    "robokassa-get": {"GET"},
+    "zendesk": {"PATCH", "POST", "PUT"},
+    "hmac": {"POST", "PUT"},
+    "token": {"POST", "PUT"},
+    "unsigned": {"POST", "PUT"},
+}
+"""The methods of those who do not just POST."""
+EVENTS = {
+    "stripe": ("payment_intent.succeeded", "evt_boathook-told01"),
+    "square": ("payment.updated", "boathook-told01-0000-000000000000"),
+    "mollie-next-gen": ("payment-link.paid", "event_boathook-told01"),
+    "razorpay": ("payment.captured", "boathook-told01"),
+    "coinbase-commerce": ("charge:confirmed", "boathook-told01"),
+    "paddle": ("transaction.completed", "evt_boathook-told01"),
+    "yookassa": ("payment.succeeded", "boathook-told01.payment.succeeded"),
+    "cloudpayments": ("pay", "pay.1000001"),
+    "cloudpayments-get": ("pay", "pay.1000001"),
+    "robokassa": ("unknown", "1001"),
+    "robokassa-get": ("unknown", "1001"),
+    "tilda": ("form1001", "1001:boathook-told01"),
+    "shopify": ("orders/create", "boathook-told01-0000-0000-000000000000"),
+    "woocommerce": ("order.updated", "boathook-told01.727"),
+    "twilio": ("delivered", "SMboathook-told01.delivered"),
+    "mailgun": ("delivered", "boathook-told01"),
+    "github": ("issues.opened", "boathook-told01-0000-0000-000000000000"),
+    "gitlab": ("merge_request.open", "boathook-told01-0000-0000-000000000000"),
+    "gitlab-token": ("merge_request.open", "boathook-told01-0000-0000-000000000000"),
+    "bitbucket": ("repo:push", "boathook-told01-0000-0000-000000000000"),
+    "jira": ("jira:issue_created", "boathook-told01"),
+    "linear": ("Issue.create", "boathook-told01-0000-0000-000000000000"),
+    "vercel": ("deployment.succeeded", "boathook-told01"),
+    "circleci": ("workflow-completed", "boathook-told01"),
+    "sentry": ("issue.created", "boathook-told01"),
+    "pagerduty": ("incident.triggered", "boathook-told01"),
+    "openai": ("response.completed", "wh_boathook-told01"),
+    "slack": ("app_mention", "Ev-boathook-told01"),
+    "telegram": ("message", "987654321"),
+    "vk": ("message_new", "boathook-told01"),
+    "notion": ("page.created", "boathook-told01"),
+    "intercom": ("conversation.user.created", "notif_boathook-told01"),
+    "typeform": ("form_response", "01boathook-told01"),
+    "suno": ("complete", "boathook-told01.complete"),
+    "standard-webhooks": ("user.created", "msg_boathook-told01"),
+    "standard-webhooks-v1a": ("user.created", "msg_boathook-told01"),
+    "resend": ("email.delivered", "msg_boathook-told01"),
+    "clerk": ("user.created", "msg_boathook-told01"),
+}
+"""Type and key of events whose senders name them in words one can foretell."""
+NEVER = {403, 406, 410}
+"""Statuses by which one sender or another stops for good."""
+
+
+@dataclass
+class Talk:
+    """What was said to one source and what it answered."""
+
+    first: Said
+    again: Said
+    forged: Said | None
+    events: list[dict[str, Any]] = field(default_factory=list)
+    rejections: list[dict[str, Any]] = field(default_factory=list)
+
+
+def configuration(running: Running, stand: Stand, number: int) -> str:
+    """Write one source's table, its secrets by turns in a file and in the environment."""
+    lines: dict[str, Any] = {"provider": stand.recipe.name, "public_url": HOME, **stand.settings}
+    if isinstance(stand.recipe.proof, NoProof):
+        lines["unsigned"] = True
+    for secret in stand.secrets:
+        if number % 2 or "\n" in secret:
+            (running.folder / f"{stand.label}.secret").write_text(secret + "\n")
+            lines["secrets"] = [f"file:{stand.label}.secret"]
+        else:
+            running.environment[f"SECRET_{number}"] = secret
+            lines["secrets"] = [f"env:SECRET_{number}"]
+    table = "\n".join(f"{key} = {json.dumps(value)}" for key, value in lines.items())
+    return f"\n[sources.{stand.label}]\n{table}\n"
+
+
+@pytest.fixture(scope="module")
+def running(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with shared(admin_url, pg_template, tmp_path_factory.mktemp("providers")) as one:
+        sources = "".join(configuration(one, stand, number) for number, stand in enumerate(ALL))
+        configure(one, sources, server='trusted_proxies = ["127.0.0.1/32"]')
+        yield one.start()
+
+
+def sent(stand: Stand, word: str = "told01") -> Signed:
+    return stand.sent(word, at=time.time())
+
+
+def forged(stand: Stand) -> Signed:
+    """The same request with one byte changed: of what is signed, or of the proof where no signature covers the body."""
+    signed = sent(stand, "forged")
+    if stand.recipe.grade is Grade.BODY and signed.body:
+        middle = signed.body.index(b"forged") if b"forged" in signed.body else len(signed.body) // 2
+        return replace(signed, body=_flip(signed.body, middle))
+    if stand.recipe.grade is Grade.BODY:
+        return replace(signed, url=signed.url.replace("Amount=", "Amount=1"))
+    other = stand.secret[:-1] + ("A" if stand.secret[-1] != "A" else "B")
+    return replace(stand, secret=other).sent("forged", at=time.time())
+
+
+def _flip(body: bytes, position: int) -> bytes:
+    return body[:position] + bytes([body[position] ^ 1]) + body[position + 1 :]
+
+
+def client_of(stand: Stand, *, is_stranger: bool = False) -> str:
+    """The address a request comes from, as the proxy in front says it."""
+    return "192.0.2.66" if is_stranger else stand.request(sent(stand)).client
+
+
+@pytest.fixture(scope="module")
+def talks(running: Running) -> dict[str, Talk]:
+    """Talk to every source, then read back what the command line shows of it."""
+    found = {}
+    for stand in REACHED:
+        signed = sent(stand)
+        genuine = [deliver(running, signed, x_forwarded_for=client_of(stand)) for _ in range(2)]
+        is_address = isinstance(stand.recipe.proof, Addresses)
+        lie = None if stand in OPEN else forged(stand)
+        answer = lie and deliver(running, lie, x_forwarded_for=client_of(stand, is_stranger=is_address))
+        found[stand.label] = Talk(*genuine, answer)
+    until(lambda: rows(running, "select count(*) >= %s from boathook.rejection", len(GUARDED)) == [(True,)])
+    for event in running.listing("events", "list", "--limit", "0"):
+        found[event["source"]].events.append(event)
+    for rejection in running.listing("rejections", "list", "--limit", "0"):
+        found[rejection["source"]].rejections.append(rejection)
+    return found
+
+
+each = pytest.mark.parametrize("stand", REACHED, ids=str)
+guarded = pytest.mark.parametrize("stand", GUARDED, ids=str)
+
+
+@each
+def test_its_sample_is_stored_and_answered_as_it_wants(talks: dict[str, Talk], stand: Stand):
+    talk = talks[stand.label]
+    status, body = REPLIES.get(stand.label, (200, None))
+    for answer in (talk.first, talk.again):
+        assert answer.status == status, answer.body
+        assert answer.body == body or (body is None and answer.body.startswith(STORED))
+    if body is None:
+        is_new_each_time = stand.label in LOOK_THERE
+        assert [talk.first.json["duplicate"], talk.again.json["duplicate"]] == [False, not is_new_each_time]
+
+
+@each
+def test_operators_see_it_once_with_its_grade_type_and_key(talks: dict[str, Talk], stand: Stand):
+    events = talks[stand.label].events
+    assert len(events) == (2 if stand.label in LOOK_THERE else 1)
+    assert events[0]["grade"] == ("none" if stand in OPEN else stand.recipe.grade.value)
+    if stand.label in EVENTS:
+        assert (events[0]["type"], events[0]["dedup_key"]) == EVENTS[stand.label]
+    else:
+        assert events[0]["type"]
+        assert events[0]["dedup_key"]
+
+
+@guarded
+def test_one_changed_byte_is_refused_without_a_word_of_why(talks: dict[str, Talk], stand: Stand):
+    answer = talks[stand.label].forged
+    assert answer is not None
+    assert answer.status == 401
+    if stand.recipe.wants_silence:
+        assert answer.body == b""
+    else:
+        assert set(answer.json) == {"ok", "error", "request_id"}
+        assert answer.json["error"] == "unauthorized"
+    assert not set(answer.headers) - {"content-type", "content-length", "x-request-id", "date", "server", "connection"}
+
+
+@guarded
+def test_operators_are_told_why(talks: dict[str, Talk], stand: Stand):
+    (rejection,) = talks[stand.label].rejections
+    assert rejection["reason"] in {"signature_mismatch", "token_mismatch", "address_not_allowed"}
+    assert len(rejection["detail"].split()) >= 4, rejection["detail"]
+    for secret in stand.secrets:
+        assert secret not in rejection["detail"]
+
+
+@pytest.mark.parametrize("stand", FETCHED, ids=str)
+def test_a_key_that_cannot_be_fetched_is_no_fault_of_the_sender(running: Running, stand: Stand):
+    answer = deliver(running, sent(stand))
+    assert answer.status == 503
+    assert int(answer.headers["retry-after"]) > 0
+    assert rows(running, "select count(*) from boathook.rejection where source = %s", stand.label) == [(0,)]
+    assert rows(running, "select count(*) from boathook.event where source = %s", stand.label) == [(0,)]
+
+
+@pytest.mark.parametrize("stand", ALL, ids=str)
+def test_methods_nobody_sends_by_are_not_allowed(running: Running, stand: Stand):
+    wanted = OTHER_METHODS.get(stand.label, {"POST"})
+    path = f"/in/{stand.label}"
+    for method in ("HEAD", "GET", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        answer = say(running, method, path)
+        assert answer.status not in NEVER | set(range(300, 400))
+        assert (answer.status == 405) is (method not in wanted), method
+        if answer.status == 405:
+            assert set(answer.headers["allow"].split(", ")) == wanted
+    counted = rows(running, "select count(*) from boathook.event where source = %s and body = ''", stand.label)
+    assert stand in OPEN or stand.recipe.sample.method == "GET" or counted == [(0,)]
+
+
+def test_no_answer_makes_any_sender_stop(talks: dict[str, Talk]):
+    statuses = {one.status for talk in talks.values() for one in (talk.first, talk.again, talk.forged) if one}
+    assert statuses == {200, 202, 204, 401}
+    assert not statuses & (NEVER | set(range(300, 400)))
+    for stand in REACHED:
+        assert talks[stand.label].first.status not in stand.recipe.stop_statuses
+
+
+def test_one_event_is_shown_whole(running: Running, talks: dict[str, Talk]):
+    (event,) = talks["github"].events
+    shown = json.loads(running.cli("events", "show", event["id"], "--json").stdout)
+    assert {key: shown[key] for key in event} == event
+    assert json.loads(shown["body"])["action"] == "opened"
+    assert "body signed" in running.cli("events", "show", event["id"]).stdout
+
+
+def test_nothing_that_is_secret_is_logged_or_kept(running: Running, talks: dict[str, Talk]):
+    log = running.log()
+    shown = running.cli("config", "show").stdout
+    for stand in ALL:
+        for secret in stand.secrets:
+            if not secret.startswith(("-----", "MF", "whpk")) and stand.label != "discord":
+                assert secret not in log, stand.label
+                assert secret not in shown, stand.label
+
+
+TARGET = "/in/{source}?name=J%C3%BCrgen%20B&slash=%2F%2f&plus=a+b&colon=%3A&empty=&name=2"
+LIES = {
+    "host": "evil.example",
+    "x-forwarded-host": "evil.example",
+    "x-forwarded-proto": "http",
+    "forwarded": "host=evil.example",
+}
+
+
+class TestPublicUrl:
+    """Where the address is signed, the configured one counts, whatever proxies and strangers say it was."""
+
+    def test_square_signs_the_address_as_configured(self, running: Running):
+        target, secret = TARGET.format(source="square"), secret_of("square")
+        for base, status in ((HOME, 200), ("http://evil.example", 401), (f"http://127.0.0.1:{running.port}", 401)):
+            body = json.dumps({"event_id": f"at {base}", "type": "payment.updated"}).encode()
+            signature = base64_mac(secret, f"{base}{target}", body)
+            headers = {"x-square-hmacsha256-signature": signature, "content-type": "application/json", **LIES}
+            assert say(running, "POST", target, headers, body).status == status, base
+
+    def test_an_address_written_another_way_is_another(self, running: Running):
+        target = TARGET.format(source="square")
+        tidied = target.replace("%2f", "%2F")
+        signature = base64_mac(secret_of("square"), f"{HOME}{target}", b"{}")
+        assert say(running, "POST", tidied, {"x-square-hmacsha256-signature": signature}, b"{}").status == 401
+
+    def test_hubspot_signs_the_address_as_configured(self, running: Running):
+        target, stamp = "/in/hubspot?name=J%C3%BCrgen%20B&plus=a+b&empty=&name=2", str(int(time.time() * 1000))
+        for base, status in ((HOME, 200), ("https://evil.example", 401)):
+            body = json.dumps([{"eventId": base, "subscriptionType": "contact.creation"}]).encode()
+            signature = base64_mac(secret_of("hubspot"), f"POST{base}{target}", body, stamp)
+            headers = {"x-hubspot-signature-v3": signature, "x-hubspot-request-timestamp": stamp, **LIES}
+            assert say(running, "POST", target, headers, body).status == status, base
+
+
+def secret_of(label: str) -> str:
+    return next(stand.secret for stand in ALL if stand.label == label)
