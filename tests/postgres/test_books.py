@@ -249,6 +249,7 @@ BREAKAGES = {
     "a delivery of nothing": ("nothing without its event", f"insert into boathook.delivery (event_id, ordinal, recipient) values ({NOWHERE}, 0, 'c')"),
     "an attempt of nothing": ("nothing without its event", f"insert into boathook.attempt values ({NOWHERE}, 0, 1, 'failed', null, null, null, 'w', now(), now())"),
     "an effect of nothing": ("nothing without its event", f"insert into boathook.effect values ({NOWHERE}, 'a', 'mail', '1')"),
+    "a reply to nobody": ("nothing without its event", f"insert into boathook.reply values ({NOWHERE}, 'a', 200, 'text/plain', 'yes')"),
     "open and ended": ("no delivery both open and ended", f"insert into boathook.delivery (event_id, ordinal, recipient) values ({GOOD}, 0, 'a')"),
     "owed twice": ("one first delivery a recipient", f"update boathook.delivery set recipient = 'a' where event_id = {PENDING}"),
     "a first delivery that is no replay": ("replays numbered after first deliveries", f"update boathook.outcome set is_replay = true where event_id = {GOOD}"),

@@ -198,6 +198,7 @@ _GUARDS: Final = (
     "attempt_pkey",
     "outcome_pkey",
     "effect_pkey",
+    "reply_pkey",
     "newest_pkey",
     "route_changed",
 )

@@ -3,7 +3,7 @@
 
 -- name: hold_partitions
 -- Keeps partitions from being dropped under the snapshot, which does not cover a drop.
-lock table boathook.event, boathook.attempt, boathook.outcome, boathook.effect in access share mode
+lock table boathook.event, boathook.attempt, boathook.outcome, boathook.effect, boathook.reply in access share mode
 
 -- name: plan_by_partition
 -- Joins and sums week by week, so that memory does not grow with the history.
@@ -86,6 +86,9 @@ from (
     union all
     select f.event_id, 0, 'effect ' || f.name
     from boathook.effect f where not exists (select from boathook.event e where e.id = f.event_id)
+    union all
+    select r.event_id, 0, 'reply of ' || r.recipient
+    from boathook.reply r where not exists (select from boathook.event e where e.id = r.event_id)
 ) as bad
 limit 5
 
