@@ -115,6 +115,11 @@ def test_a_request_of_another_sender_is_recognised_by_its_header():
     assert explain(verifier("github"), request(BODY, {"x-other": "1"})) is None
 
 
+def test_what_has_nothing_to_do_with_the_proof_is_not_explained():
+    twin = Verifier(replace(verifier("stripe")._spec, name="twin"))
+    assert explain(verifier("stripe"), signed("stripe", b"not json"), others=[twin]) is None
+
+
 def test_a_stale_request_with_a_right_signature_is_told_from_a_forged_one():
     late = signed("stripe", BODY, timestamp=NOW - 4_000)
     assert "its signature is right" in explain(verifier("stripe"), late)

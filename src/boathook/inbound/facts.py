@@ -76,7 +76,7 @@ class Facts:
 
 def find_field(pairs: Sequence[tuple[str, str]], place: Form) -> Any:
     """Return what a form holds at a place."""
-    text = only(pairs, place.name)
+    text = only(pairs, place.name) if pairs else None
     if text is None or not place.path:
         return text
     document = parse(text.encode("utf-8", "surrogatepass"))

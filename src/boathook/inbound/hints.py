@@ -45,6 +45,7 @@ _DUMPS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 _TELLS_NOTHING: Final = NEVER_KEPT | {"x-signature", "x-token"}
 """Headers that anybody may send."""
 _NOT_FOUND: Final = frozenset({Reason.SIGNATURE_MISSING, Reason.TOKEN_MISSING, Reason.UNKNOWN_SCHEME})
+_NOT_THE_PROOF: Final = frozenset({Reason.CHALLENGE_REFUSED, Reason.BODY_MALFORMED, Reason.BODY_TOO_LARGE})
 _OFF_TIME: Final = frozenset({Reason.TIMESTAMP_TOO_OLD, Reason.TIMESTAMP_IN_FUTURE})
 
 
@@ -79,7 +80,7 @@ def explain(case: Case, reason: Reason, others: Mapping[str, Check]) -> str | No
         reason: why it was refused.
         others: the checks of other sources, by name.
     """
-    if len(case.request.body) > MAX_BODY or case.spec.unsigned:
+    if reason in _NOT_THE_PROOF or len(case.request.body) > MAX_BODY or case.spec.unsigned:
         return None
     if reason in _OFF_TIME:
         return _explain_time(case)
