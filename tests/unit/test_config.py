@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boathook.cli.running import all_settings
 from boathook.config import SECTIONS, Settings, SourceSettings, defaults, load
 from boathook.domain.errors import ConfigError
 
@@ -152,6 +153,13 @@ def test_secrets_come_from_variables_and_files_and_say_what_is_missing(tmp_path:
 def test_no_secret_shows_in_a_representation(tmp_path: Path):
     text = "[database]\nurl = 'postgresql://u:canary1@h/d'\n[sources.a]\nsecrets = ['canary2']\npassword = 'canary3'\nusername = 'u'\n"
     assert "canary" not in repr(load(write(tmp_path, text)))
+
+
+def test_settings_of_a_recipe_are_shown_only_where_they_hold_no_secret(tmp_path: Path):
+    text = "[sources.a]\nprovider = 'hmac'\nheader = 'X-Sig'\nkey2 = 'canary1'\nkey3 = 'env:KEY3'\nkeys = ['canary2']\n"
+    shown = all_settings(load(write(tmp_path, text)))["sources"]["a"]
+    assert "canary" not in str(shown)
+    assert (shown["header"], shown["key2"], shown["key3"]) == ("X-Sig", "(hidden)", "env:KEY3")
 
 
 def test_other_tables_are_kept_for_apps(tmp_path: Path):

@@ -12,10 +12,11 @@ from rich.text import Text
 
 from boathook.cli import show
 from boathook.cli.session import Misused, action, err, journal, out, run, server_url, session
-from boathook.config import Settings
+from boathook.config import Settings, SourceSettings
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.domain.model import Duplicate
+from boathook.inbound.providers import find
 from boathook.journal import books
 from boathook.journal.books import Balance, Books
 from boathook.journal.database import Database
@@ -326,11 +327,21 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     for source in plain["sources"].values():
         source["secrets"] = [_reference(secret) for secret in source["secrets"]]
         source["password"] = source["password"] and _reference(source["password"])
+        for key in source.keys() - SourceSettings.model_fields.keys() - _open_settings(source["provider"]):
+            source[key] = _reference(source[key])
     return plain
 
 
-def _reference(secret: str) -> str:
-    return secret if secret.startswith(("env:", "file:")) else "(hidden)"
+def _open_settings(provider: str) -> set[str]:
+    """Return the names of a provider's own settings that hold no secret."""
+    try:
+        return {setting.name for setting in find(provider).settings if not setting.is_secret}
+    except ConfigError:
+        return set()
+
+
+def _reference(secret: object) -> str:
+    return secret if isinstance(secret, str) and secret.startswith(("env:", "file:")) else "(hidden)"
 
 
 def _without_password(url: str) -> str:
