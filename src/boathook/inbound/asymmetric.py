@@ -19,7 +19,7 @@ from boathook.inbound.providers.forms import MAX_SIGNATURES
 from boathook.inbound.providers.proofs import Asymmetric, Configured, Fetched, Scheme
 from boathook.inbound.publickeys import DatedKey, fits, read_content, read_key, suits
 from boathook.inbound.stamps import Window
-from boathook.inbound.statements import Claim, name_place, once, read_claims
+from boathook.inbound.statements import Claim, name_place, once, read_claims, read_stamp
 from boathook.inbound.tokens import Proven, refuse, secrets_of
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, Request, SourceSpec
 
@@ -57,7 +57,7 @@ class AsymmetricCheck:
     def check(self, request: Request, now: float) -> Proven | KeyWanted | Rejected:
         """Check one request received at *now*, in seconds since 1970."""
         facts = Facts(request, self._settings)
-        sent_at = self._read_stamp(facts, now)
+        sent_at = read_stamp(self._proof.stamp, self._window, facts, now)
         if isinstance(sent_at, Rejected):
             return sent_at
         claims = read_claims(self._proof.state, self._proof.form, facts, "", most=_MAX_STATEMENTS)
@@ -70,14 +70,6 @@ class AsymmetricCheck:
         if isinstance(keys, Rejected | KeyWanted):
             return keys
         return self._judge(claims, keys, scheme) or Proven(sent_at, once(claims) if self._proof.signs_once else None)
-
-    def _read_stamp(self, facts: Facts, now: float) -> float | Rejected | None:
-        if self._proof.stamp is None or self._window is None:
-            return None
-        text = facts.text(self._proof.stamp.place)
-        if text is None:
-            return refuse(Reason.TIMESTAMP_MISSING, f"there is no timestamp in {name_place(self._proof.stamp.place)}")
-        return self._window.judge(text, now)
 
     def _scheme_of(self, facts: Facts) -> Scheme | Rejected:
         scheme = self._proof.scheme

@@ -11,7 +11,7 @@ from boathook.inbound.facts import Facts
 from boathook.inbound.places import Header
 from boathook.inbound.providers.proofs import FieldMac
 from boathook.inbound.stamps import Window
-from boathook.inbound.statements import Claim, name_place, once, read_claims
+from boathook.inbound.statements import Claim, once, read_claims, read_stamp
 from boathook.inbound.tokens import Proven, refuse, secrets_of
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
 
@@ -46,7 +46,7 @@ class FieldCheck:
     def check(self, request: Request, now: float) -> Proven | Rejected:
         """Check one request received at *now*, in seconds since 1970."""
         facts = Facts(request, self._settings)
-        sent_at = self._read_stamp(facts, now)
+        sent_at = read_stamp(self._proof.stamp, self._window, facts, now)
         if isinstance(sent_at, Rejected):
             return sent_at
         refused = refuse(Reason.SIGNATURE_MISSING, "there is no secret to check it with")
@@ -59,15 +59,6 @@ class FieldCheck:
                 return Proven(sent_at, once(claims) if self._proof.signs_once else None)
             refused = misfit
         return refused
-
-    def _read_stamp(self, facts: Facts, now: float) -> float | Rejected | None:
-        stamp = self._proof.stamp
-        if stamp is None or self._window is None:
-            return None
-        text = facts.text(stamp.place)
-        if text is None:
-            return refuse(Reason.TIMESTAMP_MISSING, f"there is no timestamp in {name_place(stamp.place)}")
-        return self._window.judge(text, now)
 
     def _fits(self, key: _Key, claim: Claim) -> bool:
         expected = [self._expect(key, signed) for signed in (claim.signed, *claim.or_signed)]

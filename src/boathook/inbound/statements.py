@@ -5,7 +5,8 @@ from typing import Final, NamedTuple, assert_never
 from boathook.inbound.facts import Facts
 from boathook.inbound.places import Form, Header, Json, Place, Query
 from boathook.inbound.providers.forms import SignatureForm
-from boathook.inbound.providers.proofs import State, Statement
+from boathook.inbound.providers.proofs import Stamp, State, Statement
+from boathook.inbound.stamps import Window
 from boathook.inbound.tokens import refuse
 from boathook.inbound.verdict import Reason, Rejected
 
@@ -60,6 +61,16 @@ def _read_claim(form: SignatureForm, facts: Facts, statement: Statement) -> Clai
         detail = f"{where} holds no signature of the scheme configured, but {there}"
         return refuse(Reason.UNKNOWN_SCHEME, detail, may_reverify=True)
     return Claim(statement.signed, parsed.signatures, statement.or_signed)
+
+
+def read_stamp(stamp: Stamp | None, window: Window | None, facts: Facts, now: float) -> float | Rejected | None:
+    """Return the signed moment of a request, in seconds since 1970; None where its sender signs none."""
+    if stamp is None or window is None:
+        return None
+    text = facts.text(stamp.place)
+    if text is None:
+        return refuse(Reason.TIMESTAMP_MISSING, f"there is no timestamp in {name_place(stamp.place)}")
+    return window.judge(text, now)
 
 
 def once(claims: tuple[Claim, ...]) -> bytes:
