@@ -51,7 +51,7 @@ async def flaky(event: Event, tx: Transaction) -> None:
 async def kill(event: Event, tx: Transaction) -> None:
     await note(event, tx)
     if event.attempt == 1:
-        os._exit(9)
+        os.kill(os.getpid(), 9)
     event.reply(f"attempt {event.attempt}")
 
 @hook.on("desk", "silent.*")
