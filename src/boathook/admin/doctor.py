@@ -1,5 +1,6 @@
 """Looks a set-up over: settings, clock, database, disk, sources; each finding with what to do about it."""
 
+import math
 import os
 import resource
 import shutil
@@ -201,7 +202,7 @@ def _sources(settings: Settings) -> Iterator[Finding]:
         yield finding
     if compiled == len(settings.sources):
         paths = compile_gates(settings)
-        yield Finding("paths", Verdict.OK, f"{len(paths)} paths, each of one source")
+        yield Finding("paths", Verdict.OK, f"{_counted(len(paths), 'path')}, each of one source")
 
 
 def _source(settings: Settings, name: str) -> Finding:
@@ -212,9 +213,18 @@ def _source(settings: Settings, name: str) -> Finding:
         return Finding(check, Verdict.FAIL, str(error), f"correct [sources.{name}] in boathook.toml")
     except BoathookError as error:
         return Finding(check, Verdict.FAIL, str(error), f"look at [sources.{name}]")
-    if settings.sources[name].unsigned:
+    source, recipe = settings.sources[name], verifier.recipe
+    if source.unsigned:
         return Finding(check, Verdict.WARN, "takes anybody's requests (unsigned = true)", "give it a secret")
-    return Finding(check, Verdict.OK, f"{verifier.recipe.title}, {len(settings.sources[name].secrets)} secrets")
+    if source.dedup_days is not None and source.dedup_days < (recipe.retries_for_days or 0.0):
+        found = f"forgets events after {source.dedup_days:g} days, but {recipe.title} may send one again after more"
+        fix = f"set sources.{name}.dedup_days to {math.ceil(recipe.retries_for_days or 0.0) + 1} or remove it"
+        return Finding(check, Verdict.WARN, found, fix)
+    return Finding(check, Verdict.OK, f"{recipe.title}, {_counted(len(source.secrets), 'secret')}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _ago(now: datetime, moment: datetime | None) -> str:

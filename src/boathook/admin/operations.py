@@ -174,6 +174,8 @@ class Reverified:
     """``accepted``, ``duplicate``, ``conflict``, ``refused`` or ``impossible``."""
     detail: str
     event_id: str | None = None
+    grade: str | None = None
+    """What the event's proof covers; None where it became none."""
 
 
 async def reverify(
@@ -249,7 +251,13 @@ async def _judge(
             await moves.mark_rejection(database, rejection_id, receipt.event_id, action)
             outcome = "accepted" if isinstance(receipt, Accepted) else "conflict" if receipt.conflict else "duplicate"
             event_id = ids.show(ids.EVENT, receipt.event_id)
-            return Reverified(rejection_id=row.id, outcome=outcome, detail=verified.type, event_id=event_id)
+            return Reverified(
+                rejection_id=row.id,
+                outcome=outcome,
+                detail=verified.type,
+                event_id=event_id,
+                grade=verified.grade.value,
+            )
 
 
 class _Judge:

@@ -166,7 +166,8 @@ def reverify(
                 if as_json:
                     show.print_json(result)
                 else:
-                    detail = result.event_id or result.detail
+                    grade = f" ({result.grade})" if result.grade else ""
+                    detail = f"{result.event_id}{grade}" if result.event_id else result.detail
                     out.print(show.text(f"{result.rejection_id}  {result.outcome}  {detail}"), soft_wrap=True)
         if not as_json:
             out.print(f"{number} judged again, {number - failed} accepted, {failed} still refused")

@@ -15,7 +15,17 @@ from boathook.inbound.keyring import KeyRing
 from boathook.inbound.macs import HmacCheck
 from boathook.inbound.origins import AddressCheck
 from boathook.inbound.places import Header
-from boathook.inbound.providers.proofs import Addresses, Asymmetric, FieldMac, Hmac, Jwt, NoProof, Proof, Token
+from boathook.inbound.providers.proofs import (
+    Addresses,
+    Asymmetric,
+    Fetched,
+    FieldMac,
+    Hmac,
+    Jwt,
+    NoProof,
+    Proof,
+    Token,
+)
 from boathook.inbound.providers.recipe import Capture, Recipe
 from boathook.inbound.tokens import Proven, TokenCheck, refuse
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, Request, SourceSpec
@@ -81,6 +91,7 @@ def make_check(recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str], ri
     if not spec.secrets and any(isinstance(handshake.answer, Capture) for handshake in recipe.handshakes):
         stand_in = make_check(recipe, replace(spec, secrets=(_ANY_SECRET,)), settings, ring)
         return NoSecretYet(spec, stand_in.evidence)
+    _refuse_needless_secrets(recipe, spec)
     match recipe.proof:
         case Hmac() as proof:
             return HmacCheck(proof, spec)
@@ -93,7 +104,7 @@ def make_check(recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str], ri
         case Token() as proof:
             return TokenCheck(proof, spec)
         case Addresses(networks=networks):
-            return _known_by_address(recipe, spec, networks)
+            return AddressCheck(spec, networks)
         case NoProof():
             raise ConfigError(
                 f"sources.{spec.name}.unsigned: requests carry no proof; write unsigned = true if anybody may send"
@@ -102,12 +113,17 @@ def make_check(recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str], ri
             assert_never(never)
 
 
-def _known_by_address(recipe: Recipe, spec: SourceSpec, networks: tuple[str, ...]) -> AddressCheck:
+def _refuse_needless_secrets(recipe: Recipe, spec: SourceSpec) -> None:
+    """Refuse secrets that nothing would be checked against, lest their owner rely on them."""
+    match recipe.proof:
+        case Addresses():
+            why = "signs nothing and is known by its addresses"
+        case Asymmetric(key=Fetched()) | Jwt(key_set=str()):
+            why = "signs with keys that boathook fetches by itself"
+        case _:
+            return
     if spec.secrets:
-        raise ConfigError(
-            f"sources.{spec.name}.secrets: {recipe.title} signs nothing and is known by its addresses; remove them"
-        )
-    return AddressCheck(spec, networks)
+        raise ConfigError(f"sources.{spec.name}.secrets: {recipe.title} {why}; remove them")
 
 
 def signature_headers(proof: Proof) -> frozenset[str]:

@@ -63,7 +63,9 @@ def _choose_scheme(options: Options, recipe: Recipe) -> Recipe:
 def _read(options: Options, recipe: Recipe, setting: Setting) -> str:
     value = options.text(setting.name, setting.default)
     if setting.is_required and not value:
-        raise options.error(setting.name, f"{recipe.title} needs it: {setting.help}")
+        near = options.misspelt(setting.name)
+        guess = f"; perhaps {near} was meant to be it" if near else ""
+        raise options.error(setting.name, f"{recipe.title} needs it: {setting.help}{guess}")
     if value and setting.choices and value not in setting.choices:
         words = ", ".join(f'"{choice}"' for choice in setting.choices)
         raise options.error(setting.name, f"write one of {words}, not {value!r}")

@@ -68,6 +68,8 @@ class DeliveryRow:
     application: str | None
     type: str
     """The event's, or that of the item it is about."""
+    grade: str
+    """What the proof of the event's request covers."""
     item_path: str | None
     """Which item of a batch it is about, by its path in the JSON body; None where it is about the whole event."""
     state: str

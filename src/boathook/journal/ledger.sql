@@ -27,7 +27,7 @@ from boathook.event e where e.id = $1
 -- Lists deliveries, open and ended, by their event's age.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
     d.order_key, d.replays::integer as replays, d.is_replay, d.item_path,
-    e.source, e.application, coalesce(d.item_type, e.type) as type
+    e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
 from (
     select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
         error as note, died_at as ended_at, order_key, replays, is_replay, item_path, item_type
@@ -54,7 +54,7 @@ limit $11
 -- Lists the deliveries of one event, in order.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
     d.order_key, d.replays::integer as replays, d.is_replay, d.item_path,
-    e.source, e.application, coalesce(d.item_type, e.type) as type
+    e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
 from (
     select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
         error as note, died_at as ended_at, order_key, replays, is_replay, item_path, item_type
@@ -72,7 +72,7 @@ order by d.ordinal
 -- Lists dead letters by their event's age; the times are those of death.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, null::timestamptz as due_at, d.code,
     d.error as note, d.died_at as ended_at, d.order_key, d.replays::integer as replays, d.is_replay,
-    d.item_path, e.source, e.application, coalesce(d.item_type, e.type) as type
+    d.item_path, e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where d.state = 'dead'

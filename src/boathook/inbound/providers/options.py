@@ -85,6 +85,11 @@ class Options:
             raise self.error(f"{what}_header", f"{header.name} holds credentials, which are never stored; name another")
         return header or path
 
+    def misspelt(self, key: str) -> str | None:
+        """Return the setting nobody has read yet whose name is nearest to *key*; None where none is near."""
+        unread = [name for name in self._values if name not in self._read]
+        return next(iter(difflib.get_close_matches(key, unread, n=1)), None)
+
     def finish(self, provider: str) -> None:
         """Refuse settings nobody read.
 
