@@ -174,11 +174,11 @@ def talks(running: Running) -> dict[str, Talk]:
     found = {}
     for stand in REACHED:
         signed = sent(stand)
-        genuine = [deliver(running, signed, x_forwarded_for=client_of(stand)) for _ in range(2)]
+        first, again = (deliver(running, signed, x_forwarded_for=client_of(stand)) for _ in range(2))
         is_address = isinstance(stand.recipe.proof, Addresses)
         lie = None if stand in OPEN else forged(stand)
         answer = lie and deliver(running, lie, x_forwarded_for=client_of(stand, is_stranger=is_address))
-        found[stand.label] = Talk(*genuine, answer)
+        found[stand.label] = Talk(first, again, answer)
     until(lambda: rows(running, "select count(*) >= %s from boathook.rejection", len(GUARDED)) == [(True,)])
     for event in running.listing("events", "list", "--limit", "0"):
         found[event["source"]].events.append(event)

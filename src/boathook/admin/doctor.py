@@ -15,6 +15,7 @@ from typing import Final
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, ConfigError, UnsafeDatabase
 from boathook.inbound.gates import compile_gates, verifier_of
+from boathook.inbound.providers.proofs import NoProof
 from boathook.journal import schema
 from boathook.journal.database import Database, check_safety
 from boathook.journal.vitals import Vitals, read_clock, read_vitals
@@ -215,12 +216,15 @@ def _source(settings: Settings, name: str) -> Finding:
         return Finding(check, Verdict.FAIL, str(error), f"look at [sources.{name}]")
     source, recipe = settings.sources[name], verifier.recipe
     if source.unsigned:
-        return Finding(check, Verdict.WARN, "takes anybody's requests (unsigned = true)", "give it a secret")
+        fix = f"let your handlers ask the sender whether it is true, or narrow sources.{name}.addresses"
+        fix = fix if isinstance(recipe.proof, NoProof) else "give it a secret"
+        return Finding(check, Verdict.WARN, "takes anybody's requests (unsigned = true)", fix)
     if source.dedup_days is not None and source.dedup_days < (recipe.retries_for_days or 0.0):
         found = f"forgets events after {source.dedup_days:g} days, but {recipe.title} may send one again after more"
         fix = f"set sources.{name}.dedup_days to {math.ceil(recipe.retries_for_days or 0.0) + 1} or remove it"
         return Finding(check, Verdict.WARN, found, fix)
-    return Finding(check, Verdict.OK, f"{recipe.title}, {_counted(len(source.secrets), 'secret')}")
+    secrets = f", {_counted(len(source.secrets), 'secret')}" if source.secrets else ""
+    return Finding(check, Verdict.OK, f"{recipe.title}, {recipe.grade.value}{secrets}")
 
 
 def _counted(number: int, noun: str) -> str:

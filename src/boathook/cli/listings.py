@@ -44,7 +44,7 @@ _EVENTS = (
     _ID,
     Column("from", lambda row: row.source or row.application),
     Column("type", lambda row: row.type),
-    Column("proof", lambda row: row.grade),
+    Column("proof", lambda row: show.grade(row.grade)),
     Column("owed", lambda row: row.fanout),
     Column("size", lambda row: row.size),
     Column("age", lambda row: show.age(row.accepted_at)),
@@ -58,7 +58,7 @@ _DELIVERIES = (
     Column("item", lambda row: row.item_path, is_optional=True),
     Column("recipient", lambda row: row.recipient),
     Column("type", lambda row: row.item_path and row.type, is_optional=True),
-    Column("proof", lambda row: row.grade),
+    Column("proof", lambda row: show.grade(row.grade)),
 )
 _DEAD = (
     _ID,
@@ -68,7 +68,7 @@ _DEAD = (
     Column("item", lambda row: row.item_path, is_optional=True),
     Column("type", lambda row: row.type),
     Column("recipient", lambda row: row.recipient),
-    Column("proof", lambda row: row.grade),
+    Column("proof", lambda row: show.grade(row.grade)),
 )
 _REJECTIONS = (
     _ID,

@@ -15,6 +15,7 @@ from boathook.cli.session import action, journal, out, session
 from boathook.cli.show import Column
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
+from boathook.domain.model import Grade
 from boathook.inbound.gates import compile_gates, verifier_of
 from boathook.inbound.providers import RECIPES, find
 from boathook.testing.trial import Step, try_source
@@ -27,16 +28,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a lin
 _SOURCES = (
     Column("name", lambda one: one["name"]),
     Column("provider", lambda one: one["provider"]),
+    Column("proof", lambda one: show.grade(one["grade"]) if one["grade"] else "not ready"),
     Column("secrets", lambda one: one["secrets"]),
     Column("paths", lambda one: " ".join(one["paths"]), may_wrap=True),
 )
-_PROVIDERS = (
-    Column("name", lambda one: one["name"], is_whole=True),
-    Column("proof", lambda one: one["grade"], is_whole=True),
-    Column("answer within", lambda one: "" if one["answer_within_s"] is None else f"{one['answer_within_s']:g} s"),
-    Column("retries", lambda one: one["retries"], may_wrap=True),
-    Column("docs", lambda one: one["docs"], may_wrap=True),
-)
+_WIDEST = max(len(recipe.name) for recipe in RECIPES)
 
 
 @sources.command("list", epilog="Example: boathook sources list --json")
@@ -68,8 +64,17 @@ def show_source(
 
 @sources.command("providers", epilog="Example: boathook sources providers --json")
 def list_providers(as_json: Json = False) -> None:
-    """List the senders boathook knows by name; `hmac` and `token` are for all others."""
-    _print([recipe.describe() for recipe in RECIPES], _PROVIDERS, as_json)
+    """List the senders boathook knows by name, what their proof covers, and where they document it.
+
+    `hmac` and `token` are for all others. With --json also settings, time limits and retry habits.
+    """
+    for recipe in RECIPES:
+        if as_json:
+            show.print_json(recipe.describe())
+        else:
+            # No table, which would break the addresses where they are to be copied.
+            line = show.text(f"{recipe.name:<{_WIDEST}}  {recipe.grade.value:<13}  {recipe.docs}")
+            out.print(line, soft_wrap=True)
 
 
 @sources.command("test", epilog="Example: boathook sources test stripe")
@@ -159,8 +164,18 @@ def _describe(settings: Settings, name: str) -> dict[str, Any]:
         "paths": [f"/in/{name}", *source.paths],
         "secrets": len(source.secrets),
         "unsigned": source.unsigned,
+        "grade": _grade(settings, name),
         "docs": _docs(source.provider),
     }
+
+
+def _grade(settings: Settings, name: str) -> str | None:
+    """Return what the proof of a source covers; None where its settings are wrong."""
+    try:
+        recipe = verifier_of(settings, name).recipe
+    except ConfigError:
+        return None
+    return (Grade.NONE if settings.sources[name].unsigned else recipe.grade).value
 
 
 def _docs(provider: str) -> str | None:

@@ -85,6 +85,11 @@ def moment(value: datetime | None) -> str:
     )
 
 
+def grade(value: str) -> str:
+    """Write what a proof covers in one word, for tables: body, metadata, token, address or none."""
+    return value.partition(" ")[0]
+
+
 def plain(value: object) -> Any:
     """Return a value as JSON has it: moments as ISO 8601 in UTC, bytes as text where they are UTF-8."""
     if is_dataclass(value) and not isinstance(value, type):

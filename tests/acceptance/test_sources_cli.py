@@ -1,0 +1,199 @@
+"""What the command line says of sources: which senders there are, which settings are wrong and how to mend them."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boathook.domain.model import Grade
+from boathook.inbound.providers import RECIPES
+from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.test_cli import ENVIRONMENT, Cli
+from tests.acceptance.wire import configure, say
+from tests.support import until
+
+WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
+    "square": ('secrets = ["x"]', ("public_url: Square signs the address", 'public_url = "https://')),
+    "twilio": ('secrets = ["x"]', ("public_url: Twilio signs the address",)),
+    "hubspot": ('secrets = ["x"]', ("public_url: HubSpot signs the address",)),
+    "github": ('secrets = ["x"]\nheder = "x"', ("heder: the provider github has no such setting",)),
+    "hmac": ('secrets = ["x"]\nheder = "x"', ("heder: the provider hmac has no such setting; perhaps header?",)),
+    "jira": ('secrets = ["x"]\nscheme = "conect"', ('scheme: Jira Cloud knows "connect"', "'conect'")),
+    "meta": ('secrets = ["x"]', ("verify_token: ", "needs it: the Verify Token")),
+    "whatsapp": ('secrets = ["x"]\nverify_tokn = "y"', ("verify_token: ", "perhaps verify_tokn was meant to be it")),
+    "paypal": ('webhook_id = "5"\nsecrets = ["x"]', ("secrets: ", "boathook fetches by itself; remove them")),
+    "yookassa": ('secrets = ["x"]', ("secrets: ", "known by its addresses; remove them")),
+    "stripe": ("", ("secrets: there is none", "unsigned = true")),
+    "slack": ('secrets = ["env:NO_SUCH_SECRET"]', ("secrets[0]: the environment variable NO_SUCH_SECRET is not set",)),
+    "linear": ('secrets = ["file:nowhere"]', ("secrets[0]: cannot read", "nowhere")),
+    "zoom": ('secrets = ["file:blank"]', ("secrets[0]: file:blank is empty",)),
+    "adyen": ('secrets = ["not hex"]', ("secrets[0]: the secret is not hexadecimal", "copy it from the sender")),
+    "discord": ('secrets = ["not hex"]', ("secrets[0]: ", "public key as hexadecimal")),
+    "gitlab": ('secrets = ["whsec_%%%"]', ("secrets[0]: the secret is not base64",)),
+    "telegramm": ('secrets = ["x"]', ("provider: there is no provider 'telegramm'; perhaps telegram?",)),
+}
+"""Settings that are each a wrong source, and what must be said of it."""
+
+UNREADABLE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "misspelt": ('secrets = ["x"]\ntolerence_s = 5', ("tolerence_s is not a setting", "sources.stripe.tolerance_s")),
+    "empty": ('secrets = [""]', ("sources.stripe.secrets[0]: must not be empty", "env:NAME")),
+    "no list": ('secrets = "x"', ("sources.stripe.secrets: must be a list",)),
+    "network": ('secrets = ["x"]\naddresses = ["10.0.0.0/33"]', ("sources.stripe.addresses[0]: must be a network",)),
+    "host bits": ('secrets = ["x"]\naddresses = ["10.0.0.1/8"]', ("sources.stripe.addresses[0]", "host bits")),
+    "address": ('secrets = ["x"]\npublic_url = "example.com"', ("sources.stripe.public_url: must be an address",)),
+    "moment": ('secrets = ["x"]\ntolerance_s = -1', ("sources.stripe.tolerance_s: must be greater than 0",)),
+    "mode": ('secrets = ["x"]\nmode = "inlin"', ("sources.stripe.mode",)),
+}
+"""Settings that are wrong for any sender, so that the whole file is refused."""
+
+
+def source(name: str) -> str:
+    return f"[sources.{name}]\n{WRONG[name][0]}\n"
+
+
+def write(cli: Cli, url: str, sources: str) -> None:
+    (cli.folder / "blank").write_text("\n")
+    (cli.folder / "boathook.toml").write_text(f'[database]\nurl = "{url}"\n{sources}')
+
+
+@pytest.fixture
+def cli(tmp_path: Path, pg_url: str) -> Cli:
+    return Cli(tmp_path, pg_url)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_source_is_named_with_its_fix_and_nothing_starts(cli: Cli, pg_url: str, name: str):
+    write(cli, pg_url, source(name))
+    complaint = cli.complaint("serve")
+    for words in (f"sources.{name}.", *WRONG[name][1]):
+        assert words in complaint
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_settings_wrong_for_any_source_are_named_too(cli: Cli, pg_url: str, case: str):
+    lines, words = UNREADABLE[case]
+    write(cli, pg_url, f"[sources.stripe]\n{lines}\n")
+    complaint = cli.complaint("serve")
+    for word in words:
+        assert word in complaint
+
+
+def test_the_doctor_finds_every_wrong_source_at_once(cli: Cli, pg_url: str):
+    short = '[sources.shop]\nprovider = "stripe"\nsecrets = ["x"]\ndedup_days = 1\n'
+    long = '[sources.store]\nprovider = "stripe"\nsecrets = ["x"]\ndedup_days = 5\n'
+    write(cli, pg_url, "".join(source(name) for name in WRONG) + short + long)
+    found = {one["check"]: one for one in cli.objects("doctor", code=1)}
+    for name, (_, words) in WRONG.items():
+        finding = found[f"source {name}"]
+        assert finding["verdict"] == "fail"
+        assert finding["fix"]
+        for word in (f"sources.{name}.", *words):
+            assert word in finding["found"]
+    assert found["source shop"]["verdict"] == "warn"
+    assert "sources.shop.dedup_days" in found["source shop"]["fix"]
+    assert found["source store"]["verdict"] == "ok"
+    (table,) = [line for line in cli.run("doctor", code=1).stdout.splitlines() if "source square" in line]
+    assert table.startswith("fail")
+    assert "sources.square.public_url" in table
+
+
+def test_a_wrong_source_is_listed_as_not_ready_and_shown_with_its_fault(cli: Cli, pg_url: str):
+    write(cli, pg_url, source("square") + '[sources.shop]\nprovider = "stripe"\nsecrets = ["x"]\n')
+    listed = {one["name"]: one for one in cli.objects("sources", "list")}
+    assert {name: one["grade"] for name, one in listed.items()} == {"square": None, "shop": "body signed"}
+    assert "not ready" in cli.run("sources", "list").stdout
+    (shown,) = cli.objects("sources", "show", "square")
+    assert shown["ready"].startswith("no: sources.square.public_url")
+    assert "there is no source 'nobody'; the settings have shop, square" in cli.complaint("sources", "show", "nobody")
+    assert "there is no source 'nobody'" in cli.complaint("sources", "test", "nobody")
+    assert "start `boathook serve` first" in cli.complaint("sources", "test", "shop")
+
+
+def test_every_sender_is_listed_with_its_grade_and_where_it_is_documented(cli: Cli):
+    told = cli.objects("sources", "providers")
+    lines = cli.run("sources", "providers", COLUMNS="80").stdout.splitlines()
+    assert len(told) == len(lines) == len(RECIPES)
+    for one, line in zip(told, lines, strict=True):
+        assert one["grade"] in {grade.value for grade in Grade}
+        assert one["docs"].startswith("https://")
+        assert line.split("  ")[0] == one["name"]
+        assert one["grade"] in line
+        assert line.endswith("  " + one["docs"]), "an address is one word, to be copied"
+        for key in ("title", "settings", "checked", "retries", "answer_within_s", "schemes", "aliases"):
+            assert key in one
+
+
+class TestGrade:
+    """What the proof covers is shown wherever an event is."""
+
+    HANDLERS = """
+from boathook import Boathook, Event, RetryPolicy, Transaction
+
+hook = Boathook()
+
+@hook.on("stripe", "broken.*", retry=RetryPolicy(first_s=0.05, max_attempts=1))
+async def broken(event: Event, tx: Transaction) -> None:
+    raise RuntimeError("this never works")
+"""
+
+    @pytest.fixture
+    def running(self, boathook: Any) -> Running:
+        one: Running = boathook(start=False)
+        (one.folder / "shop.py").write_text(self.HANDLERS)
+        sources = '[sources.stripe]\nsecrets = ["whsec_acceptance"]\n'
+        configure(one, sources, app="shop:hook", roles='["gateway", "worker"]')
+        return one.start()
+
+    def test_it_is(self, running: Running):
+        body, headers = signed(payload("evt_1", "broken.now"))
+        answer = say(running, "POST", "/in/stripe", headers, body)
+        event_id = answer.json["event_id"]
+        until(lambda: [one["state"] for one in running.listing("deliveries", "list")] == ["dead"], every=0.2)
+        (dead,) = running.listing("dead", "list")
+        told = [
+            running.listing("events", "list")[0],
+            json.loads(running.cli("events", "show", event_id, "--json").stdout),
+            running.listing("deliveries", "list")[0],
+            json.loads(running.cli("deliveries", "show", dead["id"], "--json").stdout),
+            dead,
+        ]
+        assert [one["grade"] for one in told] == ["body signed"] * 5
+        running.environment["COLUMNS"] = "120"
+        for listing in (("events", "list"), ("deliveries", "list"), ("dead", "list"), ("events", "show", event_id)):
+            shown = running.cli(*listing).stdout
+            assert "proof" in shown
+            assert "body" in shown.split("proof")[1]
+
+    def test_it_is_shown_of_what_is_judged_again(self, running: Running):
+        body, headers = signed(payload("evt_2", "order.paid"), secret="whsec_tomorrow")
+        assert say(running, "POST", "/in/stripe", headers, body).status == 401
+        until(lambda: running.listing("rejections", "list"), every=0.2)
+        configure(running, '[sources.stripe]\nsecrets = ["whsec_tomorrow"]\n', app="shop:hook")
+        shown = running.cli("rejections", "reverify", "--source", "stripe").stdout
+        assert "accepted  evt_" in shown
+        assert "(body signed)" in shown
+
+    def test_events_can_be_read_on_80_columns(self, running: Running):
+        for number in range(3):
+            body, headers = signed(payload(f"evt_{number}", f"order.paid.{number}"), at=time.time())
+            assert say(running, "POST", "/in/stripe", headers, body).status == 200
+        running.environment["COLUMNS"] = "80"
+        head, *lines = running.cli("events", "list").stdout.splitlines()
+        assert head.split() == ["id", "from", "type", "proof", "owed", "size", "age"]
+        assert [line.split()[1:5] for line in lines] == [
+            ["stripe", f"order.paid.{number}", "body", "0"] for number in (2, 1, 0)
+        ]
+        assert max(map(len, [head, *lines])) <= 80
+
+
+def test_a_reader_that_stops_early_is_no_error(cli: Cli):
+    done = subprocess.run(
+        f"{sys.executable} -m boathook sources providers --json | head -1",
+        shell=True, cwd=cli.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == ""
