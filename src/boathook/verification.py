@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, assert_never, runtime_checkable
 from urllib.parse import urlsplit
 
-from boathook.domain.errors import BoathookError
+from boathook.domain.errors import BoathookError, ConfigError
 from boathook.inbound.keyring import KeyRing
 from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Rejected, Reply, Request, SourceSpec, Verified
 from boathook.inbound.verify import Verifier
@@ -88,25 +88,25 @@ def verify(
         settings: the provider's own settings, as in boathook.toml: ``webhook_id="..."``.
 
     Raises:
-        ConfigError: there is no such provider, or a secret or setting is missing or impossible.
-        TypeError: *body* is not bytes: a parsed and rewritten body never fits its signature.
+        ConfigError: there is no such provider, or a secret, a setting or the address is missing or impossible.
+        TypeError: an argument is of another type: *body*, because a parsed and rewritten body never fits its signature;
+            *secrets*, often because the variable they are read from is not set.
     """
     if not isinstance(body, bytes | bytearray | memoryview):
         raise TypeError(f"body: pass the raw bytes as they arrived, not {type(body).__name__}")
-    chosen = tuple(
-        sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in settings.items())
-    )
-    known = (secrets,) if isinstance(secrets, str) else tuple(secrets)
-    verifier = _compile(provider, tuple(one for one in known if one), bool(url), tolerance_s, chosen)
-    parts = urlsplit(url)
+    chosen = tuple(sorted((name, _hashable(name, value)) for name, value in settings.items()))
+    verifier = _compile(provider, _secrets(secrets), tolerance_s, chosen)
+    if verifier.recipe.signs_url and not url:
+        raise ConfigError(f"url: {verifier.recipe.title} signs the address it sends to; pass it whole, query included")
+    path, query = _split(url)
     request = Request(
         method=method.upper(),
         url=url,
-        path=parts.path,
-        query=parts.query,
+        path=path,
+        query=query,
         headers=_read(headers),
         body=bytes(body),
-        client=client,
+        client=client or "",
     )
     return _judge(verifier, request, time.time() if now is None else now, keys or {})
 
@@ -115,7 +115,6 @@ def verify(
 def _compile(
     provider: str,
     secrets: tuple[str, ...],
-    has_url: bool,
     tolerance_s: float | None,
     settings: tuple[tuple[str, Any], ...],
 ) -> Verifier:
@@ -123,24 +122,59 @@ def _compile(
         name=provider,
         provider=provider,
         secrets=secrets,
-        # Only whether the address is known matters here: each request brings its own.
-        public_url="https://given.by.the.caller" if has_url else "",
+        # Each request brings its own.
+        public_url="https://given.by.the.caller",
         tolerance_s=tolerance_s,
         options=dict(settings),
     )
-    return Verifier(spec, RING)
+    try:
+        return Verifier(spec, RING)
+    except ConfigError as error:
+        # There is no boathook.toml here: a key is the argument of that name.
+        raise ConfigError(str(error).replace(f"sources.{provider}.", "", 1)) from None
+
+
+def _secrets(secrets: str | Sequence[str]) -> tuple[str, ...]:
+    known = (secrets,) if isinstance(secrets, str) else secrets
+    if not isinstance(known, Sequence) or not all(isinstance(one, str) for one in known):
+        raise TypeError("secrets: pass text, or a list of texts; None stands where a variable is not set")
+    return tuple(one for one in known if one)
+
+
+def _hashable(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, dict):
+        raise ConfigError(f"{name}: no provider has a setting that is a table; pass text")
+    return value
 
 
 def _read(headers: Headers) -> dict[str, str]:
     read: dict[str, str] = {}
+    if isinstance(headers, str | bytes) or not isinstance(headers, _Items | Iterable):
+        raise TypeError(f"headers: pass a mapping, or pairs of name and value, not {type(headers).__name__}")
     for raw_name, raw_value in headers.items() if isinstance(headers, _Items) else headers:
-        name, value = _text(raw_name).lower(), _text(raw_value)
+        name = _text(raw_name).lower()
+        value = _text(raw_value, name)
         read[name] = f"{read[name]}, {value}" if name in read else value
     return read
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
+def _split(url: str) -> tuple[str, str]:
+    """Return path and query of an address whose host a stranger may have written."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "", url.partition("#")[0].partition("?")[2]
+    return parts.path, parts.query
+
+
+def _text(value: str | bytes, header: str = "a name") -> str:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if not isinstance(value, str):
+        raise TypeError(f"headers: {header} must be text, not {type(value).__name__}")
+    return value
 
 
 def _judge(verifier: Verifier, request: Request, now: float, keys: Mapping[str, bytes]) -> Verification:

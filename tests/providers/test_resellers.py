@@ -93,7 +93,7 @@ def test_musicapi_signs_moment_and_body():
     source = verifier("suno-musicapi", SECRET)
     verdict = source.verify(request(body, headers), NOW)
     assert (verdict.type, verdict.dedup_key, verdict.grade) == ("task.complete", "w1", Grade.BODY)
-    assert verdict.replay_material == body
+    assert verdict.replay_material == STAMP.encode() + b"." + body
     assert reason(source.verify(request(body[:-1] + b" }", headers), NOW)) == "signature_mismatch"
     assert reason(source.verify(request(body, headers), NOW + 301)) == "timestamp_too_old"
     assert sign("suno-musicapi", SECRET, body, timestamp=NOW)["x-webhook-signature"] == signature

@@ -50,7 +50,9 @@ def parse(body: bytes) -> Any:
     if is_too_deep(body):
         return UNREADABLE
     try:
-        return json.loads(body, parse_constant=_refuse, parse_int=_read_integer)
+        # UTF-8 as RFC 8259 wants it: left to itself, Python guesses, and what was counted above was not UTF-16.
+        text = body.decode("utf-8-sig", "surrogatepass")
+        return json.loads(text, parse_constant=_refuse, parse_int=_read_integer)
     except (ValueError, RecursionError):
         return UNREADABLE
 

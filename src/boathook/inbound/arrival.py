@@ -19,6 +19,7 @@ from boathook.domain.filters import Router
 from boathook.domain.model import MAX_DELIVERIES, NewDelivery, NewEvent, NewItem, Origin
 from boathook.inbound.verdict import Item, Verified
 
+FORM: Final = "application/x-www-form-urlencoded"
 _POOL: Final = 4_080
 _ENTROPY_BYTES: Final = 10
 
@@ -65,10 +66,14 @@ class Arrivals:
     def event(self, source: str, verified: Verified, body: bytes, content_type: str, now: float) -> NewEvent:
         """Return the event that a verified request of *source* brings, with its deliveries.
 
+        What a request by GET brings is stored as the form that it is.
+
         Raises:
             TooManyDeliveries: it is a batch of more than an event can hold.
         """
         material = verified.replay_material
+        if verified.query is not None:
+            body, content_type = verified.query, FORM
         digest = sha256(body).digest()
         router = self.router
         return NewEvent(

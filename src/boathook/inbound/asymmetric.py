@@ -69,7 +69,7 @@ class AsymmetricCheck:
         keys = self._keys_for(facts, scheme, now)
         if isinstance(keys, Rejected | KeyWanted):
             return keys
-        return self._judge(claims, keys, scheme) or Proven(sent_at, once(claims) if self._proof.signs_once else None)
+        return self._judge(claims, keys, scheme) or Proven(sent_at, (once(claims),) if self._proof.signs_once else ())
 
     def _scheme_of(self, facts: Facts) -> Scheme | Rejected:
         scheme = self._proof.scheme

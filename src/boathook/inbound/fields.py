@@ -1,7 +1,7 @@
 """Proofs over chosen fields of a request: a MAC, or a plain hash with the secret mixed in."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from boathook.domain import signing
@@ -56,9 +56,16 @@ class FieldCheck:
                 return claims
             misfit = self._judge(key, claims)
             if misfit is None:
-                return Proven(sent_at, once(claims) if self._proof.signs_once else None)
+                return Proven(sent_at, self._once(claims))
             refused = misfit
         return refused
+
+    def _once(self, claims: tuple[Claim, ...]) -> Sequence[bytes]:
+        if not self._proof.signs_once:
+            return ()
+        signed = once(claims)
+        # The secret is in what is hashed, and must not leave this room.
+        return (signed,) if self._proof.is_keyed else (hashlib.sha256(signed).digest(),)
 
     def _fits(self, key: _Key, claim: Claim) -> bool:
         expected = [self._expect(key, signed) for signed in (claim.signed, *claim.or_signed)]

@@ -31,7 +31,7 @@ from boathook.inbound.verdict import Challenge, Reason, Rejected, Request, Sourc
 
 MAX_TEXT: Final = 4_096
 """Characters of a question that are looked at."""
-MAX_UNPROVEN_BODY: Final = 16_384
+MAX_UNPROVEN_BODY: Final = 4_096
 """Bytes of a body that is looked into before its proof; questions are far smaller."""
 _HOLE: Final = re.compile(r"\{(\w+)\}")
 
@@ -43,6 +43,7 @@ _Write = Callable[[str], Challenge]
 class _Question:
     method: str
     when: tuple[tuple[Reader, str | None], ...]
+    unless: tuple[Reader, ...]
     token: tuple[Reader, str, str] | None
     """Where the token stands, what it must be, and the setting that says so."""
     answer: Callable[[Request, Picked], Answer]
@@ -54,7 +55,7 @@ class _Question:
                 return False
             if text is not None and value != text and scalar_text(value) != text:
                 return False
-        return True
+        return all(read(request, picked) in (None, "") for read in self.unless)
 
 
 class Handshakes:
@@ -81,6 +82,8 @@ class Handshakes:
 
     def answer_unproven(self, request: Request) -> Answer | None:
         """Return the answer to what is asked without proof; None where the request asks nothing."""
+        if len(request.body) > MAX_UNPROVEN_BODY:
+            return None
         picked: Picked | None = None
         for question in self._unproven:
             if question.method == request.method:
@@ -98,14 +101,13 @@ class Handshakes:
         return None
 
     def _pick(self, body: bytes) -> Picked:
-        if not self._picker.paths or len(body) > MAX_UNPROVEN_BODY:
-            return {}
-        return self._picker.pick(body) or {}
+        return (self._picker.pick(body) or {}) if self._picker.paths else {}
 
 
 def places_of(handshake: Handshake) -> Iterator[Place]:
     """Yield every place of a request that a handshake reads."""
     yield from (one[0] if isinstance(one, tuple) else one for one in handshake.when)
+    yield from handshake.unless
     if handshake.token is not None:
         yield handshake.token[0]
     if not isinstance(handshake.answer, Say):
@@ -125,6 +127,7 @@ def _compile(shake: Handshake, spec: SourceSpec, settings: Mapping[str, str]) ->
     return _Question(
         method=shake.method,
         when=tuple((reader_of(place), text) for place, text in pairs),
+        unless=tuple(map(reader_of, shake.unless)),
         token=token,
         answer=_compile_answer(shake, spec, settings),
     )

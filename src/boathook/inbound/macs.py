@@ -58,8 +58,9 @@ class HmacCheck:
         reading = self.read(request, now)
         if isinstance(reading, Rejected):
             return reading
-        if self._fits(self.template.fill(request, reading.stamp, reading.identifier), reading.signatures):
-            return Proven(reading.moment)
+        signed = self.template.fill(request, reading.stamp, reading.identifier)
+        if self._fits(signed, reading.signatures):
+            return Proven(reading.moment, signed, reading.identifier or None)
         return self._mismatch(len(reading.signatures))
 
     def read(self, request: Request, now: float) -> Reading | Rejected:

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, assert_never
 
 from boathook.domain import signing
@@ -18,8 +19,10 @@ class Proven(NamedTuple):
 
     sent_at: float | None
     """The signed moment of sending in seconds since 1970; None where none is signed."""
-    once: bytes | None = None
-    """What is signed, where its sender never signs the same for two events; None elsewhere."""
+    once: Sequence[bytes] = ()
+    """The pieces of what is signed, where its sender never signs the same for two events; empty elsewhere."""
+    id: str | None = None
+    """The event's id as the proof read it, where it covers one: other headers may hold another that nobody signed."""
 
 
 def refuse(reason: Reason, detail: str, *, may_reverify: bool = False) -> Rejected:
@@ -63,15 +66,17 @@ class TokenCheck:
 
     def check(self, request: Request, _now: float) -> Proven | Rejected:
         """Check one request."""
-        tokens = self._tokens_of(request)
-        if not tokens or None in tokens:
-            return refuse(Reason.TOKEN_MISSING, f"there is no {self._where()}")
-        for token in tokens:
-            found = signing.fingerprint(token or b"")
+        is_any = False
+        # One by one, so that the first that is wrong ends it, however many there are.
+        for token in self._tokens_of(request):
+            if token is None:
+                return refuse(Reason.TOKEN_MISSING, f"there is no {self._where()}")
+            found = signing.fingerprint(token)
             if not any(signing.same_bytes(found, accepted) for accepted in self._accepted):
                 count = len(self._accepted)
                 return refuse(Reason.TOKEN_MISMATCH, f"the {self._where()} is none of the {count} configured")
-        return Proven(None)
+            is_any = True
+        return Proven(None) if is_any else refuse(Reason.TOKEN_MISSING, f"there is no {self._where()}")
 
     def _where(self) -> str:
         match self._proof.place:
@@ -88,23 +93,22 @@ class TokenCheck:
             case _ as never:
                 assert_never(never)
 
-    def _tokens_of(self, request: Request) -> tuple[bytes | None, ...]:
-        """Return the tokens that must be right; None for one that is not there."""
+    def _tokens_of(self, request: Request) -> Iterator[bytes | None]:
+        """Yield the tokens that must be right; None for one that is not there."""
         prefix = self._proof.prefix
         match self._proof.place:
             case Header(name=name):
-                return (_behind(prefix, request.headers.get(name), "latin-1"),)
+                yield _behind(prefix, request.headers.get(name), "latin-1")
             case Query(name=name):
-                return (_behind(prefix, only(read_pairs(request.query), name)),)
+                yield _behind(prefix, only(read_pairs(request.query), name))
             case Form() as place:
-                return (_behind(prefix, scalar_text(find_field(read_form(request.body), place))),)
+                yield _behind(prefix, scalar_text(find_field(read_form(request.body), place)))
             case Json(path=path):
                 document = parse(request.body)
-                if document is UNREADABLE:
-                    return ()
-                return tuple(_behind(prefix, scalar_text(value)) for _, value in expand(document, path))
+                found = iter(()) if document is UNREADABLE else expand(document, path)
+                yield from (_behind(prefix, scalar_text(value)) for _, value in found)
             case Basic(username=username):
-                return (_basic_password(request.headers.get("authorization", ""), username),)
+                yield _basic_password(request.headers.get("authorization", ""), username)
             case _ as never:
                 assert_never(never)
 

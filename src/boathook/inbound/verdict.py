@@ -102,7 +102,7 @@ class Verified:
     dedup_key: str
     """The sender's event id, else ``fields:`` and a JSON array, else ``sha256:`` and the body's hash."""
     replay_material: bytes | None
-    """The bytes as sent, where something unsigned could give them another `dedup_key`; else None."""
+    """What was signed, where something unsigned could give it another `dedup_key`; else None."""
     volatile: tuple[str, ...]
     """JSON paths that may differ between two sendings of one event without being a conflict."""
     kept_headers: dict[str, str]
@@ -113,6 +113,8 @@ class Verified:
     """What the request is made of, for senders of batches; deduplicated and delivered one by one."""
     reply: Reply | None = None
     """The answer this sender wants; None for boathook's own."""
+    query: bytes | None = None
+    """What a request by GET brings, stored as a form in place of a body; a token in it is left out. None for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

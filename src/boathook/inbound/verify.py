@@ -15,11 +15,11 @@ from boathook.domain.documents import parse
 from boathook.domain.model import Grade
 from boathook.inbound import hints
 from boathook.inbound.extract import Picker
-from boathook.inbound.facts import Facts
+from boathook.inbound.facts import Facts, read_pairs
 from boathook.inbound.handshakes import Handshakes
 from boathook.inbound.items import Batches, type_of
 from boathook.inbound.keyring import KeyRing
-from boathook.inbound.naming import Names
+from boathook.inbound.naming import Names, key_of
 from boathook.inbound.origins import AddressCheck
 from boathook.inbound.places import Header, Place, Query
 from boathook.inbound.proof import make_check, signature_headers
@@ -103,6 +103,8 @@ class Verifier:
         self._kept = _kept_headers(recipe)
         self._reply = _static(recipe.reply)
         self._event_methods = spec.methods or recipe.methods
+        # Never the query of a request whose proof covers its body and not its address.
+        self._tells_by_query = self._is_open or "GET" in recipe.methods or recipe.signs_url
         self.evidence = self.check.evidence
         self.rejudged = self.evidence | frozenset(self._kept)
         self.methods = self._event_methods | self._handshakes.methods
@@ -185,13 +187,23 @@ class Verifier:
                 # Items are known by what lies in the signed body, so nothing unsigned could give them other keys.
                 key, common = self._names.made(request.body, type, now), type_of(items)
                 return self._verified(request, proven, type=common, dedup_key=key, replay_material=None, items=items)
-        name = self._names.own(request, picked)
+        query = self._query_of(request)
+        name = self._names.own(request, picked) if proven.id is None else key_of(proven.id)
         # Content-Encoding is not signed: a captured body could come back without it and hide its own id.
         is_named_for_good = self._is_id_proven and not is_encoded and name is not None
         is_free = is_named_for_good or self._is_open or (name is None and self.recipe.id.is_repeatable)
-        material = None if is_free else proven.once or self._names.replayed(sent, type)
-        key = name or self._names.made(request.body, type, now)
-        return self._verified(request, proven, type=type, dedup_key=key, replay_material=material)
+        signed = b"".join(proven.once) or (sent if query is None else query)
+        material = None if is_free else self._names.replayed(signed, type)
+        key = name or self._names.made(request.body if query is None else query, type, now)
+        return self._verified(request, proven, type=type, dedup_key=key, replay_material=material, query=query)
+
+    def _query_of(self, request: Request) -> bytes | None:
+        """Return what a request by GET brings; None where a body does."""
+        if request.method != "GET" or not self._tells_by_query:
+            return None
+        parts = request.query.split("&")
+        told = [part for part in parts if all(name != self.secret_query for name, _ in read_pairs(part))]
+        return "&".join(told).encode("utf-8", "replace")
 
     def _verified(
         self,
@@ -202,6 +214,7 @@ class Verifier:
         dedup_key: str,
         replay_material: bytes | None,
         items: tuple[Item, ...] = (),
+        query: bytes | None = None,
     ) -> Verified:
         headers, wanted = request.headers, self.recipe.reply
         return Verified(
@@ -213,6 +226,7 @@ class Verifier:
             kept_headers={name: headers[name] for name in self._kept if name in headers},
             timestamp=None if proven.sent_at is None else datetime.fromtimestamp(proven.sent_at, UTC),
             items=items,
+            query=query,
             reply=self._reply if wanted is None or self._reply is not None else self._render(wanted, request),
         )
 

@@ -84,7 +84,13 @@ def state_sns(facts: Facts, _secret: str) -> Statements | str:
         return "the body is no Amazon SNS message; if raw message delivery is on, switch it off: it goes unsigned"
     if topic not in facts.settings.get("topic_arn", "").replace(",", " ").split():
         return f"the message is of the topic {str(topic)[:300]!r}, which topic_arn does not name"
-    signed = "".join(f"{key}\n{message[key]}\n" for key in keys if isinstance(message.get(key), str))
+    for key in keys:
+        text = message.get(key)
+        if not isinstance(text, str) and (text is not None or key != "Subject"):
+            return f"{key} is no text"
+        if text is not None and "\n" in text and key != "Message":
+            return f"{key} holds a line break, so what is signed could be cut in two ways"
+    signed = "".join(f"{key}\n{message[key]}\n" for key in keys if message.get(key) is not None)
     return (Statement(Json("Signature"), signed.encode("utf-8", "surrogatepass")),)
 
 
@@ -334,7 +340,12 @@ MICROSOFT_GRAPH = Recipe(
         type=EventType(places=(Json("lifecycleEvent"), Json("changeType"))),
     ),
     handshakes=(
-        Handshake(when=(Query("validationToken"),), answer=Echo(place=Query("validationToken")), is_proven=False),
+        Handshake(
+            when=(Query("validationToken"),),
+            unless=(Json("value"),),
+            answer=Echo(place=Query("validationToken")),
+            is_proven=False,
+        ),
     ),
     # 200 says "handled", 202 "kept to be handled".
     reply=WantedReply(status=202),

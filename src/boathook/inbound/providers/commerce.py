@@ -142,7 +142,12 @@ def _with_and_without_port(url: str) -> tuple[str, ...]:
 
 
 _TWILIO_PROOF: Final = FieldMac(
-    state=_twilio_state, algorithm=Algorithm.SHA1, encoding=Encoding.BASE64, evidence=("x-twilio-signature",)
+    state=_twilio_state,
+    algorithm=Algorithm.SHA1,
+    encoding=Encoding.BASE64,
+    evidence=("x-twilio-signature",),
+    # Names and values are signed without anything between them, so one signed text can be cut into other fields.
+    signs_once=True,
 )
 _TWILIO: Final = Recipe(
     name="twilio",
@@ -165,7 +170,8 @@ _TWILIO: Final = Recipe(
             (Form("RecordingSid"), Form("RecordingStatus")),
             (Form("ConferenceSid"), Form("SequenceNumber"), Form("StatusCallbackEvent")),
             (Form("CallSid"), Form("SequenceNumber"), Form("CallStatus")),
-        )
+        ),
+        is_signed=False,
     ),
     type=EventType(
         places=(

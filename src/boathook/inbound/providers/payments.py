@@ -183,6 +183,9 @@ _ADYEN_SIGNED: Final = (
     "eventCode",
     "success",
 )
+_ADYEN_PLAIN: Final = tuple(name for name in _ADYEN_SIGNED if name not in {"merchantReference", "amount.value"})
+_ADYEN_MOST_ITEMS: Final = 100
+"""JSON notifications hold one, and those of SOAP at most six."""
 
 
 def _state_items(facts: Facts, _secret: str) -> Statements | str:
@@ -193,9 +196,18 @@ def _state_items(facts: Facts, _secret: str) -> Statements | str:
     items = facts.value(Json("notificationItems"))
     if not isinstance(items, list) or not items:
         return "the body has no notificationItems"
-    return tuple(
-        _state_item(facts, f"notificationItems.{index}.NotificationRequestItem") for index in range(len(items))
-    )
+    if len(items) > _ADYEN_MOST_ITEMS:
+        return f"the body has {len(items)} notificationItems; at most {_ADYEN_MOST_ITEMS} are read"
+    paths = [f"notificationItems.{index}.NotificationRequestItem" for index in range(len(items))]
+    for path in paths:
+        if any(not _is_plain(facts.value(Json(f"{path}.{name}"))) for name in _ADYEN_PLAIN):
+            return f"in {path}, one of {', '.join(_ADYEN_PLAIN)} is no text or holds a colon"
+    return tuple(_state_item(facts, path) for path in paths)
+
+
+def _is_plain(value: object) -> bool:
+    # Another way to write or cut the same signed text would give an item another key.
+    return value is None or (isinstance(value, str) and ":" not in value)
 
 
 def _state_item(facts: Facts, path: str) -> Statement:
@@ -304,6 +316,8 @@ BRAINTREE: Final = Recipe(
         form=KeyedPairs(),
         algorithm=Algorithm.SHA1,
         key_form=KeyForm.SHA1,
+        # The form around the payload is not signed and could be written in many ways.
+        signs_once=True,
     ),
     sample=Sample(
         body=b"bt_payload=PG5vdGlmaWNhdGlvbj48a2luZD5zdWJzY3JpcHRpb25fd2VudF9wYXN0X2R1ZTwva2lu%0AZD48dGltZXN0YW1wIHR5"

@@ -139,6 +139,8 @@ class Handshake:
     when: tuple[Place | tuple[Place, str], ...]
     """What makes a request the question: places that hold something, or exactly that text; all of them must."""
     answer: Echo | Say | SignText | Visit | Capture
+    unless: tuple[Place, ...] = ()
+    """Places that hold something in an event and never in the question: an event that looks like it is not lost."""
     method: str = "POST"
     is_proven: bool = True
     """Whether it is answered only once the request's proof has held; some senders ask before they can sign."""
