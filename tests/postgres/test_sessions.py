@@ -339,7 +339,11 @@ async def cut_the_connection_once(shop: Database, kit: Kit) -> None:
     kit.handler(hook, body, retry=ONCE)
     async with working(shop, hook):
         await accept(shop, {})
-        await eventually(lambda: ended(shop), timeout=20)
+
+        async def is_over() -> bool:
+            return await ended(shop)
+
+        await eventually(is_over, timeout=20)
 
 
 async def ended(db: Database) -> bool:

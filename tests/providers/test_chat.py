@@ -54,6 +54,7 @@ class Standing(Clock):
 
 def slack_headers(body: bytes, secret: str = SECRET, stamp: str = STAMP) -> dict[str, str]:
     signature = SignatureVerifier(secret).generate_signature(timestamp=stamp, body=body)
+    assert signature is not None
     return {"X-Slack-Signature": signature, "X-Slack-Request-Timestamp": stamp}
 
 
@@ -383,6 +384,7 @@ def test_meta_the_same_change_at_another_time_or_of_another_person_is_another():
 
 def test_sabotage_without_the_entry_around_it_a_second_grant_would_be_lost(monkeypatch):
     recipe = find("meta")
+    assert recipe.items is not None
     bare = replace(recipe, items=replace(recipe.items, around=()))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: bare)
     first, second = (meta(meta_body(entry(CHANGE, time=moment))).items[0] for moment in (1, 2))

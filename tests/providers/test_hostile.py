@@ -58,7 +58,8 @@ def _words(body: bytes) -> list[str]:
         document = json.loads(body)
     except ValueError:
         return [pair.partition("=")[0] for pair in body.decode("utf-8", "replace").split("&")]
-    words, waiting = [], [document]
+    words: list[str] = []
+    waiting = [document]
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):

@@ -3,6 +3,7 @@
 import base64
 import hmac
 import json
+import re
 import time
 import warnings
 import zlib
@@ -514,7 +515,7 @@ def test_an_answered_challenge_is_no_signed_event():
 
 def test_sabotage_with_a_wider_alphabet_a_challenge_would_sign_an_event(monkeypatch):
     shake = payments.BRAINTREE.handshakes[0]
-    any_text = replace(shake, answer=replace(shake.answer, allowed=payments.re.compile(r"[\s\S]+")))
+    any_text = replace(shake, answer=replace(shake.answer, allowed=re.compile(r"[\s\S]+")))
     careless = replace(payments.BRAINTREE, handshakes=(any_text,))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: careless)
     verifier = source("braintree", PRIVATE, public_key=PUBLIC)
@@ -679,10 +680,10 @@ def forge_checksum(template: bytes, wanted: int) -> bytes:
     while missing:
         pattern, with_letters = rows[missing.bit_length()]
         missing, letters = missing ^ pattern, letters ^ with_letters
-    body = bytearray(template)
+    forged = bytearray(template)
     for index, place in enumerate(places):
-        body[place] = ord("c") if letters >> index & 1 else ord("a")
-    return bytes(body)
+        forged[place] = ord("c") if letters >> index & 1 else ord("a")
+    return bytes(forged)
 
 
 def forged_from(good: Request) -> Request:

@@ -16,6 +16,7 @@ import pytest
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Grade
 from boathook.inbound.providers import find, payments_russia
+from boathook.inbound.providers.proofs import Addresses
 from boathook.inbound.verdict import Challenge, Reason, Rejected, Request
 from boathook.testing import signed_request
 from tests.providers.paying import FORM, altered, arrived, refused, sent, source, taken
@@ -80,7 +81,7 @@ def test_the_addresses_next_to_yookassas_are_refused(client):
 
 def test_every_network_of_yookassas_library_lies_in_ours():
     networks = payments_russia.YOOKASSA.proof
-    assert isinstance(networks, payments_russia.Addresses)
+    assert isinstance(networks, Addresses)
     ours = [ip_network(text) for text in networks.networks]
     for text in SecurityHelper.YOOKASSA_NETWORKS:
         theirs = ip_network(text)
@@ -416,7 +417,7 @@ def test_samples_are_taken_and_answered_with_200(recipe):
     for scheme, one in {"": recipe, **recipe.schemes}.items():
         settings = {"scheme": scheme} if scheme else {}
         request = arrived(signed_request(recipe.name, SECRET, url=ADDRESS, **settings))
-        secrets = () if isinstance(one.proof, payments_russia.Addresses) else (SECRET,)
+        secrets = () if isinstance(one.proof, Addresses) else (SECRET,)
         verdict = taken(source(recipe.name, *secrets, **settings), replace(request, client="77.75.153.1"), NOW)
         assert verdict.reply is None or verdict.reply.status == 200
         assert one.checked

@@ -5,6 +5,7 @@ import hmac
 import json
 import re
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -82,9 +83,9 @@ def test_all_that_makes_a_request_the_question_must_be_there():
         is_proven=False,
     )
     verifier = source(made(shake), KEY)
-    whole = {"query": "mode=subscribe&challenge=123", "headers": {"x-kind": "ask"}, "method": "GET"}
+    whole: dict[str, Any] = {"query": "mode=subscribe&challenge=123", "headers": {"x-kind": "ask"}, "method": "GET"}
     assert ask(verifier, **whole).body == b"123"
-    for change in (
+    changes: tuple[dict[str, Any], ...] = (
         {"query": "mode=other&challenge=123"},
         {"query": "mode=subscribe"},
         {"query": "mode=subscribe&challenge="},
@@ -92,7 +93,8 @@ def test_all_that_makes_a_request_the_question_must_be_there():
         {"headers": {}},
         {"headers": {"x-kind": "tell"}},
         {"method": "POST"},
-    ):
+    )
+    for change in changes:
         verdict = ask(verifier, **(whole | change))
         assert (verdict.status, verdict.reason) == (401, Reason.SIGNATURE_MISSING), change
 

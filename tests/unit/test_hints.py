@@ -94,7 +94,7 @@ def test_of_many_sources_only_some_are_asked():
     asked = []
 
     class Counting:
-        evidence = frozenset()
+        evidence: frozenset[str] = frozenset()
 
         def check(self, _request, _now):
             asked.append(1)

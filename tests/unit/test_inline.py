@@ -14,6 +14,7 @@ from boathook.domain.errors import ConfigError, JournalUnavailable
 from boathook.domain.replies import Reply
 from boathook.inbound import inline
 from boathook.inbound.inline import Outcome, Question, WaitingRoom, inline_policy, inline_sources
+from boathook.inbound.providers import find
 from boathook.journal.replies import Answered
 from tests.support import eventually
 
@@ -208,7 +209,7 @@ def settings(folder: Path, **keys: object) -> Any:
 
 def test_what_is_not_set_follows_from_the_provider(tmp_path: Path) -> None:
     policy = inline_policy(settings(tmp_path, mode="inline"), "stripe")
-    recipe = inline.find("stripe")
+    recipe = find("stripe")
     assert policy is not None
     assert policy.within_s == pytest.approx(recipe.answer_within_s * 0.7 if recipe.answer_within_s else 2.0)
     assert (policy.fallback, policy.stops >= {403, 406, 410}) == (None, True)
@@ -240,7 +241,7 @@ def test_an_impossible_policy_is_named_with_its_fix(
 ) -> None:
     from dataclasses import replace
 
-    recipe = replace(inline.find("stripe"), answer_within_s=10.0, stop_statuses=frozenset({409}))
+    recipe = replace(find("stripe"), answer_within_s=10.0, stop_statuses=frozenset({409}))
     monkeypatch.setattr(inline, "find", lambda _name: recipe)
     with pytest.raises(ConfigError) as caught:
         inline_policy(settings(tmp_path, mode="inline", **keys), "stripe")

@@ -75,8 +75,8 @@ URL_SIGNED = recipe(Hmac(headers=(SignedHeaders(signature="x-sig"),), template="
 def test_a_sender_that_signs_the_address_needs_the_public_one(made):
     with pytest.raises(ConfigError, match=r"sources\.test\.public_url: Made-up signs the address it sends to; write"):
         source(made, "s")
-    assert source(made, "s", public_url="https://hooks.example.com")
-    assert source(made, unsigned=True)
+    assert source(made, "s", public_url="https://hooks.example.com").recipe.signs_url
+    assert source(made, unsigned=True).recipe.signs_url
 
 
 def test_every_provider_says_what_its_settings_are_for():
