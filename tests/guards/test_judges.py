@@ -1,27 +1,32 @@
 """What the registry says a recipe was checked against is what the tests check it against."""
 
-import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from boathook.inbound.providers import RECIPES
 
-TESTS = Path(__file__).parents[1]
-MARK = re.compile(r"""mark\.judge\(\s*["']([a-z0-9-]+)["']""")
+ROOT = Path(__file__).parents[2]
+CLAIMED = {recipe.name for recipe in RECIPES if recipe.checked}
 
 
+@pytest.fixture(scope="module")
 def judged() -> set[str]:
-    """Every provider that a test is marked with."""
-    return {name for path in TESTS.rglob("test_*.py") for name in MARK.findall(path.read_text(encoding="utf-8"))}
+    """Every provider that a test is marked with, as pytest collects them."""
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "tests.guards.judges", "tests"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return {line.removeprefix("judged: ") for line in done.stdout.splitlines() if line.startswith("judged: ")}
 
 
-def test_every_recipe_that_claims_a_check_has_a_test_in_which_others_judge():
-    claimed = {recipe.name for recipe in RECIPES if recipe.checked}
-    assert claimed - judged() == set()
+def test_every_recipe_that_claims_a_check_has_a_test_in_which_others_judge(judged: set[str]):
+    assert CLAIMED - judged == set()
 
 
-def test_every_judge_is_named_in_the_registry():
-    claimed = {recipe.name for recipe in RECIPES if recipe.checked}
-    assert judged() - claimed == set()
+def test_every_judge_is_named_in_the_registry(judged: set[str]):
+    assert judged - CLAIMED == set()
 
 
 def test_every_sender_but_the_generic_ones_is_checked_against_something():
