@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.inbound.keyring import KeyRing
+from boathook.inbound.providers import find
+from boathook.inbound.providers.proofs import NoProof
 from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Rejected, Reply, Request, SourceSpec, Verified
 from boathook.inbound.verify import Verifier
 from boathook.outbound.fetch import Fetcher
@@ -49,6 +51,7 @@ class _Items(Protocol):
     def items(self) -> Iterable[tuple[str | bytes, str | bytes]]: ...
 
 
+_Chosen = tuple[tuple[str, Any], ...]
 Headers = _Items | Iterable[tuple[str | bytes, str | bytes]]
 """A mapping, any framework's own headers, or pairs; names in any letter case."""
 
@@ -95,7 +98,9 @@ def verify(
     if not isinstance(body, bytes | bytearray | memoryview):
         raise TypeError(f"body: pass the raw bytes as they arrived, not {type(body).__name__}")
     chosen = tuple(sorted((name, _hashable(name, value)) for name, value in settings.items()))
-    verifier = _compile(provider, _secrets(secrets), tolerance_s, chosen)
+    moment = time.time() if now is None else now
+    spec = provider, _secrets(secrets), tolerance_s, chosen
+    verifier = _compile(*spec) if keys is None else _make(*spec, _ring_of(keys, moment))
     if verifier.recipe.signs_url and not url:
         raise ConfigError(f"url: {verifier.recipe.title} signs the address it sends to; pass it whole, query included")
     path, query = _split(url)
@@ -108,15 +113,24 @@ def verify(
         body=bytes(body),
         client=client or "",
     )
-    return _judge(verifier, request, time.time() if now is None else now, keys or {})
+    return _judge(verifier, request, moment)
 
 
 @functools.lru_cache(maxsize=256)
-def _compile(
-    provider: str,
-    secrets: tuple[str, ...],
-    tolerance_s: float | None,
-    settings: tuple[tuple[str, Any], ...],
+def _compile(provider: str, secrets: tuple[str, ...], tolerance_s: float | None, settings: _Chosen) -> Verifier:
+    return _make(provider, secrets, tolerance_s, settings, RING)
+
+
+def _ring_of(keys: Mapping[str, bytes], now: float) -> KeyRing:
+    """Return the keys of one call in a ring of their own: no other call is to trust them."""
+    ring = KeyRing()
+    for url, content in keys.items():
+        ring.put(url, content, now)
+    return ring
+
+
+def _make(
+    provider: str, secrets: tuple[str, ...], tolerance_s: float | None, settings: _Chosen, ring: KeyRing
 ) -> Verifier:
     spec = SourceSpec(
         name=provider,
@@ -128,17 +142,29 @@ def _compile(
         options=dict(settings),
     )
     try:
-        return Verifier(spec, RING)
+        return Verifier(spec, ring)
     except ConfigError as error:
-        # There is no boathook.toml here: a key is the argument of that name.
-        raise ConfigError(str(error).replace(f"sources.{provider}.", "", 1)) from None
+        raise ConfigError(_for_callers(str(error), provider, secrets)) from None
+
+
+def _for_callers(complaint: str, provider: str, secrets: tuple[str, ...]) -> str:
+    """Write a complaint about a source's settings for code, where there is no boathook.toml: its keys are arguments."""
+    said = complaint.removeprefix(f"sources.{provider}.")
+    match said.partition(":")[0]:
+        case "unsigned" if isinstance(find(provider).proof, NoProof):
+            return f"provider: {provider} proves nothing, so there is nothing to verify; ask its API what is true"
+        case "secrets" if not secrets:
+            return f"secrets: there is none, and {provider} proves its requests with one; pass its text"
+        case _:
+            return said
 
 
 def _secrets(secrets: str | Sequence[str]) -> tuple[str, ...]:
-    known = (secrets,) if isinstance(secrets, str) else secrets
-    if not isinstance(known, Sequence) or not all(isinstance(one, str) for one in known):
+    known: tuple[object, ...] = (secrets,) if isinstance(secrets, str | None) else tuple(secrets)
+    texts = tuple(one for one in known if isinstance(one, str))
+    if texts != known:
         raise TypeError("secrets: pass text, or a list of texts; None stands where a variable is not set")
-    return tuple(one for one in known if one)
+    return tuple(filter(None, texts))
 
 
 def _hashable(name: str, value: Any) -> Any:
@@ -151,8 +177,8 @@ def _hashable(name: str, value: Any) -> Any:
 
 def _read(headers: Headers) -> dict[str, str]:
     read: dict[str, str] = {}
-    if isinstance(headers, str | bytes) or not isinstance(headers, _Items | Iterable):
-        raise TypeError(f"headers: pass a mapping, or pairs of name and value, not {type(headers).__name__}")
+    if isinstance(headers, str | bytes | None):
+        raise TypeError("headers: pass a mapping, or pairs of name and value, not text or nothing")
     for raw_name, raw_value in headers.items() if isinstance(headers, _Items) else headers:
         name = _text(raw_name).lower()
         value = _text(raw_value, name)
@@ -177,12 +203,12 @@ def _text(value: str | bytes, header: str = "a name") -> str:
     return value
 
 
-def _judge(verifier: Verifier, request: Request, now: float, keys: Mapping[str, bytes]) -> Verification:
+def _judge(verifier: Verifier, request: Request, now: float) -> Verification:
     for _ in range(_MOST_FETCHES):
         verdict = verifier.verify(request, now)
         match verdict:
             case KeyWanted(url=url):
-                trouble = _obtain(url, now, keys)
+                trouble = _obtain(verifier.ring, url, now)
                 if trouble is not None:
                     return _unanswerable(trouble)
             case Verified():
@@ -197,12 +223,12 @@ def _judge(verifier: Verifier, request: Request, now: float, keys: Mapping[str, 
     return _unanswerable("the sender's keys, fetched anew, do not hold the one this request names")
 
 
-def _obtain(url: str, now: float, keys: Mapping[str, bytes]) -> str | None:
+def _obtain(ring: KeyRing, url: str, now: float) -> str | None:
     """Put the key at an address into the ring, or go on with an old one; return what went wrong."""
     try:
-        RING.put(url, keys[url] if url in keys else _fetcher().fetch_sync(url, max_bytes=MAX_KEY_BYTES), now)
+        ring.put(url, _fetcher().fetch_sync(url, max_bytes=MAX_KEY_BYTES), now)
     except BoathookError as error:
-        return None if RING.prolong(url, now) else str(error)
+        return None if ring.prolong(url, now) else str(error)
     return None
 
 
