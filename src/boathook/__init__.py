@@ -10,7 +10,7 @@ The flow, and the names you meet on it:
    A `RetryPolicy` decides about the next attempt, a `Breaker` about a dependency that keeps failing.
 5. What fails for good is a dead letter, to be looked at and replayed: ``boathook dead list``.
 
-`verify` alone says, in any web framework and without a server or a database, whether a request is what its sender sends.
+`verify` alone says, in any web framework and without a server or a database, whether a request is its sender's.
 
 `BoathookError` is the base of every error raised on purpose; `ConfigError` says what to change in the set-up, and
 `LeaseLost` that a delivery belongs to another worker by now.

@@ -19,8 +19,8 @@ from boathook.domain import signing
 from boathook.domain.documents import UNREADABLE, parse, split_path
 from boathook.domain.errors import ConfigError
 from boathook.inbound.facts import Facts
-from boathook.inbound.places import Basic, Form, Header, Json, Place, Query
 from boathook.inbound.macs import signatures_of
+from boathook.inbound.places import Basic, Form, Header, Json, Place, Query
 from boathook.inbound.providers import find
 from boathook.inbound.providers.proofs import (
     Addresses,
