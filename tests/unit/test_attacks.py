@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from urllib.parse import parse_qsl, quote, urlencode
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from boathook.domain.documents import UNREADABLE, parse
 from boathook.domain.filters import Router
 from boathook.domain.model import Grade
+from boathook.handlers.event import Event
 from boathook.inbound import handshakes, verify
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.facts import read_form, read_pairs
@@ -442,3 +444,35 @@ def test_the_confirmation_address_of_amazon_is_of_amazon():
     assert not cloud.SNS_CERTIFICATE.fullmatch(
         f"https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-{'0' * 16}.pem\n"
     )
+
+
+CUTS = {"{id}{body}": False, "{timestamp}.{id}.{body}": False, "{body}.{id}": False, "{id}.{timestamp}.{body}": True}
+
+
+@pytest.mark.parametrize("template", CUTS)
+def test_an_id_that_could_be_cut_otherwise_is_not_relied_on(template: str):
+    options = {"template": template, "id_header": "x-id"} | (
+        {"timestamp_header": "x-at"} if "{time" in template else {}
+    )
+    spec = verify.SourceSpec(name="t", provider="hmac", secrets=("s",), options=options)
+    moment, name, body = str(int(NOW)), "evt", b'{"a":"1.2"}'
+
+    def judge(name: str, body: bytes) -> Verdict:
+        request = Request(method="POST", url="", path="/", query="", body=body, client="",
+                          headers={"x-id": name, "x-at": moment, "x-signature": signature})  # fmt: skip
+        return Verifier(spec).verify(request, NOW)
+
+    signed = template.format(id=name, timestamp=moment, body=body.decode())
+    signature = hmac.digest(b"s", signed.encode(), "sha256").hex()
+    first = taken(judge(name, body))
+    assert (first.replay_material is None) is CUTS[template]
+    for other, rest in (("evt{", body[1:]), ('2"}.evt', b'{"a":"1'), ('evt.{"a":"1', b'2"}')):
+        assert not is_another_event(first, judge(other, rest))
+
+
+@pytest.mark.parametrize("item", [b'"\\ud83d"', b"1e400", b"1" * 5_000])
+def test_one_odd_item_does_not_keep_a_handler_from_the_others(item: bytes):
+    body = b'[{"id":"1","text":%s},{"id":"2"}]' % item
+    assert parse(body) is not UNREADABLE
+    event = SimpleNamespace(body=body, id=None, content_type="")
+    assert Event.json.func(event)[1] == {"id": "2"}  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import msgspec
 
 from boathook.domain import ids, model
 from boathook.domain.conditions import ABSENT
-from boathook.domain.documents import dig, split_path
+from boathook.domain.documents import UNREADABLE, dig, parse, split_path
 from boathook.domain.errors import HandlerMisuse
 from boathook.domain.model import Claim
 from boathook.domain.replies import Reply, make_reply
@@ -98,6 +98,10 @@ class Event(model.Event):
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            # What was verified and routed is to be readable here too: half an emoji in one item must not lose a batch.
+            document = parse(self.body)
+            if document is not UNREADABLE:
+                return document
             raise ValueError(
                 f"the body of {ids.show(ids.EVENT, self.id)} ({self.content_type or 'no content type'}) is not JSON: "
                 f"{error}. Use event.body for its bytes."

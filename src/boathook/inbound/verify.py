@@ -6,6 +6,7 @@ parse, no answer to a challenge. The one exception are questions that a sender a
 are answered and never become events.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ from boathook.inbound.origins import AddressCheck
 from boathook.inbound.places import Header, Place, Query
 from boathook.inbound.proof import make_check, signature_headers
 from boathook.inbound.providers.options import NEVER_KEPT
-from boathook.inbound.providers.proofs import Addresses, Asymmetric, FieldMac, Token
+from boathook.inbound.providers.proofs import Addresses, Asymmetric, FieldMac, Hmac, Proof, Token
 from boathook.inbound.providers.recipe import BodyForm, Recipe, WantedReply
 from boathook.inbound.settling import settle
 from boathook.inbound.tokens import Proven
@@ -58,6 +59,7 @@ __all__ = [
 
 Decode = Callable[[bytes], bytes | Rejected]
 """Undoes a Content-Encoding within its caps."""
+_ID_FIRST: Final = re.compile(r"\{id\}[^{]")
 _ALWAYS_KEPT: Final = ("content-type", "user-agent")
 
 
@@ -93,7 +95,7 @@ class Verifier:
         self._fence = _fence(recipe, spec)
         self._handshakes = Handshakes(recipe, spec, self._settings)
         self._grade = Grade.NONE if spec.unsigned else recipe.grade
-        self._is_id_proven = recipe.id.is_signed
+        self._is_id_proven = recipe.id.is_signed and _is_id_plain(recipe.proof)
         # Whoever needs no proof, or has the token, can make any request anew: remembering bodies would stop nobody.
         self._is_open = self._grade not in {Grade.BODY, Grade.METADATA}
         self._names = Names(recipe, spec, self._settings)
@@ -241,6 +243,11 @@ def _fence(recipe: Recipe, spec: SourceSpec) -> AddressCheck | None:
     """Return the check of the addresses the owner demands besides the proof."""
     is_proof = isinstance(recipe.proof, Addresses) and not spec.unsigned
     return AddressCheck(spec) if spec.addresses and not is_proof else None
+
+
+def _is_id_plain(proof: Proof) -> bool:
+    """Return whether an id among the signed bytes can be told from what is next to it in one way only."""
+    return not isinstance(proof, Hmac) or "{id}" not in proof.template or bool(_ID_FIRST.match(proof.template))
 
 
 def _static(wanted: WantedReply | None) -> Reply | None:
