@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from django.http.request import HttpHeaders
-from multidict import CIMultiDict
 from starlette.datastructures import Headers as StarletteHeaders
 from werkzeug.datastructures import EnvironHeaders, MultiDict
 from werkzeug.datastructures import Headers as WerkzeugHeaders
@@ -179,7 +178,6 @@ HEADERS: dict[str, Callable[[dict[str, str]], Any]] = {
         {"HTTP_" + name.upper().replace("-", "_"): text for name, text in given.items()}
     ),
     "Werkzeug": WerkzeugHeaders,
-    "aiohttp": CIMultiDict,
     "multidict": MultiDict,
     "email": _message,
 }

@@ -12,7 +12,7 @@ from boathook.inbound.places import Header
 from boathook.inbound.providers.proofs import FieldMac
 from boathook.inbound.stamps import Window
 from boathook.inbound.statements import Claim, once, read_claims, read_stamp
-from boathook.inbound.tokens import Proven, refuse, secrets_of
+from boathook.inbound.tokens import Proven, name_secrets, refuse, secrets_of
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
 
 MAX_STATEMENTS: Final = 2_000
@@ -82,7 +82,7 @@ class FieldCheck:
         for place, claim in enumerate(claims, 1):
             if not self._fits(key, claim):
                 which = "the signature" if len(claims) == 1 else f"signature {place} of {len(claims)}"
-                detail = f"{which} does not fit what is signed under any of {len(self._keys)} secrets"
+                detail = f"{which} does not fit what is signed under {name_secrets(len(self._keys))}"
                 return refuse(Reason.SIGNATURE_MISMATCH, detail, may_reverify=True)
         return None
 

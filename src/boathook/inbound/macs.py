@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
 from boathook.domain.signing import WRITERS, Mac, read_key
-from boathook.inbound.providers.forms import MAX_SIGNATURES, Parsed
+from boathook.inbound.providers.forms import MAX_SIGNATURES, Parsed, SignatureForm
 from boathook.inbound.providers.proofs import Hmac, SignedHeaders
 from boathook.inbound.stamps import Window
 from boathook.inbound.template import Template
-from boathook.inbound.tokens import Proven, refuse, secrets_of
+from boathook.inbound.tokens import Proven, name_secrets, refuse, secrets_of
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
 
 MAX_HEADER: Final = 8_192
@@ -73,7 +73,7 @@ class HmacCheck:
         if self._any_header:
             parsed = self._read_others(request, names, parsed)
         if parsed.problem or not parsed.signatures or not all(map(str.isascii, parsed.signatures)):
-            return _unreadable(names, parsed)
+            return _unreadable(names, self.proof.form, parsed)
         stamp, moment = "", None
         if self._needs_stamp:
             found = parsed.timestamp if names.timestamp is None else request.headers.get(names.timestamp)
@@ -126,7 +126,8 @@ class HmacCheck:
     def _mismatch(self, count: int) -> Rejected:
         tried = "the signature" if count == 1 else f"none of {count} signatures"
         verb = "does not fit" if count == 1 else "fits"
-        detail = f"{tried} {verb} the body under any of {len(self._macs)} secrets"
+        detail = f"{tried} {verb} the body under {name_secrets(len(self._macs))}"
+        detail += ": another secret signed it, or something changed the body on the way"
         if count == MAX_SIGNATURES:
             detail += f"; only the first {MAX_SIGNATURES} were tried"
         return refuse(Reason.SIGNATURE_MISMATCH, detail, may_reverify=True)
@@ -146,7 +147,7 @@ def _no_stamp(names: SignedHeaders) -> Rejected:
     return refuse(Reason.TIMESTAMP_MISSING, f"there is no {where}")
 
 
-def _unreadable(names: SignedHeaders, parsed: Parsed) -> Rejected:
+def _unreadable(names: SignedHeaders, form: SignatureForm, parsed: Parsed) -> Rejected:
     if parsed.problem:
         return refuse(Reason.SIGNATURE_MALFORMED, f"{names.signature} cannot be read: {parsed.problem}")
     if parsed.signatures:
@@ -154,7 +155,7 @@ def _unreadable(names: SignedHeaders, parsed: Parsed) -> Rejected:
     there = ", ".join(dict.fromkeys(parsed.seen)) or "nothing"
     return refuse(
         Reason.UNKNOWN_SCHEME,
-        f"{names.signature} holds no signature of the scheme configured, but {there}",
+        f"{names.signature} holds no {form.sought}, but {there}",
         may_reverify=True,
     )
 

@@ -58,7 +58,7 @@ def _read_claim(form: SignatureForm, facts: Facts, statement: Statement) -> Clai
         return refuse(Reason.SIGNATURE_MALFORMED, f"the signature in {where} cannot be read: {parsed.problem}")
     if not parsed.signatures:
         there = ", ".join(dict.fromkeys(parsed.seen)) or "nothing"
-        detail = f"{where} holds no signature of the scheme configured, but {there}"
+        detail = f"{where} holds no {form.sought}, but {there}"
         return refuse(Reason.UNKNOWN_SCHEME, detail, may_reverify=True)
     return Claim(statement.signed, parsed.signatures, statement.or_signed)
 

@@ -30,6 +30,11 @@ def refuse(reason: Reason, detail: str, *, may_reverify: bool = False) -> Reject
     return Rejected(status=401, reason=reason, detail=detail, may_reverify=may_reverify)
 
 
+def name_secrets(count: int) -> str:
+    """Write how many secrets were tried, for the operator."""
+    return "the source's secret" if count == 1 else f"any of the source's {count} secrets"
+
+
 def secrets_of(spec: SourceSpec) -> tuple[str, ...]:
     """Return the secrets of a source that must have some.
 

@@ -28,6 +28,11 @@ class Plain:
 
     prefix: str = ""
 
+    @property
+    def sought(self) -> str:
+        """What `read` looks for, for the operator."""
+        return f"{self.prefix}…"
+
     def read(self, value: str) -> Parsed:
         """Read a header's value."""
         prefix = self.prefix
@@ -52,6 +57,11 @@ class Pairs:
     signature: str
     timestamp: str | None = None
     separator: str = ","
+
+    @property
+    def sought(self) -> str:
+        """What `read` looks for, for the operator."""
+        return f"{self.signature}=…"
 
     def read(self, value: str) -> Parsed:
         """Read a header's value."""
@@ -84,6 +94,11 @@ class Versioned:
 
     version: str = "v1"
 
+    @property
+    def sought(self) -> str:
+        """What `read` looks for, for the operator."""
+        return f"{self.version},…"
+
     def read(self, value: str) -> Parsed:
         """Read a header's value."""
         signatures: list[str] = []
@@ -110,6 +125,11 @@ class KeyedPairs:
 
     public_key: str = ""
     """The source's own; the owner's settings fill it in."""
+
+    @property
+    def sought(self) -> str:
+        """What `read` looks for, for the operator."""
+        return f"{self.public_key}|…"
 
     def read(self, value: str) -> Parsed:
         """Read a field's value."""
