@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import pytest
 
 from boathook.domain.documents import UNREADABLE, parse
+from boathook.domain.errors import ConfigError
 from boathook.domain.filters import Router
 from boathook.domain.model import Grade
 from boathook.handlers.event import Event
@@ -476,3 +477,10 @@ def test_one_odd_item_does_not_keep_a_handler_from_the_others(item: bytes):
     assert parse(body) is not UNREADABLE
     event = SimpleNamespace(body=body, id=None, content_type="")
     assert Event.json.func(event)[1] == {"id": "2"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", ["text/html\r\nset-cookie: a=b", "text/html\n", "html"])
+def test_a_reply_brings_no_header_of_its_own(text: str):
+    options = {"header": "x-token", "reply_body": "ok", "reply_content_type": text}
+    with pytest.raises(ConfigError, match=r"sources\.t\.reply_content_type"):
+        Verifier(verify.SourceSpec(name="t", provider="token", secrets=("s",), options=options))

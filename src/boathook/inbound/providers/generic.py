@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Final
 
 from boathook.domain.model import Grade
+from boathook.domain.replies import check_media_type
 from boathook.domain.signing import Algorithm, Encoding, KeyForm
 from boathook.inbound.places import Basic, Header, Query
 from boathook.inbound.providers.forms import Plain
@@ -177,6 +178,11 @@ def _reply(options: Options) -> WantedReply | None:
         raise options.error("reply_content_type", "there is no reply_body; remove this, or write one")
     if status is None and not body:
         return None
+    try:
+        # A line break in it would begin another header of every answer.
+        check_media_type(content_type or WantedReply().content_type)
+    except ValueError as error:
+        raise options.error("reply_content_type", str(error)) from None
     usual = JSON if body.startswith(("{", "[")) else WantedReply().content_type
     return WantedReply(body=(body,) if body else (), status=status or 200, content_type=content_type or usual)
 
