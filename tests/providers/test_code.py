@@ -315,18 +315,33 @@ def test_linears_own_package_and_we_agree_about_each_request(judge):
 
 def test_linear_counts_the_signed_time_not_the_headers():
     linear = verifier("linear", SECRET)
-    old = LINEAR_BODY % ((NOW - 301) * 1000)
+    old = LINEAR_BODY % ((NOW - 28_801) * 1000)
     fresh = str(int(NOW * 1000))
     assert refusal(linear.verify(linear_request(old, **{"linear-timestamp": fresh}), NOW)) == Reason.TIMESTAMP_TOO_OLD
-    ahead = linear_request(LINEAR_BODY % ((NOW + 301) * 1000))
+    ahead = linear_request(LINEAR_BODY % ((NOW + 28_801) * 1000))
     assert refusal(linear.verify(ahead, NOW)) == Reason.TIMESTAMP_IN_FUTURE
     assert refusal(linear.verify(linear_request(b"{}"), NOW)) == Reason.TIMESTAMP_MISSING
+
+
+@pytest.mark.parametrize("late_s", [60, 3_660, 25_260])
+def test_a_retry_of_linears_that_keeps_its_first_stamp_is_taken(late_s):
+    """Its retries come 1 minute, 1 hour and 6 hours after one another."""
+    sent = linear_request(LINEAR_BODY % (NOW * 1000))
+    first, late = (verifier("linear", SECRET).verify(sent, NOW + moment) for moment in (0, late_s))
+    assert isinstance(late, Verified)
+    assert late.dedup_key == first.dedup_key
+
+
+def test_the_owner_may_narrow_linears_window():
+    sent = linear_request(LINEAR_BODY % (NOW * 1000))
+    narrow = verifier("linear", SECRET, tolerance_s=60.0)
+    assert refusal(narrow.verify(sent, NOW + 61)) == Reason.TIMESTAMP_TOO_OLD
 
 
 def test_sabotage_without_its_stamp_an_old_request_of_linears_would_do(monkeypatch):
     stampless = replace(code.LINEAR, proof=replace(code.LINEAR.proof, stamp=None))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: stampless)
-    old = LINEAR_BODY % ((NOW - 301) * 1000)
+    old = LINEAR_BODY % ((NOW - 28_801) * 1000)
     assert isinstance(verifier("linear", SECRET).verify(linear_request(old), NOW), Verified)
 
 
@@ -444,6 +459,9 @@ def test_sentry_signs_the_body():
     assert (verdict.dedup_key, verdict.type, verdict.replay_material) == ("r1", "issue.created", body)
     assert verdict.timestamp is None
     assert sign("sentry", SECRET, body)["sentry-hook-signature"] == headers["sentry-hook-signature"]
+    # A retry has another Request-ID, and is known by what was signed.
+    retry = sentry.verify(request(body, headers | {"request-id": "r2"}), NOW)
+    assert (retry.dedup_key, retry.replay_material) == ("r2", verdict.replay_material)
 
 
 # PagerDuty
@@ -476,19 +494,20 @@ def test_samples_bring_an_id_and_a_type_of_their_own(recipe):
     assert "boathook-sample" in verdict.dedup_key or not recipe.id.places
 
 
-@pytest.mark.parametrize("name", ["bitbucket", "jira"])
+@pytest.mark.parametrize("name", ["bitbucket", "jira", "sentry", "pagerduty"])
 def test_a_final_4xx_is_never_said_to_senders_that_give_up_at_it(name):
     stops = find(name).stop_statuses
     for status in (400, 403, 404, 410, 422):
         with pytest.raises(ValueError, match="stop sending"):
             check_status(status, stops)
     assert check_status(503, stops) == 503
-    # Jira comes back after 429, Bitbucket only after a 5xx.
-    assert (429 in stops) == (name == "bitbucket")
+    # Jira and PagerDuty come back after 429, the others only after a 5xx.
+    assert (429 in stops) == (name in {"bitbucket", "sentry"})
 
 
 def test_senders_that_come_back_after_any_refusal_have_no_final_statuses():
-    assert {recipe.name for recipe in code.RECIPES if recipe.stop_statuses} == {"bitbucket", "jira"}
+    stopping = {recipe.name for recipe in code.RECIPES if recipe.stop_statuses}
+    assert stopping == {"bitbucket", "jira", "sentry", "pagerduty"}
 
 
 def test_what_is_said_of_them_can_be_shown():
