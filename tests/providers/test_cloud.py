@@ -508,6 +508,20 @@ def test_unwrapped_messages_of_pubsub_are_named_by_header(google_keys):
     headers = google_token(google_keys, NOW) | {"x-goog-pubsub-message-id": "m7"}
     verdict = pubsub(google_keys, NOW).verify(request(b"not JSON", headers), NOW)
     assert verdict.dedup_key == "m7"
+    # Their attributes are headers, and what was published may look like a wrapped message.
+    sent = request(PUSH, headers | {"eventtype": "OBJECT_FINALIZE"})
+    verdict = pubsub(google_keys, NOW).verify(sent, NOW)
+    assert (verdict.dedup_key, verdict.type) == ("m7", "OBJECT_FINALIZE")
+
+
+def test_equal_messages_of_pubsub_without_an_id_are_both_told(google_keys):
+    """Without written metadata, nothing tells a second message from a second sending."""
+    judged, headers = pubsub(google_keys, NOW), google_token(google_keys, NOW)
+    first, second = (judged.verify(request(b"tick", headers), moment) for moment in (NOW, NOW + 1))
+    assert first.dedup_key != second.dedup_key
+    assert (first.replay_material, second.replay_material) == (None, None)
+    wrapped = [judged.verify(request(PUSH, headers), moment) for moment in (NOW, NOW + 1)]
+    assert wrapped[0].dedup_key == wrapped[1].dedup_key
 
 
 # Microsoft Graph
