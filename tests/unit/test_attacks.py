@@ -392,16 +392,15 @@ def test_no_forged_body_is_dearer_than_reading_it():
         verifier, request = genuine(label)
         # Only so much as reading JSON takes anyhow, some forty nanoseconds a byte, as some proofs lie inside it.
         request = replace(request, body=body)
-        seconds = min(_timed(verifier, request) for _ in range(3))
-        if seconds > 0.012:
-            dear.append((label, body[:20], round(seconds * 1000, 1)))
+        if all(_timed(verifier, request) > 0.012 for _ in range(5)):
+            dear.append((label, body[:20]))
     assert not dear
 
 
 def _timed(verifier: Verifier, request: Request) -> float:
-    started = time.perf_counter()
+    started = time.thread_time()
     verifier.verify(request, NOW)
-    return time.perf_counter() - started
+    return time.thread_time() - started
 
 
 def test_a_long_body_is_not_searched_for_questions():
