@@ -385,10 +385,20 @@ def test_meta_the_same_change_at_another_time_or_of_another_person_is_another():
 def test_sabotage_without_the_entry_around_it_a_second_grant_would_be_lost(monkeypatch):
     recipe = find("meta")
     assert recipe.items is not None
-    bare = replace(recipe, items=replace(recipe.items, around=()))
+    bare = replace(recipe, items=replace(recipe.items, around={}))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: bare)
     first, second = (meta(meta_body(entry(CHANGE, time=moment))).items[0] for moment in (1, 2))
     assert first.dedup_key == second.dedup_key
+
+
+@pytest.mark.parametrize("key", ["messaging", "standby"])
+def test_meta_a_message_sent_again_in_another_batch_is_the_same(key):
+    """An entry's time is that of sending: https://developers.facebook.com/docs/graph-api/webhooks/getting-started."""
+    once, again = (meta(meta_body(entry(MESSAGING, time=moment, key=key))).items for moment in (1, 2))
+    assert [item.path for item in once] == [f"entry.0.{key}.0"]
+    assert once[0].dedup_key == again[0].dedup_key
+    later = meta(meta_body(entry(MESSAGING.replace("123,", "124,"), time=1, key=key))).items
+    assert later[0].dedup_key != once[0].dedup_key
 
 
 def test_meta_a_body_of_another_shape_is_one_event():
@@ -481,6 +491,25 @@ def test_x_activities_are_named_by_their_type_and_matches_by_their_key():
         (b'{"user_event":{"revoke":{}}}', "user_event"),
     ):
         assert judge_of("x", SECRET, {OAUTH2: x_signature(SECRET, body)}, body).type == type
+
+
+def x_key(**data: object) -> str:
+    body = json.dumps({"data": {"event_type": "post.create", "event_uuid": "2080761390344937796", **data}}).encode()
+    return judge_of("x", SECRET, {OAUTH2: x_signature(SECRET, body)}, body).dedup_key
+
+
+def test_x_activities_are_one_by_their_id_and_what_was_subscribed_to():
+    """Source: https://docs.x.com/x-api/activity/event-payloads."""
+    first = x_key(filter={"user_id": "1"}, payload={"public_metrics": {"like_count": 0}})
+    assert first == x_key(filter={"user_id": "1"}, payload={"public_metrics": {"like_count": 9}})
+    others = [
+        x_key(filter={"user_id": "2"}),
+        x_key(filter={"keyword": "OpenAI"}),
+        x_key(filter={"user_id": "1"}, event_type="post.mention.create"),
+        x_key(filter={"user_id": "1"}, event_uuid="-7953119945885597316"),
+        x_key(),
+    ]
+    assert len({first, *others}) == 6
 
 
 def x_asks(token: str):

@@ -171,7 +171,10 @@ def test_what_may_differ_between_sendings_changes_neither_digest_nor_key():
 
 
 def test_what_surrounds_an_item_tells_it_from_another_with_the_same_content():
-    around = replace(NAMELESS, items=Items(paths=("entry.*.changes.*",), around=("id", "time")))
+    around = replace(
+        NAMELESS,
+        items=Items(paths=("entry.*.changes.*", "entry.*.notes.*"), around={"entry.*.changes.*": ("id", "time")}),
+    )
     change = {"field": "name"}
 
     def key(entry: object) -> str:
@@ -181,6 +184,7 @@ def test_what_surrounds_an_item_tells_it_from_another_with_the_same_content():
     assert first == key({"id": "p1", "time": 1, "changes": [change], "more": 2})
     assert first != key({"id": "p1", "time": 2, "changes": [change]})
     assert first != key({"id": "p2", "time": 1, "changes": [change]})
+    assert key({"id": "p1", "time": 1, "notes": [change]}) == key({"id": "p2", "time": 2, "notes": [change]})
     both = judge(around, {"entry": [{"time": 1, "changes": [change]}, {"time": 2, "changes": [change]}]})
     assert len(both.items) == 2
 

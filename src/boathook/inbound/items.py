@@ -37,6 +37,8 @@ class _Rule(NamedTuple):
     """What may differ between two sendings of an item, as seen from it."""
     holder: int | None
     """How many parts of an item's path lead to the object whose array holds it."""
+    around: tuple[str, ...]
+    """Keys of that object that count as the item's content."""
 
 
 class Batches:
@@ -44,7 +46,7 @@ class Batches:
 
     def __init__(self, recipe: Recipe, items: Items) -> None:
         self._items = items
-        self._rules = tuple(_rule(path, recipe.volatile) for path in items.paths)
+        self._rules = tuple(_rule(path, recipe.volatile, items.around.get(path, ())) for path in items.paths)
         self._fields = {path: split_path(path) for path in json_paths((*items.id.places, *items.type.places))}
         self._id_of = first_of(items.id.places, whole=True)
         self._type_of = first_of(items.type.places, whole=False)
@@ -96,10 +98,10 @@ class Batches:
 
     def _made(self, document: Any, found: _Found, content: bytes, now: float) -> str:
         """Return the key of an item without a name."""
-        if self._items.around and found.rule.holder is not None:
+        if found.rule.around and found.rule.holder is not None:
             holder = dig(document, found.path.split(".")[: found.rule.holder])
             if isinstance(holder, dict):
-                content += _canonical([holder.get(key) for key in self._items.around], ())
+                content += _canonical([holder.get(key) for key in found.rule.around], ())
         made = f"sha256:{hashlib.sha256(content).hexdigest()}"
         # Where the same content will tell of something else next time, only place and moment tell items apart.
         return f"moment:{now!r}:{found.path}:{made}" if self._items.id.is_repeatable else made
@@ -111,11 +113,11 @@ def type_of(items: tuple[Item, ...]) -> str:
     return types.pop() if len(types) == 1 else BATCH_TYPE
 
 
-def _rule(path: str, volatile: tuple[str, ...]) -> _Rule:
+def _rule(path: str, volatile: tuple[str, ...], around: tuple[str, ...]) -> _Rule:
     parts = split_path(path)
     stars = [place for place, part in enumerate(parts) if part == "*"]
     inside = tuple(split_path(one.removeprefix(path + ".")) for one in volatile if one.startswith(path + "."))
-    return _Rule(path, inside, stars[-1] - 1 if stars and stars[-1] > 0 else None)
+    return _Rule(path, inside, stars[-1] - 1 if stars and stars[-1] > 0 else None, around)
 
 
 def _canonical(value: Any, volatile: tuple[tuple[str, ...], ...]) -> bytes:

@@ -68,9 +68,9 @@ class Items:
     """`Json` places seen from the item; where none holds something, the item's own content is its key."""
     type: EventType = field(default_factory=EventType)
     """`Json` places seen from the item; where none holds something, the request's type."""
-    around: tuple[str, ...] = ()
-    """Keys of the object whose array holds the item, such as the time of what happened: their values count as the
-    item's content where that is its key."""
+    around: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By path: keys of the object whose array holds the item, such as the time of what happened; their values count as
+    the item's content where that is its key."""
 
 
 # How a sender wants to be talked to before events flow.
