@@ -99,12 +99,6 @@ NOTION = Recipe(
     retries="up to 8 times within a day, with growing pauses",
     retries_for_days=1.0,
     checked=("@notionhq/client (npm), both ways",),
-    sure={
-        "retries": Sure.SECONDARY,
-        "retries_for_days": Sure.SECONDARY,
-        "handshakes": Sure.SECONDARY,
-        "volatile": Sure.SECONDARY,
-    },
 )
 
 INTERCOM = Recipe(
@@ -135,6 +129,7 @@ INTERCOM = Recipe(
         "retries_for_days": Sure.SECONDARY,
         "stop_statuses": Sure.MEMORY,
         "volatile": Sure.SECONDARY,
+        "handshakes": Sure.MEMORY,
     },
 )
 
@@ -202,10 +197,9 @@ HUBSPOT = Recipe(
     items=_HUBSPOT_ITEMS,
     volatile=("*.attemptNumber",),
     answer_within_s=5.0,
-    retries="up to 10 times within a day, each signed anew",
+    retries="up to 10 times within a day, with varying pauses",
     retries_for_days=1.0,
     checked=("hubspot-api-client (Python), both ways, v1, v2 and v3", "2 vectors of its documentation"),
-    sure={"answer_within_s": Sure.SECONDARY, "retries": Sure.SECONDARY, "retries_for_days": Sure.SECONDARY},
 )
 
 HUBSPOT_V1 = replace(
@@ -278,7 +272,7 @@ TYPEFORM = Recipe(
     type=EventType(places=(Json("event_type"),)),
     stop_statuses=frozenset({404, 410}),
     answer_within_s=30.0,
-    retries="after 408, 423, 429 and 503 every 2 to 3 minutes for 10 hours, else some times with growing pauses",
+    retries="after 408, 423, 429 and 503 every 2 to 3 minutes for 10 hours, else within 11 hours with growing pauses",
     retries_for_days=1.0,
     checked=("built by hand from its documentation",),
 )
@@ -299,6 +293,7 @@ CALENDLY = Recipe(
     ),
     id=EventId(places=((Json("payload.uri"), Json("event"), Json("created_at")),)),
     type=EventType(places=(Json("event"),)),
+    answer_within_s=15.0,
     retries="for 24 hours with growing pauses, then switched off",
     retries_for_days=1.0,
     checked=("built by hand from its documentation",),
@@ -308,7 +303,7 @@ CALENDLY = Recipe(
 XERO = Recipe(
     name="xero",
     title="Xero",
-    docs="https://developer.xero.com/documentation/webhooks/configuring-your-server",
+    docs="https://developer.xero.com/documentation/guides/webhooks/overview/",
     grade=Grade.BODY,
     proof=Hmac(headers=(SignedHeaders(signature="x-xero-signature"),), encoding=Encoding.BASE64),
     sample=Sample(
@@ -328,9 +323,10 @@ XERO = Recipe(
     reply=WantedReply(),
     wants_silence=True,
     answer_within_s=5.0,
-    retries="ever more rarely for 24 hours, then switched off",
-    retries_for_days=1.0,
+    retries="for 24 hours, then switched off; what happens meanwhile is kept for 31 days and sent once it is on again",
+    retries_for_days=31.0,
     checked=("built by hand from its documentation",),
+    sure={"retries": Sure.SECONDARY, "retries_for_days": Sure.SECONDARY},
 )
 
 RECIPES = (
