@@ -8,9 +8,9 @@ from typing import Any, Final, Literal, Protocol, assert_never, runtime_checkabl
 from urllib.parse import urlsplit
 
 from boathook.domain.errors import BoathookError, ConfigError
-from boathook.inbound.keyring import KeyRing
 from boathook.inbound.providers import find
 from boathook.inbound.providers.proofs import NoProof
+from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Rejected, Reply, Request, SourceSpec, Verified
 from boathook.inbound.verify import Verifier
 from boathook.outbound.fetch import Fetcher

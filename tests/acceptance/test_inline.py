@@ -94,7 +94,9 @@ def desk(boathook: Make) -> Callable[..., Running]:
     return make
 
 
-def ask(running: Running, key: str, kind: str, *, source: str = "desk", timeout: float = 20, **more: Any) -> httpx.Response:
+def ask(
+    running: Running, key: str, kind: str, *, source: str = "desk", timeout: float = 20, **more: Any
+) -> httpx.Response:
     body, headers = signed(payload(key, kind, **more))
     return httpx.post(f"{running.base}/in/{source}", content=body, headers=headers, timeout=timeout)
 
@@ -110,7 +112,9 @@ def counted(running: Running, name: str, **labels: str) -> float:
     """Return a metric's value over the series that bear these labels."""
     found = httpx.get(f"{running.base}/metrics", timeout=5).text.splitlines()
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
-    return sum(float(line.rpartition(" ")[2]) for line in found if line.startswith(name) and all(w in line for w in wanted))
+    return sum(
+        float(line.rpartition(" ")[2]) for line in found if line.startswith(name) and all(w in line for w in wanted)
+    )
 
 
 def test_the_handlers_reply_is_the_answer(desk: Make) -> None:

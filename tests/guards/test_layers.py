@@ -15,7 +15,11 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 VIOLATIONS = {
     "upward import": ("layers", "domain/model.py", "import boathook.journal.database"),
     "import between siblings": ("layers", "inbound/intake.py", "import boathook.dispatch.worker"),
-    "upward import inside a function": ("layers", "config/reading.py", "def sneak():\n    import boathook.journal.database"),
+    "upward import inside a function": (
+        "layers",
+        "config/reading.py",
+        "def sneak():\n    import boathook.journal.database",
+    ),
     "a room that is not in the plan": ("layers", "utils.py", "import os"),
     "the driver outside the journal": ("driver", "inbound/intake.py", "import asyncpg"),
     "an HTTP client outside outbound": ("http-client", "handlers/api.py", "import httpx"),

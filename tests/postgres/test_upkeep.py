@@ -155,8 +155,8 @@ async def test_many_old_events_go_in_batches(db: Database, monkeypatch: pytest.M
         await add_event(db, OLD)
     await run_upkeep(db, retention())
     assert (await counted(db))["event", "age"] == 10
-    assert (
-        await db.fetchval("select count(*) from boathook.retention") == len(TABLES)
+    assert await db.fetchval("select count(*) from boathook.retention") == len(
+        TABLES
     )  # one row a day and kind, however many batches
 
 

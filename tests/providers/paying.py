@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from boathook.inbound.keyring import KeyRing
+from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec, Verified
 from boathook.inbound.verify import Verifier
 from boathook.testing import Signed

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from boathook.inbound.facts import Facts
-from boathook.inbound.keyring import KeyRing
 from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.proofs import Addresses, Asymmetric, Fetched, Jwt, NoProof
 from boathook.inbound.providers.recipe import Recipe
+from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.verdict import Request, SourceSpec
 from boathook.inbound.verify import Verifier
 from boathook.testing import Keys, Signed, make_keys, signed_request

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from boathook.domain.model import Grade
-from boathook.inbound.proof import signature_headers
-from boathook.inbound.tokens import Proven
+from boathook.inbound.proving.proof import signature_headers
+from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, Verified
 from boathook.inbound.verify import Verifier
 from tests.providers.standing import NOW, Stand, stands

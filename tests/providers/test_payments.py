@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Grade
-from boathook.inbound.keyring import KeyRing
 from boathook.inbound.providers import find, payments
+from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Rejected, Request
 from boathook.testing import make_keys, signed_request
 from tests.providers.paying import FORM, URL, altered, arrived, refused, sent, source, taken

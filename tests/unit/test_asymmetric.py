@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.signing import Encoding
-from boathook.inbound import asymmetric, publickeys
-from boathook.inbound.asymmetric import AsymmetricCheck
-from boathook.inbound.keyring import KeyRing
 from boathook.inbound.places import Header, Json
 from boathook.inbound.providers.forms import Plain, Versioned
 from boathook.inbound.providers.proofs import Asymmetric, Configured, Fetched, KeyText, Scheme, Stamp, Statement
-from boathook.inbound.tokens import Proven
+from boathook.inbound.proving import asymmetric, publickeys
+from boathook.inbound.proving.asymmetric import AsymmetricCheck
+from boathook.inbound.proving.keyring import KeyRing
+from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, SourceSpec
 from tests.unit.verifying import NOW, request
 

@@ -19,9 +19,9 @@ from boathook.handlers.event import Event
 from boathook.inbound import handshakes, verify
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.facts import read_form, read_pairs
-from boathook.inbound.proof import signature_headers
 from boathook.inbound.providers import cloud, payments
-from boathook.inbound.tokens import Proven
+from boathook.inbound.proving.proof import signature_headers
+from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import Challenge, Item, Rejected, Request, Verdict, Verified
 from boathook.inbound.verify import Verifier
 from boathook.testing import signed_request

@@ -20,8 +20,8 @@ from boathook.inbound.arrival import Arrivals
 from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.errands import Errands
 from boathook.inbound.gates import compile_gates, dedup_days_of
-from boathook.inbound.keyring import KeyRing
 from boathook.inbound.limits import Rate
+from boathook.inbound.proving.keyring import KeyRing
 from boathook.testing import make_keys, sign, signed_request
 
 TOPIC = "arn:aws:sns:eu-central-1:123456789012:a"

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Grade
 from boathook.domain.signing import Algorithm, Encoding, KeyForm
-from boathook.inbound import fields, stamps, tokens
 from boathook.inbound.facts import expand
 from boathook.inbound.places import Basic, Form, Header, Json, Query
 from boathook.inbound.providers.proofs import Addresses, FieldMac, Hmac, SignedHeaders, Stamp, Statement, Token
 from boathook.inbound.providers.recipe import BodyForm, EventId
+from boathook.inbound.proving import fields, stamps, tokens
 from boathook.inbound.verdict import Reason, Rejected, Verified
 from tests.unit.recipes import SIGNED, recipe, source
 from tests.unit.verifying import NOW, request
@@ -389,7 +389,7 @@ def test_the_sources_own_addresses_replace_the_recipes_or_come_on_top():
 def test_sabotage_without_the_fence_any_address_would_do(monkeypatch):
     fenced = source(recipe(SIGNED), KEY, addresses=("198.51.100.1",))
     assert isinstance(judge(fenced, b"{}", {"x-sig": mac("{}")}), Rejected)
-    monkeypatch.setattr("boathook.inbound.origins.is_within", lambda *_args: True)
+    monkeypatch.setattr("boathook.inbound.proving.origins.is_within", lambda *_args: True)
     assert isinstance(judge(fenced, b"{}", {"x-sig": mac("{}")}), Verified)
 
 

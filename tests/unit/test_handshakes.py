@@ -146,7 +146,7 @@ def test_sabotage_if_a_question_counted_as_proof_strangers_could_make_events(mon
 
 
 def handshakes_passed():
-    from boathook.inbound.tokens import Proven
+    from boathook.inbound.proving.tokens import Proven
 
     return Proven(None)
 

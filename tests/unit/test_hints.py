@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from boathook.inbound import hints
+from boathook.inbound.proving import hints
 from boathook.inbound.verify import Rejected, Verifier
 from tests.unit.verifying import NOW, STANDARD_SECRET, request, signed, verifier
 

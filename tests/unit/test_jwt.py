@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boathook.domain.errors import ConfigError
-from boathook.inbound import jwt
-from boathook.inbound.jwt import JwtCheck
-from boathook.inbound.keyring import KeyRing
 from boathook.inbound.providers.proofs import Jwt
-from boathook.inbound.tokens import Proven
+from boathook.inbound.proving import jwt
+from boathook.inbound.proving.jwt import JwtCheck
+from boathook.inbound.proving.keyring import KeyRing
+from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, SourceSpec
 from tests.unit.verifying import NOW, request
 

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
-from boathook.inbound import extract, stamps
-from boathook.inbound.macs import HmacCheck
+from boathook.inbound import extract
 from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.proofs import Hmac, TimeUnit
-from boathook.inbound.stamps import read_moment
-from boathook.inbound.tokens import Proven
+from boathook.inbound.proving import stamps
+from boathook.inbound.proving.macs import HmacCheck
+from boathook.inbound.proving.stamps import read_moment
+from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verify import Challenge, Reason, Rejected, SourceSpec, Verified, Verifier
 from tests.unit.verifying import NOW, SECRETS, STANDARD_SECRET, request, signed, verifier
 

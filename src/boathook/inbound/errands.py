@@ -9,8 +9,8 @@ from typing import Final, Protocol
 
 from boathook.domain.errors import FetchFailed
 from boathook.inbound.captured import CapturedSecrets
-from boathook.inbound.keyring import MAX_BYTES
 from boathook.inbound.limits import Rate
+from boathook.inbound.proving.keyring import MAX_BYTES
 from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Request, Verdict
 from boathook.inbound.verify import Decode, Verifier
 from boathook.telemetry import emit

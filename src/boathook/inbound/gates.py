@@ -8,10 +8,10 @@ from boathook.config import Settings, SourceSettings
 from boathook.domain.errors import ConfigError
 from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.inline import InlinePolicy, inline_policy
-from boathook.inbound.keyring import KeyRing
 from boathook.inbound.limits import Rate
 from boathook.inbound.providers import find
 from boathook.inbound.providers.recipe import Capture
+from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.verify import SourceSpec, Verifier
 from boathook.telemetry import emit
 from boathook.telemetry.emit import Counter

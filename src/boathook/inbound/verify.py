@@ -14,21 +14,21 @@ from typing import Final
 
 from boathook.domain.documents import parse
 from boathook.domain.model import Grade
-from boathook.inbound import hints
 from boathook.inbound.extract import Picker
 from boathook.inbound.facts import Facts, read_pairs
 from boathook.inbound.handshakes import Handshakes
 from boathook.inbound.items import Batches, type_of
-from boathook.inbound.keyring import KeyRing
 from boathook.inbound.naming import Names, key_of
-from boathook.inbound.origins import AddressCheck
 from boathook.inbound.places import Header, Place, Query
-from boathook.inbound.proof import make_check, signature_headers
 from boathook.inbound.providers.options import NEVER_KEPT
 from boathook.inbound.providers.proofs import Addresses, Asymmetric, FieldMac, Hmac, Proof, Token
 from boathook.inbound.providers.recipe import BodyForm, Recipe, WantedReply
+from boathook.inbound.proving import hints
+from boathook.inbound.proving.keyring import KeyRing
+from boathook.inbound.proving.origins import AddressCheck
+from boathook.inbound.proving.proof import make_check, signature_headers
+from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.settling import settle
-from boathook.inbound.tokens import Proven
 from boathook.inbound.verdict import (
     UNKNOWN_TYPE,
     Challenge,

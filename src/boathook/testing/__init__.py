@@ -19,7 +19,6 @@ from boathook.domain import signing
 from boathook.domain.documents import UNREADABLE, parse, split_path
 from boathook.domain.errors import ConfigError
 from boathook.inbound.facts import Facts
-from boathook.inbound.macs import signatures_of
 from boathook.inbound.places import Basic, Form, Header, Json, Place, Query
 from boathook.inbound.providers import find
 from boathook.inbound.providers.proofs import (
@@ -36,6 +35,7 @@ from boathook.inbound.providers.proofs import (
     Token,
 )
 from boathook.inbound.providers.recipe import Recipe
+from boathook.inbound.proving.macs import signatures_of
 from boathook.inbound.settling import settle
 from boathook.inbound.template import fields_of
 from boathook.inbound.verdict import Request, SourceSpec

@@ -1,6 +1,6 @@
 """The shape of a recipe: how one sender signs, names its events, shakes hands and wants to be answered.
 
-A recipe is data. What is done with it stands in `boathook.inbound.proof` and its neighbours (is it genuine?) and in
+A recipe is data. What is done with it stands in `boathook.inbound.proving` (is it genuine?) and in
 `boathook.inbound.verify` (what does it bring?).
 """
 

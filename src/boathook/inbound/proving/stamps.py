@@ -5,7 +5,7 @@ from typing import Final
 
 from boathook.domain.errors import ConfigError
 from boathook.inbound.providers.proofs import TimeUnit
-from boathook.inbound.tokens import refuse
+from boathook.inbound.proving.tokens import refuse
 from boathook.inbound.verdict import Reason, Rejected, SourceSpec
 
 MAX_TOLERANCE_S: Final = 315_360_000.0

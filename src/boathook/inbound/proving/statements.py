@@ -6,8 +6,8 @@ from boathook.inbound.facts import Facts
 from boathook.inbound.places import Form, Header, Json, Place, Query
 from boathook.inbound.providers.forms import SignatureForm
 from boathook.inbound.providers.proofs import Stamp, State, Statement
-from boathook.inbound.stamps import Window
-from boathook.inbound.tokens import refuse
+from boathook.inbound.proving.stamps import Window
+from boathook.inbound.proving.tokens import refuse
 from boathook.inbound.verdict import Reason, Rejected
 
 MAX_SIGNATURE_TEXT: Final = 8_192

@@ -8,12 +8,6 @@ from dataclasses import replace
 from typing import Final, Protocol, assert_never
 
 from boathook.domain.errors import ConfigError
-from boathook.inbound.asymmetric import AsymmetricCheck
-from boathook.inbound.fields import FieldCheck
-from boathook.inbound.jwt import JwtCheck
-from boathook.inbound.keyring import KeyRing
-from boathook.inbound.macs import HmacCheck
-from boathook.inbound.origins import AddressCheck
 from boathook.inbound.places import Header
 from boathook.inbound.providers.proofs import (
     Addresses,
@@ -27,7 +21,13 @@ from boathook.inbound.providers.proofs import (
     Token,
 )
 from boathook.inbound.providers.recipe import Capture, Recipe
-from boathook.inbound.tokens import Proven, TokenCheck, refuse
+from boathook.inbound.proving.asymmetric import AsymmetricCheck
+from boathook.inbound.proving.fields import FieldCheck
+from boathook.inbound.proving.jwt import JwtCheck
+from boathook.inbound.proving.keyring import KeyRing
+from boathook.inbound.proving.macs import HmacCheck
+from boathook.inbound.proving.origins import AddressCheck
+from boathook.inbound.proving.tokens import Proven, TokenCheck, refuse
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, Request, SourceSpec
 
 _ANY_SECRET: Final = "0" * 64

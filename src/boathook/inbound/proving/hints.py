@@ -13,15 +13,15 @@ from typing import Any, Final, NamedTuple
 from boathook.domain.documents import UNREADABLE, parse
 from boathook.domain.errors import ConfigError
 from boathook.domain.signing import Algorithm, Encoding, KeyForm
-from boathook.inbound.keyring import KeyRing
-from boathook.inbound.origins import AddressCheck
-from boathook.inbound.proof import Check, NoCheck, make_check, signature_headers
 from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.options import NEVER_KEPT
 from boathook.inbound.providers.proofs import FieldMac, Hmac, Proof
 from boathook.inbound.providers.recipe import Recipe
-from boathook.inbound.stamps import MAX_TOLERANCE_S
-from boathook.inbound.tokens import Proven
+from boathook.inbound.proving.keyring import KeyRing
+from boathook.inbound.proving.origins import AddressCheck
+from boathook.inbound.proving.proof import Check, NoCheck, make_check, signature_headers
+from boathook.inbound.proving.stamps import MAX_TOLERANCE_S
+from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import Reason, Request, SourceSpec
 
 MAX_BODY: Final = 16_384

@@ -5,7 +5,7 @@ from ipaddress import ip_network
 
 from boathook.domain.errors import ConfigError
 from boathook.inbound.limits import Network, is_within
-from boathook.inbound.tokens import Proven, refuse
+from boathook.inbound.proving.tokens import Proven, refuse
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
 
 

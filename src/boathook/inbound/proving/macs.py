@@ -11,9 +11,9 @@ from boathook.domain.errors import ConfigError
 from boathook.domain.signing import WRITERS, Mac, read_key
 from boathook.inbound.providers.forms import MAX_SIGNATURES, Parsed, SignatureForm
 from boathook.inbound.providers.proofs import Hmac, SignedHeaders
-from boathook.inbound.stamps import Window
+from boathook.inbound.proving.stamps import Window
+from boathook.inbound.proving.tokens import Proven, name_secrets, refuse, secrets_of
 from boathook.inbound.template import Template
-from boathook.inbound.tokens import Proven, name_secrets, refuse, secrets_of
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
 
 MAX_HEADER: Final = 8_192

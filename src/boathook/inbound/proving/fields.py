@@ -10,9 +10,9 @@ from boathook.domain.signing import WRITERS, Mac, read_key
 from boathook.inbound.facts import Facts
 from boathook.inbound.places import Header
 from boathook.inbound.providers.proofs import FieldMac
-from boathook.inbound.stamps import Window
-from boathook.inbound.statements import Claim, once, read_claims, read_stamp
-from boathook.inbound.tokens import Proven, name_secrets, refuse, secrets_of
+from boathook.inbound.proving.stamps import Window
+from boathook.inbound.proving.statements import Claim, once, read_claims, read_stamp
+from boathook.inbound.proving.tokens import Proven, name_secrets, refuse, secrets_of
 from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec
 
 MAX_STATEMENTS: Final = 2_000

@@ -13,14 +13,14 @@ from typing import Final
 from boathook.domain.errors import ConfigError
 from boathook.domain.signing import Encoding
 from boathook.inbound.facts import Facts
-from boathook.inbound.keyring import KeyRing
 from boathook.inbound.places import Header, Place
 from boathook.inbound.providers.forms import MAX_SIGNATURES
 from boathook.inbound.providers.proofs import Asymmetric, Configured, Fetched, Scheme
-from boathook.inbound.publickeys import DatedKey, fits, read_content, read_key, suits
-from boathook.inbound.stamps import Window
-from boathook.inbound.statements import Claim, name_place, once, read_claims, read_stamp
-from boathook.inbound.tokens import Proven, refuse, secrets_of
+from boathook.inbound.proving.keyring import KeyRing
+from boathook.inbound.proving.publickeys import DatedKey, fits, read_content, read_key, suits
+from boathook.inbound.proving.stamps import Window
+from boathook.inbound.proving.statements import Claim, name_place, once, read_claims, read_stamp
+from boathook.inbound.proving.tokens import Proven, refuse, secrets_of
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, Request, SourceSpec
 
 MAX_ADDRESS: Final = 1_000

@@ -16,13 +16,13 @@ from jwt.exceptions import PyJWTError
 from boathook.domain.documents import UNREADABLE, parse
 from boathook.domain.errors import ConfigError
 from boathook.inbound.facts import Facts
-from boathook.inbound.keyring import KeyRing
 from boathook.inbound.providers.forms import MAX_SIGNATURES
 from boathook.inbound.providers.options import NEVER_KEPT
 from boathook.inbound.providers.proofs import TOLERANCE_S, Jwt
-from boathook.inbound.publickeys import MIN_RSA_BITS
-from boathook.inbound.stamps import Window
-from boathook.inbound.tokens import Proven, refuse, secrets_of
+from boathook.inbound.proving.keyring import KeyRing
+from boathook.inbound.proving.publickeys import MIN_RSA_BITS
+from boathook.inbound.proving.stamps import Window
+from boathook.inbound.proving.tokens import Proven, refuse, secrets_of
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, Request, SourceSpec
 
 MAX_TOKEN: Final = 8_192
