@@ -16,7 +16,7 @@ from boathook.cli import app
 from boathook.config import SourceSettings
 from boathook.inbound.places import Json, Place
 from boathook.inbound.providers import RECIPES
-from boathook.inbound.providers.recipe import Recipe, Sure
+from boathook.inbound.providers.recipe import Capture, Echo, Recipe, Say, SignText, Sure, Visit
 from boathook.telemetry.metrics import TABLE, Kind, Metric
 
 ROOT = Path(__file__).parents[1]
@@ -326,6 +326,15 @@ They stand in the source's table. `scheme` chooses another way in which the same
 """
 
 
+HANDSHAKES: dict[type, str] = {
+    Echo: "a text echoed",
+    Say: "a fixed answer",
+    SignText: "a text signed",
+    Visit: "an address visited",
+    Capture: "a told secret kept",
+}
+
+
 def providers() -> str:
     """Return the page on providers."""
     parts = [PROVIDERS.format(generated=GENERATED.format(origin="src/boathook/inbound/providers"))]
@@ -351,7 +360,7 @@ def _mark(recipe: Recipe, *facts: str) -> str:
 
 
 def _behaviour(recipe: Recipe) -> str:
-    handshakes = ", ".join(dict.fromkeys(type(one.answer).__name__.lower() for one in recipe.handshakes))
+    handshakes = ", ".join(dict.fromkeys(HANDSHAKES[type(one.answer)] for one in recipe.handshakes))
     reply = recipe.reply
     wanted = "any 2xx"
     if reply is not None:
