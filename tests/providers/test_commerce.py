@@ -377,13 +377,26 @@ def test_sendgrids_window_spans_its_retries_and_no_more(sendgrid_key):
 MAILGUN_KEY = "key-0123456789abcdef"
 
 
-def mailgun_body(token: str = "a" * 50, *, event: str = "delivered", key: str = MAILGUN_KEY, **more: str) -> bytes:
+def mailgun_body(
+    token: str = "a" * 50,
+    *,
+    event: str = "delivered",
+    mail: str = "m1@mg.example.com",
+    key: str = MAILGUN_KEY,
+    **more: str,
+) -> bytes:
     stamp = str(int(NOW))
     signature = hmac.new(key.encode(), (stamp + token).encode(), "sha256").hexdigest()
     return json.dumps(
         {
             "signature": {"token": token, "timestamp": stamp, "signature": signature} | more,
-            "event-data": {"event": event, "id": "CPgfbmQMTCKtHW6uIWtuVe", "severity": "permanent"},
+            "event-data": {
+                "event": event,
+                "id": "CPgfbmQMTCKtHW6uIWtuVe",
+                "timestamp": 1521472262.908181,
+                "message": {"headers": {"message-id": mail}},
+                "severity": "permanent",
+            },
         }
     ).encode()
 
@@ -394,7 +407,7 @@ def test_mailgun_signs_moment_and_token_as_its_documentation_shows():
     verdict = mailgun.verify(request(mailgun_body(), {}), NOW)
     assert (verdict.type, verdict.dedup_key, verdict.grade) == (
         "delivered",
-        "CPgfbmQMTCKtHW6uIWtuVe",
+        "CPgfbmQMTCKtHW6uIWtuVe.m1@mg.example.com",
         Grade.METADATA,
     )
     assert verdict.timestamp.timestamp() == NOW
@@ -415,6 +428,13 @@ def test_mailguns_token_stands_for_the_event_as_the_body_is_unsigned():
     assert genuine.type != forged.type
     assert genuine.replay_material == forged.replay_material != other.replay_material
     assert genuine.replay_material is not None
+
+
+def test_mailguns_ids_which_are_unique_within_a_day_are_told_apart_by_their_mails():
+    mailgun = verifier("mailgun", MAILGUN_KEY)
+    bodies = (mailgun_body(), mailgun_body("c" * 50), mailgun_body("d" * 50, mail="m2@mg.example.com"))
+    first, again, another = (mailgun.verify(request(body, {}), NOW).dedup_key for body in bodies)
+    assert first == again != another
 
 
 @pytest.mark.judge("mailgun")
@@ -494,10 +514,28 @@ def test_postmarks_events_are_told_apart_by_what_each_kind_has(fields, key):
     assert verdict.type == fields.get("RecordType", "inbound")
 
 
+def test_postmarks_trace_names_an_event_where_it_comes():
+    sample = find("postmark").sample.body
+    postmark = verifier("postmark", "geheim")
+    bodies = (sample, sample.replace(b"Delivery", b"Open"))
+    keys = [
+        postmark.verify(request(body, BASIC | {"x-pm-webhook-trace-id": trace}), NOW).dedup_key
+        for body, trace in zip(bodies, ("t1", "t2"), strict=True)
+    ]
+    assert keys == ["t1", "t2"]
+
+
 # What they do with our answers
 
 
-@pytest.mark.parametrize(("provider", "statuses"), [("mailgun", {406}), ("postmark", {403}), ("resend", {410})])
+@pytest.mark.parametrize(
+    ("provider", "statuses"),
+    [
+        ("mailgun", {406}),
+        ("postmark", {400, 403, 404, 405, 406, 410, 413, 415, 422}),
+        ("resend", {410}),
+    ],
+)
 def test_statuses_that_stop_a_sender_are_known(provider, statuses):
     assert find(provider).stop_statuses == statuses
 

@@ -306,7 +306,7 @@ def test_robokassas_notices_are_taken(make, algorithm):
     signature = robokassa_signature(PAID, PASSWORD_2, algorithm)
     for written in (signature, signature.upper()):
         verdict = taken(verifier, make({**PAID, "SignatureValue": written}), NOW)
-        assert (verdict.grade, verdict.dedup_key) == (Grade.METADATA, "1001")
+        assert (verdict.grade, verdict.dedup_key) == (Grade.METADATA, f"1001.{written}")
         assert verdict.reply is not None
         assert (verdict.reply.status, verdict.reply.body) == (200, b"OK1001")
     assert verifier.methods == {"GET" if make is got else "POST"}
@@ -353,6 +353,28 @@ def test_what_robokassa_cannot_have_sent_is_refused():
     assert refused(source("robokassa", PASSWORD_2), posted({**PAID, "SignatureValue": asked}), NOW)
 
 
+def test_a_real_robokassa_payment_is_no_copy_of_a_test_under_the_same_number():
+    verifier = source("robokassa", PASSWORD_2, "test password #2")
+    real, tested = (
+        taken(verifier, posted({**PAID, "SignatureValue": robokassa_signature(PAID, password)}), NOW)
+        for password in (PASSWORD_2, "test password #2")
+    )
+    assert real.dedup_key != tested.dedup_key
+    assert real.replay_material != tested.replay_material
+
+
+def test_a_captured_robokassa_notice_written_otherwise_is_the_same_notice():
+    verifier = source("robokassa", PASSWORD_2)
+    signature = robokassa_signature(PAID, PASSWORD_2)
+    notices = ({"SignatureValue": signature}, {"SignatureValue": signature.upper()}, {"Fee": "9"})
+    materials = {
+        taken(verifier, posted({**PAID, "SignatureValue": signature, **changed}), NOW).replay_material
+        for changed in notices
+    }
+    assert len(materials) == 1
+    assert None not in materials
+
+
 def test_a_hash_robokassa_does_not_offer_is_refused_with_those_it_does():
     with pytest.raises(ConfigError, match=r'sources.test.algorithm: write one of "md5", "sha1"'):
         source("robokassa", PASSWORD_2, algorithm="crc32")
@@ -389,6 +411,13 @@ def test_a_paid_order_is_told_beside_its_submission():
     paid = {**ORDER, "payment[orderid]": "77", "payment[systranid]": "pay-1", "payment[amount]": "10"}
     keys = [taken(verifier, posted(pairs, {"x-api-key": SECRET}), NOW).dedup_key for pairs in (ORDER, paid)]
     assert keys == ["1001:2002", "1001:2002.pay-1"]
+
+
+def test_a_paid_order_is_told_apart_where_its_payment_comes_as_json_too():
+    verifier = source("tilda", SECRET)
+    orders = [{**ORDER, "payment": f'{{"sys":"yakassa","systranid":"{number}"}}'} for number in ("0", "pay-1")]
+    keys = [taken(verifier, posted(pairs, {"x-api-key": SECRET}), NOW).dedup_key for pairs in orders]
+    assert keys == ["1001:2002.0", "1001:2002.pay-1"]
 
 
 @pytest.mark.judge("tilda")

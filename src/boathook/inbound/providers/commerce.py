@@ -24,6 +24,7 @@ from boathook.inbound.providers.proofs import (
     Token,
 )
 from boathook.inbound.providers.recipe import (
+    FINAL_4XX,
     BodyForm,
     EventId,
     EventType,
@@ -79,7 +80,6 @@ SHOPIFY: Final = Recipe(
     retries="8 times within 4 hours; a webhook made through the Admin API is deleted after 8 failures in a row",
     retries_for_days=4 / 24,
     checked=("@shopify/shopify-api (npm), both ways",),
-    sure={"keep": Sure.SECONDARY},
 )
 
 WOOCOMMERCE: Final = Recipe(
@@ -190,15 +190,10 @@ _TWILIO: Final = Recipe(
     # The answer to a message is TwiML; plain text would be sent to whoever wrote the message.
     reply=WantedReply(body=("<Response/>",), content_type="text/xml"),
     answer_within_s=15.0,
-    retries="once, only where the connection fails; the address may ask for more (#rc=...)",
-    retries_for_days=0.0,
+    retries="once, only where the connection fails; the address may ask for more (#rc=...); Event Streams for 4 hours",
+    retries_for_days=4 / 24,
     checked=("twilio (Python), both ways",),
-    sure={
-        "id": Sure.MEMORY,
-        "type": Sure.MEMORY,
-        "answer_within_s": Sure.SECONDARY,
-        "retries": Sure.SECONDARY,
-    },
+    sure={"id": Sure.SECONDARY, "type": Sure.SECONDARY},
 )
 TWILIO: Final = replace(
     _TWILIO,
@@ -268,16 +263,23 @@ _MAILGUN: Final = Recipe(
     sample=Sample(
         body=b'{"signature":{"token":"e0b5477167110d68991efc6b9f89f0a11066af27834600e123","timestamp":"1763700000",'
         b'"signature":""},"event-data":{"event":"delivered","id":"boathook-sample","timestamp":1763700000.0,'
-        b'"recipient":"a@example.com"}}'
+        b'"message":{"headers":{"message-id":"20261121100000.1@mg.example.com"}},"recipient":"a@example.com"}}'
     ),
-    id=EventId(places=(Json("event-data.id"),), is_signed=False),
+    # The id is promised to be unique within a day only; the mail tells apart those of different days.
+    id=EventId(
+        places=(
+            (Json("event-data.id"), Json("event-data.message.headers.message-id")),
+            Json("event-data.id"),
+        ),
+        is_signed=False,
+    ),
     type=EventType(places=(Json("event-data.event"),)),
     volatile=("signature",),
+    reply=WantedReply(),
     stop_statuses=frozenset({406}),
     retries="after 5, 10 and 15 minutes, 1, 2 and 4 hours; delivery notices not at all",
     retries_for_days=8 / 24,
     checked=("requests built by hand from its documentation",),
-    sure={"id": Sure.SECONDARY, "type": Sure.SECONDARY},
 )
 MAILGUN: Final = replace(
     _MAILGUN,
@@ -295,12 +297,14 @@ POSTMARK: Final = Recipe(
     proof=Token(place=Basic("postmark")),
     sample=Sample(
         body=b'{"RecordType":"Delivery","MessageID":"boathook-sample-0000-0000-000000000000","ServerID":23,'
-        b'"Recipient":"a@example.com","DeliveredAt":"2026-11-21T10:00:00Z","MessageStream":"outbound"}'
+        b'"Recipient":"a@example.com","DeliveredAt":"2026-11-21T10:00:00Z","MessageStream":"outbound"}',
+        headers={"x-pm-webhook-trace-id": "boathook-sample-0000-0000-000000000000"},
     ),
-    # Bounces and complaints have a number; the rest is told apart by mail, addressee, moment and link. What came in
-    # has the mail's id alone.
+    # The trace's id is the same in every retry of an event, but does not always come. Bounces and complaints have a
+    # number; the rest is told apart by mail, addressee, moment and link. What came in has the mail's id alone.
     id=EventId(
         places=(
+            Header("x-pm-webhook-trace-id"),
             (Json("RecordType"), Json("ID")),
             (*_POSTMARK_MAIL, Json("ReceivedAt"), Json("OriginalLink")),
             (*_POSTMARK_MAIL, Json("ReceivedAt")),
@@ -318,11 +322,14 @@ POSTMARK: Final = Recipe(
         Setting(name="query", help="Parameter of the address given to Postmark that holds a token"),
     ),
     configure=configure_usual_token,
-    stop_statuses=frozenset({403}),
-    retries="bounces and inbound mail 10 times within 10.5 hours, the others 3 times within 21 minutes",
+    keep=("x-pm-retries-remaining",),
+    reply=WantedReply(),
+    # What is told of mail sent out is dropped after any 4xx but 408 and 429; mail that came in, after 403 alone.
+    stop_statuses=FINAL_4XX - {429},
+    retries="inbound mail 10 times within 10.5 hours; the rest 6 times within 70 minutes, after 408, 429, 5xx or none",
     retries_for_days=10.5 / 24,
     checked=("requests built by hand from its documentation",),
-    sure={"id": Sure.SECONDARY, "retries": Sure.MEMORY},
+    sure={"id": Sure.SECONDARY},
 )
 
 RECIPES = (SHOPIFY, WOOCOMMERCE, TWILIO, SENDGRID, MAILGUN, POSTMARK)

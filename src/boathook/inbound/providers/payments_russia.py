@@ -59,10 +59,11 @@ YOOKASSA: Final = Recipe(
     ),
     id=EventId(places=((Json("object.id"), Json("event")),)),
     type=EventType(places=(Json("event"),)),
+    # Another 2xx would be a failure to it.
+    reply=WantedReply(),
     retries="for 24 hours",
     retries_for_days=1.0,
     checked=("the networks of yookassa (Python)",),
-    sure={"retries": Sure.SECONDARY, "retries_for_days": Sure.SECONDARY},
 )
 
 
@@ -130,7 +131,6 @@ CLOUDPAYMENTS: Final = Recipe(
     checked=("cloudpayments (npm), both ways",),
     sure={
         "proof": Sure.SECONDARY,
-        "reply": Sure.SECONDARY,
         "answer_within_s": Sure.MEMORY,
         "retries": Sure.MEMORY,
         "retries_for_days": Sure.MEMORY,
@@ -209,7 +209,10 @@ def _choose_algorithm(options: Options, base: Recipe) -> Recipe:
     return replace(base, proof=replace(base.proof, algorithm=options.choice("algorithm", base.proof.algorithm)))
 
 
-_ROBOKASSA_QUERY: Final = "OutSum=10.99&InvId=1001&Fee=0.00&EMail=&PaymentMethod=BankCard&Shp_order=boathook-sample"
+_ROBOKASSA_QUERY: Final = (
+    "OutSum=10.990000&InvId=1001&Fee=0.300000&EMail=buyer%40example.com&PaymentMethod=BankCard&IncSum=10.990000"
+    "&IncCurrLabel=BankCardPSR&Shp_order=boathook-sample"
+)
 _ROBOKASSA_SURE: Final = {"retries": Sure.SECONDARY, "proof": Sure.SECONDARY, "id": Sure.MEMORY}
 
 _ROBOKASSA_GET: Final = Recipe(
@@ -217,9 +220,9 @@ _ROBOKASSA_GET: Final = Recipe(
     title="Robokassa by GET",
     docs="https://docs.robokassa.ru/ru/notifications-and-redirects",
     grade=Grade.METADATA,
-    proof=FieldMac(state=_state_result(Query), is_keyed=False, algorithm=Algorithm.MD5),
+    proof=FieldMac(state=_state_result(Query), is_keyed=False, algorithm=Algorithm.MD5, signs_once=True),
     sample=Sample(body=b"", query=_ROBOKASSA_QUERY, method="GET"),
-    id=EventId(places=(Query("InvId"),)),
+    id=EventId(places=((Query("InvId"), Query("SignatureValue")),), is_signed=False),
     body=BodyForm.ANY,
     methods=frozenset({"GET"}),
     reply=WantedReply(body=("OK", Query("InvId"))),
@@ -235,10 +238,12 @@ ROBOKASSA: Final = Recipe(
     title="Robokassa",
     docs="https://docs.robokassa.ru/ru/notifications-and-redirects",
     grade=Grade.METADATA,
-    proof=FieldMac(state=_state_result(Form), is_keyed=False, algorithm=Algorithm.MD5),
+    # A shop has one payment for each invoice, which is signed once.
+    proof=FieldMac(state=_state_result(Form), is_keyed=False, algorithm=Algorithm.MD5, signs_once=True),
     sample=Sample(body=_ROBOKASSA_QUERY.encode(), content_type=FORM),
-    # A shop has one payment for each invoice.
-    id=EventId(places=(Form("InvId"),)),
+    # Test payments use up numbers too, and are signed under a password of their own: the number alone would make the
+    # first real payment look like a test's copy.
+    id=EventId(places=((Form("InvId"), Form("SignatureValue")),), is_signed=False),
     body=BodyForm.ANY,
     reply=WantedReply(body=("OK", Form("InvId"))),
     settings=_ROBOKASSA_SETTINGS,
@@ -270,8 +275,15 @@ TILDA: Final = Recipe(
         body=b"Name=Sample&Email=sample%40example.com&tranid=1001%3Aboathook-sample&formid=form1001",
         content_type=FORM,
     ),
-    # An order is told when it is sent, and again once it is paid.
-    id=EventId(places=((Form("tranid"), Form("payment[systranid]")), Form("tranid"))),
+    # An order is told when it is sent, its payment's number being 0, and again once it is paid. Whether the payment
+    # comes as fields or as JSON in one is up to the owner.
+    id=EventId(
+        places=(
+            (Form("tranid"), Form("payment[systranid]")),
+            (Form("tranid"), Form("payment", "systranid")),
+            Form("tranid"),
+        )
+    ),
     type=EventType(places=(Form("formid"),)),
     body=BodyForm.ANY,
     # Asked when the address is saved, by a request that need not hold the key. A visitor's form may hold it too.
@@ -295,7 +307,7 @@ TILDA: Final = Recipe(
     retries="2 more tries, 1 minute apart",
     retries_for_days=0.01,
     checked=("requests built by hand from its documentation",),
-    sure={"id": Sure.MEMORY, "type": Sure.MEMORY, "proof": Sure.MEMORY},
+    sure={"id": Sure.SECONDARY, "type": Sure.SECONDARY, "proof": Sure.SECONDARY},
 )
 
 RECIPES: Final[tuple[Recipe, ...]] = (YOOKASSA, CLOUDPAYMENTS, T_BANK, ROBOKASSA, TILDA)
