@@ -20,6 +20,7 @@ from werkzeug.datastructures import Headers as WerkzeugHeaders
 from boathook import verify
 from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.domain.model import Grade
+from boathook.inbound.keyring import KeyRing
 from boathook.inbound.providers import RECIPES, find
 from boathook.inbound.providers.proofs import NoProof
 from boathook.testing import make_keys, sign, signed_request
@@ -154,6 +155,15 @@ class TestEverySender:
         refused = judge()
         assert (refused.reason, refused.reply.status) == ("key_unavailable", 503)
         assert judge(keys={}).detail == "there is no network"
+
+    def test_sabotage_keys_in_the_shared_ring_are_trusted_by_every_call(self, monkeypatch: pytest.MonkeyPatch):
+        stand = next(one for one in ALL if one.label == "paypal")
+        signed, shared = stand.sent(), KeyRing()
+        for url, content in stand.ring.items():
+            shared.put(url, content, NOW)
+        monkeypatch.setattr("boathook.verification.RING", shared)
+        # A tolerance no other test has, so that the verifier is compiled anew.
+        assert verify("paypal", "", signed.headers, signed.body, now=NOW, tolerance_s=299.0, **stand.settings)
 
 
 def _message(given: dict[str, str]) -> email.message.Message:
