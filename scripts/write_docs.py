@@ -368,6 +368,8 @@ def _behaviour(recipe: Recipe) -> str:
             part if isinstance(part, str) else f"{{{getattr(part, 'name', 'value')}}}" for part in reply.body
         )
         wanted = f"{reply.status} `{body}`" if body else f"{reply.status}, empty"
+        if reply.only_with:
+            wanted = f"any 2xx; with {' or '.join(_hole(place) for place in reply.only_with)} {wanted}"
     within = "" if recipe.answer_within_s is None else f"{recipe.answer_within_s:g} s"
     return (
         f"| `{recipe.name}` | {handshakes}{_mark(recipe, 'handshakes')} | {_cell(wanted)}{_mark(recipe, 'reply')} "

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -40,7 +41,6 @@ REPLIES: dict[str, tuple[int, bytes]] = {
     "twilio-shared-key": (200, b"<Response/>"),
     "okta": (200, b""),
     "microsoft-graph": (202, b""),
-    "slack": (200, b""),
     "discord": (204, b""),
     "vk": (200, b"ok"),
     "xero": (200, b""),
@@ -73,13 +73,13 @@ EVENTS = {
     "yookassa": ("payment.succeeded", "boathook-told01.payment.succeeded"),
     "cloudpayments": ("pay", "pay.1000001"),
     "cloudpayments-get": ("pay", "pay.1000001"),
-    "robokassa": ("unknown", "1001"),
-    "robokassa-get": ("unknown", "1001"),
+    "robokassa": ("unknown", "1001.*"),
+    "robokassa-get": ("unknown", "1001.*"),
     "tilda": ("form1001", "1001:boathook-told01"),
     "shopify": ("orders/create", "boathook-told01-0000-0000-000000000000"),
     "woocommerce": ("order.updated", "boathook-told01.727"),
     "twilio": ("delivered", "SMboathook-told01.delivered"),
-    "mailgun": ("delivered", "boathook-told01"),
+    "mailgun": ("delivered", "boathook-told01.*@mg.example.com"),
     "github": ("issues.opened", "boathook-told01-0000-0000-000000000000"),
     "gitlab": ("merge_request.open", "boathook-told01-0000-0000-000000000000"),
     "gitlab-token": ("merge_request.open", "boathook-told01-0000-0000-000000000000"),
@@ -103,7 +103,7 @@ EVENTS = {
     "resend": ("email.delivered", "msg_boathook-told01"),
     "clerk": ("user.created", "msg_boathook-told01"),
 }
-"""Type and key of events whose senders name them in words one can foretell."""
+"""Type and key, as a pattern, of events whose senders name them in words one can foretell."""
 NEVER = {403, 406, 410}
 """Statuses by which one sender or another stops for good."""
 
@@ -209,7 +209,9 @@ def test_operators_see_it_once_with_its_grade_type_and_key(talks: dict[str, Talk
     assert len(events) == (2 if stand.label in LOOK_THERE else 1)
     assert events[0]["grade"] == ("none" if stand in OPEN else stand.recipe.grade.value)
     if stand.label in EVENTS:
-        assert (events[0]["type"], events[0]["dedup_key"]) == EVENTS[stand.label]
+        type, key = EVENTS[stand.label]
+        assert events[0]["type"] == type
+        assert fnmatchcase(events[0]["dedup_key"], key)
     else:
         assert events[0]["type"]
         assert events[0]["dedup_key"]

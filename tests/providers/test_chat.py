@@ -134,6 +134,8 @@ def test_slack_is_answered_with_nothing_that_a_channel_would_show():
     body = b"command=%2Fdeploy&trigger_id=1.2.3"
     reply = judge_of("slack", SECRET, slack_headers(body), body).reply
     assert (reply.status, reply.body) == (200, b"")
+    event = b'{"type":"event_callback","event_id":"Ev1","event":{"type":"message"}}'
+    assert judge_of("slack", SECRET, slack_headers(event), event).reply is None
 
 
 def test_slack_asks_for_its_challenge_back_and_must_prove_itself():

@@ -20,9 +20,9 @@ from werkzeug.datastructures import Headers as WerkzeugHeaders
 from boathook import verify
 from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.domain.model import Grade
-from boathook.inbound.keyring import KeyRing
 from boathook.inbound.providers import RECIPES, find
 from boathook.inbound.providers.proofs import NoProof
+from boathook.inbound.proving.keyring import KeyRing
 from boathook.testing import make_keys, sign, signed_request
 from boathook.verification import Verification
 from tests.providers.standing import HOME, NOW, Stand, stands

@@ -232,8 +232,10 @@ class Verifier:
             reply=self._reply if wanted is None or self._reply is not None else self._render(wanted, request),
         )
 
-    def _render(self, wanted: WantedReply, request: Request) -> Reply:
+    def _render(self, wanted: WantedReply, request: Request) -> Reply | None:
         facts = Facts(request, self._settings)
+        if wanted.only_with and not any(facts.text(place) for place in wanted.only_with):
+            return None
         texts = (part if isinstance(part, str) else facts.text(part) or "" for part in wanted.body)
         body = "".join(texts).encode("utf-8", "replace")
         return Reply(status=wanted.status, body=body, content_type=wanted.content_type)
@@ -252,7 +254,7 @@ def _is_id_plain(proof: Proof) -> bool:
 
 def _static(wanted: WantedReply | None) -> Reply | None:
     """Return the reply that needs nothing of the request."""
-    if wanted is None or not all(isinstance(part, str) for part in wanted.body):
+    if wanted is None or wanted.only_with or not all(isinstance(part, str) for part in wanted.body):
         return None
     body = "".join(map(str, wanted.body)).encode()
     return Reply(status=wanted.status, body=body, content_type=wanted.content_type)

@@ -85,8 +85,8 @@ SLACK = Recipe(
         # Slack looks now and then whether a command's certificate holds, and its own libraries answer that unproven.
         Handshake(when=((Form("ssl_check"), "1"),), answer=Say(), is_proven=False),
     ),
-    # Whatever stands in the body would be shown to whoever gave the command.
-    reply=WantedReply(),
+    # Whatever stood in the answer would be shown to whoever gave the command or clicked.
+    reply=WantedReply(only_with=(Form("command"), Form("payload"))),
     answer_within_s=3.0,
     retries="3 times: almost at once, after 1 minute, after 5 minutes; hourly for a day where the app asks for it; "
     "commands and clicks never",

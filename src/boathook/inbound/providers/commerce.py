@@ -275,7 +275,6 @@ _MAILGUN: Final = Recipe(
     ),
     type=EventType(places=(Json("event-data.event"),)),
     volatile=("signature",),
-    reply=WantedReply(),
     stop_statuses=frozenset({406}),
     retries="after 5, 10 and 15 minutes, 1, 2 and 4 hours; delivery notices not at all",
     retries_for_days=8 / 24,
@@ -323,7 +322,6 @@ POSTMARK: Final = Recipe(
     ),
     configure=configure_usual_token,
     keep=("x-pm-retries-remaining",),
-    reply=WantedReply(),
     # What is told of mail sent out is dropped after any 4xx but 408 and 429; mail that came in, after 403 alone.
     stop_statuses=FINAL_4XX - {429},
     retries="inbound mail 10 times within 10.5 hours; the rest 6 times within 70 minutes, after 408, 429, 5xx or none",

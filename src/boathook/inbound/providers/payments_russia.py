@@ -59,8 +59,6 @@ YOOKASSA: Final = Recipe(
     ),
     id=EventId(places=((Json("object.id"), Json("event")),)),
     type=EventType(places=(Json("event"),)),
-    # Another 2xx would be a failure to it.
-    reply=WantedReply(),
     retries="for 24 hours",
     retries_for_days=1.0,
     checked=("the networks of yookassa (Python)",),

@@ -157,6 +157,8 @@ class WantedReply:
     """Text, and places of the request whose text goes there; such as ``("OK", Form("InvId"))``."""
     status: int = 200
     content_type: str = PLAIN_TEXT
+    only_with: tuple[Place, ...] = ()
+    """Places of which one must hold something; other requests get boathook's own answer. Empty: all requests get it."""
 
 
 # The whole.
