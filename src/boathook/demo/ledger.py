@@ -97,12 +97,10 @@ def _compare_event(sent: Sent, stored: Stored) -> Iterator[str]:
     if len(events) != 1:
         yield f"{name} was answered 2xx and is stored {_times(len(events))}"
         return
-    if events[0][1] != sent.sha256:
-        yield f"{name} is stored with other bytes than were sent first"
-    if sent.taken:
-        return
     if sent.event_ids != {events[0][0]}:
         yield f"{name} is stored as {events[0][0]}, but was answered {', '.join(sorted(sent.event_ids))}"
+    if events[0][1] != sent.sha256:
+        yield f"{name} is stored with other bytes than were sent first"
     if sent.accepted > 1 or (sent.accepted == 0 and not sent.is_uncertain):
         yield f"{name} was answered {_times(sent.accepted)} that it is new"
     if not sent.is_uncertain and stored.conflicts[sent.letter.source, sent.letter.key] != sent.conflicts:

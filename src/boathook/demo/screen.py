@@ -22,11 +22,10 @@ _LINE_S = 2.0
 _RATE_WINDOW_S = 5.0
 _MOST_COMPLAINTS = 10
 
-_ANSWERS = (Reply.ACCEPTED, Reply.TAKEN, Reply.DUPLICATE, Reply.CONFLICT, Reply.REJECTED)
+_ANSWERS = (Reply.ACCEPTED, Reply.DUPLICATE, Reply.CONFLICT, Reply.REJECTED)
 _STATES = ("succeeded", "ignored", "retrying", "dead", "waiting")
 _STYLES = {
     "accepted": "green",
-    "taken": "green",
     "succeeded": "green",
     "conflict": "yellow",
     "retrying": "yellow",

@@ -10,15 +10,12 @@ from boathook.demo.letters import Letter
 from boathook.testing.client import Answer
 
 _KEPT_WAITS = 5_000
-_TOLD_NOTHING = frozenset({"slack"})
 
 
 class Reply(StrEnum):
     """What an answer says became of a request."""
 
     ACCEPTED = "accepted"
-    TAKEN = "taken"
-    """Taken in, new or not: senders that show people what they are answered are told nothing."""
     DUPLICATE = "duplicate"
     CONFLICT = "conflict"
     REJECTED = "rejected"
@@ -29,9 +26,6 @@ class Reply(StrEnum):
     ODD = "odd"
 
 
-_ACKNOWLEDGED = frozenset({Reply.ACCEPTED, Reply.TAKEN, Reply.DUPLICATE, Reply.CONFLICT})
-
-
 def read_reply(letter: Letter, answer: Answer | None) -> Reply:
     """Return what *answer* says."""
     if answer is None or answer.status >= 500 or answer.status == 429:
@@ -40,8 +34,6 @@ def read_reply(letter: Letter, answer: Answer | None) -> Reply:
         return Reply.REJECTED
     if challenge := letter.payload.get("challenge"):
         return Reply.GREETED if answer.status == 200 and challenge.encode() in answer.body else Reply.ODD
-    if letter.source in _TOLD_NOTHING and (answer.status, answer.body) == (200, b""):
-        return Reply.TAKEN
     said = answer.json if answer.status == 200 else {}
     if not isinstance(said, dict) or "event_id" not in said:
         return Reply.ODD
@@ -62,15 +54,13 @@ class Sent:
     accepted: int = 0
     """Answers that said the event is new; there should be one."""
     conflicts: int = 0
-    taken: int = 0
-    """Answers that said nothing but 200."""
     is_uncertain: bool = False
     """Whether a request broke off, so that its event may have been stored without an answer."""
 
     @property
     def is_acknowledged(self) -> bool:
         """Whether boathook has answered that it has the event."""
-        return bool(self.event_ids or self.taken)
+        return bool(self.event_ids)
 
 
 class Tally:
@@ -106,7 +96,7 @@ class Tally:
         """Remember what came back, and return what it says."""
         reply = read_reply(letter, answer)
         self.replies[letter.source][reply] += 1
-        if answer is not None and reply in _ACKNOWLEDGED:
+        if answer is not None and reply in {Reply.ACCEPTED, Reply.DUPLICATE, Reply.CONFLICT}:
             self.waits_s.append(answer.seconds)
         if is_forged:
             self._expect_refusal(letter, reply, answer)
@@ -127,8 +117,6 @@ class Tally:
                 sent.event_ids.add(answer.json["event_id"])
                 sent.accepted += reply is Reply.ACCEPTED
                 sent.conflicts += reply is Reply.CONFLICT
-            case Reply.TAKEN:
-                sent.taken += 1
             case Reply.UNANSWERED:
                 sent.is_uncertain = True
             case _:
