@@ -224,6 +224,13 @@ async def test_a_visit_that_fails_is_answered_503_so_that_the_sender_asks_again(
     assert await gateway.post("sns", message.body, message.headers) == 200
 
 
+async def test_a_question_sent_over_and_over_is_visited_a_few_times_only(gateway, web, keys):
+    message = confirmation(keys)
+    answers = [await gateway.post("sns", message.body, message.headers) for _ in range(30)]
+    assert set(answers) == {200, 503}
+    assert web.asked.count(CONFIRM) == answers.count(200) < 20
+
+
 @pytest.mark.parametrize(
     "url", ["https://evil.test/?Action=ConfirmSubscription", "https://127.0.0.1/?Action=ConfirmSubscription&Token=a"]
 )

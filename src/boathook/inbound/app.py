@@ -124,6 +124,8 @@ class IngestApp:
         waiting_room: WaitingRoom | None = None,
     ) -> None:
         self._gates = dict(gates)
+        secrets = (gate.verifier.secret_query for gate in gates.values())
+        self._secret_queries = frozenset(name for name in secrets if name is not None)
         self._intake = intake
         self._arrivals = arrivals
         self._quarantine = quarantine
@@ -278,7 +280,7 @@ class IngestApp:
                 verifier.explain, request, verdict, now, others=self._verifiers(), decode=_decoder(gate, request)
             )
             self._quarantine.add(
-                rejection_id, gate.source, request, verdict, verifier.rejudged, verifier.secret_query, explain
+                rejection_id, gate.source, request, verdict, verifier.rejudged, self._secret_queries, explain
             )
         answer = refuse(verdict.status, verdict.reason, request_id)
         return replace(answer, body=b"") if gate.verifier.recipe.wants_silence else answer

@@ -20,6 +20,8 @@ RETRY_S: Final = 30.0
 """When a sender whose key could not be had should come back; failures are remembered that long."""
 _NEW_KEYS_RATE: Final = 5.0
 _NEW_KEYS_BURST: Final = 20
+_VISITS_RATE: Final = 1.0
+_VISITS_BURST: Final = 10
 _MAX_VISIT: Final = 65_536
 _LOG_S: Final = 30.0
 _LOG = get_logger("errands")
@@ -54,6 +56,8 @@ class Errands:
         self._captured = captured
         # Addresses are pinned by host, not by file: a forger could name a new one in every request.
         self._new_keys = Rate(_NEW_KEYS_RATE, _NEW_KEYS_BURST)
+        # A genuine question can be sent again by whoever has seen it.
+        self._visits = Rate(_VISITS_RATE, _VISITS_BURST)
         self._log_rate = Rate(1 / _LOG_S, 1)
 
     async def judge_with_key(
@@ -91,6 +95,8 @@ class Errands:
             emit.count("boathook_key_fetches_total", source=source, outcome="fetched")
 
     async def _visit(self, source: str, url: str) -> Failed | None:
+        if self._visits.wait_s(source, time.monotonic()) > 0:
+            return Failed(503, "too_many_visits")
         try:
             await self._fetch(url, max_bytes=_MAX_VISIT)
         except FetchFailed as error:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
@@ -70,7 +70,7 @@ class Quarantine:
             _LOG.warning("rejections_dropped", count=len(self._waiting), error=str(error))
 
     def add(self, identifier: UUID, source: str, request: Request, verdict: Rejected, evidence: frozenset[str],
-            secret_query: str | None = None, explain: Explain | None = None) -> None:  # fmt: skip
+            secret_queries: Collection[str] = (), explain: Explain | None = None) -> None:  # fmt: skip
         """Keep a refused request if there is room for it.
 
         Args:
@@ -79,7 +79,7 @@ class Quarantine:
             request: as it came.
             verdict: why it was refused.
             evidence: headers needed to judge it again; see `Verifier.rejudged`.
-            secret_query: a query parameter that holds a token.
+            secret_queries: query parameters that hold a token, of whatever source: it may have come to a wrong one.
             explain: looks for a usual mistake behind the refusal; called only if the request is kept.
         """
         size = min(len(request.body), KEPT_BODY)
@@ -89,7 +89,7 @@ class Quarantine:
             return
         if explain is not None and (hint := explain()) is not None:
             verdict = replace(verdict, detail=f"{verdict.detail}; {hint}")
-        self._waiting.append(_to_rejection(identifier, source, request, verdict, evidence, secret_query))
+        self._waiting.append(_to_rejection(identifier, source, request, verdict, evidence, secret_queries))
         self._bytes += size
         self._has_work.set()
 
@@ -119,7 +119,7 @@ def _to_rejection(
     request: Request,
     verdict: Rejected,
     evidence: frozenset[str],
-    secret_query: str | None,
+    secret_queries: Collection[str],
 ) -> NewRejection:
     return NewRejection(
         id=id,
@@ -129,7 +129,7 @@ def _to_rejection(
         detail=_plain(verdict.detail),
         client_address=request.client,
         method=request.method,
-        url=_plain(hide_query(request.url, secret_query)),
+        url=_plain(hide_queries(request.url, secret_queries)),
         headers=json.dumps(kept_headers(request.headers, evidence)),
         content_type=_plain(request.headers.get("content-type", "")),
         body=request.body[:KEPT_BODY],
@@ -145,13 +145,13 @@ def kept_headers(headers: Mapping[str, str], evidence: frozenset[str]) -> dict[s
     return kept
 
 
-def hide_query(url: str, parameter: str | None) -> str:
-    """Return *url* with the value of a secret query parameter replaced by its hash."""
-    base, mark, query = url.partition("?")
-    if parameter is None or not mark:
-        return url
+def hide_queries(url: str, secret: Collection[str]) -> str:
+    """Return *url* with the values of *secret* query parameters replaced by their hashes."""
+    base, _, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
-    return f"{base}?{urlencode([(name, _hashed(value) if name == parameter else value) for name, value in pairs])}"
+    if not any(name in secret for name, _ in pairs):
+        return url
+    return f"{base}?{urlencode([(name, _hashed(value) if name in secret else value) for name, value in pairs])}"
 
 
 def _hashed(value: str) -> str:
