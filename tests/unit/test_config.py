@@ -205,3 +205,11 @@ def test_keys_of_a_recipe_are_handed_to_it_with_their_references_resolved(
 def test_settings_survive_the_way_to_a_child(server: dict[str, int], drain_s: float):
     settings = load(Path("/dev/null"), {"server": {**server, "drain_s": drain_s, "trusted_proxies": ["::1/128"]}})
     assert Settings.model_validate_json(settings.model_dump_json()) == settings
+
+
+@pytest.mark.parametrize("name", ["two words", "a/b", "", "-a", "café"])
+def test_a_sources_name_must_fit_into_an_address(tmp_path: Path, name: str):
+    file = tmp_path / "boathook.toml"
+    file.write_text(f'[sources."{name}"]\nprovider = "stripe"\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="is part of an address"):
+        load(file)

@@ -3,6 +3,7 @@
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -23,6 +24,7 @@ _SHORT_NAMES = {
     "BOATHOOK_DATA_DIR": "server.data_dir",
 }
 _NEAR = 0.8
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """How alike a key must be to one of boathook's own to count as a slip, and not as one of the recipe's."""
 SECTIONS: tuple[str, ...] = ("database", "server", "limits", "retention", "worker", "log", "apps", "outbound")
 
@@ -85,6 +87,10 @@ class _Layers:
         for name, source in table.items():
             if not isinstance(source, dict):
                 raise ConfigError(f"{path}: sources.{name} must be a table: write [sources.{name}] and its keys below")
+            if not _NAME.fullmatch(name):
+                raise ConfigError(
+                    f"{path}: sources.{name!r} is part of an address: write letters, digits, . _ and - only"
+                )
             self.merged["sources"][name] = {"provider": name}
             for key, value in source.items():
                 self._set(f"sources.{name}.{key}", value, str(path))

@@ -93,7 +93,7 @@ class Arrivals:
             deliveries=_owed(router, source, verified, body),
             routes_version=router.version,
             volatile=verified.volatile,
-            items=tuple(_new_item(source, item) for item in verified.items),
+            items=tuple([_new_item(source, item) for item in verified.items]) if verified.items else (),
         )
 
     async def route_again(self, event: NewEvent, verified: Verified) -> NewEvent:

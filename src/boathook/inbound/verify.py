@@ -189,20 +189,19 @@ class Verifier:
                 # Items are known by what lies in the signed body, so nothing unsigned could give them other keys.
                 key, common = self._names.made(request.body, type, now), type_of(items)
                 return self._verified(request, proven, type=common, dedup_key=key, replay_material=None, items=items)
-        query = self._query_of(request)
+        query = self._query_of(request) if self._tells_by_query and request.method == "GET" else None
         name = self._names.own(request, picked) if proven.id is None else key_of(proven.id)
         # Content-Encoding is not signed: a captured body could come back without it and hide its own id.
         is_named_for_good = self._is_id_proven and not is_encoded and name is not None
-        is_free = is_named_for_good or self._is_open or (name is None and self.recipe.id.is_repeatable)
-        signed = b"".join(proven.once) or (sent if query is None else query)
-        material = None if is_free else self._names.replayed(signed, type)
+        material = None
+        if not (is_named_for_good or self._is_open or (name is None and self.recipe.id.is_repeatable)):
+            signed = b"".join(proven.once) or (sent if query is None else query)
+            material = self._names.replayed(signed, type)
         key = name or self._names.made(request.body if query is None else query, type, now)
         return self._verified(request, proven, type=type, dedup_key=key, replay_material=material, query=query)
 
-    def _query_of(self, request: Request) -> bytes | None:
-        """Return what a request by GET brings; None where a body does."""
-        if request.method != "GET" or not self._tells_by_query:
-            return None
+    def _query_of(self, request: Request) -> bytes:
+        """Return what a request by GET brings."""
         parts = request.query.split("&")
         told = [part for part in parts if all(name != self.secret_query for name, _ in read_pairs(part))]
         return "&".join(told).encode("utf-8", "replace")
