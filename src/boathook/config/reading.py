@@ -23,8 +23,8 @@ _SHORT_NAMES = {
     "BOATHOOK_BIND": "server.bind",
     "BOATHOOK_DATA_DIR": "server.data_dir",
 }
-_NEAR = 0.8
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NEAR = 0.8
 """How alike a key must be to one of boathook's own to count as a slip, and not as one of the recipe's."""
 SECTIONS: tuple[str, ...] = ("database", "server", "limits", "retention", "worker", "log", "apps", "outbound")
 
