@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -41,3 +42,29 @@ def until(predicate: Callable[[], Result], *, timeout: float = 20.0, every: floa
             raise AssertionError(f"not true within {timeout} s")
         time.sleep(every)
     return value
+
+
+def too_dear(call: Callable[[], object], *, most: float) -> float | None:
+    """Return what *call* costs where that is more than *most*, else None.
+
+    The unit is the processor time of a fixed loop, half a millisecond or so. Both are measured in turns, until the best
+    of the one fits the best of the other or ten turns have passed, so that a busy or slow machine fails nothing.
+    """
+    unit = cost = math.inf
+    for _ in range(10):
+        unit, cost = min(unit, _spent(_loop)), min(cost, _spent(call))
+        if cost <= most * unit:
+            return None
+    return cost / unit
+
+
+def _spent(call: Callable[[], object]) -> float:
+    started = time.thread_time()
+    call()
+    return time.thread_time() - started
+
+
+def _loop() -> None:
+    number = 0
+    for step in range(25_000):
+        number ^= step

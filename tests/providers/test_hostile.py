@@ -2,8 +2,8 @@
 
 import functools
 import json
-import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +15,7 @@ from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, Verified
 from boathook.inbound.verify import Verifier
 from tests.providers.standing import NOW, Stand, stands
+from tests.support import too_dear
 
 ALL = list(stands())
 every = pytest.mark.parametrize("stand", ALL, ids=str)
@@ -158,16 +159,10 @@ FLOODS = [
 
 
 @every
-def test_no_header_costs_more_than_a_millisecond(stand: Stand):
+def test_a_hostile_header_costs_a_millisecond_or_so(stand: Stand):
     _, verifier, genuine, _ = kit(stand.label)
     for name in sorted(verifier.evidence | signature_headers(verifier.recipe.proof)):
         for flood in FLOODS:
             request = replace(genuine, headers={**genuine.headers, name: flood})
-            best = min(_timed(verifier, request) for _ in range(4))
-            assert best < 0.001, (name, flood[:10], best)
-
-
-def _timed(verifier: Verifier, request: Request) -> float:
-    started = time.perf_counter()
-    verifier.verify(request, NOW)
-    return time.perf_counter() - started
+            dear = too_dear(partial(verifier.verify, request, NOW), most=2.5)
+            assert dear is None, (name, flood[:10])

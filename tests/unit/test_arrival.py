@@ -147,7 +147,7 @@ async def test_the_gateway_refuses_a_batch_too_large_and_stores_nothing(number: 
     found = verified(*(item(place) for place in range(number)))
     sources = {"mail": {"provider": "github", "secrets": ["x"]}}
     gates = compile_gates(load(None, {"sources": sources}))
-    stand_in: Any = SimpleNamespace(verify=lambda *_: found, reply=None)
+    stand_in: Any = SimpleNamespace(verify=lambda *_: found, secret_query=None)
     gates["/in/mail"].verifier = stand_in
     shelf = Shelf()
     app = IngestApp(gates, shelf, arrivals(route()), quarantine=None, others=None)

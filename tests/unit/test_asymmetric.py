@@ -2,7 +2,6 @@
 
 import base64
 import re
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -23,6 +22,7 @@ from boathook.inbound.proving.asymmetric import AsymmetricCheck
 from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, SourceSpec
+from tests.support import too_dear
 from tests.unit.verifying import NOW, request
 
 BODY = b'{"id":"evt_1"}'
@@ -424,10 +424,4 @@ def test_nothing_a_stranger_sends_raises(signature, url, body):
 def test_hostile_signatures_cost_little():
     check = pasted(Scheme.ED25519, pem(ED_KEY))
     one = sent(",".join(b64(bytes([i]) * 64) for i in range(90)))
-    check.check(one, NOW)
-    spent = []
-    for _ in range(20):
-        started = time.perf_counter()
-        check.check(one, NOW)
-        spent.append(time.perf_counter() - started)
-    assert min(spent) < 0.005
+    assert too_dear(lambda: check.check(one, NOW), most=5) is None

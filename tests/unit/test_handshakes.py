@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import json
 import re
-import time
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from boathook.inbound.providers.recipe import (
     WantedReply,
 )
 from boathook.inbound.verdict import Challenge, Reason, Rejected, Verified
+from tests.support import too_dear
 from tests.unit.recipes import SIGNED, recipe, source
 from tests.unit.verifying import NOW, request
 
@@ -157,9 +157,8 @@ def test_before_the_proof_only_small_bodies_are_looked_into():
     assert isinstance(ask(verifier, b'{"hello":1}'), Challenge)
     assert isinstance(ask(verifier, b'{"hello":1,"x":"' + b"x" * 20_000 + b'"}'), Rejected)
     bomb = b'{"hello":' * 100_000
-    started = time.perf_counter()
     assert isinstance(ask(verifier, bomb), Rejected)
-    assert time.perf_counter() - started < 0.05
+    assert too_dear(lambda: ask(verifier, bomb), most=50) is None
 
 
 # Answers.

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import Buckets, History, SnapshotFile, merge, to_prometheus
 from boathook.telemetry.metrics import METRICS, TABLE, Kind
+from tests.support import too_dear
 
 
 @pytest.fixture(autouse=True)
@@ -70,15 +71,12 @@ def test_series_are_bounded():
 
 def test_a_count_costs_little():
     emit.count("boathook_requests_total", source="a", status=200)
-    best = min(_seconds_of_10000() for _ in range(10))
-    assert best / 10_000 < 5e-6, "a count should take well under a microsecond on an idle machine"
+    assert too_dear(_count_10000, most=50) is None, "a count should take about a microsecond on an idle machine"
 
 
-def _seconds_of_10000() -> float:
-    started = time.perf_counter()
+def _count_10000() -> None:
     for _ in range(10_000):
         emit.count("boathook_requests_total", source="a", status=200)
-    return time.perf_counter() - started
 
 
 def test_a_restarted_slot_goes_on_counting_and_its_gauges_start_anew(tmp_path: Path):

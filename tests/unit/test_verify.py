@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import hmac
 import json
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -22,6 +21,7 @@ from boathook.inbound.proving.macs import HmacCheck
 from boathook.inbound.proving.stamps import read_moment
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verify import Challenge, Reason, Rejected, SourceSpec, Verified, Verifier
+from tests.support import too_dear
 from tests.unit.verifying import NOW, SECRETS, STANDARD_SECRET, request, signed, verifier
 
 BODY = b'{"id":"evt_1","type":"invoice.paid"}'
@@ -161,20 +161,13 @@ def test_the_first_sixteen_signatures_are_tried_and_no_more():
 
 
 @pytest.mark.parametrize("provider", SIGNING)
-def test_ten_thousand_signatures_cost_less_than_a_millisecond(provider):
+def test_ten_thousand_signatures_cost_a_millisecond_or_so(provider):
     sent = signed(provider, BODY)
     name = next(name for name in sent.headers if "signature" in name)
     flood = replace_headers(sent, {name: ",".join([sent.headers[name][:-1] + "0"] * 10_000)})
     source = verifier(provider)
     assert isinstance(source.verify(flood, NOW), Rejected)
-    best = min(_timed(lambda: source.verify(flood, NOW)) for _ in range(20))
-    assert best < 0.001
-
-
-def _timed(call):
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
+    assert too_dear(lambda: source.verify(flood, NOW), most=2.5) is None
 
 
 # Secrets.
