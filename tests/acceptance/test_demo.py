@@ -1,6 +1,8 @@
 """The demo, from the command line to the last process: its verdict, its doubts, its end, and the lines it prints."""
 
+import contextlib
 import os
+import random
 import re
 import shlex
 import shutil
@@ -225,11 +227,19 @@ def test_a_strangers_folder_is_not_emptied(demo: Callable[..., Demo], folder: Pa
     assert (folder / "thesis.txt").read_text() == "years of work"
 
 
+def _take_quiet_port(taken: socket.socket) -> int:
+    """Bind below the ports that the system gives to clients, so that nobody takes the next one meanwhile."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError):
+            taken.bind(("127.0.0.1", port))
+            return port
+
+
 def test_the_next_free_port_is_taken_and_named(demo: Callable[..., Demo]):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        port = _take_quiet_port(taken)
         taken.listen()
-        port = taken.getsockname()[1]
         running = demo("--seconds", "1", port=port)
         assert running.end() == 0, running.text
     assert re.search(rf"port {port} is taken, so this demo uses \d+", running.text)
