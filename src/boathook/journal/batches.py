@@ -17,6 +17,7 @@ from boathook.domain import ids
 from boathook.domain.errors import JournalError, RegistryChanged
 from boathook.domain.model import Accepted, Duplicate, NewEvent, NewItem, Receipt
 from boathook.journal.database import Connection, Record
+from boathook.journal.memory import forget_expired, unblock
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -43,7 +44,7 @@ async def append_batch(connection: Connection, event: NewEvent, memory: timedelt
     for _ in range(_MOST_ROUNDS):
         stored = await _insert(connection, event, leaders, memory)
         if stored["expired"]:
-            await connection.execute(SQL["forget_expired_items"], stored["expired"])
+            await forget_expired(connection, stored["expired"])
         elif (receipt := await _receipt(connection, event, stored)) is not None:
             return receipt
     raise JournalError("the dedup memory of these items kept changing while they were stored")
@@ -86,9 +87,9 @@ async def _insert(connection: Connection, event: NewEvent, leaders: Mapping[UUID
     if row is None or not row["is_current"]:
         raise RegistryChanged("the routes changed after this batch was routed")
     if row["has_blocked"]:
-        ordered = [delivery for delivery in event.deliveries if delivery.order_key is not None]
-        lines = [delivery.recipient for delivery in ordered], [delivery.order_key for delivery in ordered]
-        await connection.execute(SQL["unblock_items"], *lines)
+        await unblock(
+            connection, [(one.recipient, one.order_key) for one in event.deliveries if one.order_key is not None]
+        )
     return row
 
 

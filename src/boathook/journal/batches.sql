@@ -54,16 +54,6 @@ select
     array(select key from fresh) as fresh,
     exists (select from delivered where is_blocked) as has_blocked
 
--- name: unblock_items
--- Closes the race between an item inserted as blocked and the delivery before it ending at the same moment.
-select boathook.unblock(recipient, order_key)
-from (select distinct * from unnest($1::text[], $2::text[]) as u (recipient, order_key)) as u
-
--- name: forget_expired_items
--- Frees keys whose memory has run out, in their order, so that two gateways cannot wait for each other in a circle.
-delete from boathook.dedup
-where key in (select key from boathook.dedup where key = any ($1::uuid[]) and expires_at < now() order by key for update)
-
 -- name: find_items
 -- Finds which events brought these items first, and what they were.
 select key, event_id, body_sha256 as digest from boathook.dedup where key = any ($1::uuid[])

@@ -13,6 +13,7 @@ from boathook.domain.errors import JournalError, NotFound, RegistryChanged
 from boathook.domain.model import Accepted, Duplicate, Event, Grade, NewEvent, Origin, Receipt
 from boathook.journal.batches import append_batch
 from boathook.journal.database import Connection, Database, Record, translated
+from boathook.journal.memory import forget_expired, unblock
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -94,8 +95,7 @@ class EventStore:
         if row is None or not row["is_current"]:
             raise RegistryChanged("the routes changed after these events were routed")
         if row["has_blocked"]:
-            ordered = [(recipient, key) for _, _, recipient, key in owed if key is not None]
-            await connection.execute(SQL["unblock_order_keys"], *_columns(ordered))
+            await unblock(connection, [(recipient, key) for _, _, recipient, key in owed if key is not None])
         return set(row["fresh"])
 
     async def _explain(self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]) -> None:
@@ -108,7 +108,7 @@ class EventStore:
         )
         expired = [row["found"] for row in rows if row["is_expired"]]
         if expired:
-            await connection.execute(SQL["forget_expired"], expired)
+            await forget_expired(connection, expired)
         for row in rows:
             if not row["is_expired"]:
                 position = open_positions[row["position"] - 1]

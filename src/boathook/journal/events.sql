@@ -58,11 +58,6 @@ select
     coalesce((select array_agg(event_id) from fresh), '{}') as fresh,
     exists (select from owed where is_blocked) as has_blocked
 
--- name: unblock_order_keys
--- Closes the race between a delivery inserted as blocked and the one before it ending at the same moment.
-select boathook.unblock(recipient, order_key)
-from (select distinct * from unnest($1::text[], $2::text[]) as u (recipient, order_key)) as u
-
 -- name: find_seen
 -- Finds what dedup memory knows of each key and, failing that, of each replay key.
 select distinct on (i.position)
@@ -74,10 +69,6 @@ cross join lateral (
     select * from boathook.dedup where replay_key = i.replay_key
 ) as d
 order by i.position, d.key = i.key desc
-
--- name: forget_expired
--- Frees a key whose memory has run out.
-delete from boathook.dedup where key = any ($1::uuid[]) and expires_at < now()
 
 -- name: record_conflict
 -- Keeps a request whose key or body, but not both, were seen before; repeated ones are counted.
