@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 from boathook.domain.errors import FetchFailed
 from boathook.outbound import fetch as fetching
 from boathook.outbound.fetch import Fetcher
+from tests.support import until
 from tests.unit.test_guard import SPELLINGS
 
 LOOPBACK = (ip_network("127.0.0.1/32"),)
@@ -363,9 +364,7 @@ def test_the_memory_of_failures_is_bounded(fetcher):
 def test_a_closed_fetcher_gives_up_at_once(server, fetcher):
     server.delay_s = 30
     running = fetcher._begin(server.url, 100, 60.0)
-    deadline = time.monotonic() + 5
-    while not server.requests and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: server.requests, timeout=5, every=0.01)
     fetcher.close()
     with pytest.raises(FetchFailed):
         running.result(10)

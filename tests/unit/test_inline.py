@@ -242,7 +242,7 @@ def test_an_impossible_policy_is_named_with_its_fix(
     from dataclasses import replace
 
     recipe = replace(find("stripe"), answer_within_s=10.0, stop_statuses=frozenset({409}))
-    monkeypatch.setattr(inline, "find", lambda _name: recipe)
+    monkeypatch.setattr(inline, "recipe_of", lambda _source, _provider: recipe)
     with pytest.raises(ConfigError) as caught:
         inline_policy(settings(tmp_path, mode="inline", **keys), "stripe")
     for word in words:

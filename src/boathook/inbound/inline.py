@@ -18,8 +18,8 @@ from uuid import UUID
 from boathook.config import Settings, SourceSettings
 from boathook.domain.errors import ConfigError, JournalError
 from boathook.domain.replies import ENDING_STATUSES, Reply
-from boathook.inbound.providers import find
 from boathook.inbound.providers.recipe import Recipe
+from boathook.inbound.settling import recipe_of
 from boathook.journal.replies import Answered
 from boathook.telemetry.log import get_logger
 
@@ -74,7 +74,7 @@ def inline_policy(settings: Settings, name: str) -> InlinePolicy | None:
     source = settings.sources[name]
     if source.mode != "inline":
         return None
-    recipe = _recipe(name, source)
+    recipe = recipe_of(name, source.provider)
     stops = recipe.stop_statuses | ENDING_STATUSES
     return InlinePolicy(within_s=_within_s(name, source, recipe), fallback=_fallback(name, source, stops), stops=stops)
 
@@ -83,13 +83,6 @@ def inline_sources(settings: Settings) -> dict[str, frozenset[int]]:
     """Return the sources whose senders wait, each with the statuses they are never answered. Raises as above."""
     policies = {name: inline_policy(settings, name) for name in settings.sources}
     return {name: policy.stops for name, policy in policies.items() if policy is not None}
-
-
-def _recipe(name: str, source: SourceSettings) -> Recipe:
-    try:
-        return find(source.provider)
-    except ConfigError as error:
-        raise ConfigError(f"sources.{name}.provider: {error}") from None
 
 
 def _within_s(name: str, source: SourceSettings, recipe: Recipe) -> float:

@@ -22,16 +22,25 @@ class Settled(NamedTuple):
     """Those the recipe declares, by name, defaults included."""
 
 
+def recipe_of(source: str, provider: str) -> Recipe:
+    """Return the recipe of a source as the register has it, before its settings are read.
+
+    Raises:
+        ConfigError: there is no such provider; the message names ``sources.NAME.provider``.
+    """
+    try:
+        return find(provider)
+    except ConfigError as error:
+        raise ConfigError(f"sources.{source}.provider: {error}") from None
+
+
 def settle(spec: SourceSpec) -> Settled:
     """Return the recipe of a source with its settings read.
 
     Raises:
         ConfigError: a setting is unknown, missing or impossible; the message names ``sources.NAME.KEY``.
     """
-    try:
-        recipe = find(spec.provider)
-    except ConfigError as error:
-        raise ConfigError(f"sources.{spec.name}.provider: {error}") from None
+    recipe = recipe_of(spec.name, spec.provider)
     options = Options(spec.name, spec.options)
     recipe = _choose_scheme(options, recipe)
     settings = {setting.name: _read(options, recipe, setting) for setting in recipe.settings}
