@@ -49,7 +49,7 @@ def test_the_layers_override_one_another(tmp_path: Path, monkeypatch: pytest.Mon
     assert (load(file).server.bind, load(file).server.workers) == ("127.0.0.1:3", 3)
     flags = load(file, {"server.bind": "[::1]:4", "server": {"workers": 4, "roles": None}})
     assert (flags.server.host, flags.server.port, flags.server.workers) == ("::1", 4, 4)
-    assert (flags.server.gateways, flags.server.roles) == (2, ("gateway", "worker", "keeper"))
+    assert (flags.server.gateways, flags.server.roles) == (2, ("gateway", "worker", "keeper", "console"))
     assert load(file, {"server.port": 9}).server.bind == "127.0.0.1:9"
 
 

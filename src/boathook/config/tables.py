@@ -16,7 +16,9 @@ from boathook.config.types import (
     Networks,
     NotNegative,
     Positive,
+    Proxy,
     Role,
+    Secret,
     Table,
     split_address,
 )
@@ -45,6 +47,7 @@ class ServerSettings(Table):
     roles: tuple[Role, ...] = Field(min_length=1)
     gateways: Count
     workers: Count
+    senders: Count
     public_url: BaseUrl
     trusted_proxies: Networks
     linger_s: NotNegative
@@ -117,9 +120,29 @@ class AppsSettings(Table):
 
 
 class OutboundSettings(Table):
-    """What outbound requests may reach."""
+    """How messages are sent, and what outbound requests may reach."""
 
     allow: Networks
+    ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...]
+    require_https: bool
+    ca_file: str
+    proxy: Proxy = Field(repr=False)
+    proxy_bypass: tuple[str, ...]
+    header_prefixes: tuple[Literal["webhook", "svix"], ...] = Field(min_length=1)
+    user_agent: str
+    connect_timeout_s: Positive
+    timeout_s: Positive
+    concurrency: Count
+    endpoint_concurrency: Count
+    retry: str
+    max_response: Count
+    breaker_after: Annotated[int, Field(ge=0)]
+    breaker_pause_s: Positive
+    breaker_longest_s: Positive
+    disable_after_days: NotNegative
+    encryption_keys: tuple[Secret, ...] = Field(repr=False)
+    validate_payloads: bool
+    max_message: Count
 
 
 class Settings(Table):
@@ -205,6 +228,11 @@ class Settings(Table):
     def dedup_days_of(self) -> dict[str, float]:
         """Return the days that sources with a dedup memory of their own are remembered, by name."""
         return {name: source.dedup_days for name, source in self.sources.items() if source.dedup_days is not None}
+
+    def encryption_keys(self) -> tuple[str, ...]:
+        """Return the resolved keys that secrets are encrypted with, the present one first. Raises as `resolve` does."""
+        keys = self.outbound.encryption_keys
+        return tuple(self.resolve(key, f"outbound.encryption_keys[{i}]") for i, key in enumerate(keys))
 
     def database_url(self) -> str:
         """Return the resolved URL of PostgreSQL; empty for the embedded server."""

@@ -38,6 +38,17 @@ def _base_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _proxy(text: str) -> str:
+    schemes = {"http", "https", "socks5", "socks5h"}
+    if (
+        text
+        and not text.startswith(("env:", "file:"))
+        and (urlsplit(text).scheme not in schemes or not urlsplit(text).hostname)
+    ):
+        raise ValueError('must be an address such as "http://proxy.example.com:3128" or "socks5://10.0.0.5:1080"')
+    return text
+
+
 def _network(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -76,6 +87,8 @@ Bind = Annotated[str, AfterValidator(_address)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 SourcePath = Annotated[str, AfterValidator(_path)]
 Networks = tuple[Annotated[Network, BeforeValidator(_network)], ...]
+Proxy = Annotated[str, AfterValidator(_proxy)]
+"""A proxy's address, or the ``env:NAME`` or ``file:PATH`` where it stands; empty for none."""
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 MediaType = Annotated[str, AfterValidator(check_media_type)]
 Status = Annotated[int, AfterValidator(check_status)]

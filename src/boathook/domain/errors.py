@@ -13,6 +13,10 @@ BoathookError
 │   ├── LeaseLost               another worker holds this delivery now; nothing may be committed
 │   ├── HandlerTimeout          the handler ran longer than its timeout
 │   └── HandlerMisuse           the handler did what the contract forbids, such as ending boathook's transaction
+├── SendError               a message could not be published or sent
+│   ├── DuplicateMessage        another message has this id or idempotency key already
+│   ├── InvalidMessage          it breaks a rule, such as its event type's schema: says which field
+│   └── SecretUnreadable        a stored secret cannot be decrypted with the keys at hand
 ├── FetchFailed             an address at a sender's could not be fetched, or may not be
 ├── IllegalMove             a delivery cannot go from this state to that one
 └── NotFound                no such event, delivery, rejection, source or key
@@ -69,6 +73,22 @@ class HandlerTimeout(DeliveryError):
 
 class HandlerMisuse(DeliveryError):
     """The handler did what the contract forbids, such as ending boathook's transaction."""
+
+
+class SendError(BoathookError):
+    """A message could not be published or sent."""
+
+
+class DuplicateMessage(SendError):
+    """Another message of the application has this id or idempotency key, and is not the same."""
+
+
+class InvalidMessage(SendError):
+    """A message breaks a rule; the message names the field and the fix."""
+
+
+class SecretUnreadable(SendError):
+    """A stored secret cannot be decrypted with the keys at hand; the message says which key it needs."""
 
 
 class FetchFailed(BoathookError):

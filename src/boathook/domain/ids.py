@@ -17,6 +17,13 @@ EVENT = "evt"
 DELIVERY = "dlv"
 REJECTION = "rej"
 CONFLICT = "cfl"
+APPLICATION = "app"
+ENDPOINT = "ep"
+MESSAGE = "msg"
+"""The API's word for an event: the same id under another prefix."""
+ATTEMPT = "atmpt"
+TASK = "qtask"
+API_KEY = "key"
 
 
 def make(now_ms: int, entropy: int) -> UUID:

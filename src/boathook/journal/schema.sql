@@ -11,6 +11,9 @@
 --   reply                what a handler answers the sender who waits       (partitioned by event id)
 --   conflict, rejection  what did not become an event, kept to be looked at
 --   audit, retention     who did what; what was dropped, and how much of it
+--   application, endpoint, endpoint_secret, event_type   whom we send to, where, how signed, and what
+--   endpoint_health      how an endpoint does: failures in a row, its breaker, its place in its rate
+--   api_key, idempotency, task   who may call the API, what was answered before, what is done in the background
 --
 -- A delivery is named by its event and an ordinal: 0 to event.fanout - 1 for those owed when the event was
 -- accepted, higher ones for replays. A row of `delivery` that ends well leaves it and is written once to
@@ -66,7 +69,8 @@ create table boathook.dedup (
     event_id uuid not null,
     body_sha256 bytea not null check (octet_length(body_sha256) = 32),
     expires_at timestamptz not null,
-    item_path text
+    item_path text,
+    fingerprint bytea
 );
 create unique index dedup_replay_key on boathook.dedup (replay_key) where replay_key is not null;
 create index dedup_expiry on boathook.dedup using brin (expires_at);
@@ -85,10 +89,16 @@ create table boathook.event (
     body bytea not null,
     body_sha256 bytea not null check (octet_length(body_sha256) = 32),
     fanout smallint not null check (fanout >= 0),
+    channels text[],
+    tags text[],
+    content_until timestamptz,
+    expunged_at timestamptz,
     check (origin <> 'received' or source is not null),
     check (source is null or application is null)
 ) partition by range (id);
 create table boathook.event_default partition of boathook.event default;
+create index event_of_application on boathook.event (application, id) where application is not null;
+create index event_content on boathook.event (content_until) where content_until is not null and expunged_at is null;
 
 create table boathook.delivery (
     event_id uuid not null,
@@ -114,6 +124,7 @@ create table boathook.delivery (
     item_path text,
     item_type text,
     excused smallint not null default 0 check (excused >= 0),
+    is_manual boolean not null default false,
     primary key (event_id, ordinal),
     constraint a_lease_has_holder_and_end check ((state = 'leased') = (leased_by is not null and lease_until is not null)),
     constraint a_lease_is_a_counted_attempt check (state <> 'leased' or (attempts > attempts_before and fence > 0)),
@@ -141,9 +152,18 @@ create table boathook.attempt (
     worker text not null,
     started_at timestamptz not null,
     ended_at timestamptz not null,
+    id uuid,
+    recipient text,
+    url text,
+    status smallint,
+    duration_ms integer,
+    request_headers json,
+    response bytea,
+    is_manual boolean,
     primary key (event_id, ordinal, number)
 ) partition by range (event_id);
 create table boathook.attempt_default partition of boathook.attempt default;
+create index attempt_of_recipient on boathook.attempt (recipient, id) where id is not null;
 
 create table boathook.outcome (
     event_id uuid not null,
@@ -158,6 +178,7 @@ create table boathook.outcome (
     ended_at timestamptz not null,
     item_path text,
     item_type text,
+    is_manual boolean not null default false,
     primary key (event_id, ordinal),
     check (state <> 'ignored' or note is not null)
 ) partition by range (event_id);
@@ -242,6 +263,129 @@ create table boathook.retention (
     reason text not null,
     dropped bigint not null check (dropped >= 0)
 );
+
+create table boathook.application (
+    id uuid primary key,
+    organization text not null check (organization <> ''),
+    uid text,
+    name text not null,
+    throttle_rate integer check (throttle_rate between 1 and 65535),
+    metadata json not null default '{}',
+    is_operational boolean not null default false,
+    routes_version bigint not null default 1,
+    created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
+    deleted_at timestamptz
+);
+create unique index application_uid on boathook.application (organization, uid) where uid is not null and deleted_at is null;
+create unique index application_operational on boathook.application (organization) where is_operational;
+create index application_by_organization on boathook.application (organization, id) where deleted_at is null;
+
+create table boathook.endpoint (
+    id uuid primary key,
+    application_id uuid not null references boathook.application on delete cascade,
+    uid text,
+    url text not null,
+    description text not null default '',
+    event_types text[] check (cardinality(event_types) > 0),
+    channels text[] check (cardinality(channels) > 0),
+    filter json,
+    order_by text,
+    throttle_rate integer check (throttle_rate between 1 and 65535),
+    concurrency smallint check (concurrency > 0),
+    retry_name text,
+    retry json,
+    timeout_s double precision check (timeout_s > 0),
+    metadata json not null default '{}',
+    api_version integer not null default 1 check (api_version > 0),
+    sealed_headers bytea,
+    sealed_auth bytea,
+    is_disabled boolean not null default false,
+    disabled_because text check (disabled_because in ('manual', 'gone', 'failing')),
+    disabled_at timestamptz,
+    revision bigint not null default 1,
+    created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
+    deleted_at timestamptz,
+    check (is_disabled = (disabled_because is not null and disabled_at is not null))
+);
+create unique index endpoint_uid on boathook.endpoint (application_id, uid) where uid is not null and deleted_at is null;
+create index endpoint_of_application on boathook.endpoint (application_id, id) where deleted_at is null;
+
+create table boathook.endpoint_secret (
+    id bigint generated always as identity primary key,
+    endpoint_id uuid not null references boathook.endpoint on delete cascade,
+    sealed bytea not null,
+    created_at timestamptz not null default now(),
+    expires_at timestamptz
+);
+create unique index endpoint_secret_current on boathook.endpoint_secret (endpoint_id) where expires_at is null;
+create index endpoint_secret_of_endpoint on boathook.endpoint_secret (endpoint_id, id);
+
+create table boathook.endpoint_health (
+    endpoint_id uuid primary key references boathook.endpoint on delete cascade,
+    failures integer not null default 0 check (failures >= 0),
+    failing_since timestamptz,
+    last_failed_at timestamptz,
+    open_until timestamptz,
+    pauses integer not null default 0 check (pauses >= 0),
+    allowed_at timestamptz
+) with (fillfactor = 50);
+
+create table boathook.event_type (
+    organization text not null check (organization <> ''),
+    name text not null,
+    description text not null,
+    is_archived boolean not null default false,
+    is_deprecated boolean not null default false,
+    schemas json,
+    feature_flags text[],
+    group_name text,
+    created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
+    primary key (organization, name)
+);
+
+create table boathook.api_key (
+    id uuid primary key,
+    token_sha256 bytea not null unique check (octet_length(token_sha256) = 32),
+    organization text not null check (organization <> ''),
+    application_id uuid references boathook.application on delete cascade,
+    name text not null default '',
+    is_portal boolean not null default false,
+    session_id text,
+    capabilities text[],
+    feature_flags text[],
+    created_at timestamptz not null default now(),
+    expires_at timestamptz,
+    revoked_at timestamptz
+);
+create index api_key_of_application on boathook.api_key (application_id) where application_id is not null;
+
+create table boathook.idempotency (
+    key bytea primary key check (octet_length(key) = 32),
+    fingerprint bytea not null check (octet_length(fingerprint) = 32),
+    status smallint,
+    sealed_response bytea,
+    expires_at timestamptz not null
+);
+create index idempotency_expiry on boathook.idempotency (expires_at);
+
+create table boathook.task (
+    id uuid primary key,
+    organization text not null check (organization <> ''),
+    application_id uuid references boathook.application on delete cascade,
+    endpoint_id uuid references boathook.endpoint on delete cascade,
+    kind text not null,
+    state text not null default 'running' check (state in ('running', 'finished', 'failed')),
+    request json not null,
+    place json,
+    data json not null default '{}',
+    created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now()
+);
+create index task_running on boathook.task (id) where state = 'running';
+create index task_of_organization on boathook.task (organization, id);
 
 -- Time to id: the smallest UUIDv7 of a moment.
 create function boathook.first_id(moment timestamptz) returns uuid language sql immutable strict parallel safe as $$

@@ -1,0 +1,152 @@
+"""What an endpoint may be like: its address, secret, headers, names and retry schedule; judged from plain values.
+
+The forms are those of Standard Webhooks 1.0.0 and of Svix's API, whose clients boathook serves.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from boathook.domain.policy import RetryPolicy
+
+RECIPIENT: Final = "endpoint:"
+"""What the recipients of deliveries to endpoints begin with; the endpoint's id follows, such as ``endpoint:ep_01h4…``."""
+
+OPERATIONAL: Final = frozenset({
+    "endpoint.created",
+    "endpoint.updated",
+    "endpoint.deleted",
+    "endpoint.enabled",
+    "endpoint.disabled",
+    "message.attempt.failing",
+    "message.attempt.exhausted",
+    "message.attempt.recovered",
+    "background_task.finished",
+})  # fmt: skip
+"""Types of the events that tell an organization how its own sending goes."""
+FAILING_AT: Final = 4
+"""At which failed attempt of a delivery ``message.attempt.failing`` is told, and from how many a success is a recovery."""
+
+_MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
+
+
+def _schedule(*delays_s: float, jitter: float) -> RetryPolicy:
+    # Pauses and outages may use up time that no attempt used; a day more than the waits leaves room for them.
+    return RetryPolicy(delays_s=delays_s, jitter=jitter, max_age_s=sum(delays_s) * (1 + jitter) + _DAY)
+
+
+RETRY_PRESETS: Final[Mapping[str, RetryPolicy]] = {
+    "standard-webhooks": _schedule(
+        5, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 14 * _HOUR, 20 * _HOUR, 24 * _HOUR, jitter=0.1
+    ),
+    "svix": _schedule(5, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 10 * _HOUR, jitter=0.2),
+    "cashdesk": _schedule(5, _MINUTE, _HOUR, 3 * _HOUR, 24 * _HOUR, jitter=0.0),
+    "none": _schedule(jitter=0.0),
+}
+"""Retry schedules by name: the waits between attempts; the first attempt is made at once."""
+_MOST_DELAYS: Final = 50
+_LONGEST_DELAY_S: Final = 30 * _DAY
+
+
+def read_retry(schedule: str | Sequence[float]) -> RetryPolicy:
+    """Return the policy of a preset's name, of seconds separated by commas, or of a list of seconds.
+
+    Raises:
+        ValueError: it is none of these; the message says what to write.
+    """
+    if isinstance(schedule, str):
+        if schedule in RETRY_PRESETS:
+            return RETRY_PRESETS[schedule]
+        try:
+            schedule = [float(part) for part in schedule.split(",")]
+        except ValueError:
+            names = ", ".join(RETRY_PRESETS)
+            raise ValueError(f"write one of {names}, or seconds such as 5, 60, 3600; not {schedule!r}") from None
+    if len(schedule) > _MOST_DELAYS:
+        raise ValueError(f"a retry schedule has at most {_MOST_DELAYS} waits, not {len(schedule)}")
+    for delay in schedule:
+        if not 0 <= delay <= _LONGEST_DELAY_S:
+            raise ValueError(f"a wait is 0 to {_LONGEST_DELAY_S:.0f} seconds, not {delay}")
+    return _schedule(*map(float, schedule), jitter=0.1)
+
+
+def recipient_of(endpoint: str) -> str:
+    """Return the recipient of deliveries to the endpoint with this id."""
+    return RECIPIENT + endpoint
+
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9\-_.]{1,256}")
+_CHANNEL: Final = re.compile(r"[a-zA-Z0-9\-_.:+]{1,128}")
+_TAG: Final = re.compile(r"[a-zA-Z0-9\-_./\\#]{1,128}")
+
+
+def check_uid(uid: str, prefix: str) -> str:
+    """Return *uid* if an entity whose ids begin with *prefix* and ``_`` may have it. Raises ValueError."""
+    if not _NAME.fullmatch(uid):
+        raise ValueError("write 1 to 256 letters, digits, - _ and .")
+    if uid.startswith(f"{prefix}_"):
+        raise ValueError(f"it must not start with {prefix}_, as ids do")
+    return uid
+
+
+def check_type(name: str) -> str:
+    """Return *name* if an event type may have it. Raises ValueError."""
+    if not _NAME.fullmatch(name):
+        raise ValueError("an event type is 1 to 256 letters, digits, - _ and .")
+    return name
+
+
+def check_channels(channels: Iterable[str], most: int = 10) -> tuple[str, ...]:
+    """Return the channels, each once, in order. Raises ValueError."""
+    return _names(channels, _CHANNEL, most, "a channel is 1 to 128 letters, digits, - _ . : and +")
+
+
+def check_tags(tags: Iterable[str], most: int = 5) -> tuple[str, ...]:
+    """Return the tags, each once, in order. Raises ValueError."""
+    return _names(tags, _TAG, most, r"a tag is 1 to 128 letters, digits, - _ . / \ and #")
+
+
+def _names(names: Iterable[str], form: re.Pattern[str], most: int, rule: str) -> tuple[str, ...]:
+    kept = tuple(dict.fromkeys(names))
+    if not 1 <= len(kept) <= most:
+        raise ValueError(f"write 1 to {most} of them")
+    for name in kept:
+        if not form.fullmatch(name):
+            raise ValueError(f"{rule}; not {name!r}")
+    return kept
+
+
+SENSITIVE_HEADERS: Final = frozenset(
+    "x-auth-token x-api-key www-authenticate authorization proxy-authenticate proxy-authorization".split()
+)
+"""Headers whose values are never shown."""
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_MAX_VALUE: Final = 4_096
+_FORBIDDEN: Final = frozenset(
+    """
+    age cache-control clear-site-data connection content-encoding content-language content-length content-location
+    content-type expect expires forwarded host keep-alive metadata metadata-flavor pragma proxy-authenticate
+    proxy-authorization proxy-connection te trailer trailers transfer-encoding upgrade user-agent warning
+    """.split()
+)
+_FORBIDDEN_PREFIXES: Final = tuple(
+    """
+    proxy- svix- webhook- x-amz- x-amzn- x-aws- x-azure- x-fd- x-forwarded- x-gfe x-goog- x-google x-svix-
+    """.split()
+)
+
+
+def check_header(name: str, value: str) -> None:
+    """Refuse a header of an endpoint's own that may not be sent.
+
+    Raises:
+        ValueError: it would steer proxies, clouds or the signature, or could not be written; the message says which.
+    """
+    if not _TOKEN.fullmatch(name):
+        raise ValueError(f"{name!r} is not a header's name")
+    lower = name.lower()
+    if lower in _FORBIDDEN or lower.startswith(_FORBIDDEN_PREFIXES):
+        raise ValueError(f"the header {name} cannot be set by an endpoint")
+    if len(value.encode("utf-8", "surrogatepass")) > _MAX_VALUE or not _VALUE.fullmatch(value):
+        raise ValueError(f"the value of {name} must be at most {_MAX_VALUE} bytes without control characters")
