@@ -10,7 +10,7 @@ from typing import Final
 from boathook.domain.policy import RetryPolicy
 
 RECIPIENT: Final = "endpoint:"
-"""What the recipients of deliveries to endpoints begin with; the endpoint's id follows, such as ``endpoint:ep_01h4…``."""
+"""What the recipients of deliveries to endpoints begin with; an id follows, such as ``endpoint:ep_01h4…``."""
 
 OPERATIONAL: Final = frozenset({
     "endpoint.created",
@@ -25,7 +25,7 @@ OPERATIONAL: Final = frozenset({
 })  # fmt: skip
 """Types of the events that tell an organization how its own sending goes."""
 FAILING_AT: Final = 4
-"""At which failed attempt of a delivery ``message.attempt.failing`` is told, and from how many a success is a recovery."""
+"""The failed attempt of a delivery at which ``message.attempt.failing`` is told; a later success is a recovery."""
 
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 
@@ -116,59 +116,23 @@ def _names(names: Iterable[str], form: re.Pattern[str], most: int, rule: str) ->
     return kept
 
 
-SENSITIVE_HEADERS: Final = frozenset(
-    ["x-auth-token", "x-api-key", "www-authenticate", "authorization", "proxy-authenticate", "proxy-authorization"]
-)
+SENSITIVE_HEADERS: Final = frozenset({
+    "authorization", "proxy-authenticate", "proxy-authorization", "www-authenticate", "x-api-key", "x-auth-token",
+})  # fmt: skip
 """Headers whose values are never shown."""
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _MAX_VALUE: Final = 4_096
-_FORBIDDEN: Final = frozenset(
-    [
-        "age",
-        "cache-control",
-        "clear-site-data",
-        "connection",
-        "content-encoding",
-        "content-language",
-        "content-length",
-        "content-location",
-        "content-type",
-        "expect",
-        "expires",
-        "forwarded",
-        "host",
-        "keep-alive",
-        "metadata",
-        "metadata-flavor",
-        "pragma",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "trailers",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "warning",
-    ]
-)
+_FORBIDDEN: Final = frozenset({
+    "age", "cache-control", "clear-site-data", "connection", "content-encoding", "content-language", "content-length",
+    "content-location", "content-type", "expect", "expires", "forwarded", "host", "keep-alive", "metadata",
+    "metadata-flavor", "pragma", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "trailers", "transfer-encoding", "upgrade", "user-agent", "warning",
+})  # fmt: skip
 _FORBIDDEN_PREFIXES: Final = (
-    "proxy-",
-    "svix-",
-    "webhook-",
-    "x-amz-",
-    "x-amzn-",
-    "x-aws-",
-    "x-azure-",
-    "x-fd-",
-    "x-forwarded-",
-    "x-gfe",
-    "x-goog-",
-    "x-google",
-    "x-svix-",
-)
+    "proxy-", "svix-", "webhook-", "x-amz-", "x-amzn-", "x-aws-", "x-azure-", "x-fd-", "x-forwarded-", "x-gfe",
+    "x-goog-", "x-google", "x-svix-",
+)  # fmt: skip
 
 
 def check_header(name: str, value: str) -> None:
