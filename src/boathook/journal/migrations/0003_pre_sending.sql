@@ -145,3 +145,13 @@ alter table boathook.attempt
     add column response bytea,
     add column is_manual boolean;
 create index attempt_of_recipient on boathook.attempt (recipient, id) where id is not null;
+
+-- The endpoint that deliveries to this recipient go to; null where it is no endpoint.
+create function boathook.endpoint_of(recipient text) returns uuid language sql immutable strict parallel safe as $$
+    select string_agg(lpad(to_hex(substr(bits, 8 + 32 * part, 32)::bit(32)::bigint), 8, '0'), '' order by part)::uuid
+    from (
+        select string_agg((strpos('0123456789abcdefghjkmnpqrstvwxyz', digit) - 1)::bit(5)::text, '' order by place) as bits
+        from regexp_split_to_table(substr(recipient, 13), '') with ordinality as d (digit, place)
+    ) as read, generate_series(0, 3) as part
+    where recipient ~ '^endpoint:ep_[0-9a-hjkmnp-tv-z]{27}$'
+$$;
