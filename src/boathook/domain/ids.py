@@ -5,13 +5,14 @@ journal's tables are partitioned by id alone. The 128 bits are written as 27 cha
 Crockford's base 32 (https://www.crockford.com/base32.html), so text sorts like time.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUES = {char: value for value, char in enumerate(_ALPHABET)}
 _TRIPLES = tuple(a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET)
 _LENGTH = 27
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 EVENT = "evt"
 DELIVERY = "dlv"
@@ -39,7 +40,8 @@ def make(now_ms: int, entropy: int) -> UUID:
 
 def first_of(moment: datetime) -> UUID:
     """Return the smallest id that could have been made at *moment*; a bound for ranges and partitions."""
-    return UUID(int=int(moment.timestamp() * 1000) << 80)
+    # In whole numbers: a float of so many milliseconds may fall short of the one it was made from.
+    return UUID(int=(moment - _EPOCH) // timedelta(milliseconds=1) << 80)
 
 
 def made_at(identifier: UUID) -> datetime:
