@@ -5,7 +5,7 @@ reads a clock or throws dice: the moment and the jitter come from the caller, so
 simulation can replay any decision.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import assert_never
@@ -15,6 +15,8 @@ MAX_NOTE = 2_000
 CONNECTION_LOST = "CONNECTION_LOST"
 MOST_EXCUSED = 20
 """Attempts in all that a lost connection may cut off; a payload that always takes its connection down is buried."""
+_LONGEST_STRETCH = 2.0
+_LEAST_STRETCH_S = 3_600.0
 _OUTAGE_FIRST_S = 1.0
 _OUTAGE_LONGEST_S = 60.0
 
@@ -60,6 +62,8 @@ class Failure:
     traceback: str | None = None
     is_final: bool = False
     """Whether trying again cannot help."""
+    retry_after_s: float | None = None
+    """Seconds the other side asked to be left alone for; heeded within bounds, see `decide`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +164,11 @@ class Standing:
 
 
 def decide(standing: Standing, outcome: Outcome, policy: RetryPolicy, now: datetime, luck: float) -> Move:
-    """Return the move that follows *outcome*; *luck* in [0, 1) places the jitter."""
+    """Return the move that follows *outcome*; *luck* in [0, 1) places the jitter.
+
+    A `Failure.retry_after_s` can stretch the planned wait: to twice its length or to an hour, whichever is longer, and
+    not past the policy's maximum age.
+    """
     match outcome:
         case Success():
             return Settle()
@@ -171,7 +179,8 @@ def decide(standing: Standing, outcome: Outcome, policy: RetryPolicy, now: datet
         case Failure(is_final=True):
             return Bury(_code(outcome.code), _clip(outcome.error, MAX_NOTE))
         case Failure():
-            return _try_again(standing, policy, now, luck, None, outcome.code, outcome.error)
+            move = _try_again(standing, policy, now, luck, None, outcome.code, outcome.error)
+            return _stretch(move, standing, policy, now, outcome.retry_after_s)
         case Retry(after=after, code=code):
             return _try_again(standing, policy, now, luck, after, code, f"the handler asked for a retry: {code}")
         case Interruption(error=error):
@@ -190,6 +199,15 @@ def _try_again(
     if (now - standing.owed_since).total_seconds() + wait_s > policy.max_age_s:
         return Bury(code, error)
     return TryAgain(now + timedelta(seconds=wait_s), code, error)
+
+
+def _stretch(move: Move, standing: Standing, policy: RetryPolicy, now: datetime, asked_s: float | None) -> Move:
+    if asked_s is None or not isinstance(move, TryAgain):
+        return move
+    planned_s = (move.due_at - now).total_seconds()
+    left_s = policy.max_age_s - (now - standing.owed_since).total_seconds()
+    wait_s = min(asked_s, max(_LONGEST_STRETCH * planned_s, _LEAST_STRETCH_S), left_s)
+    return move if wait_s <= planned_s else replace(move, due_at=now + timedelta(seconds=wait_s))
 
 
 def _excuse(standing: Standing, policy: RetryPolicy, now: datetime, luck: float, error: str) -> Move:

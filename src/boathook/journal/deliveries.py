@@ -7,7 +7,7 @@ on whatever connection that is. Everything else happens here, on boathook's own 
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
@@ -16,9 +16,10 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from boathook.domain.endpoints import RETRY_PRESETS
 from boathook.domain.errors import LeaseLost
 from boathook.domain.model import Claim, Event
-from boathook.domain.policy import Bury, Failure, RetryPolicy, Settle, Standing, TryAgain, decide
+from boathook.domain.policy import Bury, Failure, Interruption, RetryPolicy, Settle, Standing, TryAgain, decide
 from boathook.journal.calls import Arguments
 from boathook.journal.database import Connection, Database, Record, translated
 from boathook.journal.events import to_event
@@ -31,6 +32,7 @@ EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _SUSPECT_AFTER = 2
 _CLAIM_ROUNDS = 5
+_LOST = "LEASE_LOST"
 _POLICY = msgspec.json.Decoder(RetryPolicy)
 
 
@@ -117,8 +119,12 @@ def settlement(claim: Claim, move: Settle, *, worker: str, started_at: datetime)
 class DeliveryStore:
     """The journal's queue of deliveries."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, *, endpoint_policy: RetryPolicy = RETRY_PRESETS["standard-webhooks"]
+    ) -> None:
         self._database = database
+        self._endpoint_policy = endpoint_policy
+        """That of endpoints without one of their own."""
 
     async def claim(self, wants: Sequence[Want], *, worker: str, lease_s: float) -> list[Work]:
         """Lease due deliveries for *worker*, at most so many as each of *wants* says, the longest due first."""
@@ -189,13 +195,42 @@ class DeliveryStore:
     async def reap(self, *, dead_workers: Sequence[str] = ()) -> int:
         """Take back leases that ran out, or whose holder is known to be dead; return how many were taken.
 
-        Each counts as a lost attempt, and its route's policy decides whether there will be another.
+        Each counts as a lost attempt, and the policy of its route or endpoint decides whether there will be another.
         """
         async with self._database.transaction() as connection:
             rows = await connection.fetch(SQL["find_lost"], list(dead_workers))
             if rows:
-                await connection.fetch(SQL["set_back"], *_set_back_columns([_lost(row) for row in rows]))
+                await connection.fetch(SQL["set_back"], *_set_back_columns([self._lost(row) for row in rows]))
         return len(rows)
+
+    def _lost(self, row: Record) -> SetBack:
+        """Decide what follows a lost lease, by the policy of its route or endpoint or, without one, the default.
+
+        A handler may have taken its worker down, so that counts. An endpoint cannot, so it loses no attempt by that.
+        """
+        default = self._endpoint_policy if row["is_sent"] else RetryPolicy()
+        policy = default if row["policy"] is None else _POLICY.decode(row["policy"])
+        error = f"worker {row['leased_by']} vanished while it held this delivery"
+        loss = Interruption(error=error) if row["is_sent"] else Failure(code=_LOST, error=error)
+        standing = Standing(attempt=row["attempt"], owed_since=row["owed_since"], excused=row["excused"])
+        move = decide(standing, loss, policy, row["now"], random.random())
+        if isinstance(move, Settle):
+            raise AssertionError("a loss cannot settle a delivery")  # noqa: TRY004
+        claim = Claim(
+            event_id=row["event_id"],
+            ordinal=row["ordinal"],
+            recipient=row["recipient"],
+            fence=row["fence"],
+            attempt=row["attempt"],
+            attempts_before=0,
+            owed_since=row["owed_since"],
+            order_key=None,
+            suspect=False,
+        )
+        # When it began is not known any more; it was before its lease ended, and before this moment.
+        return SetBack(
+            claim, replace(move, code=_LOST), "lost", None, row["leased_by"], min(row["lease_until"], row["now"])
+        )
 
     async def unblock(self) -> int:
         """Free every order key whose first delivery was left waiting; return how many were."""
@@ -304,26 +339,3 @@ def _set_back_columns(ended: Sequence[SetBack]) -> list[list[Any]]:
         [one.started_at for one in ended],
         [isinstance(one.move, TryAgain) and one.move.is_excused for one in ended],
     ]
-
-
-def _lost(row: Record) -> SetBack:
-    """Decide what follows a lost lease, by the policy of its route or, where that is unknown, the default one."""
-    policy = RetryPolicy() if row["policy"] is None else _POLICY.decode(row["policy"])
-    failure = Failure(code="LEASE_LOST", error=f"worker {row['leased_by']} vanished while it held this delivery")
-    standing = Standing(attempt=row["attempt"], owed_since=row["owed_since"])
-    move = decide(standing, failure, policy, row["now"], random.random())
-    if isinstance(move, Settle):
-        raise AssertionError("a failure cannot settle a delivery")  # noqa: TRY004
-    claim = Claim(
-        event_id=row["event_id"],
-        ordinal=row["ordinal"],
-        recipient=row["recipient"],
-        fence=row["fence"],
-        attempt=row["attempt"],
-        attempts_before=0,
-        owed_since=row["owed_since"],
-        order_key=None,
-        suspect=False,
-    )
-    # When it began is not known any more; it was before its lease ended, and before this moment.
-    return SetBack(claim, move, "lost", None, row["leased_by"], min(row["lease_until"], row["now"]))

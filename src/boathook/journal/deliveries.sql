@@ -132,14 +132,16 @@ from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fe
 where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null
 
 -- name: find_lost
--- Locks leases that have run out, or whose holder is known to be dead, with their route's policy.
+-- Locks leases that have run out, or whose holder is known to be dead, with the policy of their route or endpoint.
 select
-    d.event_id, d.ordinal, d.fence, d.attempts - d.attempts_before as attempt, d.owed_since, d.leased_by, d.recipient,
-    d.lease_until, clock_timestamp() as now, r.policy
+    d.event_id, d.ordinal, d.fence, d.attempts - d.attempts_before as attempt, d.owed_since, d.excused, d.leased_by, d.recipient,
+    d.lease_until, clock_timestamp() as now, coalesce(r.policy::text, p.retry::text) as policy,
+    d.recipient ^@ 'endpoint:' as is_sent
 from boathook.delivery d
 left join lateral (
     select policy from boathook.route where recipient = d.recipient order by is_active desc, line limit 1
 ) as r on true
+left join boathook.endpoint p on p.id = boathook.endpoint_of(d.recipient)
 where d.state = 'leased' and (d.lease_until < clock_timestamp() or d.leased_by = any ($1::text[]))
 order by d.lease_until
 limit 200
