@@ -467,10 +467,11 @@ begin
     insert into boathook.attempt (event_id, ordinal, number, outcome, code, error, worker, started_at, ended_at)
     values (d.event_id, d.ordinal, d.attempts, p_state, null, null, p_worker, p_started, ended);
     insert into boathook.outcome (
-        event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at, item_path, item_type)
+        event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at, item_path, item_type,
+        is_manual)
     values (
         d.event_id, d.ordinal, d.recipient, p_state, d.order_key, d.is_replay, d.attempts, d.replays, p_note, ended,
-        d.item_path, d.item_type);
+        d.item_path, d.item_type, d.is_manual);
     if d.order_key is not null then
         perform boathook.unblock(d.recipient, d.order_key);
     end if;
@@ -580,6 +581,128 @@ begin
         json_array_length(p_deliveries));
     insert into boathook.delivery (event_id, ordinal, recipient, due_at, order_key, is_blocked)
     select p_id, u.position - 1, u.recipient, clock_timestamp(), u.order_key,
+        u.order_key is not null and exists (
+            select from boathook.delivery o
+            where o.recipient = u.recipient and o.order_key = u.order_key and o.state <> 'dead')
+    from rows from (json_to_recordset(p_deliveries) as (recipient text, order_key text))
+        with ordinality as u (recipient, order_key, position)
+    order by u.position;
+    return 'accepted';
+end $$;
+
+-- An id as people see it: a prefix and 27 characters of Crockford's base 32.
+create function boathook.show_id(prefix text, id uuid) returns text language sql immutable strict parallel safe as $$
+    select prefix || '_' || string_agg(
+        substr('0123456789abcdefghjkmnpqrstvwxyz', substr(bits, 5 * place + 1, 5)::bit(5)::integer + 1, 1), '' order by place)
+    from (select '0000000' || ('x' || replace(id::text, '-', ''))::bit(128)::text as bits) as whole, generate_series(0, 26) as place
+$$;
+
+-- What show_id wrote with this prefix, in either case; null where the text is no such id.
+create function boathook.read_id(prefix text, name text) returns uuid language sql immutable strict parallel safe as $$
+    select string_agg(lpad(to_hex(substr(bits, 8 + 32 * part, 32)::bit(32)::bigint), 8, '0'), '' order by part)::uuid
+    from (
+        select string_agg((strpos('0123456789abcdefghjkmnpqrstvwxyz', digit) - 1)::bit(5)::text, '' order by place) as bits
+        from regexp_split_to_table(lower(substr(name, length(prefix) + 2)), '') with ordinality as d (digit, place)
+    ) as read, generate_series(0, 3) as part
+    where starts_with(name, prefix || '_') and lower(substr(name, length(prefix) + 2)) ~ '^0[0-7][0-9a-hjkmnp-tv-z]{25}$'
+$$;
+
+-- Who gets what is published for an application, found by id or uid: its routes and their versions as one JSON document.
+-- Each version has the mark of the transaction that wrote it, as one that is rolled back gives its number to another.
+-- Handlers may name an application by id, one of the default organization by uid too, and one that is not known at all.
+create function boathook.routes_for(p_organization text, p_application text) returns json language sql stable as $$
+    with found as materialized (
+        select id, uid, routes_version || '.' || xmin::text as version, boathook.show_id('app', id) as name
+        from boathook.application
+        where organization = p_organization and deleted_at is null
+            and (id = boathook.read_id('app', p_application) or uid = p_application)
+    ),
+    lines as (
+        select 1 as part, recipient as first, line as second, json_build_object(
+                'recipient', recipient, 'app', app, 'application', coalesce((select name from found), p_application),
+                'types', types, 'filter', filter, 'order_by', order_by) as route
+        from boathook.route
+        where is_active and (
+            application = (select name from found)
+            or p_organization = 'default' and application in (p_application, (select uid from found)))
+        union all
+        select 2, e.id::text, 0, json_build_object(
+                'recipient', 'endpoint:' || boathook.show_id('ep', e.id), 'app', '', 'application', f.name,
+                'types', coalesce(e.event_types, '{*}'), 'channels', e.channels, 'filter', e.filter, 'order_by', e.order_by)
+        from found f join boathook.endpoint e on e.application_id = f.id
+        where e.deleted_at is null and not e.is_disabled
+    )
+    select json_build_object(
+        'registry', (select version || '.' || xmin::text from boathook.registry),
+        'application', (select row_to_json(found) from found),
+        'routes', coalesce((select json_agg(route order by part, first, second) from lines), '[]'))
+$$;
+
+-- Stores a message and what it is owed, inside the publisher's transaction. The message is a JSON object; what it may
+-- hold is the list of columns below, and `routes_for` gave it its application and both versions. Answers
+--   accepted          it is stored
+--   outdated          nothing is stored: the routes, or who bears the name, have changed; ask routes_for again
+--   missing           nothing is stored: the application was deleted
+--   duplicate ID      a message with this key and body is there already
+--   conflict ID       one with this key is, but with another body
+--   repeated ID       one with this idempotency key and fingerprint is
+--   clash ID          one with this idempotency key is, made of another request
+-- Versions are compared without a lock: a publisher's transaction may be long, and must not hold up a deployment. A key
+-- that another transaction is about to store is waited for.
+create function boathook.publish_message(p_message json, p_body bytea, p_deliveries json) returns text language plpgsql as $$
+declare
+    m record;
+    a record;
+    seen record;
+    sha bytea := sha256(p_body);
+    owed timestamptz := clock_timestamp();
+begin
+    select * into m from json_to_record(p_message) as r (
+        id uuid, organization text, application uuid, uid text, name text, registry text, routes text, type text,
+        dedup_key text, key uuid, replay_key uuid, fingerprint bytea, memory interval, headers json, content_type text,
+        channels text[], tags text[], deliver_at timestamptz, content_until timestamptz);
+    if m.registry is distinct from (select version || '.' || xmin::text from boathook.registry) then
+        return 'outdated';
+    end if;
+    if m.application is null then
+        if exists (
+            select from boathook.application where organization = m.organization and uid = m.uid and deleted_at is null) then
+            return 'outdated';
+        end if;
+    else
+        select routes_version || '.' || xmin::text as version, uid, deleted_at into a
+        from boathook.application where id = m.application;
+        if not found or a.deleted_at is not null then
+            return 'missing';
+        end if;
+        if a.version is distinct from m.routes or (m.uid is not null and a.uid is distinct from m.uid) then
+            return 'outdated';
+        end if;
+    end if;
+    delete from boathook.dedup where (key = m.key or replay_key = m.replay_key) and expires_at < now();
+    insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at, fingerprint)
+    values (m.key, m.replay_key, m.id, sha, now() + m.memory, m.fingerprint)
+    on conflict do nothing;
+    if not found then
+        select event_id, fingerprint into seen from boathook.dedup where replay_key = m.replay_key;
+        if found then
+            return case when seen.fingerprint is not distinct from m.fingerprint then 'repeated ' else 'clash ' end || seen.event_id;
+        end if;
+        select event_id, body_sha256 into seen from boathook.dedup where key = m.key;
+        if not found then
+            return 'outdated';  -- its memory has run out this moment
+        end if;
+        return case when seen.body_sha256 = sha then 'duplicate ' else 'conflict ' end || seen.event_id;
+    end if;
+    insert into boathook.event (
+        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout,
+        channels, tags, content_until)
+    values (
+        m.id, null, m.name, m.type, m.dedup_key, 'none', 'published', m.headers, m.content_type, p_body, sha,
+        json_array_length(p_deliveries), m.channels, m.tags, m.content_until);
+    owed := greatest(owed, m.deliver_at);
+    insert into boathook.delivery (event_id, ordinal, recipient, owed_since, due_at, order_key, is_blocked)
+    select m.id, u.position - 1, u.recipient, owed, owed, u.order_key,
         u.order_key is not null and exists (
             select from boathook.delivery o
             where o.recipient = u.recipient and o.order_key = u.order_key and o.state <> 'dead')
