@@ -62,3 +62,5 @@ class Answer:
     trouble: Trouble | None
     error: str
     """One line for people; empty where an HTTP answer came."""
+    is_cut: bool = False
+    """Whether the response's body went on, or broke off."""

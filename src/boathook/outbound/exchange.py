@@ -1,0 +1,265 @@
+"""One request and its answer over a handle of libcurl's that is used again and again."""
+
+import base64
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import pycurl
+
+from boathook.outbound.addresses import Address
+from boathook.outbound.dialling import Gate, Options
+from boathook.outbound.guard import Network
+from boathook.outbound.outgoing import Answer, Outgoing, Trouble
+from boathook.telemetry.log import get_logger
+
+MOST_READ: Final = 65_536
+"""Bytes of a response's body after which the connection is cut."""
+_MOST_HEAD: Final = 65_536
+_MOST_INTERIM: Final = 16
+"""Answers of 1xx before the final one."""
+_MOST_KEPT: Final = 64
+"""Headers of a response that are kept."""
+_LONG_BODY: Final = 65_536
+"""A request's body that is not kept in memory by an idle handle."""
+_LOG: Final = get_logger("outbound")
+
+_TROUBLES: Final[Mapping[int, Trouble]] = {
+    pycurl.E_URL_MALFORMAT: Trouble.URL,
+    pycurl.E_UNSUPPORTED_PROTOCOL: Trouble.READ,
+    pycurl.E_COULDNT_RESOLVE_PROXY: Trouble.PROXY,
+    97: Trouble.PROXY,
+    pycurl.E_COULDNT_RESOLVE_HOST: Trouble.DNS,
+    pycurl.E_COULDNT_CONNECT: Trouble.CONNECT,
+    pycurl.E_INTERFACE_FAILED: Trouble.CONNECT,
+    pycurl.E_OPERATION_TIMEDOUT: Trouble.TIMEOUT,
+    pycurl.E_SEND_ERROR: Trouble.SEND,
+    pycurl.E_SSL_CONNECT_ERROR: Trouble.TLS,
+    pycurl.E_PEER_FAILED_VERIFICATION: Trouble.TLS,
+    pycurl.E_SSL_ENGINE_NOTFOUND: Trouble.TLS,
+    pycurl.E_SSL_ENGINE_SETFAILED: Trouble.TLS,
+    pycurl.E_SSL_CERTPROBLEM: Trouble.TLS,
+    pycurl.E_SSL_CIPHER: Trouble.TLS,
+    pycurl.E_SSL_CACERT: Trouble.TLS,
+    pycurl.E_SSL_CACERT_BADFILE: Trouble.TLS,
+    pycurl.E_SSL_SHUTDOWN_FAILED: Trouble.TLS,
+    pycurl.E_SSL_CRL_BADFILE: Trouble.TLS,
+    pycurl.E_SSL_ISSUER_ERROR: Trouble.TLS,
+    pycurl.E_SSL_PINNEDPUBKEYNOTMATCH: Trouble.TLS,
+    98: Trouble.TLS,
+}
+"""What libcurl's errors come to; all others are troubles of reading."""
+
+
+class Exchange:
+    """One handle, with the request it is making and what has come of it so far.
+
+    Args:
+        options: what all requests over the handle have in common.
+        allow: networks that may be dialled although they are not public.
+        opened: as for `Gate`.
+        keep: bytes of a response's body that are kept.
+        is_plain: whether it serves any request, rather than those of one client certificate.
+    """
+
+    __slots__ = (
+        "_answered_at",
+        "_began_at",
+        "_body",
+        "_body_size",
+        "_fault",
+        "_gate",
+        "_head_size",
+        "_interim",
+        "_keep",
+        "_lines",
+        "_refusal",
+        "_status",
+        "_timeout_ms",
+        "_url",
+        "handle",
+        "is_plain",
+        "outgoing",
+    )
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        allow: Sequence[Network],
+        opened: list[socket.socket],
+        keep: int,
+        is_plain: bool = True,
+    ) -> None:
+        self._gate = Gate(allow, opened)
+        self._keep = keep
+        self.is_plain = is_plain
+        self._url = ""
+        self._timeout_ms = 0
+        self._lines: list[bytes] = []
+        self._body: list[bytes] = []
+        self.handle = pycurl.Curl()
+        for option, value in (*options, *self._callbacks()):
+            self.handle.setopt(option, value)
+
+    def _callbacks(self) -> tuple[tuple[int, Callable[..., Any]], ...]:
+        return (
+            (pycurl.OPENSOCKETFUNCTION, self._open_socket),
+            (pycurl.WRITEFUNCTION, self._take),
+            (pycurl.HEADERFUNCTION, self._take_header),
+        )
+
+    def prepare(self, outgoing: Outgoing, address: Address) -> None:
+        """Set what differs between requests. Raises ValueError for a header that cannot be written."""
+        handle = self.handle
+        handle.setopt(pycurl.HTTPHEADER, _header_lines(outgoing, address))
+        handle.setopt(pycurl.POSTFIELDS, outgoing.body)
+        if address.url != self._url:
+            handle.setopt(pycurl.URL, address.url)
+            self._url = address.url
+        timeout_ms = max(1, int(outgoing.timeout_s * 1_000))
+        if timeout_ms != self._timeout_ms:
+            handle.setopt(pycurl.TIMEOUT_MS, timeout_ms)
+            self._timeout_ms = timeout_ms
+        self.outgoing = outgoing
+        self._gate.refusal = self._refusal = self._fault = self._answered_at = None
+        self._status = self._head_size = self._body_size = self._interim = 0
+        self._began_at = time.monotonic()
+
+    def is_late(self, answered_before: float) -> bool:
+        """Return whether its headers came before this moment of the monotonic clock."""
+        return self._answered_at is not None and self._answered_at < answered_before
+
+    def finish(self, error: int, message: str) -> Answer:
+        """Return the answer, and be ready for the next request.
+
+        Args:
+            error: libcurl's; 0 for none.
+            message: what it says about it.
+        """
+        outgoing, body = self.outgoing, b"".join(self._body)
+        # Once a final status has come, the receiver has decided; how its body went on changes nothing.
+        if self._answered_at is not None:
+            answer = Answer(
+                outgoing,
+                self._status,
+                _read_headers(self._lines),
+                body[: self._keep],
+                self._answered_at - self._began_at,
+                None,
+                "",
+                is_cut=error != 0 or len(body) > self._keep or self._body_size > len(body),
+            )
+        else:
+            trouble, why = self._judge(error, message)
+            answer = Answer(outgoing, 0, {}, b"", time.monotonic() - self._began_at, trouble, why)
+        self._lines.clear()
+        self._body.clear()
+        if len(outgoing.body) > _LONG_BODY:
+            self.handle.setopt(pycurl.POSTFIELDS, b"")
+        del self.outgoing
+        return answer
+
+    def close(self) -> None:
+        """Free the handle."""
+        self.handle.close()
+
+    def _judge(self, error: int, message: str) -> tuple[Trouble, str]:
+        if self._fault is not None:
+            return Trouble.FAULT, self._fault
+        if self._gate.refusal is not None:
+            return Trouble.BLOCKED, self._gate.refusal
+        if self._refusal is not None:
+            return Trouble.READ, self._refusal
+        return _TROUBLES.get(error, Trouble.READ), " ".join(message.split()) or "no answer came"
+
+    def _open_socket(self, purpose: int, address: Any) -> socket.socket | int:
+        try:
+            return self._gate.open_socket(purpose, address)
+        except Exception as error:  # noqa: BLE001 - libcurl cannot carry it
+            self._note(error)
+            return int(pycurl.SOCKET_BAD)
+
+    def _take_header(self, line: bytes) -> int | None:
+        try:
+            self._head_size += len(line)
+            if self._head_size > _MOST_HEAD:
+                self._refusal = f"the answer's headers are larger than {_MOST_HEAD} bytes"
+                return -1
+            if line not in {b"\r\n", b"\n"}:
+                if self._answered_at is None:
+                    self._lines.append(line)
+                return None
+            return self._end_head()
+        except Exception as error:  # noqa: BLE001 - libcurl cannot carry it
+            self._note(error)
+            return -1
+
+    def _end_head(self) -> int | None:
+        if self._answered_at is not None:
+            return None  # it ends the trailers
+        self._status = int(self._lines[0].split(None, 2)[1])
+        if self._status >= 200:
+            self._answered_at = time.monotonic()
+            return None
+        self._lines.clear()
+        self._interim += 1
+        if self._interim > _MOST_INTERIM:
+            self._refusal = f"more than {_MOST_INTERIM} interim answers came, and no final one"
+            return -1
+        return None
+
+    def _take(self, piece: bytes) -> int | None:
+        if self._body_size < self._keep:
+            self._body.append(piece)
+        self._body_size += len(piece)
+        return -1 if self._body_size > MOST_READ else None
+
+    def _note(self, error: Exception) -> None:
+        _LOG.error("courier_fault", exc_info=error)
+        self._fault = f"boathook failed: {type(error).__name__}"
+
+
+def _header_lines(outgoing: Outgoing, address: Address) -> list[bytes]:
+    """Write the headers as libcurl takes them. Raises ValueError."""
+    lines = [b"Expect:"]
+    has_type = has_authorization = False
+    for name, value in outgoing.headers:
+        lower = name.lower()
+        if lower == "content-type":
+            has_type = True
+        elif lower == "authorization":
+            has_authorization = True
+        # A value that is empty is written with a semicolon; libcurl takes the colon as a wish to leave the header out.
+        line = f"{name}: {value}" if value else f"{name};"
+        if not line.isprintable() and _is_unsafe(line):
+            raise ValueError(f"the header {name!r} holds a control character")
+        lines.append(_encode(line))
+    if not has_type:
+        lines.append(b"Content-Type:")
+    basic = outgoing.basic or address.user
+    if basic is not None and not has_authorization:
+        lines.append(b"Authorization: Basic " + base64.b64encode(":".join(basic).encode()))
+    return lines
+
+
+def _is_unsafe(line: str) -> bool:
+    return any(char < " " and char != "\t" for char in line) or "\x7f" in line
+
+
+def _encode(line: str) -> bytes:
+    try:
+        return line.encode("latin-1")
+    except UnicodeEncodeError:
+        return line.encode("utf-8", "replace")
+
+
+def _read_headers(lines: Sequence[bytes]) -> dict[str, str]:
+    """Return the headers by name; of those that come twice the last."""
+    found: dict[str, str] = {}
+    for line in lines[1 : _MOST_KEPT + 1]:
+        name, colon, value = line.partition(b":")
+        if colon:
+            found[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
+    return found
