@@ -97,6 +97,9 @@ class Exchange:
         self.is_plain = is_plain
         self._url = ""
         self._timeout_ms = 0
+        self._refusal: str | None
+        self._fault: str | None
+        self._answered_at: float | None
         self._lines: list[bytes] = []
         self._body: list[bytes] = []
         self.handle = pycurl.Curl()
@@ -123,7 +126,9 @@ class Exchange:
             handle.setopt(pycurl.TIMEOUT_MS, timeout_ms)
             self._timeout_ms = timeout_ms
         self.outgoing = outgoing
-        self._gate.refusal = self._refusal = self._fault = self._answered_at = None
+        self._gate.refusal = None
+        self._refusal = self._fault = None
+        self._answered_at = None
         self._status = self._head_size = self._body_size = self._interim = 0
         self._began_at = time.monotonic()
 

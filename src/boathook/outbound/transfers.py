@@ -10,7 +10,7 @@ from typing import Final
 import pycurl
 
 from boathook.config.tables import OutboundSettings
-from boathook.outbound.addresses import Address, read_address
+from boathook.outbound.addresses import read_address
 from boathook.outbound.dialling import Options, common_options
 from boathook.outbound.exchange import Exchange
 from boathook.outbound.outgoing import Answer, Outgoing, Trouble

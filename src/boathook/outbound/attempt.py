@@ -1,0 +1,196 @@
+"""One attempt at an endpoint in words: the request that is made, what is recorded of it, and what its answer means."""
+
+import base64
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import cache, lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+from urllib.parse import quote_plus, unquote, urlsplit
+
+from boathook.config.tables import OutboundSettings
+from boathook.domain.endpoints import SENSITIVE_HEADERS, check_header
+from boathook.domain.policy import Failure, Success
+from boathook.outbound.outgoing import Answer, Outgoing
+from boathook.outbound.signer import Signer, SymmetricSigner
+
+REDACTED: Final = "[redacted]"
+GONE: Final = "GONE"
+"""The code of a failure after which the endpoint is to be disabled."""
+ABORTED: Final = "ABORTED"
+"""The code of a failure after which this message is not tried again."""
+_CONTROL: Final = "webhook-delivery"
+_SHORTEST: Final = 4
+"""A shorter text is no secret worth hiding, and would tear responses apart."""
+_SHORTEST_PART: Final = 8
+_SECRETIVE: Final = ("auth", "cookie", "credential", "key", "password", "secret", "token")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An endpoint as a sender needs it, its secrets in the clear."""
+
+    url: str = field(repr=False)
+    signers: tuple[Signer, ...] = field(repr=False)
+    """The current secret's first."""
+    timeout_s: float
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The endpoint's own."""
+    basic: tuple[str, str] | None = field(default=None, repr=False)
+    """User name and password."""
+    client_certificate: tuple[str, str] | None = field(default=None, repr=False)
+    """The certificate and its key as PEM texts."""
+    bearer: str | None = field(default=None, repr=False)
+    """An OAuth token; it and `basic` win over a header Authorization of the endpoint's own."""
+
+    def __post_init__(self) -> None:
+        """Refuse headers that may not be sent. Raises ValueError."""
+        for name, value in self.headers.items():
+            check_header(name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Letterhead:
+    """What all messages of a deployment carry alike."""
+
+    prefixes: tuple[str, ...]
+    """Of the signature's headers: ``webhook``, ``svix`` or both."""
+    user_agent: str
+
+
+def read_letterhead(settings: OutboundSettings) -> Letterhead:
+    """Return what the settings say about it."""
+    return Letterhead(settings.header_prefixes, settings.user_agent or f"boathook/{_version()}")
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("boathook")
+    except PackageNotFoundError:
+        return "0"
+
+
+def compose(
+    letterhead: Letterhead,
+    target: Target,
+    *,
+    message_id: str,
+    timestamp: int,
+    body: bytes,
+    content_type: str,
+    token: object = None,
+) -> Outgoing:
+    """Return the signed request of one attempt; *timestamp* in Unix seconds, *token* is handed back with the answer."""
+    signature = " ".join([signer.sign(message_id, timestamp, body) for signer in target.signers])
+    headers = [("user-agent", letterhead.user_agent), ("content-type", content_type)]
+    for prefix in letterhead.prefixes:
+        headers += [
+            (f"{prefix}-id", message_id),
+            (f"{prefix}-timestamp", str(timestamp)),
+            (f"{prefix}-signature", signature),
+        ]
+    if target.headers:
+        is_ours = target.bearer is not None or target.basic is not None
+        headers += [pair for pair in target.headers.items() if not (is_ours and pair[0].lower() == "authorization")]
+    if target.bearer is not None:
+        headers.append(("authorization", f"Bearer {target.bearer}"))
+    return Outgoing(
+        url=target.url,
+        headers=tuple(headers),
+        body=body,
+        timeout_s=target.timeout_s,
+        basic=target.basic if target.bearer is None else None,
+        client_certificate=target.client_certificate,
+        token=token,
+    )
+
+
+def recorded_headers(outgoing: Outgoing, target: Target) -> str:
+    """Return the request's headers as JSON: pairs of name and value as sent, secrets blotted out."""
+    pairs = [(name, REDACTED if _is_secret(name) else value) for name, value in outgoing.headers]
+    user = target.basic or _user_of(target.url)
+    if user is not None and not any(name.lower() == "authorization" for name, _ in pairs):
+        pairs.append(("authorization", REDACTED))
+    return json.dumps(pairs, separators=(",", ":"))
+
+
+@lru_cache(1_024)
+def _is_secret(name: str) -> bool:
+    lower = name.lower()
+    return lower in SENSITIVE_HEADERS or any(word in lower for word in _SECRETIVE)
+
+
+def secrets_of(target: Target) -> tuple[bytes, ...]:
+    """Return every text that must not be recorded of an endpoint's response, the longest first; make it once."""
+    plain = [signer.public for signer in target.signers if isinstance(signer, SymmetricSigner)]
+    plain += [secret.partition("_")[2] for secret in plain]
+    plain += [value for name, value in target.headers.items() if _is_secret(name)]
+    plain += [value.partition(" ")[2] for name, value in target.headers.items() if name.lower() == "authorization"]
+    plain += [target.bearer] if target.bearer is not None else []
+    for pair in (target.basic, _user_of(target.url)):
+        if pair is not None:
+            plain += [pair[1], ":".join(pair), base64.b64encode(":".join(pair).encode()).decode()]
+    if target.client_certificate is not None:
+        plain += [line for line in target.client_certificate[1].splitlines() if not line.startswith("-----")]
+    forms = {form.encode("utf-8", "replace") for text in plain for form in _forms(text)}
+    return tuple(sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True))
+
+
+def _user_of(url: str) -> tuple[str, str] | None:
+    info, at, _ = urlsplit(url).netloc.rpartition("@")
+    name, _, password = info.partition(":")
+    return (unquote(name), unquote(password)) if at else None
+
+
+def _forms(text: str) -> tuple[str, ...]:
+    """Return how a text may be written in a response: plainly, in JSON, in a form, and with its HTML escaped."""
+    return text, json.dumps(text)[1:-1], text.replace("/", "\\/"), quote_plus(text), text.replace("+", "&#43;")
+
+
+def redact(response: bytes, secrets: Iterable[bytes]) -> bytes:
+    """Return *response* without the secrets that a receiver wrote back, also without one that its end cuts off."""
+    for secret in secrets:
+        if secret in response:
+            response = response.replace(secret, REDACTED.encode())
+        for length in range(len(secret) - 1, _SHORTEST_PART - 1, -1):
+            if response.endswith(secret[:length]):
+                response = response[:-length] + REDACTED.encode()
+                break
+    return response
+
+
+def verdict(answer: Answer) -> Success | Failure:
+    """Return what an answer means for its delivery: 2xx is success, whatever the body."""
+    if 200 <= answer.status < 300:
+        return Success()
+    if answer.trouble is not None:
+        return Failure(code=str(answer.trouble), error=answer.error)
+    control = answer.headers.get(_CONTROL, "").strip().lower()
+    if answer.status == 410 or control == "disable":
+        return Failure(code=GONE, error=f"{_told(answer)}: it wants no more messages", is_final=True)
+    if control == "abort-message":
+        return Failure(code=ABORTED, error=f"{_told(answer)}: it does not want this message", is_final=True)
+    return Failure(
+        code=f"HTTP_{answer.status}",
+        error=_told(answer) + ("; redirects are not followed" if 300 <= answer.status < 400 else ""),
+        retry_after_s=_read_retry_after(answer.headers.get("retry-after", ""), time.time()),
+    )
+
+
+def _told(answer: Answer) -> str:
+    return f"the endpoint answered with status {answer.status}"
+
+
+def _read_retry_after(text: str, now: float) -> float | None:
+    """Return the seconds of a header Retry-After, given in seconds or as a date (RFC 9110, section 10.2.3)."""
+    text = text.strip()
+    try:
+        seconds = float(text) if text[:1].isdigit() else parsedate_to_datetime(text).timestamp() - now
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
