@@ -17,9 +17,13 @@ BoathookError
 │   ├── DuplicateMessage        another message has this id or idempotency key already
 │   ├── InvalidMessage          it breaks a rule, such as its event type's schema: says which field
 │   └── SecretUnreadable        a stored secret cannot be decrypted with the keys at hand
+├── AdminError              what was asked for cannot be done as asked
+│   ├── InvalidValue            a value breaks a rule: says which field and what to write
+│   ├── Taken                   a uid or name that must be unique is in use already
+│   └── LimitReached            there are as many as there may be
 ├── FetchFailed             an address at a sender's could not be fetched, or may not be
 ├── IllegalMove             a delivery cannot go from this state to that one
-└── NotFound                no such event, delivery, rejection, source or key
+└── NotFound                no such event, delivery, rejection, source, key, application, endpoint ...
 """
 
 
@@ -91,6 +95,37 @@ class SecretUnreadable(SendError):
     """A stored secret cannot be decrypted with the keys at hand; the message says which key it needs."""
 
 
+class AdminError(BoathookError):
+    """What was asked for cannot be done as asked."""
+
+
+class InvalidValue(AdminError):
+    """A value breaks a rule; the message says what to write.
+
+    Args:
+        message: one sentence.
+        where: the way to the value, such as ``"eventTypes", 0``.
+        kind: one word for machines.
+    """
+
+    def __init__(self, message: str, *where: str | int, kind: str = "value_error") -> None:
+        super().__init__(message)
+        self.where = where
+        self.kind = kind
+
+
+class Taken(AdminError):
+    """A uid or name that must be unique is in use already."""
+
+    def __init__(self, message: str, kind: str = "conflict") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class LimitReached(AdminError):
+    """There are as many as there may be; the message says when there is room again."""
+
+
 class FetchFailed(BoathookError):
     """What lies at an address could not be had: it may not be dialled, did not answer, or not well."""
 
@@ -100,4 +135,4 @@ class IllegalMove(BoathookError):
 
 
 class NotFound(BoathookError):
-    """There is no such event, delivery, rejection, source or key."""
+    """There is nothing with this id or name, or nothing that the asker may know of."""

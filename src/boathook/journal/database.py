@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-from boathook.domain.errors import JournalError, JournalUnavailable, UnsafeDatabase
+from boathook.domain.errors import JournalError, JournalUnavailable, Taken, UnsafeDatabase
 from boathook.telemetry.log import get_logger
 
 OLDEST_SERVER = 140000
@@ -43,6 +43,15 @@ def translated() -> Iterator[None]:
         raise JournalUnavailable(_sentence(error)) from error
     except asyncpg.PostgresError as error:
         raise JournalError(_sentence(error)) from error
+
+
+@contextlib.contextmanager
+def unique(message: str, kind: str = "conflict") -> Iterator[None]:
+    """Raise `Taken` with *message* where a unique index refuses what is written."""
+    try:
+        yield
+    except asyncpg.UniqueViolationError:
+        raise Taken(message, kind) from None
 
 
 def _sentence(error: BaseException) -> str:

@@ -1,0 +1,15 @@
+"""The API under /api/v1, which the official Svix clients speak.
+
+app          all routes as one ASGI application
+calls        how a route is written: who may call it, its transaction (read its docstring first)
+auth         who calls
+idempotency  a POST that comes twice is done once
+pages        lists
+fields       the values of bodies and queries
+errors       every error as JSON
+and a module of routes for each kind of thing.
+"""
+
+from boathook.admin.api.app import build_api
+
+__all__ = ["build_api"]

@@ -1,0 +1,82 @@
+"""The API as one ASGI application."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from boathook.admin.api import applications
+from boathook.admin.api.errors import to_response
+from boathook.admin.desk import Desk
+from boathook.telemetry.log import get_logger
+
+ASGIApp = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+BASE: Final = "/api/v1"
+ROUTERS: Final = (applications.routes,)
+_CORS_AGE_S: Final = 600
+_DESCRIPTION: Final = """
+Sends webhooks: messages for applications, delivered to their endpoints. The official Svix clients speak this API.
+Ids and uids are alike in paths. Lists come in pages: pass `iterator` on until `done`.
+"""
+
+
+def build_api(desk: Desk) -> ASGIApp:
+    """Return the API below /api/v1, standing on *desk*."""
+    app = FastAPI(
+        title="boathook",
+        version="1",
+        description=_DESCRIPTION,
+        openapi_url=f"{BASE}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.desk = desk
+    for routes in ROUTERS:
+        app.include_router(routes)
+    app.add_exception_handler(HTTPException, _answer_error)
+    app.add_middleware(
+        CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"], max_age=_CORS_AGE_S
+    )
+    return _Door(app)
+
+
+async def _answer_error(_request: Request, error: Exception) -> Response:
+    return to_response(error)
+
+
+class _Door:
+    """Takes a trailing slash off the path, and answers whatever was raised outside of routes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        is_begun = False
+
+        async def watch(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = is_begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(_without_slash(scope), receive, watch)
+        except Exception as error:  # noqa: BLE001 - a traceback is for the log
+            response = to_response(error)
+            if is_begun:
+                get_logger("api").warning("answer_cut_off")
+            else:
+                await response(scope, receive, send)
+
+
+def _without_slash(scope: Scope) -> Scope:
+    path = scope.get("path", "")
+    if scope["type"] != "http" or not path.endswith("/"):
+        return scope
+    raw = scope.get("raw_path", path.encode())
+    return {**scope, "path": path.rstrip("/") or "/", "raw_path": raw.rstrip(b"/") or b"/"}

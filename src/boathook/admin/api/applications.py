@@ -1,0 +1,135 @@
+"""Routes of applications."""
+
+from typing import Annotated
+
+from fastapi import Query, Response
+from pydantic import Field
+
+from boathook.admin import applications
+from boathook.admin.api.calls import ApplicationCall, ApplicationRef, OrganizationCall, router
+from boathook.admin.api.fields import ApplicationUid, Input, Metadata, Moment, Name, Output, Rate, either, unset
+from boathook.admin.api.pages import ApplicationPage, ListOf
+from boathook.admin.applications import NewApplication
+from boathook.journal.applications import Application
+
+routes = router("Application")
+
+
+class ApplicationIn(Input):
+    """An application."""
+
+    name: Name = Field(examples=["Acme"])
+    uid: ApplicationUid | None = Field(default=None, examples=["acme"])
+    throttle_rate: Rate | None = Field(default=None, validation_alias=either("throttleRate", "rateLimit"))
+    metadata: Metadata = Field(default_factory=dict, examples=[{"plan": "pro"}])
+
+    def value(self) -> NewApplication:
+        """Return what actions take."""
+        return NewApplication(name=self.name, uid=self.uid, throttle_rate=self.throttle_rate, metadata=self.metadata)
+
+
+class ApplicationPatch(Input):
+    """What of an application shall change; null clears uid and throttleRate."""
+
+    name: Name = unset(examples=["Acme"])
+    uid: ApplicationUid | None = unset(examples=["acme"])
+    throttle_rate: Rate | None = unset(validation_alias=either("throttleRate", "rateLimit"))
+    metadata: Metadata = unset(dict)
+
+
+class ApplicationOut(Output):
+    """An application."""
+
+    id: str = Field(examples=["app_01h455vb4pex5vsknk084sn02q4"])
+    uid: str | None = Field(examples=["acme"])
+    name: str = Field(examples=["Acme"])
+    throttle_rate: int | None
+    rate_limit: int | None = Field(deprecated=True)
+    metadata: dict[str, str]
+    created_at: Moment
+    updated_at: Moment
+
+
+def show_application(application: Application) -> ApplicationOut:
+    """Return an application as the API shows it."""
+    return ApplicationOut(
+        id=application.shown_id,
+        uid=application.uid,
+        name=application.name,
+        throttle_rate=application.throttle_rate,
+        rate_limit=application.throttle_rate,
+        metadata=dict(application.metadata),
+        created_at=application.created_at,
+        updated_at=application.updated_at,
+    )
+
+
+@routes.get("/app", operation_id="v1.application.list", summary="List applications")
+async def list_applications(
+    call: OrganizationCall,
+    page: ApplicationPage,
+    exclude_apps_with_no_endpoints: bool = False,
+    exclude_apps_with_disabled_endpoints: bool = False,
+) -> ListOf[ApplicationOut]:
+    """List the organization's applications, the oldest first."""
+    rows = await applications.list_some(
+        call.work,
+        page.window(),
+        only_with_endpoints=exclude_apps_with_no_endpoints,
+        only_all_enabled=exclude_apps_with_disabled_endpoints,
+    )
+    return page.answer(rows, lambda row: row.shown_id, show_application)
+
+
+@routes.post(
+    "/app",
+    status_code=201,
+    operation_id="v1.application.create",
+    summary="Create an application",
+    responses={200: {"model": ApplicationOut, "description": "get_if_exists found one with this uid"}},
+)
+async def create_application(
+    call: OrganizationCall,
+    body: ApplicationIn,
+    response: Response,
+    get_if_exists: Annotated[bool, Query(description="Return the application that has the uid, as it is.")] = False,
+) -> ApplicationOut:
+    """Create an application, or return the one that has the uid."""
+    if not get_if_exists:
+        return show_application(await applications.create(call.work, body.value()))
+    application, is_made = await applications.get_or_create(call.work, body.value())
+    response.status_code = 201 if is_made else 200
+    return show_application(application)
+
+
+@routes.get("/app/{app_id}", operation_id="v1.application.get", summary="Get an application")
+async def get_application(call: ApplicationCall) -> ApplicationOut:
+    """Return an application by its id or uid."""
+    return show_application(call.application)
+
+
+@routes.put(
+    "/app/{app_id}",
+    operation_id="v1.application.update",
+    summary="Replace or create an application",
+    responses={201: {"model": ApplicationOut, "description": "There was none; it was created"}},
+)
+async def put_application(
+    call: OrganizationCall, app_id: ApplicationRef, body: ApplicationIn, response: Response
+) -> ApplicationOut:
+    """Replace an application's fields; where there is none, create it with the path's word as its uid."""
+    application, is_made = await applications.put(call.work, app_id, body.value())
+    response.status_code = 201 if is_made else 200
+    return show_application(application)
+
+
+@routes.patch("/app/{app_id}", operation_id="v1.application.patch", summary="Change an application")
+async def patch_application(call: OrganizationCall, app_id: ApplicationRef, body: ApplicationPatch) -> ApplicationOut:
+    """Change the fields that are given."""
+    return show_application(await applications.change(call.work, app_id, body.given()))
+
+
+@routes.delete("/app/{app_id}", status_code=204, operation_id="v1.application.delete", summary="Delete an application")
+async def delete_application(call: OrganizationCall, app_id: ApplicationRef) -> None:
+    """Delete an application with its endpoints; its uid may be used again."""
+    await applications.delete(call.work, app_id)

@@ -1,0 +1,228 @@
+"""How a route is written: what it is given, and the transaction around it.
+
+Each router is made by `router(tag)`. A route declares who may call it by the type of its first parameter, and gets the
+call under way: its connection, who calls, and the application of the path::
+
+    @routes.get("/app/{app_id}/thing", operation_id="v1.thing.list", summary="List things")
+    async def list_things(call: ApplicationCall, page: IdPage) -> ListOf[ThingOut]: ...
+
+    OrganizationCall       a token of the organization
+    AnyCall                any token
+    ApplicationCall        the organization's or that application's; ``{app_id}`` is in the path, `call.application`
+                           is found; with a method other than GET it needs the capability ManageEndpoint
+    AttemptCall, SecretCall, NewSecretCall    the same with CreateAttempts, ViewEndpointSecret, ManageEndpointSecret
+    OwnApplicationCall     a token of the organization, ``{app_id}`` in the path
+
+Around the route (`ApiRoute`), in this order: the body is read with a cap and parsed as JSON whatever its type is said
+to be, a connection is taken, the token looked up, the idempotency key of a POST claimed, then FastAPI does the rest.
+Requests other than GET are one transaction on `call.connection`, committed before the answer goes out; whatever is
+raised rolls all of it back and becomes JSON by `errors.to_response`. Raise domain errors (`NotFound`, `InvalidValue`,
+`Taken`, ...) or `ApiError`; never return an error. Decorators: `@open_to_all` needs no token and gets no connection;
+`@remembers_itself` keeps `call.idempotency` by means of its own. `body_of(request)` returns the exact bytes.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar, cast
+
+import msgspec
+from fastapi import APIRouter, Depends, Path, Security
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from boathook.admin.api.auth import Capability, Principal, authenticate, refused
+from boathook.admin.api.errors import RESPONSES, ApiError, invalid, not_found, to_response
+from boathook.admin.api.idempotency import IdempotencyKey, once, read_key
+from boathook.admin.desk import Desk, Work
+from boathook.journal import applications
+from boathook.journal.applications import Application
+from boathook.journal.database import Connection, translated
+
+Route = TypeVar("Route", bound=Callable[..., Any])
+_READING: Final = frozenset({"GET", "HEAD"})
+
+
+@dataclass(slots=True)
+class Call:
+    """One request with a valid token."""
+
+    desk: Desk
+    connection: Connection
+    principal: Principal
+    idempotency: IdempotencyKey | None
+    """The key of a POST that brings one."""
+    found: Application | None = None
+
+    @property
+    def application(self) -> Application:
+        """The application that the path names."""
+        assert self.found is not None, "the route declares no ApplicationCall"
+        return self.found
+
+    @property
+    def work(self) -> Work:
+        """The transaction, for actions."""
+        return Work(self.desk, self.connection, self.principal.organization, self.principal.actor)
+
+
+def open_to_all(route: Route) -> Route:
+    """Let anybody call a route; it gets no connection."""
+    cast("Any", route).is_open = True
+    return route
+
+
+def remembers_itself(route: Route) -> Route:
+    """Leave the idempotency keys of a route's requests to the route."""
+    cast("Any", route).remembers_itself = True
+    return route
+
+
+class _ApiRequest(Request):
+    """A request whose body was read, and is JSON whatever its content type says."""
+
+    def __init__(self, scope: Scope, receive: Receive, raw: bytes, document: Any) -> None:
+        others = [header for header in scope["headers"] if header[0] != b"content-type"]
+        super().__init__({**scope, "headers": [*others, (b"content-type", b"application/json")]}, receive)
+        self._raw = raw
+        self._document = document
+
+    async def body(self) -> bytes:
+        return self._raw
+
+    async def json(self) -> Any:
+        return self._document
+
+
+async def body_of(request: Request) -> bytes:
+    """Return the body's bytes exactly as they came; none where there is only white space."""
+    return await request.body()
+
+
+class ApiRoute(APIRoute):
+    """A route with a transaction around it."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        """Return what answers a request."""
+        inner = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await self._answer(request, inner)
+            except Exception as error:  # noqa: BLE001 - every answer is JSON
+                return to_response(error)
+
+        return handle
+
+    async def _answer(self, request: Request, inner: Callable[[Request], Awaitable[Response]]) -> Response:
+        desk: Desk = request.app.state.desk
+        raw = await _read_body(request, desk.settings.outbound.max_message)
+        document = _read_json(raw) if raw and self.body_field is not None else None
+        whole = _ApiRequest(request.scope, request.receive, raw, document)
+        if getattr(self.endpoint, "is_open", False):
+            return await inner(whole)
+        async with _session(desk, request.method) as connection:
+            principal = await authenticate(connection, request.headers)
+            key = read_key(request, principal, raw) if request.method == "POST" else None
+            whole.state.call = Call(desk, connection, principal, key)
+            if key is None or getattr(self.endpoint, "remembers_itself", False):
+                return await inner(whole)
+            return await once(connection, desk.vault, key, lambda: inner(whole))
+
+
+@contextlib.asynccontextmanager
+async def _session(desk: Desk, method: str) -> AsyncIterator[Connection]:
+    if method in _READING:
+        async with desk.database.acquire() as connection:
+            with translated():
+                yield connection
+    else:
+        async with desk.database.transaction() as connection:
+            yield connection
+
+
+async def _read_body(request: Request, most: int) -> bytes:
+    too_large = ApiError(413, "payload_too_large", f"a request has at most {most} bytes")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > most:
+        raise too_large
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > most:
+                raise too_large
+    except ClientDisconnect:
+        raise ApiError(400, "generic_error", "the request was not sent to its end") from None
+    return bytes(body) if body.strip() else b""
+
+
+def _read_json(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise invalid(f"not JSON: {error}", "body", kind="value_error.jsondecode") from None
+
+
+_BEARER: Final = HTTPBearer(auto_error=False, scheme_name="HTTPBearer", description="A token from `boathook keys`.")
+
+
+def _any_call(request: Request, _token: Annotated[object, Security(_BEARER)]) -> Call:
+    return cast("Call", request.state.call)
+
+
+AnyCall = Annotated[Call, Depends(_any_call)]
+
+
+def _organization_call(call: AnyCall) -> Call:
+    if call.principal.application_id is not None:
+        raise refused()
+    return call
+
+
+OrganizationCall = Annotated[Call, Depends(_organization_call)]
+ApplicationRef = Annotated[
+    str, Path(description="The application's id or uid.", examples=["app_01h455vb4pex5vsknk084sn02q4", "acme"])
+]
+
+
+async def _own_application_call(call: OrganizationCall, app_id: ApplicationRef) -> Call:
+    return await _find_application(call, app_id)
+
+
+OwnApplicationCall = Annotated[Call, Depends(_own_application_call)]
+
+
+def _application_call(needs: Capability | None) -> Callable[..., Awaitable[Call]]:
+    """Return the dependency of routes that a token of the application may call, if it has the capability *needs*."""
+
+    async def find(call: AnyCall, request: Request, app_id: ApplicationRef) -> Call:
+        call = await _find_application(call, app_id)
+        by_method = Capability.VIEW_BASE if request.method in _READING else Capability.MANAGE_ENDPOINT
+        if not call.principal.may(needs or by_method):
+            raise refused()
+        return call
+
+    return find
+
+
+async def _find_application(call: Call, reference: str) -> Call:
+    application = await applications.find(call.connection, call.principal.organization, reference)
+    if application is None or call.principal.application_id not in {None, application.id}:
+        raise not_found()
+    call.found = application
+    return call
+
+
+ApplicationCall = Annotated[Call, Depends(_application_call(None))]
+AttemptCall = Annotated[Call, Depends(_application_call(Capability.CREATE_ATTEMPTS))]
+SecretCall = Annotated[Call, Depends(_application_call(Capability.VIEW_ENDPOINT_SECRET))]
+NewSecretCall = Annotated[Call, Depends(_application_call(Capability.MANAGE_ENDPOINT_SECRET))]
+
+
+def router(tag: str) -> APIRouter:
+    """Return a router below /api/v1 whose routes are `ApiRoute` and whose errors are documented."""
+    return APIRouter(prefix="/api/v1", tags=[tag], route_class=ApiRoute, responses=RESPONSES)

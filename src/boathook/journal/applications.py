@@ -1,0 +1,155 @@
+"""Applications: those who are sent to, each of one organization and with endpoints of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from boathook.domain import ids
+from boathook.domain.endpoints import check_uid
+from boathook.journal.database import Connection, Record, unique
+from boathook.journal.statements import load
+
+SQL = load(__file__)
+_TAKEN: Final = "another application has this uid"
+FIRST: Final = UUID(int=0)
+LAST: Final = UUID(int=(1 << 128) - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """One who is sent to."""
+
+    id: UUID
+    organization: str
+    uid: str | None
+    """The organization's own word for it, unique there."""
+    name: str
+    throttle_rate: int | None
+    """Most messages a second to each endpoint that has no rate of its own."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def shown_id(self) -> str:
+        """The id as people see it."""
+        return ids.show(ids.APPLICATION, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of a list: at most *limit* rows from *place* on, exclusively, up or down."""
+
+    place: UUID | None
+    is_ascending: bool
+    limit: int
+
+    @property
+    def bound(self) -> UUID:
+        """The place, or the end that the stretch starts from."""
+        return self.place or (FIRST if self.is_ascending else LAST)
+
+
+def split_reference(prefix: str, reference: str) -> tuple[UUID | None, str | None] | None:
+    """Return the id or the uid that *reference* is; None where it can be neither."""
+    try:
+        if reference.startswith(f"{prefix}_"):
+            return ids.read(prefix, reference), None
+        return None, check_uid(reference, prefix)
+    except ValueError:
+        return None
+
+
+async def insert(
+    connection: Connection,
+    id: UUID,
+    organization: str,
+    *,
+    uid: str | None,
+    name: str,
+    throttle_rate: int | None,
+    metadata: Mapping[str, str],
+) -> Application:
+    """Store an application. Raises Taken where the uid is in use."""
+    with unique(_TAKEN):
+        row = await connection.fetchrow(
+            SQL["insert_application"], id, organization, uid, name, throttle_rate, _dump(metadata)
+        )
+    return _application(row)
+
+
+async def find(connection: Connection, organization: str, reference: str) -> Application | None:
+    """Return an organization's application by id or uid."""
+    return await _find("find_application", connection, organization, reference)
+
+
+async def lock(connection: Connection, organization: str, reference: str) -> Application | None:
+    """Return an organization's application by id or uid, for a change of it in this transaction."""
+    return await _find("lock_application", connection, organization, reference)
+
+
+async def _find(statement: str, connection: Connection, organization: str, reference: str) -> Application | None:
+    names = split_reference(ids.APPLICATION, reference)
+    row = await connection.fetchrow(SQL[statement], organization, *names) if names else None
+    return None if row is None else _application(row)
+
+
+async def save(connection: Connection, application: Application) -> Application:
+    """Store an application's changed fields. Raises Taken where the uid is in use."""
+    with unique(_TAKEN):
+        row = await connection.fetchrow(
+            SQL["save_application"],
+            application.organization,
+            application.id,
+            application.uid,
+            application.name,
+            application.throttle_rate,
+            _dump(application.metadata),
+        )
+    return _application(row)
+
+
+async def list_some(
+    connection: Connection,
+    organization: str,
+    window: Window,
+    *,
+    only_with_endpoints: bool = False,
+    only_all_enabled: bool = False,
+) -> list[Application]:
+    """Return a stretch of an organization's applications, in the order of the window.
+
+    Args:
+        only_with_endpoints: leave out those without endpoints.
+        only_all_enabled: leave out those that have a disabled endpoint.
+    """
+    name = "list_applications" if window.is_ascending else "list_applications_back"
+    rows = await connection.fetch(
+        SQL[name], organization, window.bound, window.limit, only_with_endpoints, only_all_enabled
+    )
+    return [_application(row) for row in rows]
+
+
+async def delete(connection: Connection, application: Application) -> None:
+    """Mark an application and its endpoints as deleted; their uids may be used again."""
+    await connection.execute(SQL["delete_application"], application.organization, application.id)
+
+
+async def raise_routes_version(connection: Connection, application_id: UUID) -> None:
+    """Let all who publish for the application read its endpoints again."""
+    await connection.execute(SQL["raise_routes_version"], application_id)
+
+
+def _application(row: Record | None) -> Application:
+    assert row is not None
+    metadata: dict[str, Any] = msgspec.json.decode(row["metadata"])
+    names = ("id", "organization", "uid", "name", "throttle_rate", "created_at", "updated_at")
+    return Application(**{name: row[name] for name in names}, metadata=metadata)
+
+
+def _dump(value: Mapping[str, str]) -> str:
+    return msgspec.json.encode(value).decode()

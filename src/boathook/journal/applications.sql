@@ -1,0 +1,60 @@
+-- name: insert_application
+-- Stores an application.
+insert into boathook.application (id, organization, uid, name, throttle_rate, metadata)
+values ($1, $2, $3, $4, $5, $6)
+returning *
+
+-- name: find_application
+-- Returns an organization's application by its id or uid.
+select * from boathook.application
+where organization = $1 and deleted_at is null and not is_operational and (id = $2 or uid = $3)
+
+-- name: lock_application
+-- Returns an organization's application by its id or uid, kept as it is by others until the transaction ends.
+select * from boathook.application
+where organization = $1 and deleted_at is null and not is_operational and (id = $2 or uid = $3)
+for no key update
+
+-- name: save_application
+-- Stores an application's changed fields.
+update boathook.application
+set uid = $3, name = $4, throttle_rate = $5, metadata = $6, updated_at = now()
+where organization = $1 and id = $2
+returning *
+
+-- name: list_applications
+-- Returns the applications after an id, the oldest first.
+select * from boathook.application a
+where organization = $1 and deleted_at is null and not is_operational and id > $2
+    and (not $4 or exists (select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null))
+    and (not $5 or not exists (
+        select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null and e.is_disabled))
+order by id
+limit $3
+
+-- name: list_applications_back
+-- Returns the applications before an id, the youngest first.
+select * from boathook.application a
+where organization = $1 and deleted_at is null and not is_operational and id < $2
+    and (not $4 or exists (select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null))
+    and (not $5 or not exists (
+        select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null and e.is_disabled))
+order by id desc
+limit $3
+
+-- name: raise_routes_version
+-- Tells all publishers that an application's endpoints changed.
+update boathook.application set routes_version = routes_version + 1 where id = $1
+
+-- name: delete_application
+-- Marks an application as deleted with all its endpoints, which frees their uids.
+with gone as (
+    update boathook.application
+    set deleted_at = now(), updated_at = now(), routes_version = routes_version + 1
+    where organization = $1 and id = $2 and deleted_at is null
+    returning id
+)
+update boathook.endpoint e
+set deleted_at = now(), updated_at = now(), revision = e.revision + 1
+from gone
+where e.application_id = gone.id and e.deleted_at is null

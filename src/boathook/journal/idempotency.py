@@ -1,0 +1,45 @@
+"""Idempotency keys of API requests, each stored in the transaction of its request's effect.
+
+The unique index makes a second request with the same key wait until the first one's transaction ends: after a commit
+it reads the answer, after a rollback it takes the first one's place. That holds over any number of processes.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from boathook.journal.database import Connection
+from boathook.journal.statements import load
+
+SQL = load(__file__)
+KEPT: Final = timedelta(hours=12)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An earlier request with the same key."""
+
+    fingerprint: bytes
+    status: int
+    sealed_response: bytes
+
+
+async def claim(connection: Connection, key: bytes, fingerprint: bytes) -> Answered | None:
+    """Claim a key (32 bytes) for this transaction; returns the earlier request that has it, if any."""
+    if await connection.fetchval(SQL["claim_key"], key, fingerprint, KEPT):
+        return None
+    row = await connection.fetchrow(SQL["find_answer"], key)
+    if row is None:
+        return await claim(connection, key, fingerprint)  # it expired and was deleted in between
+    return Answered(row["fingerprint"], row["status"], row["sealed_response"])
+
+
+async def save(connection: Connection, key: bytes, status: int, sealed_response: bytes) -> None:
+    """Keep the answer of the request that claimed *key*."""
+    await connection.execute(SQL["save_answer"], key, status, sealed_response)
+
+
+async def delete_expired(connection: Connection, most: int) -> int:
+    """Delete keys whose time is over, at most *most*; returns how many."""
+    number: int = await connection.fetchval(SQL["delete_expired_answers"], most)
+    return number

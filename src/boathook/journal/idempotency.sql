@@ -1,0 +1,25 @@
+-- name: claim_key
+-- Claims an idempotency key for this transaction, waiting for another that holds it; an expired one is taken over.
+insert into boathook.idempotency as i (key, fingerprint, expires_at) values ($1, $2, now() + $3::interval)
+on conflict (key) do update set fingerprint = excluded.fingerprint, status = null, sealed_response = null,
+    expires_at = excluded.expires_at
+where i.expires_at < now()
+returning true
+
+-- name: find_answer
+-- Returns what was answered for an idempotency key.
+select fingerprint, status, sealed_response from boathook.idempotency where key = $1
+
+-- name: save_answer
+-- Keeps the answer for an idempotency key.
+update boathook.idempotency set status = $2, sealed_response = $3 where key = $1
+
+-- name: delete_expired_answers
+-- Deletes some keys whose time is over; returns how many.
+with gone as (
+    delete from boathook.idempotency
+    where ctid = any (array(
+        select ctid from boathook.idempotency where expires_at < now() limit $1 for update skip locked))
+    returning 1
+)
+select count(*) from gone
