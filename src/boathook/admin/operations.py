@@ -20,7 +20,7 @@ from boathook.domain import ids
 from boathook.domain.errors import IllegalMove, JournalError, RegistryChanged, TooManyDeliveries
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Receipt, State
-from boathook.handlers.outbox import Outbox
+from boathook.handlers.outbox import Message, Outbox
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.encoding import Decoder
@@ -347,7 +347,8 @@ async def send(
     except msgspec.DecodeError as error:
         raise IllegalMove(f"the data must be JSON: {error}") from None
     async with database.transaction() as connection:
-        receipt = await Outbox().publish(connection, application, type, msgspec.Raw(body), key, None)
+        message = Message(application=application, type=type, payload=msgspec.Raw(body), id=key)
+        receipt = await Outbox().publish(connection, message)
         if isinstance(receipt, Accepted):
             await moves.record(connection, action, "event.send", ids.show(ids.EVENT, receipt.event_id))
     await moves.announce_due(database)

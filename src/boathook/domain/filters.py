@@ -1,4 +1,4 @@
-"""Which recipients want an event: type patterns with ``*``, filters on body and headers, order keys.
+"""Which recipients want an event: type patterns with ``*``, channels, filters on body and headers, order keys.
 
 A filter is a mapping that reads as "all of these"::
 
@@ -11,6 +11,7 @@ Everything is checked when it is compiled and linear in the body when it is run:
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 from boathook.domain.conditions import ABSENT, Budget, compile_condition, is_list
@@ -19,6 +20,8 @@ from boathook.domain.model import MAX_DELIVERIES, NewDelivery, Route
 
 MAX_NESTING: Final = 10
 MAX_PLANS: Final = 4_096
+WHOLE: Final = "*"
+"""In place of an order path: all of a recipient's deliveries run one after another, whatever their bodies hold."""
 
 Parse = Callable[[bytes], Any]
 """Reads a body as JSON; answers `UNREADABLE` where it is none."""
@@ -58,12 +61,13 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a filter looks at."""
+    """What a route looks at."""
 
     body: Any
     """The parsed JSON, or `UNREADABLE`: then every condition on the body fails, and only ``not`` turns that round."""
     headers: Mapping[str, str]
     """Lower-case names."""
+    channels: tuple[str, ...] = ()
 
 
 Test = Callable[[Subject], bool]
@@ -154,24 +158,29 @@ def _header_condition(name: str, wanted: Any, where: str, budget: Budget) -> Tes
 class _Line:
     """One route, compiled."""
 
-    __slots__ = ("_patterns", "_route", "filter", "order_parts", "recipient")
+    __slots__ = ("_patterns", "channels", "filter", "order_key", "order_parts", "recipient")
 
     def __init__(self, route: Route) -> None:
-        self._route = route
         self._patterns = tuple(map(Pattern, route.types))
         self.recipient = route.recipient
+        self.channels = frozenset(route.channels or ())
         self.filter = None if route.filter is None else compile_filter(route.filter)
-        self.order_parts = None if route.order_by is None else split_path(route.order_by)
+        self.order_key = WHOLE if route.order_by == WHOLE else None
+        self.order_parts = None if route.order_by in {None, WHOLE} else split_path(str(route.order_by))
 
-    def fits(self, source: str | None, application: str | None, type: str) -> bool:
-        route = self._route
-        if route.application is not None:
-            is_from = route.application == application
-        elif route.source is not None:
-            is_from = route.source == source
-        else:
-            is_from = source is not None
-        return is_from and any(pattern.matches(type) for pattern in self._patterns)
+    def fits(self, type: str) -> bool:
+        return any(pattern.matches(type) for pattern in self._patterns)
+
+    def wants(self, subject: Subject) -> bool:
+        if self.channels and self.channels.isdisjoint(subject.channels):
+            return False
+        return self.filter is None or self.filter(subject)
+
+    def key(self, subject: Subject) -> str | None:
+        if self.order_parts is None or subject.body is UNREADABLE:
+            return self.order_key
+        text = scalar_text(dig(subject.body, self.order_parts))
+        return None if text is None else short_key(text)
 
 
 class Router:
@@ -188,11 +197,21 @@ class Router:
         """
         self.version = version
         self._parse = parse
-        self._lines = tuple(map(_compile_line, routes))
+        self._lines: dict[_Origin, list[tuple[int, _Line]]] = {}
+        for place, route in enumerate(routes):
+            origin = (None if route.application is not None else route.source, route.application)
+            self._lines.setdefault(origin, []).append((place, _compile_line(route)))
         self._known: dict[tuple[str | None, str | None, str], _Plan] = {}
 
     def route(
-        self, *, source: str | None, application: str | None, type: str, headers: Mapping[str, str], body: bytes
+        self,
+        *,
+        source: str | None,
+        application: str | None,
+        type: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        channels: tuple[str, ...] = (),
     ) -> tuple[NewDelivery, ...]:
         """Return one delivery for each recipient that wants the event, in the order of the routes.
 
@@ -202,13 +221,15 @@ class Router:
             type: its type.
             headers: the kept headers, by lower-case names.
             body: the bytes; read as JSON only if a fitting route has a filter or an order.
+            channels: what a message is published under; a route with channels wants one of them.
         """
         plan = self._known.get((source, application, type))
         if plan is None:
             plan = self._plan(source, application, type)
         if plan.always is not None:
             return plan.always
-        return self._judge(plan.lines, Subject(self._parse(body), headers))
+        document = self._parse(body) if plan.reads_body else UNREADABLE
+        return self._judge(plan.lines, Subject(document, headers, channels))
 
     def route_items(
         self, *, source: str, headers: Mapping[str, str], items: Iterable[tuple[str, Any]]
@@ -231,29 +252,45 @@ class Router:
         return tuple(owed)
 
     def _plan(self, source: str | None, application: str | None, type: str) -> "_Plan":
-        lines = tuple(line for line in self._lines if line.fits(source, application, type))
-        is_plain = all(line.filter is None and line.order_parts is None for line in lines)
-        plan = _Plan(lines, self._judge(lines, Subject(UNREADABLE, {})) if is_plain else None)
+        lines = tuple(line for line in self._lines_for(source, application) if line.fits(type))
+        reads_body = any(line.filter is not None or line.order_parts is not None for line in lines)
+        is_plain = not reads_body and not any(line.channels for line in lines)
+        plan = _Plan(lines, self._judge(lines, Subject(UNREADABLE, {})) if is_plain else None, reads_body)
         if len(self._known) >= MAX_PLANS:
             # Types are the senders' words, so there may be more of them than memory.
             self._known.clear()
         self._known[source, application, type] = plan
         return plan
 
+    def _lines_for(self, source: str | None, application: str | None) -> list[_Line]:
+        """Return the lines of a source or application, in the order of the routes."""
+        origins: set[_Origin] = set()
+        if source is not None:
+            origins |= {(source, None), (None, None)}
+        if application is not None:
+            origins.add((None, application))
+        found = (placed for origin in origins for placed in self._lines.get(origin, ()))
+        return [line for _, line in sorted(found, key=itemgetter(0))]
+
     @staticmethod
     def _judge(lines: tuple[_Line, ...], subject: Subject, item: int | None = None) -> tuple[NewDelivery, ...]:
         owed: dict[str, NewDelivery] = {}
         for line in lines:
-            if line.recipient not in owed and (line.filter is None or line.filter(subject)):
-                owed[line.recipient] = NewDelivery(line.recipient, _order_key(line.order_parts, subject.body), item)
+            if line.recipient not in owed and line.wants(subject):
+                owed[line.recipient] = NewDelivery(line.recipient, line.key(subject), item)
         return tuple(owed.values())
+
+
+_Origin = tuple[str | None, str | None]
+"""The source and application that a route names; neither: any source."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     lines: tuple[_Line, ...]
     always: tuple[NewDelivery, ...] | None
-    """The answer, where it depends on neither body nor headers."""
+    """The answer, where it depends on neither body, headers nor channels."""
+    reads_body: bool
 
 
 def _compile_line(route: Route) -> _Line:
@@ -261,10 +298,3 @@ def _compile_line(route: Route) -> _Line:
         return _Line(route)
     except ValueError as error:
         raise ValueError(f"route to {route.recipient}: {error}") from None
-
-
-def _order_key(parts: tuple[str, ...] | None, body: Any) -> str | None:
-    if parts is None or body is UNREADABLE:
-        return None
-    text = scalar_text(dig(body, parts))
-    return None if text is None else short_key(text)

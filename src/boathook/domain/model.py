@@ -130,10 +130,34 @@ class Duplicate:
     event_id: UUID
     """The event that came first; of a batch, the one that brought its first item."""
     conflict: bool = False
-    """Whether its key or its body, but not both, were seen before: stored as a conflict and alarmed."""
+    """Whether its key or its body, but not both, were seen before. Of a request: stored as a conflict and alarmed; of a
+    message: its publisher is told."""
 
 
 Receipt = Accepted | Duplicate
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A message was published before by the same request, told by its idempotency key; nothing was stored."""
+
+    event_id: UUID
+    """The message that came of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """The idempotency key was used before for another request; nothing was stored."""
+
+    event_id: UUID
+    """The message that came of that one."""
+
+
+Published = Receipt | Repeated | Clash
+"""What came of publishing a message."""
+
+DEFAULT_ORGANIZATION: Final = "default"
+"""Whose applications are meant where no organization is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,10 +190,12 @@ class Route:
     application: str | None = None
     types: tuple[str, ...] = ("*",)
     """Patterns of event types; ``*`` stands for any run of characters. One match suffices."""
+    channels: tuple[str, ...] | None = None
+    """Only messages with one of these channels; None: all, whatever their channels."""
     filter: Mapping[str, Any] | None = None
     """Operators on body and headers, see `boathook.domain.filters`; None lets everything through."""
     order_by: str | None = None
-    """Dotted path into the JSON body whose value becomes the order key; None: no order."""
+    """Dotted path into the JSON body whose value becomes the order key, or ``*``: one key for all; None: no order."""
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     timeout_s: float = 30.0
     """How long one attempt may take."""

@@ -1,16 +1,18 @@
 """Declares which function handles which events; see `Boathook.on`."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any, TypeVar, assert_never
 
-from boathook.domain.errors import ConfigError
+from boathook.domain import ids
+from boathook.domain.errors import ConfigError, DuplicateMessage
 from boathook.domain.filters import Pattern, compile_filter
-from boathook.domain.model import Receipt, Route
+from boathook.domain.model import Accepted, Clash, Duplicate, Published, Receipt, Repeated, Route
 from boathook.domain.policy import Breaker, RetryPolicy
 from boathook.handlers.event import Event
-from boathook.handlers.outbox import Outbox
+from boathook.handlers.outbox import Message, Outbox
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 from boathook.handlers.transaction import SyncTransaction, Transaction
 
@@ -159,18 +161,35 @@ class Boathook:
         payload: Any,
         id: str | None = None,
         headers: Mapping[str, str] | None = None,
+        channels: Iterable[str] = (),
+        tags: Iterable[str] = (),
+        deliver_at: datetime | None = None,
     ) -> Receipt:
         """Store an event of our own in the transaction of *tx*: it exists if that commits, and only then.
 
+        It goes to the application's endpoints and to the handlers of that application. The payload is not checked by
+        the JSON Schema of its type: a handler's transaction is not the place to refuse it.
+
         Args:
             tx: A handler's `Transaction`, an asyncpg connection, a psycopg AsyncConnection or an AsyncSession.
-            application: The tenant it is for.
+            application: The tenant it is for, by id or uid in the default organization; any other name is for handlers
+                alone.
             type: What happened, such as ``invoice.paid``.
             payload: Bytes as they are, or anything JSON can hold.
-            id: Makes a second call with the same *id* for this application a `Duplicate`; None: every call counts.
+            id: Makes a second call with the same *id* and payload for this application a `Duplicate`; None: every call
+                counts.
             headers: Kept with the event and handed to its recipients.
+            channels: An endpoint that has channels gets it only if they share one.
+            tags: Kept with it, to find it by.
+            deliver_at: Owed from then on; None: at once.
+
+        Raises:
+            DuplicateMessage: an event of this application has this *id*, but another payload.
+            InvalidMessage: an argument breaks a rule; the message names it.
+            NotFound: *application* is an id, but of no application.
         """
-        return await self._outbox.publish(tx, application, type, payload, id, headers)
+        message = _message(application, type, payload, id, headers, channels, tags, deliver_at)
+        return _receipt(message, await self._outbox.publish(tx, message))
 
     def publish_sync(
         self,
@@ -181,9 +200,48 @@ class Boathook:
         payload: Any,
         id: str | None = None,
         headers: Mapping[str, str] | None = None,
+        channels: Iterable[str] = (),
+        tags: Iterable[str] = (),
+        deliver_at: datetime | None = None,
     ) -> Receipt:
         """Do what `publish` does through a `SyncTransaction`, a sync Session, a psycopg or a Django connection."""
-        return self._outbox.publish_sync(tx, application, type, payload, id, headers)
+        message = _message(application, type, payload, id, headers, channels, tags, deliver_at)
+        return _receipt(message, self._outbox.publish_sync(tx, message))
+
+
+def _message(
+    application: str,
+    type: str,
+    payload: Any,
+    id: str | None,
+    headers: Mapping[str, str] | None,
+    channels: Iterable[str],
+    tags: Iterable[str],
+    deliver_at: datetime | None,
+) -> Message:
+    return Message(
+        application=application,
+        type=type,
+        payload=payload,
+        id=id,
+        headers=headers,
+        channels=channels,
+        tags=tags,
+        deliver_at=deliver_at,
+    )
+
+
+def _receipt(message: Message, published: Published) -> Receipt:
+    match published:
+        case Accepted() | Duplicate(conflict=False):
+            return published
+        case Duplicate(first) | Repeated(first) | Clash(first):
+            raise DuplicateMessage(
+                f"{ids.show(ids.EVENT, first)} of application {message.application!r} has the id {message.id!r} "
+                "already, with another payload; give each message an id of its own"
+            )
+        case _:
+            assert_never(published)
 
 
 def _line(

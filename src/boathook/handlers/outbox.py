@@ -1,126 +1,326 @@
-"""Publishing: an event of our own, stored in the publisher's transaction together with what it is owed."""
+"""Publishing: a message of our own, stored in the publisher's transaction together with what it is owed.
+
+It is routed in memory, by routes that were read through the publisher's own session: publishing needs no connection
+of its own and no set-up, in a worker or anywhere else. PostgreSQL compares their versions as it stores the message,
+so an endpoint that was there before the call always gets it, and asks for another round where they are outdated.
+"""
 
 import hashlib
 import secrets
+import threading
 import time
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
+from boathook.config import RetentionSettings
 from boathook.domain import ids
-from boathook.domain.errors import RegistryChanged
+from boathook.domain.endpoints import check_channels, check_tags
+from boathook.domain.errors import InvalidMessage, JournalError, NotFound, RegistryChanged, TooManyDeliveries
 from boathook.domain.filters import Router
-from boathook.domain.model import Accepted, Duplicate, Receipt
+from boathook.domain.model import (
+    DEFAULT_ORGANIZATION,
+    MAX_DELIVERIES,
+    Accepted,
+    Clash,
+    Duplicate,
+    NewDelivery,
+    Published,
+    Repeated,
+)
 from boathook.handlers.sessions import call, call_sync
-from boathook.journal.calls import ACTIVE_ROUTES, PUBLISH, Arguments
-from boathook.journal.registry import decode_routes
+from boathook.journal.calls import PUBLISH_MESSAGE, ROUTES_FOR, Step
+from boathook.journal.registry import Routing, decode_routing
 from boathook.telemetry import emit
 
-_MEMORY: Final = "30 days"
+_MEMORY_DAYS: Final = 90.0
+"""As long as events are kept unless the settings say otherwise."""
+_ONE_DAY: Final = 1.0
+"""How long a message without an id of its own is remembered, for its idempotency key."""
 _MOST_ROUNDS: Final = 5
+_MOST_LINES: Final = 100_000
+"""Compiled routes kept in memory, over all applications."""
 
 
-class Draft(msgspec.Struct, frozen=True):
-    """An event about to be published."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What is published, and for whom."""
 
-    id: UUID
     application: str
+    """Its id or uid. A name that is neither is for handlers alone."""
     type: str
-    dedup_key: str
-    content_type: str
-    headers: Mapping[str, str]
-    body: bytes
-
-    def arguments(self, router: Router) -> Arguments:
-        """Return the arguments of `PUBLISH`, with the recipients that *router* finds."""
-        deliveries = router.route(
-            source=None, application=self.application, type=self.type, headers=self.headers, body=self.body
-        )
-        return (
-            str(router.version),
-            str(self.id),
-            self.application,
-            self.type,
-            self.dedup_key,
-            str(message_key(self.application, self.dedup_key)),
-            msgspec.json.encode(self.headers).decode(),
-            self.content_type,
-            "\\x" + self.body.hex(),
-            msgspec.json.encode(
-                [{"recipient": one.recipient, "order_key": one.order_key} for one in deliveries]
-            ).decode(),
-            _MEMORY,
-        )
-
-
-def message_key(application: str, dedup_key: str) -> UUID:
-    """Return the identity in dedup memory of a message with this key for this application."""
-    digest = hashlib.sha256(f"application\x00{application}\x00{dedup_key}".encode()).digest()
-    return UUID(bytes=digest[:16])
+    payload: Any
+    """Bytes as they are, or anything JSON can hold."""
+    organization: str = DEFAULT_ORGANIZATION
+    id: str | None = None
+    """Names it within the application; None: it has no name but its own id."""
+    channels: Iterable[str] = ()
+    tags: Iterable[str] = ()
+    deliver_at: datetime | None = None
+    """Owed from then on; None: at once."""
+    content_until: datetime | None = None
+    """When its payload may be deleted; None: with the message."""
+    headers: Mapping[str, str] | None = None
+    content_type: str | None = None
+    """None: application/json, or application/octet-stream for bytes."""
+    idempotency: bytes | None = None
+    """Hash of the idempotency key with everything it is valid for."""
+    fingerprint: bytes | None = None
+    """Hash of the request that carries it: the same key with another fingerprint is a `Clash`."""
 
 
 class Outbox:
-    """Routes published events by the routes it read last, and reads them again when they are outdated.
+    """Publishes messages by the routes it read last, and reads them again when they are outdated."""
 
-    The routes are read through the publisher's own session, so publishing needs no connection of its own and no
-    set-up, in a worker or anywhere else.
-    """
+    def __init__(self, *, memory_days: float = _MEMORY_DAYS) -> None:
+        """Remember messages that have an id of their own for *memory_days*; see `memory_days`."""
+        self._memory_days = memory_days
+        self._shelf = _Shelf()
+        self.published = 0
+        """Messages stored so far; their transactions may still roll back."""
+
+    async def publish(self, session: Any, message: Message) -> Published:
+        """Store *message* through an async session, in its transaction.
+
+        Raises:
+            InvalidMessage: a field breaks a rule; the message names it.
+            NotFound: the application's id is that of none, or of one that was deleted.
+            TooManyDeliveries: more endpoints want it than an event can be owed to.
+            RegistryChanged: the routes kept changing.
+        """
+        steps = self._steps(message)
+        step = next(steps)
+        while True:
+            answer = await call(session, *step)
+            try:
+                step = steps.send(answer)
+            except StopIteration as stop:
+                return self._counted(stop.value)
+
+    def publish_sync(self, session: Any, message: Message) -> Published:
+        """Do what `publish` does through a sync session."""
+        steps = self._steps(message)
+        step = next(steps)
+        while True:
+            answer = call_sync(session, *step)
+            try:
+                step = steps.send(answer)
+            except StopIteration as stop:
+                return self._counted(stop.value)
+
+    def _steps(self, message: Message) -> Generator[Step, Any, Published]:
+        """Yield the calls that publish *message*, each answered by what it returned."""
+        draft = _draft(message, self._memory_days)
+        place = message.organization, message.application
+        compiled = self._shelf.get(place)
+        for _ in range(_MOST_ROUNDS):
+            if compiled is None:
+                compiled = _compile(message.application, decode_routing((yield ROUTES_FOR, place)))
+                self._shelf.put(place, compiled)
+            answer: str = yield PUBLISH_MESSAGE, compiled.arguments(draft)
+            if answer not in {"outdated", "missing"}:
+                return _outcome(draft, answer)
+            compiled = None
+        raise RegistryChanged("the routes kept changing while this message was published; try again")
+
+    def _counted(self, outcome: Published) -> Published:
+        if isinstance(outcome, Accepted):
+            self.published += 1
+            emit.count("boathook_published_total")
+        return outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """A message about to be stored, whoever it goes to."""
+
+    id: UUID
+    type: str
+    dedup_key: str
+    headers: Mapping[str, str]
+    channels: tuple[str, ...]
+    body: bytes
+    row: dict[str, Any]
+    """What else `boathook.publish_message` stores, by its names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """What one name is routed by."""
+
+    routing: Routing
+    router: Router
+    name: str
+    """Under which its events are stored."""
+    uid: str | None
+    """The name given, where it is no id: who bears it may change."""
+
+    def arguments(self, draft: _Draft) -> tuple[str, str, str]:
+        """Return the arguments of `PUBLISH_MESSAGE`, with the recipients that want *draft*."""
+        owed = self.router.route(
+            source=None,
+            application=self.name,
+            type=draft.type,
+            headers=draft.headers,
+            body=draft.body,
+            channels=draft.channels,
+        )
+        if len(owed) > MAX_DELIVERIES:
+            raise TooManyDeliveries(f"{len(owed)} recipients want this message; it can be owed to {MAX_DELIVERIES}")
+        application = self.routing.application
+        row = draft.row | {
+            "application": application and application.id,
+            "uid": self.uid,
+            "name": self.name,
+            "registry": self.routing.registry,
+            "routes": application and application.version,
+            "key": message_key(self.name, draft.dedup_key),
+        }
+        return _text(row), "\\x" + draft.body.hex(), _text(owed)
+
+
+class _Shelf:
+    """Compiled routes, those used last; bounded in lines, as one application may have very many."""
 
     def __init__(self) -> None:
-        self._router = Router((), -1)
-        self.published = 0
-        """Events stored so far; their transactions may still roll back."""
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, str], _Compiled] = OrderedDict()
+        self._lines = 0
 
-    async def publish(
-        self, session: Any, application: str, type: str, payload: Any, id: str | None, headers: Mapping[str, str] | None
-    ) -> Receipt:
-        """Store one event through an async session."""
-        draft = _draft(application, type, payload, id, headers)
-        for _ in range(_MOST_ROUNDS):
-            answer = await call(session, PUBLISH, draft.arguments(self._router))
-            if answer != "outdated":
-                return self._receipt(draft, answer)
-            self._learn(await call(session, ACTIVE_ROUTES, ()))
-        raise RegistryChanged("the routes kept changing while this event was published; try again")
+    def get(self, place: tuple[str, str]) -> _Compiled | None:
+        with self._lock:
+            if place in self._kept:
+                self._kept.move_to_end(place)
+            return self._kept.get(place)
 
-    def publish_sync(
-        self, session: Any, application: str, type: str, payload: Any, id: str | None, headers: Mapping[str, str] | None
-    ) -> Receipt:
-        """Store one event through a sync session."""
-        draft = _draft(application, type, payload, id, headers)
-        for _ in range(_MOST_ROUNDS):
-            answer = call_sync(session, PUBLISH, draft.arguments(self._router))
-            if answer != "outdated":
-                return self._receipt(draft, answer)
-            self._learn(call_sync(session, ACTIVE_ROUTES, ()))
-        raise RegistryChanged("the routes kept changing while this event was published; try again")
-
-    def _receipt(self, draft: Draft, answer: str) -> Receipt:
-        verdict, _, first = answer.partition(" ")
-        if verdict == "duplicate":
-            return Duplicate(UUID(first))
-        self.published += 1
-        emit.count("boathook_published_total")
-        return Accepted(draft.id)
-
-    def _learn(self, document: Any) -> None:
-        # Some drivers parse a JSON value by themselves.
-        text = document if isinstance(document, str | bytes) else msgspec.json.encode(document)
-        routes = decode_routes(text)
-        self._router = Router(routes.routes, routes.version)
+    def put(self, place: tuple[str, str], compiled: _Compiled) -> None:
+        with self._lock:
+            before = self._kept.pop(place, None)
+            self._kept[place] = compiled
+            self._lines += _weight(compiled) - (_weight(before) if before else 0)
+            while self._lines > _MOST_LINES and len(self._kept) > 1:
+                self._lines -= _weight(self._kept.popitem(last=False)[1])
 
 
-def _draft(application: str, type: str, payload: Any, id: str | None, headers: Mapping[str, str] | None) -> Draft:
+def _weight(compiled: _Compiled) -> int:
+    # One that has no routes takes its place as well.
+    return 10 + len(compiled.routing.routes)
+
+
+def _compile(name: str, routing: Routing) -> _Compiled:
+    is_id = is_application_id(name)
+    if routing.application is None and is_id:
+        raise NotFound(f"there is no application {name}; it may have been deleted")
+    stored_as = name if routing.application is None else routing.application.name
+    return _Compiled(routing, Router(routing.routes, 0), stored_as, None if is_id else name)
+
+
+def memory_days(retention: RetentionSettings) -> float:
+    """Return how long messages with an id of their own are remembered: with their events, and no less than requests."""
+    return max(retention.events_days, retention.dedup_days)
+
+
+def is_application_id(name: str) -> bool:
+    """Return whether *name* is written as applications' ids are."""
+    try:
+        return name.startswith(f"{ids.APPLICATION}_") and ids.read(ids.APPLICATION, name) is not None
+    except ValueError:
+        return False
+
+
+def message_key(application: str, dedup_key: str) -> UUID:
+    """Return the identity in dedup memory of a message with this key for this application, named as it is stored."""
+    return _hash_key(f"application\x00{application}\x00{dedup_key}".encode())
+
+
+def _hash_key(material: bytes) -> UUID:
+    return UUID(bytes=hashlib.sha256(material).digest()[:16])
+
+
+def _draft(message: Message, memory_days: float) -> _Draft:
     identifier = ids.make(time.time_ns() // 1_000_000, secrets.randbits(74))
-    is_raw = isinstance(payload, bytes | bytearray | memoryview)
-    return Draft(
-        id=identifier,
-        application=application,
-        type=type,
-        dedup_key=ids.show(ids.EVENT, identifier) if id is None else id,
-        content_type="application/octet-stream" if is_raw else "application/json",
-        headers={name.lower(): value for name, value in (headers or {}).items()},
-        body=bytes(payload) if is_raw else msgspec.json.encode(payload),
-    )
+    type, own_id = _name("type", message.type), None if message.id is None else _name("id", message.id)
+    body, content_type = _encoded(message.payload)
+    channels, tags = _names("channels", message.channels), _names("tags", message.tags)
+    dedup_key = own_id or ids.show(ids.EVENT, identifier)
+    headers = _headers(message.headers or {})
+    row = {
+        "id": identifier,
+        "organization": message.organization,
+        "type": type,
+        "dedup_key": dedup_key,
+        "replay_key": message.idempotency and _hash_key(b"idempotency\x00" + message.idempotency),
+        "fingerprint": message.fingerprint and "\\x" + message.fingerprint.hex(),
+        "memory": f"{memory_days if own_id else _ONE_DAY} days",
+        "headers": headers,
+        "content_type": _name("content_type", message.content_type or content_type),
+        "channels": channels or None,
+        "tags": tags or None,
+        "deliver_at": _moment("deliver_at", message.deliver_at),
+        "content_until": _moment("content_until", message.content_until),
+    }
+    return _Draft(id=identifier, type=type, dedup_key=dedup_key, headers=headers, channels=channels, body=body, row=row)
+
+
+def _name(field: str, text: Any) -> str:
+    # PostgreSQL stores neither NUL nor lone surrogates, and control characters break log lines.
+    if not isinstance(text, str) or not text or not text.isprintable():
+        raise InvalidMessage(f"{field}: write a text without control characters, not {text!r}")
+    return text
+
+
+_RULES: Final = {"channels": check_channels, "tags": check_tags}
+
+
+def _names(field: str, given: Iterable[str]) -> tuple[str, ...]:
+    names = tuple(given)
+    try:
+        return _RULES[field](names) if names else ()
+    except (TypeError, ValueError) as error:
+        raise InvalidMessage(f"{field}: {error}") from None
+
+
+def _headers(given: Mapping[Any, Any]) -> dict[str, str]:
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidMessage(f"headers: write texts, not {name!r}: {value!r}")
+    return {name.lower(): value for name, value in given.items()}
+
+
+def _moment(field: str, moment: datetime | None) -> datetime | None:
+    if moment is not None and moment.tzinfo is None:
+        raise InvalidMessage(f"{field}: {moment} has no time zone; write one with it, such as UTC")
+    return moment
+
+
+def _encoded(payload: Any) -> tuple[bytes, str]:
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload), "application/octet-stream"
+    try:
+        return msgspec.json.encode(payload), "application/json"
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidMessage(f"payload: it cannot be written as JSON: {error}") from None
+
+
+def _text(value: Mapping[str, Any] | Iterable[NewDelivery]) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _outcome(draft: _Draft, answer: str) -> Published:
+    verdict, _, first = answer.partition(" ")
+    match verdict:
+        case "accepted":
+            return Accepted(draft.id)
+        case "duplicate" | "conflict":
+            return Duplicate(UUID(first), conflict=verdict == "conflict")
+        case "repeated":
+            return Repeated(UUID(first))
+        case "clash":
+            return Clash(UUID(first))
+        case _:
+            raise JournalError(f"boathook.publish_message answered {answer!r}, which this version does not know")

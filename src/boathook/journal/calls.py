@@ -56,13 +56,11 @@ SET_MARK: Final = Call("set_config", ("text", "text", "boolean"))
 """Marks the transaction that boathook opens, so that a settle in any other is refused."""
 NEWER: Final = Call("boathook.newer", ("text", "text", "text", "numeric", "uuid"))
 """Asks whether a stamp is the newest of its key, and remembers it if so."""
-ACTIVE_ROUTES: Final = Call("boathook.active_routes")
-"""Reads the routes that a published event is routed by; `boathook.journal.registry.decode_routes` understands them."""
-PUBLISH: Final = Call(
-    "boathook.publish",
-    ("bigint", "uuid", "text", "text", "text", "uuid", "json", "text", "bytea", "json", "interval"),
-)
-"""Stores an event and what it is owed."""
+ROUTES_FOR: Final = Call("boathook.routes_for", ("text", "text"))
+"""Reads what an organization's application, given by id, uid or name, is routed by; `registry.decode_routing`
+understands it."""
+PUBLISH_MESSAGE: Final = Call("boathook.publish_message", ("json", "bytea", "json"))
+"""Stores a message and what it is owed; the function's comment says what it takes and answers."""
 
 LEASE_LOST: Final = "BH001"
 """SQLSTATE of a settle whose fence no longer holds."""

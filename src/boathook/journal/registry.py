@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -22,16 +23,51 @@ class Routes:
     routes: tuple[Route, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bearer:
+    """The application that bears a name."""
+
+    id: UUID
+    uid: str | None
+    name: str
+    """Its id as people see it, under which its events are stored."""
+    version: str
+    """Of its endpoints, as `Routing.registry`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """What is published for one name is routed by."""
+
+    registry: str
+    """Version of the handlers' routes; only ever compared with itself."""
+    application: Bearer | None
+    """None where no application has this id or uid."""
+    routes: tuple[Route, ...]
+
+
 READ_ROUTES = SQL["read_routes"]
 """The statement whose one value `decode_routes` understands; needs nothing but a connection."""
 
 _ROUTES = msgspec.json.Decoder(Routes)
 _ROUTE = msgspec.json.Decoder(Route)
+_ROUTING = msgspec.json.Decoder(Routing)
 
 
 def decode_routes(document: str | bytes) -> Routes:
     """Build the routes from the JSON document that `READ_ROUTES` returns."""
     return _ROUTES.decode(document)
+
+
+def decode_routing(document: Any) -> Routing:
+    """Build what `boathook.routes_for` returns from JSON text, or from what a driver has read it as."""
+    return _ROUTING.decode(document) if isinstance(document, str | bytes) else msgspec.convert(document, Routing)
+
+
+async def find_operational(connection: Connection, organization: str) -> UUID | None:
+    """Return the application that an organization's operational events go to, if it has an endpoint to go to."""
+    application: UUID | None = await connection.fetchval(SQL["find_operational"], organization)
+    return application
 
 
 async def read_routes(database: Database) -> Routes:

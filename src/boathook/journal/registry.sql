@@ -36,3 +36,9 @@ where r.recipient = u.recipient and r.line = u.line
 -- name: note_takeover
 -- Records that an app now declares a recipient that another app declared before.
 insert into boathook.audit (actor, action, subject, note) values ($1, 'route.taken_over', $2, $3)
+
+-- name: find_operational
+-- Finds the application that an organization's operational events go to, where it has an endpoint that takes any.
+select a.id from boathook.application a
+where a.organization = $1 and a.is_operational and a.deleted_at is null
+    and exists (select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null and not e.is_disabled)

@@ -1,0 +1,42 @@
+"""Operational events: what an organization is told of its own sending, through the same engine as everything else."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from boathook.domain import ids
+from boathook.domain.endpoints import OPERATIONAL
+from boathook.domain.model import Published
+from boathook.handlers.outbox import Message, Outbox
+from boathook.journal.database import Connection
+from boathook.journal.registry import find_operational
+
+
+async def report(
+    outbox: Outbox, connection: Connection, *, organization: str, type: str, data: Mapping[str, Any]
+) -> Published | None:
+    """Publish an operational event in the transaction of *connection*; None where the organization listens to none.
+
+    Args:
+        outbox: whichever the process has.
+        connection: inside the transaction that makes what is told of.
+        organization: whose operational application gets it.
+        type: one of `OPERATIONAL`.
+        data: what happened, as section "Operational Webhooks" of Svix's API names its fields.
+
+    Raises:
+        ValueError: there are no operational events of this type.
+    """
+    if type not in OPERATIONAL:
+        raise ValueError(f"{type!r} is no type of operational events")
+    application = await find_operational(connection, organization)
+    if application is None:
+        return None
+    return await outbox.publish(
+        connection,
+        Message(
+            organization=organization,
+            application=ids.show(ids.APPLICATION, application),
+            type=type,
+            payload={"type": type, "data": data},
+        ),
+    )
