@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -31,7 +31,9 @@ EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """A watermark that lets every due delivery be looked at."""
 
 _SUSPECT_AFTER = 2
-_CLAIM_ROUNDS = 5
+CLAIM_ROUNDS: Final = 5
+"""How often a claim looks again when another worker was quicker."""
+
 _LOST = "LEASE_LOST"
 _POLICY = msgspec.json.Decoder(RetryPolicy)
 
@@ -46,6 +48,9 @@ class Want:
     """Nothing due before this is looked at; `EVER` for a full look."""
     most: int | None = None
     """Most leases of this recipient over all workers; None: no limit."""
+
+
+AnyWant = TypeVar("AnyWant", bound=Want)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +133,9 @@ class DeliveryStore:
 
     async def claim(self, wants: Sequence[Want], *, worker: str, lease_s: float) -> list[Work]:
         """Lease due deliveries for *worker*, at most so many as each of *wants* says, the longest due first."""
-        for last_round in (*[False] * (_CLAIM_ROUNDS - 1), True):
+        for last_round in (*[False] * (CLAIM_ROUNDS - 1), True):
             try:
-                async with self._claiming(wants) as (connection, allowed):
+                async with claiming(self._database, wants) as (connection, allowed):
                     rows = await connection.fetch(
                         SQL["claim_due"],
                         [want.recipient for want in allowed],
@@ -147,23 +152,6 @@ class DeliveryStore:
                 continue
             return [_to_work(row) for row in rows]
         return []
-
-    @asynccontextmanager
-    async def _claiming(self, wants: Sequence[Want]) -> AsyncIterator[tuple[Connection, Sequence[Want]]]:
-        """Lend a connection and the wants that may be claimed: of limited recipients only those it could lock.
-
-        The lock is a statement of its own, because the next one must count leases in a snapshot taken after it.
-        """
-        limited = [want.recipient for want in wants if want.most is not None]
-        async with self._database.acquire() as connection:
-            if not limited:
-                with _translated_but_races():
-                    yield connection, wants
-                return
-            with _translated_but_races():
-                async with connection.transaction():
-                    locked = {row["recipient"] for row in await connection.fetch(SQL["lock_recipients"], limited)}
-                    yield connection, [want for want in wants if want.most is None or want.recipient in locked]
 
     async def claim_suspect(self, recipients: Sequence[str], *, worker: str, lease_s: float) -> Work | None:
         """Lease one delivery that has lost its worker twice in a row, or nothing."""
@@ -271,6 +259,27 @@ class DeliveryStore:
     async def oldest_snapshot_s(self) -> float:
         """Return the age of the oldest open snapshot of the server, in seconds."""
         return float(await self._database.fetchval(SQL["age_of_oldest_snapshot"]))
+
+
+@asynccontextmanager
+async def claiming(database: Database, wants: Sequence[AnyWant]) -> AsyncIterator[tuple[Connection, Sequence[AnyWant]]]:
+    """Lend a connection and the wants that may be claimed: of limited recipients only those it could lock.
+
+    The lock is a statement of its own, because the next one must count leases in a snapshot taken after it.
+
+    Raises:
+        asyncpg.UniqueViolationError: another worker leased the same order key in the same moment; look again.
+    """
+    limited = [want.recipient for want in wants if want.most is not None]
+    async with database.acquire() as connection:
+        if not limited:
+            with _translated_but_races():
+                yield connection, wants
+            return
+        with _translated_but_races():
+            async with connection.transaction():
+                locked = {row["recipient"] for row in await connection.fetch(SQL["lock_recipients"], limited)}
+                yield connection, [want for want in wants if want.most is None or want.recipient in locked]
 
 
 @asynccontextmanager

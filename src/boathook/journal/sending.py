@@ -1,0 +1,456 @@
+"""The life of a delivery to an endpoint: found due, claimed, settled; and what endpoints are like and how they do.
+
+It differs from a handler's in that nobody's transaction carries its end: answers of receivers are written many at a
+time, successes and failures alike. What limits an endpoint over all senders stands in its health: its place in its
+rate, its failures in a row, and the pause they have earned it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from boathook.domain import ids
+from boathook.domain.endpoints import recipient_of
+from boathook.domain.errors import SecretUnreadable
+from boathook.domain.policy import Bury, RetryPolicy, Settle, TryAgain
+from boathook.journal.database import Connection, Database, Record
+from boathook.journal.deliveries import CLAIM_ROUNDS, Want, claiming
+from boathook.journal.statements import load
+from boathook.journal.vault import Vault
+
+SQL = load(__file__)
+
+OVERTAKEN: Final = "delivery.overtake"
+"""The audit's action of a planned delivery that a resend by hand has made needless."""
+_FIRST: Final = recipient_of(f"{ids.ENDPOINT}_")
+_LAST: Final = recipient_of(f"{ids.ENDPOINT}_{'z' * 27}")
+_POLICY: Final = msgspec.json.Decoder(RetryPolicy)
+_TEXTS: Final = msgspec.json.Decoder(dict[str, str])
+
+
+class Send(msgspec.Struct, frozen=True):
+    """A sender's right to try one delivery, with what is to be sent; the columns of `claim_sends`, in order."""
+
+    event_id: UUID
+    ordinal: int
+    fence: int
+    attempt: int
+    """Number of this attempt since the delivery was accepted or replayed, 1 for the first."""
+    owed_since: datetime
+    is_manual: bool
+    """Whether a person asked for it: it gets one attempt."""
+    due_at: datetime
+    is_ordered: bool
+    endpoint_id: UUID
+    revision: int
+    """Of the endpoint, when this was claimed."""
+    is_ailing: bool
+    """Whether the endpoint's health says anything but that it is well."""
+    is_probe: bool
+    content_type: str | None
+    body: bytes | None
+    """None when the message's content was removed."""
+    accepted_at: datetime | None
+    claimed_at: datetime
+    """The journal's clock at the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """An endpoint that is owed something now."""
+
+    recipient: str
+    due_at: datetime
+    id: UUID
+    revision: int
+    is_barred: bool
+    """Whether it is disabled or deleted."""
+    rate: int | None
+    """Requests a second it may get over all senders."""
+    concurrency: int | None
+    """Requests under way over all senders."""
+    open_until: datetime | None
+    """When its breaker, which is open, lets a probe through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of the endpoints that have pending work."""
+
+    due: Sequence[Due]
+    next_due_at: datetime | None
+    """When the first of the others falls due."""
+    after: str
+    """Where the next part begins; empty when this was the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointWant(Want):
+    """How much of one endpoint's due work a sender would take."""
+
+    endpoint_id: UUID
+    is_probe: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where an endpoint is and how its messages are signed."""
+
+    revision: int
+    url: str
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """The current one first, then those that sign along."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    auth: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    timeout_s: float | None = None
+    policy: RetryPolicy | None = None
+    good_until: datetime | None = None
+    """When the first of the old secrets ceases to sign along."""
+    fault: str = ""
+    """Why nothing can be sent there: a secret that cannot be decrypted."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """An attempt over HTTP that has ended, and the move the policy decided."""
+
+    send: Send
+    move: Settle | TryAgain | Bury
+    attempt_id: UUID
+    url: str
+    status: int
+    duration_ms: int
+    request_headers: str | None
+    """A JSON array of [name, value]."""
+    response: bytes | None
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """What a batch of answers says of an endpoint's health, where the latest of them was a failure."""
+
+    endpoint_id: UUID
+    failed: int
+    """Failures since the latest success of the batch."""
+    is_after_success: bool
+    is_theirs: bool
+    """Whether they are the endpoint's own fault."""
+    is_probe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Where an endpoint stands after failures."""
+
+    open_until: datetime | None
+    pauses: int
+    is_hopeless: bool
+    """Whether it has done nothing but fail for so long that it is to be disabled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An endpoint whose organization listens to how its sending goes."""
+
+    id: UUID
+    uid: str | None
+    application_id: UUID
+    application_uid: str | None
+    organization: str
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerRules:
+    """When endpoints are left alone, and when for good; lengths in seconds."""
+
+    opens_after: int
+    """Failures in a row; 0: never."""
+    pause_s: float
+    longest_s: float
+    disable_after_s: float
+    """0: never."""
+
+
+After = Callable[[Connection, Sequence[Ended]], Awaitable[None]]
+"""What is to happen in the transaction that settles; it is told the attempts whose fence held."""
+
+
+class SendStore:
+    """The journal's queue of deliveries to endpoints."""
+
+    def __init__(self, database: Database, *, worker: str) -> None:
+        self._database = database
+        self._worker = worker
+
+    async def find_due(self, after: str, most: int) -> Page:
+        """Look at the next endpoints with pending work behind *after*, at most so many."""
+        rows = await self._database.fetch(SQL["list_due"], after or _FIRST, _LAST, most)
+        later = [row["due_at"] for row in rows if not row["is_due"]]
+        due = [_to_due(row) for row in rows if row["id"] is not None]
+        return Page(due, min(later, default=None), rows[-1]["recipient"] if len(rows) == most else "")
+
+    async def claim(self, wants: Sequence[EndpointWant], *, lease_s: float) -> list[Send]:
+        """Lease due deliveries, at most so many as each of *wants* says, the longest due first."""
+        for _ in range(CLAIM_ROUNDS):
+            try:
+                async with claiming(self._database, wants) as (connection, allowed):
+                    return await self._claim(connection, allowed, lease_s)
+            except asyncpg.UniqueViolationError:
+                # Another sender leased the same order key in the same moment; the next look sees its lease.
+                continue
+        return []
+
+    async def _claim(self, connection: Connection, wants: Sequence[EndpointWant], lease_s: float) -> list[Send]:
+        rows = await connection.fetch(
+            SQL["claim_sends"],
+            [want.recipient for want in wants],
+            [want.endpoint_id for want in wants],
+            [want.slots for want in wants],
+            [want.since for want in wants],
+            [want.most for want in wants],
+            [want.is_probe for want in wants],
+            self._worker,
+            timedelta(seconds=lease_s),
+        )
+        return [Send(*row) for row in rows]
+
+    async def give_back(self, sends: Sequence[Send]) -> None:
+        """Undo claims whose request was not made, so that it does not count."""
+        await self._database.execute(
+            SQL["give_back"],
+            [send.event_id for send in sends],
+            [send.ordinal for send in sends],
+            [send.fence for send in sends],
+        )
+
+    async def settle(self, ended: Sequence[Ended], *, after: After | None = None) -> list[bool]:
+        """Record attempts and move their deliveries, in one transaction; says of each whether its fence still held.
+
+        A resend by hand that succeeded ends what was still planned of its message for its endpoint.
+        """
+        if after is None and not any(one.send.is_ordered or one.send.is_manual for one in ended):
+            rows = await self._database.fetch(SQL["settle_sends"], *_columns(ended), self._worker)
+            return _held(rows, len(ended))
+        async with self._database.transaction() as connection:
+            rows = await connection.fetch(SQL["settle_sends"], *_columns(ended), self._worker)
+            await self._overtake(connection, [(ended[row["position"] - 1], row["recipient"]) for row in rows])
+            await _unblock(connection, [(row["recipient"], row["freed_key"]) for row in rows])
+            held = _held(rows, len(ended))
+            if after is not None:
+                await after(connection, [one for one, is_held in zip(ended, held, strict=True) if is_held])
+        return held
+
+    async def _overtake(self, connection: Connection, settled: Sequence[tuple[Ended, str]]) -> None:
+        by_hand = [
+            (one.send.event_id, recipient)
+            for one, recipient in settled
+            if one.send.is_manual and isinstance(one.move, Settle)
+        ]
+        if not by_hand:
+            return
+        events, recipients = zip(*by_hand, strict=True)
+        note = "a resend by hand succeeded"
+        rows = await connection.fetch(SQL["end_overtaken"], events, recipients, note)
+        subjects = [ids.show_delivery(row["event_id"], row["ordinal"]) for row in rows]
+        if subjects:
+            await connection.execute(SQL["record_overtaken"], self._worker, OVERTAKEN, subjects, note)
+        await _unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
+
+    async def load(self, endpoints: Sequence[UUID], vault: Vault) -> dict[UUID, Target]:
+        """Return where these endpoints are, with their secrets opened; those that are gone are left out."""
+        rows = await self._database.fetch(SQL["read_targets"], endpoints)
+        return {row["id"]: _to_target(row, vault) for row in rows}
+
+    async def take_tokens(self, wanted: Sequence[tuple[UUID, int, int]]) -> dict[UUID, tuple[int, float]]:
+        """Take up to so many requests out of endpoints' rates, given as (endpoint, number, rate in requests a second).
+
+        Returns how many may be made at once, and the seconds until there may be more.
+        """
+        columns = [list(column) for column in zip(*wanted, strict=True)]
+        await self._database.execute(SQL["ensure_health"], columns[0])
+        rows = await self._database.fetch(SQL["take_tokens"], *columns)
+        return {row["endpoint_id"]: (row["taken"], row["next_s"]) for row in rows}
+
+    async def return_tokens(self, unused: Sequence[tuple[UUID, int, int]]) -> None:
+        """Give back what `take_tokens` gave and no request was made for."""
+        columns = [list(column) for column in zip(*unused, strict=True)]
+        await self._database.execute(SQL["return_tokens"], *columns)
+
+    async def take_probes(self, endpoints: Sequence[UUID], *, hold_s: float) -> dict[UUID, datetime]:
+        """Take the one probe of each of these endpoints whose pause is over; it returns to all after *hold_s*.
+
+        Returns until when it is held, for those it could take.
+        """
+        rows = await self._database.fetch(SQL["take_probes"], endpoints, timedelta(seconds=hold_s))
+        return {row["endpoint_id"]: row["open_until"] for row in rows}
+
+    async def release_probes(self, held: Mapping[UUID, datetime], *, after_s: float) -> None:
+        """Give back probes that were not made; the next may be taken in *after_s* seconds."""
+        await self._database.execute(SQL["release_probes"], list(held), list(held.values()), timedelta(seconds=after_s))
+
+    async def heal(self, endpoints: Sequence[UUID]) -> None:
+        """Forget the failures of endpoints that have taken a message."""
+        await self._database.execute(SQL["heal"], endpoints)
+
+    async def judge(
+        self, failures: Sequence[Failures], rules: BreakerRules, luck: Callable[[], float]
+    ) -> dict[UUID, Health]:
+        """Count failures in a row, open breakers and prolong their pauses; *luck* in [0, 1) places their jitter."""
+        endpoints = [one.endpoint_id for one in failures]
+        async with self._database.transaction() as connection:
+            await connection.execute(SQL["ensure_health"], endpoints)
+            rows = await connection.fetch(
+                SQL["judge_failures"],
+                endpoints,
+                [one.failed for one in failures],
+                [one.is_after_success for one in failures],
+                [one.is_theirs for one in failures],
+                [one.is_probe for one in failures],
+                [luck() for _ in failures],
+                rules.opens_after,
+                rules.pause_s,
+                rules.longest_s,
+                timedelta(seconds=rules.disable_after_s),
+            )
+        return {row["endpoint_id"]: Health(row["open_until"], row["pauses"], row["is_hopeless"]) for row in rows}
+
+    async def disable(
+        self,
+        endpoint_id: UUID,
+        because: str,
+        *,
+        revision: int,
+        then: Callable[[Connection, datetime], Awaitable[None]],
+    ) -> bool:
+        """Disable an endpoint unless it was changed since *revision*; *then* is told since when it failed.
+
+        Args:
+            because: ``gone`` or ``failing``.
+            then: runs in the same transaction.
+        """
+        async with self._database.transaction() as connection:
+            since = await connection.fetchval(SQL["disable_endpoint"], endpoint_id, because, revision)
+            if since is not None:
+                await connection.execute(SQL["forget_failures"], endpoint_id)
+                await then(connection, since)
+        return since is not None
+
+
+async def listeners(connection: Connection, endpoints: Sequence[UUID]) -> dict[UUID, Listener]:
+    """Return those of the endpoints whose organization has asked to be told how its sending goes."""
+    rows = await connection.fetch(SQL["describe_endpoints"], endpoints)
+    return {row["id"]: Listener(*row) for row in rows}
+
+
+async def message_names(connection: Connection, events: Sequence[UUID]) -> dict[UUID, str | None]:
+    """Return the ids that publishers gave to their messages; None where one was given none."""
+    rows = await connection.fetch(SQL["name_messages"], events)
+    return {row["id"]: _name(row["id"], row["dedup_key"]) for row in rows}
+
+
+def _name(event_id: UUID, dedup_key: str) -> str | None:
+    return None if dedup_key == ids.show(ids.EVENT, event_id) else dedup_key
+
+
+async def bury_barred(database: Database, *, max_age_s: float, most: int = 1_000) -> int:
+    """Bury the next deliveries nobody will send: those of deleted endpoints, and expired ones of disabled endpoints.
+
+    Args:
+        max_age_s: past which nothing is sent to endpoints that say nothing else.
+    """
+    rows = await database.fetch(SQL["list_barred"], _FIRST, _LAST, max_age_s)
+    gone = [row["recipient"] for row in rows if row["is_deleted"]]
+    disabled = [row for row in rows if not row["is_deleted"]]
+    buried: int = await database.fetchval(
+        SQL["bury_pending"], gone, [0.0] * len(gone), "ENDPOINT_DELETED", "its endpoint was deleted", most
+    )
+    buried += await database.fetchval(
+        SQL["bury_pending"],
+        [row["recipient"] for row in disabled],
+        [row["max_age_s"] for row in disabled],
+        "EXPIRED",
+        "its endpoint was disabled until its time was up",
+        most,
+    )
+    return buried
+
+
+async def free_expired(database: Database, *, most: int = 10_000) -> None:
+    """Forget secrets that sign no longer, answers kept for repeated requests, and ended keys of the portal."""
+    await database.execute(SQL["delete_expired_secrets"])
+    await database.execute(SQL["delete_expired_answers"], most)
+    await database.execute(SQL["delete_expired_keys"])
+
+
+def _to_due(row: Record) -> Due:
+    return Due(
+        row["recipient"],
+        row["due_at"],
+        row["id"],
+        row["revision"],
+        row["is_disabled"] or row["is_deleted"],
+        row["rate"],
+        row["concurrency"],
+        row["open_until"],
+    )
+
+
+def _to_target(row: Record, vault: Vault) -> Target:
+    name = ids.show(ids.ENDPOINT, row["id"])
+    policy = None if row["retry"] is None else _POLICY.decode(row["retry"])
+    try:
+        return Target(
+            revision=row["revision"],
+            url=row["url"],
+            secrets=tuple(vault.open(sealed, f"endpoint_secret:{name}") for sealed in row["secrets"]),
+            headers=_open(vault, row["sealed_headers"], f"endpoint_headers:{name}", _TEXTS.decode),
+            auth=_open(vault, row["sealed_auth"], f"endpoint_auth:{name}", msgspec.json.decode),
+            timeout_s=row["timeout_s"],
+            policy=policy,
+            good_until=row["good_until"],
+        )
+    except SecretUnreadable as error:
+        return Target(revision=row["revision"], url=row["url"], policy=policy, fault=str(error))
+
+
+def _open(vault: Vault, sealed: bytes | None, context: str, read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    return {} if sealed is None else read(vault.open(sealed, context))
+
+
+async def _unblock(connection: Connection, lines: Sequence[tuple[str, str | None]]) -> None:
+    ordered = [line for line in lines if line[1] is not None]
+    if ordered:
+        await connection.execute(SQL["unblock_lines"], [one[0] for one in ordered], [one[1] for one in ordered])
+
+
+def _held(rows: Sequence[Record], number: int) -> list[bool]:
+    positions = {row["position"] for row in rows}
+    return [position in positions for position in range(1, number + 1)]
+
+
+def _columns(ended: Sequence[Ended]) -> list[list[Any]]:
+    moves = [one.move for one in ended]
+    return [
+        [one.send.event_id for one in ended],
+        [one.send.ordinal for one in ended],
+        [one.send.fence for one in ended],
+        [_STATES[type(move)] for move in moves],
+        [move.due_at if isinstance(move, TryAgain) else None for move in moves],
+        [None if isinstance(move, Settle) else move.code for move in moves],
+        [None if isinstance(move, Settle) else move.error for move in moves],
+        [one.attempt_id for one in ended],
+        [one.url for one in ended],
+        [one.status for one in ended],
+        [one.duration_ms for one in ended],
+        [one.request_headers for one in ended],
+        [one.response for one in ended],
+        [one.started_at for one in ended],
+    ]
+
+
+_STATES: Final[Mapping[type, str]] = {Settle: "succeeded", TryAgain: "pending", Bury: "dead"}

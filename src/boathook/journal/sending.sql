@@ -1,0 +1,445 @@
+-- name: list_due
+-- Walks from one endpoint with pending work to the next, whatever waits at each, and reads what is known of those due.
+-- $1 and $2 bound the recipients, $3 the steps, so that ten thousand endpoints cost a few short looks.
+with recursive walked as (
+    (select recipient, due_at
+     from boathook.delivery
+     where state = 'pending' and not is_blocked and recipient > $1 and recipient <= $2
+     order by recipient, due_at
+     limit 1)
+    union all
+    select n.recipient, n.due_at
+    from walked w
+    cross join lateral (
+        select recipient, due_at
+        from boathook.delivery
+        where state = 'pending' and not is_blocked and recipient > w.recipient and recipient <= $2
+        order by recipient, due_at
+        limit 1
+    ) as n
+),
+page as materialized (
+    select recipient, due_at from walked limit $3
+)
+select
+    w.recipient, w.due_at, w.due_at <= now() as is_due, p.id, p.revision, p.is_disabled, p.concurrency,
+    p.deleted_at is not null or a.deleted_at is not null as is_deleted,
+    coalesce(p.throttle_rate, a.throttle_rate) as rate, h.open_until
+from page w
+left join boathook.endpoint p on p.id = case when w.due_at <= now() then boathook.endpoint_of(w.recipient) end
+left join boathook.application a on a.id = p.application_id
+left join boathook.endpoint_health h on h.endpoint_id = p.id
+order by w.recipient
+
+-- name: claim_sends
+-- Leases due deliveries to endpoints that are neither disabled, deleted nor resting, up to so many slots for each, and
+-- reads what is to be sent. $4 is each one's watermark and $5 the bound of its leases over all senders, or null; only a
+-- probe ($6) may go to one whose breaker is open. Of an order key only the first is taken, and none while another of it
+-- is leased.
+with wanted as materialized (
+    select w.*, p.revision,
+        coalesce(h.failures > 0 or h.failing_since is not null or h.open_until is not null, false) as is_ailing
+    from unnest($1::text[], $2::uuid[], $3::integer[], $4::timestamptz[], $5::integer[], $6::boolean[])
+        as w (recipient, endpoint_id, slots, since, most, is_probe)
+    join boathook.endpoint p on p.id = w.endpoint_id and not p.is_disabled and p.deleted_at is null
+    join boathook.application a on a.id = p.application_id and a.deleted_at is null
+    left join boathook.endpoint_health h on h.endpoint_id = p.id
+    where h.open_until is null or w.is_probe
+),
+picked as materialized (
+    select d.event_id, d.ordinal, w.endpoint_id, w.revision, w.is_ailing, w.is_probe
+    from wanted w
+    cross join lateral (
+        select o.event_id, o.ordinal
+        from boathook.delivery o
+        where o.recipient = w.recipient and o.state = 'pending' and not o.is_blocked
+          and o.due_at >= w.since and o.due_at <= now()
+          and (o.order_key is null or (
+              not exists (
+                  select from boathook.delivery b
+                  where b.recipient = o.recipient and b.order_key = o.order_key and b.state <> 'dead' and b.seq < o.seq)
+              and not exists (
+                  select from boathook.delivery b
+                  where b.recipient = o.recipient and b.order_key = o.order_key and b.state = 'leased')))
+        order by o.due_at
+        limit greatest(0, least(w.slots, w.most - (
+            select count(*) from boathook.delivery l where w.most is not null and l.recipient = w.recipient and l.state = 'leased')))
+        for update of o skip locked
+    ) as d
+),
+claimed as (
+    update boathook.delivery d
+    set state = 'leased', attempts = d.attempts + 1, fence = d.fence + 1,
+        leased_by = $7, lease_until = clock_timestamp() + $8::interval
+    from picked p
+    where d.event_id = p.event_id and d.ordinal = p.ordinal
+    returning d.event_id, d.ordinal, d.fence, d.attempts, d.attempts_before, d.owed_since, d.order_key, d.is_manual,
+        d.due_at, d.seq, p.endpoint_id, p.revision, p.is_ailing, p.is_probe
+)
+select
+    c.event_id, c.ordinal, c.fence, c.attempts - c.attempts_before as attempt, c.owed_since, c.is_manual, c.due_at,
+    c.order_key is not null as is_ordered, c.endpoint_id, c.revision, c.is_ailing, c.is_probe,
+    e.content_type, e.body, e.accepted_at, clock_timestamp() as claimed_at
+from claimed c
+left join lateral (
+    select content_type, case when expunged_at is null then body end as body, accepted_at
+    from boathook.event where id = c.event_id
+    limit 1
+) as e on true
+order by c.due_at, c.seq
+
+-- name: give_back
+-- Undoes claims whose request was not made: pending as before, the attempt not counted.
+update boathook.delivery d
+set state = 'pending', attempts = d.attempts - 1, leased_by = null, lease_until = null
+from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
+where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null
+
+-- name: read_targets
+-- Reads where endpoints are and how they are signed for: the current secret first, then those that still sign along.
+select
+    p.id, p.url, p.revision, p.sealed_headers, p.sealed_auth, p.timeout_s, p.retry::text as retry,
+    array(
+        select s.sealed from boathook.endpoint_secret s
+        where s.endpoint_id = p.id and (s.expires_at is null or s.expires_at > now())
+        order by s.expires_at is not null, s.id desc
+    ) as secrets,
+    (select min(s.expires_at) from boathook.endpoint_secret s where s.endpoint_id = p.id and s.expires_at > now()) as good_until
+from boathook.endpoint p
+where p.id = any ($1::uuid[])
+
+-- name: ensure_health
+-- Gives endpoints the row that their health is kept in, in the order of their ids.
+insert into boathook.endpoint_health (endpoint_id)
+select id from boathook.endpoint where id = any ($1::uuid[]) order by id
+on conflict (endpoint_id) do nothing
+
+-- name: take_tokens
+-- Takes up to so many tokens of each endpoint's rate, a number of requests a second, and says when the next is free.
+-- The rate is kept by one moment (GCRA): a request is free to go while that moment is less than a burst ahead. A burst is
+-- a tenth of a second's requests, at least one.
+with wanted as (
+    select w.endpoint_id, w.number, 1.0 / w.rate as gap_s, greatest(1, ceil(w.rate / 10.0)) as burst
+    from unnest($1::uuid[], $2::integer[], $3::integer[]) as w (endpoint_id, number, rate)
+    order by w.endpoint_id
+),
+held as materialized (
+    select w.*, greatest(coalesce(h.allowed_at, '-infinity'), h.now) as at, h.now
+    from wanted w
+    cross join lateral (
+        select allowed_at, clock_timestamp() as now from boathook.endpoint_health
+        where endpoint_id = w.endpoint_id
+        for update
+    ) as h
+),
+granted as (
+    select *, least(number, greatest(0, burst - ceil(extract(epoch from at - now) / gap_s)))::integer as taken from held
+),
+kept as (
+    update boathook.endpoint_health h set allowed_at = g.at + make_interval(secs => g.taken * g.gap_s)
+    from granted g
+    where h.endpoint_id = g.endpoint_id and g.taken > 0
+)
+select
+    endpoint_id, taken,
+    greatest(0, extract(epoch from at - now) + (taken + 1 - burst) * gap_s)::float8 as next_s
+from granted
+
+-- name: return_tokens
+-- Gives back tokens that no request was made for.
+with wanted as (
+    select w.endpoint_id, w.number, w.rate
+    from unnest($1::uuid[], $2::integer[], $3::integer[]) as w (endpoint_id, number, rate)
+),
+held as materialized (
+    select h.endpoint_id from boathook.endpoint_health h
+    where h.endpoint_id in (select endpoint_id from wanted) order by h.endpoint_id for update
+)
+update boathook.endpoint_health h
+set allowed_at = h.allowed_at - make_interval(secs => w.number::float8 / w.rate)
+from wanted w, held
+where h.endpoint_id = w.endpoint_id and held.endpoint_id = w.endpoint_id
+
+-- name: take_probes
+-- Takes for this sender the one probe of each endpoint whose pause is over; it is taken for so long ($2), in case this
+-- sender dies with it.
+with held as materialized (
+    select endpoint_id from boathook.endpoint_health
+    where endpoint_id = any ($1::uuid[]) and open_until <= clock_timestamp()
+    order by endpoint_id
+    for update skip locked
+)
+update boathook.endpoint_health h set open_until = clock_timestamp() + $2::interval
+from held where h.endpoint_id = held.endpoint_id
+returning h.endpoint_id, h.open_until
+
+-- name: release_probes
+-- Gives back probes that were not made: the next may be taken at $3.
+update boathook.endpoint_health h set open_until = clock_timestamp() + $3::interval
+from unnest($1::uuid[], $2::timestamptz[]) as u (endpoint_id, open_until)
+where h.endpoint_id = u.endpoint_id and h.open_until = u.open_until
+
+-- name: settle_sends
+-- Ends attempts whose fence still holds, in the order of their keys, and records them; says which they were.
+with ended as (
+    select * from unnest(
+        $1::uuid[], $2::integer[], $3::bigint[], $4::text[], $5::timestamptz[], $6::text[], $7::text[], $8::uuid[], $9::text[],
+        $10::integer[], $11::integer[], $12::text[], $13::bytea[], $14::timestamptz[]
+    ) with ordinality as u (
+        event_id, ordinal, fence, next_state, next_due_at, next_code, next_error, attempt_id, url, status, duration_ms,
+        request_headers, response, started_at, position)
+    order by event_id, ordinal
+),
+held as materialized (
+    select u.*, d.recipient, d.attempts, d.order_key, d.is_replay, d.replays, d.item_path, d.item_type, d.is_manual,
+        clock_timestamp() as ended_at
+    from ended u
+    cross join lateral (
+        select recipient, attempts, order_key, is_replay, replays, item_path, item_type, is_manual
+        from boathook.delivery
+        where event_id = u.event_id and ordinal = u.ordinal and fence = u.fence and leased_by is not null
+        limit 1
+        for update
+    ) as d
+),
+gone as (
+    delete from boathook.delivery d using held h
+    where d.event_id = h.event_id and d.ordinal = h.ordinal and h.next_state = 'succeeded'
+),
+back as (
+    update boathook.delivery d
+    set state = h.next_state, due_at = coalesce(h.next_due_at, d.due_at), lost = 0, leased_by = null, lease_until = null,
+        died_at = case when h.next_state = 'dead' then h.ended_at end, code = h.next_code, error = h.next_error
+    from held h
+    where d.event_id = h.event_id and d.ordinal = h.ordinal and h.next_state <> 'succeeded'
+),
+recorded as (
+    insert into boathook.attempt (
+        event_id, ordinal, number, outcome, code, error, worker, started_at, ended_at, id, recipient, url, status,
+        duration_ms, request_headers, response, is_manual)
+    select
+        event_id, ordinal, attempts, case next_state when 'succeeded' then 'succeeded' else 'failed' end, next_code,
+        next_error, $15, least(started_at, ended_at), ended_at, attempt_id, recipient, url, status, duration_ms,
+        request_headers::json, response, is_manual
+    from held
+),
+closed as (
+    insert into boathook.outcome (
+        event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, ended_at, item_path, item_type, is_manual)
+    select event_id, ordinal, recipient, 'succeeded', order_key, is_replay, attempts, replays, ended_at, item_path,
+        item_type, is_manual
+    from held where next_state = 'succeeded'
+)
+select position::integer as position, recipient, case when next_state <> 'pending' then order_key end as freed_key
+from held
+
+-- name: unblock_lines
+-- Lets the first delivery of each of these order keys run.
+select boathook.unblock(recipient, order_key)
+from (select distinct * from unnest($1::text[], $2::text[]) as u (recipient, order_key)) as u
+order by recipient, order_key
+
+-- name: end_overtaken
+-- Ends as ignored what was still planned of these messages for these recipients, because a resend by hand succeeded; what
+-- is under way at this moment is left alone.
+with held as materialized (
+    select d.event_id, d.ordinal
+    from unnest($1::uuid[], $2::text[]) as u (event_id, recipient)
+    join boathook.delivery d on d.event_id = u.event_id and d.recipient = u.recipient
+    where d.state = 'pending' and not d.is_manual
+    order by d.event_id, d.ordinal
+    for update of d skip locked
+),
+gone as (
+    delete from boathook.delivery d using held h
+    where d.event_id = h.event_id and d.ordinal = h.ordinal
+    returning d.*
+),
+closed as (
+    insert into boathook.outcome (
+        event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at, item_path, item_type)
+    select event_id, ordinal, recipient, 'ignored', order_key, is_replay, attempts, replays, $3, clock_timestamp(),
+        item_path, item_type
+    from gone
+)
+select event_id, ordinal::integer as ordinal, recipient, order_key from gone
+
+-- name: record_overtaken
+-- Records why deliveries ended without an attempt of their own.
+insert into boathook.audit (actor, action, subject, note)
+select $1, $2, subject, $4 from unnest($3::text[]) as u (subject)
+
+-- name: heal
+-- Forgets the failures of endpoints that have taken a message; writes nothing for those without any.
+with held as materialized (
+    select endpoint_id from boathook.endpoint_health
+    where endpoint_id = any ($1::uuid[]) and (failures > 0 or failing_since is not null or open_until is not null)
+    order by endpoint_id
+    for update
+)
+update boathook.endpoint_health h
+set failures = 0, failing_since = null, last_failed_at = null, open_until = null, pauses = 0
+from held where h.endpoint_id = held.endpoint_id
+
+-- name: judge_failures
+-- Counts failures in a row, opens breakers and prolongs their pauses; says where each endpoint stands.
+-- $3 tells that a success came before these failures, $4 that they are the endpoint's own fault, $5 that one was a probe;
+-- $6 places the jitter. Then failures that open a breaker, the first and the longest pause, and how long nothing but
+-- failures may last. Failures twice as far apart as that begin a new count of time.
+with judged as (
+    select * from unnest($1::uuid[], $2::integer[], $3::boolean[], $4::boolean[], $5::boolean[], $6::float8[])
+        as j (endpoint_id, failed, is_after_success, is_theirs, is_probe, luck)
+    order by endpoint_id
+),
+held as materialized (
+    select j.*, clock_timestamp() as now,
+        case when j.is_after_success then 0 else h.failures end + j.failed as now_failures,
+        case when not j.is_after_success and (h.last_failed_at is null or h.last_failed_at > now() - 2 * $10::interval)
+            then h.failing_since end as since,
+        case when not j.is_after_success then h.open_until end as open,
+        case when j.is_after_success then 0 else h.pauses end as rests,
+        h.last_failed_at as failed_at
+    from judged j
+    cross join lateral (
+        select * from boathook.endpoint_health where endpoint_id = j.endpoint_id for update
+    ) as h
+),
+next as (
+    select *,
+        $7::integer > 0 and (case when open is null then now_failures >= $7::integer else is_probe end) as rests_anew,
+        case when is_theirs then coalesce(since, now) else since end as next_since
+    from held
+)
+update boathook.endpoint_health h
+set failures = n.now_failures,
+    failing_since = n.next_since,
+    last_failed_at = case when n.is_theirs then n.now else n.failed_at end,
+    pauses = n.rests + n.rests_anew::integer,
+    open_until = case when n.rests_anew
+        then n.now + make_interval(secs => least($9::float8, $8::float8 * 2 ^ least(n.rests, 30)) * (0.8 + 0.4 * n.luck))
+        else n.open end
+from next n
+where h.endpoint_id = n.endpoint_id
+returning h.endpoint_id, h.open_until, h.pauses, h.failing_since,
+    $10::interval > interval '0' and h.failing_since <= n.now - $10::interval as is_hopeless
+
+-- name: disable_endpoint
+-- Disables an endpoint that is still as it was when the fault was found ($3 its revision), and says since when it failed;
+-- nothing where it was changed meanwhile.
+with routed as (
+    select a.id
+    from boathook.application a
+    join boathook.endpoint p on p.application_id = a.id
+    where p.id = $1
+    for update of a
+),
+disabled as (
+    update boathook.endpoint p
+    set is_disabled = true, disabled_because = $2, disabled_at = now(), updated_at = now(), revision = p.revision + 1
+    from routed r
+    where p.id = $1 and p.application_id = r.id and p.revision = $3 and not p.is_disabled and p.deleted_at is null
+    returning p.id
+),
+raised as (
+    update boathook.application a set routes_version = a.routes_version + 1
+    from routed r
+    where a.id = r.id and exists (select from disabled)
+)
+select coalesce(h.failing_since, now()) as failing_since
+from disabled d
+left join boathook.endpoint_health h on h.endpoint_id = d.id
+
+-- name: forget_failures
+-- Makes an endpoint's health that of one never tried.
+update boathook.endpoint_health
+set failures = 0, failing_since = null, last_failed_at = null, open_until = null, pauses = 0
+where endpoint_id = $1
+
+-- name: describe_endpoints
+-- Reads whom to tell about these endpoints: only those whose organization listens, and none of an organization's own.
+select p.id, p.uid, a.id as application_id, a.uid as application_uid, a.organization
+from boathook.endpoint p
+join boathook.application a on a.id = p.application_id
+where p.id = any ($1::uuid[]) and not a.is_operational and exists (
+    select from boathook.application o
+    join boathook.endpoint l on l.application_id = o.id and l.deleted_at is null and not l.is_disabled
+    where o.organization = a.organization and o.is_operational)
+
+-- name: name_messages
+-- Reads the ids that messages were given by their publishers.
+select id, dedup_key from boathook.event where id = any ($1::uuid[])
+
+-- name: list_barred
+-- Walks from one endpoint with pending work to the next and names those that are deleted, and those that are disabled
+-- with the age ($3 unless they say otherwise) past which nothing is sent.
+with recursive walked as (
+    (select recipient
+     from boathook.delivery
+     where state = 'pending' and not is_blocked and recipient > $1 and recipient <= $2
+     order by recipient
+     limit 1)
+    union all
+    select n.recipient
+    from walked w
+    cross join lateral (
+        select recipient
+        from boathook.delivery
+        where state = 'pending' and not is_blocked and recipient > w.recipient and recipient <= $2
+        order by recipient
+        limit 1
+    ) as n
+)
+select w.recipient, p.id is null or p.deleted_at is not null or a.deleted_at is not null as is_deleted,
+    coalesce((p.retry ->> 'max_age_s')::float8, $3::float8) as max_age_s
+from walked w
+left join boathook.endpoint p on p.id = boathook.endpoint_of(w.recipient)
+left join boathook.application a on a.id = p.application_id
+where p.id is null or p.deleted_at is not null or a.deleted_at is not null or p.is_disabled
+
+-- name: bury_pending
+-- Buries the next pending deliveries of these recipients that are owed for longer than so many seconds; says how many.
+with found as materialized (
+    select f.event_id, f.ordinal
+    from unnest($1::text[], $2::float8[]) as u (recipient, max_age_s)
+    cross join lateral (
+        select d.event_id, d.ordinal
+        from (
+            select event_id, ordinal, owed_since from boathook.delivery
+            where recipient = u.recipient and state = 'pending' and not is_blocked
+            union all
+            select event_id, ordinal, owed_since from boathook.delivery
+            where recipient = u.recipient and order_key is not null and state = 'pending' and is_blocked
+        ) as d
+        where d.owed_since < now() - make_interval(secs => u.max_age_s)
+        limit $5
+    ) as f
+    limit $5
+),
+held as materialized (
+    select d.event_id, d.ordinal
+    from boathook.delivery d
+    where (d.event_id, d.ordinal) in (select event_id, ordinal from found) and d.state = 'pending'
+    order by d.event_id, d.ordinal
+    for update of d skip locked
+),
+buried as (
+    update boathook.delivery d
+    set state = 'dead', died_at = clock_timestamp(), is_blocked = false, code = $3, error = $4
+    from held h
+    where d.event_id = h.event_id and d.ordinal = h.ordinal
+    returning 1
+)
+select count(*) from buried
+
+-- name: delete_expired_secrets
+-- Forgets secrets that no longer sign along.
+delete from boathook.endpoint_secret where expires_at < now()
+
+-- name: delete_expired_answers
+-- Forgets the next answers kept for requests that might have been repeated.
+delete from boathook.idempotency
+where key in (select key from boathook.idempotency where expires_at < now() order by expires_at limit $1)
+
+-- name: delete_expired_keys
+-- Forgets keys of the portal that ended more than a day ago.
+delete from boathook.api_key where is_portal and least(expires_at, revoked_at) < now() - interval '1 day'
