@@ -1,0 +1,360 @@
+"""No operation of the API lets one tenant see or change what is another's.
+
+The matrix is made from the served OpenAPI document: every operation is asked with every kind of foreign token, with the
+ids of tenant A's real objects. What every answer must be follows from whom the operation is for, which is said below for
+each; an operation that is missing there fails the test.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.acceptance.svix.receiver import Receiver
+from tests.acceptance.svix.stand import FAIL, SUCCESS, Api, Application, House
+from tests.support import until
+
+MARK = "tenant-a-mark"
+"""Part of every text of tenant A's; no answer to others may hold it."""
+
+OPEN = frozenset({"GET /health", "HEAD /health", "GET /health/ping", "HEAD /health/ping"})
+ANY_TOKEN = frozenset({"GET /event-type", "GET /event-type/{event_type_name}", "POST /auth/logout"})
+"""Of the token's own organization or of itself: what a stranger gets is the stranger's own."""
+ORGANIZATION = frozenset({
+    "GET /app",
+    "POST /app",
+    "PUT /app/{app_id}",
+    "PATCH /app/{app_id}",
+    "DELETE /app/{app_id}",
+    "POST /app/{app_id}/msg",
+    "POST /app/{app_id}/msg/precheck/active",
+    "POST /app/{app_id}/msg/bulk-expunge",
+    "POST /app/{app_id}/msg/expunge-all-contents",
+    "DELETE /app/{app_id}/msg/{msg_id}/content",
+    "DELETE /app/{app_id}/msg/{msg_id}/attempt/{attempt_id}/content",
+    "POST /app/{app_id}/endpoint/{endpoint_id}/send-example",
+    "POST /event-type",
+    "PUT /event-type/{event_type_name}",
+    "PATCH /event-type/{event_type_name}",
+    "DELETE /event-type/{event_type_name}",
+    "POST /event-type/import/openapi",
+    "POST /auth/app-portal-access/{app_id}",
+    "POST /auth/dashboard-access/{app_id}",
+    "POST /auth/app/{app_id}/expire-all",
+    "GET /background-task",
+    "GET /background-task/{task_id}",
+    "POST /environment/export",
+    "POST /environment/import",
+    "PUT /stats/usage/event-types",
+    "POST /stats/usage/app",
+    "GET /operational-webhook/endpoint",
+    "POST /operational-webhook/endpoint",
+    "GET /operational-webhook/endpoint/{endpoint_id}",
+    "PUT /operational-webhook/endpoint/{endpoint_id}",
+    "PATCH /operational-webhook/endpoint/{endpoint_id}",
+    "DELETE /operational-webhook/endpoint/{endpoint_id}",
+    "GET /operational-webhook/endpoint/{endpoint_id}/headers",
+    "PUT /operational-webhook/endpoint/{endpoint_id}/headers",
+    "GET /operational-webhook/endpoint/{endpoint_id}/secret",
+    "POST /operational-webhook/endpoint/{endpoint_id}/secret/rotate",
+})  # fmt: skip
+"""For the organization's own tokens only."""
+APPLICATION = frozenset({
+    "GET /app/{app_id}",
+    "GET /app/{app_id}/endpoint",
+    "POST /app/{app_id}/endpoint",
+    "GET /app/{app_id}/endpoint/{endpoint_id}",
+    "PUT /app/{app_id}/endpoint/{endpoint_id}",
+    "PATCH /app/{app_id}/endpoint/{endpoint_id}",
+    "DELETE /app/{app_id}/endpoint/{endpoint_id}",
+    "GET /app/{app_id}/endpoint/{endpoint_id}/headers",
+    "PUT /app/{app_id}/endpoint/{endpoint_id}/headers",
+    "PATCH /app/{app_id}/endpoint/{endpoint_id}/headers",
+    "GET /app/{app_id}/endpoint/{endpoint_id}/secret",
+    "POST /app/{app_id}/endpoint/{endpoint_id}/secret/rotate",
+    "GET /app/{app_id}/endpoint/{endpoint_id}/stats",
+    "GET /app/{app_id}/endpoint/{endpoint_id}/attempt-stats",
+    "POST /app/{app_id}/endpoint/{endpoint_id}/recover",
+    "POST /app/{app_id}/endpoint/{endpoint_id}/replay-missing",
+    "POST /app/{app_id}/endpoint/{endpoint_id}/bulk-replay",
+    "GET /app/{app_id}/endpoint/{endpoint_id}/msg",
+    "GET /app/{app_id}/msg",
+    "GET /app/{app_id}/msg/{msg_id}",
+    "GET /app/{app_id}/msg/{msg_id}/endpoint",
+    "POST /app/{app_id}/msg/{msg_id}/endpoint/{endpoint_id}/resend",
+    "GET /app/{app_id}/msg/{msg_id}/attempt",
+    "GET /app/{app_id}/msg/{msg_id}/attempt/{attempt_id}",
+    "GET /app/{app_id}/msg/{msg_id}/endpoint/{endpoint_id}/attempt",
+    "GET /app/{app_id}/attempt/endpoint/{endpoint_id}",
+    "GET /app/{app_id}/attempt/msg/{msg_id}",
+})  # fmt: skip
+"""For the organization's tokens, and for those of the application in the path."""
+
+
+def since() -> str:
+    return (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+
+
+URL = "http://127.0.0.1:9/stranger"
+BODIES: dict[str, Callable[[], Any]] = {
+    "POST /app": lambda: {"name": "stranger"},
+    "PUT /app/{app_id}": lambda: {"name": "stranger"},
+    "PATCH /app/{app_id}": lambda: {"name": "stranger"},
+    "POST /app/{app_id}/endpoint": lambda: {"url": URL},
+    "PUT /app/{app_id}/endpoint/{endpoint_id}": lambda: {"url": URL},
+    "PATCH /app/{app_id}/endpoint/{endpoint_id}": lambda: {"url": URL},
+    "PUT /app/{app_id}/endpoint/{endpoint_id}/headers": lambda: {"headers": {"X-Stranger": "1"}},
+    "PATCH /app/{app_id}/endpoint/{endpoint_id}/headers": lambda: {"headers": {"X-Stranger": "1"}},
+    "POST /app/{app_id}/endpoint/{endpoint_id}/secret/rotate": dict,
+    "POST /app/{app_id}/endpoint/{endpoint_id}/send-example": lambda: {"eventType": "svix.ping"},
+    "POST /app/{app_id}/endpoint/{endpoint_id}/recover": lambda: {"since": since()},
+    "POST /app/{app_id}/endpoint/{endpoint_id}/replay-missing": lambda: {"since": since()},
+    "POST /app/{app_id}/endpoint/{endpoint_id}/bulk-replay": lambda: {"since": since()},
+    "POST /app/{app_id}/msg": lambda: {"eventType": "stranger.came", "payload": {"n": 1}},
+    "POST /app/{app_id}/msg/precheck/active": lambda: {"eventType": "stranger.came"},
+    "POST /app/{app_id}/msg/expunge-all-contents": dict,
+    "POST /app/{app_id}/msg/{msg_id}/endpoint/{endpoint_id}/resend": dict,
+    "POST /event-type": lambda: {"name": "stranger.came", "description": "x"},
+    "PUT /event-type/{event_type_name}": lambda: {"description": "stranger"},
+    "PATCH /event-type/{event_type_name}": lambda: {"description": "stranger"},
+    "POST /event-type/import/openapi": lambda: {"spec": {"openapi": "3.1.0", "webhooks": {}}},
+    "POST /auth/app-portal-access/{app_id}": dict,
+    "POST /auth/dashboard-access/{app_id}": dict,
+    "POST /auth/app/{app_id}/expire-all": dict,
+    "POST /environment/import": lambda: {"eventTypes": []},
+    "POST /stats/usage/app": lambda: {"since": since(), "until": datetime.now(UTC).isoformat()},
+    "POST /operational-webhook/endpoint": lambda: {"url": URL},
+    "PUT /operational-webhook/endpoint/{endpoint_id}": lambda: {"url": URL},
+    "PATCH /operational-webhook/endpoint/{endpoint_id}": lambda: {"url": URL},
+    "PUT /operational-webhook/endpoint/{endpoint_id}/headers": lambda: {"headers": {"X-Stranger": "1"}},
+    "POST /operational-webhook/endpoint/{endpoint_id}/secret/rotate": dict,
+}
+"""What a stranger would send; operations that are not here are asked without a body."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method on one path of the document."""
+
+    name: str
+    """Such as ``GET /app/{app_id}``."""
+    method: str
+    template: str
+
+    @property
+    def names(self) -> list[str]:
+        return re.findall(r"{(\w+)}", self.template)
+
+
+def operations(base: str) -> list[Operation]:
+    document = httpx.get(f"{base}/api/v1/openapi.json").json()
+    found = [
+        Operation(f"{method.upper()} {path.removeprefix('/api/v1')}", method.upper(), path)
+        for path, methods in document["paths"].items()
+        for method in methods
+        if method in {"get", "post", "put", "patch", "delete", "head"}
+    ]
+    # What takes away comes last, so that in the twin there is something to see first.
+    order = ("GET", "HEAD", "PATCH", "PUT", "POST", "DELETE")
+    return sorted(found, key=lambda operation: (order.index(operation.method), operation.name))
+
+
+class Estate:
+    """All that tenant A has, and the tokens of A and of strangers."""
+
+    def __init__(self, house: House, receiver: Receiver, organization: str) -> None:
+        self.house = house
+        self.organization = organization
+        self.api = Api(house.base, house.make_key(organization))
+        self.app = Application(self.api, name=MARK, uid=f"{MARK}-app", metadata={"is": MARK})
+        self.other = Application(self.api, name="sister", uid="sister")
+        self.api.post("/event-type", {"name": f"{MARK}.type", "description": MARK}, expect=201)
+        box = receiver.mailbox()
+        self.endpoint = self.app.endpoint(
+            f"{box.url}?{MARK}", uid=f"{MARK}-ep", description=MARK, headers={"X-Mark": MARK}, retrySchedule=[]
+        )
+        self.message = self.app.send({"is": MARK}, f"{MARK}.type", eventId=f"{MARK}-event", channels=[MARK])
+        self.app.wait_status(self.message, self.endpoint, SUCCESS)
+        self.attempt = self.app.attempts(self.endpoint)[0]["id"]
+        path = f"{self.app.path}/endpoint/{self.endpoint['id']}/recover"
+        self.task = self.api.post(path, {"since": since()}, expect=202)["id"]
+        until(lambda: self.api.get(f"/background-task/{self.task}")["status"] != "running")
+        operational = {"url": f"http://127.0.0.1:9/{MARK}", "description": MARK, "disabled": True}
+        self.operational = self.api.post("/operational-webhook/endpoint", operational, expect=201)["id"]
+        self.secret = self.app.secret(self.endpoint)
+        self.portal = self.portal_of(self.app)
+        self.sister = self.portal_of(self.other)
+
+    def portal_of(self, app: Application) -> str:
+        return self.api.post(f"/auth/app-portal-access/{app.id}", {})["token"]
+
+    def value(self, operation: Operation, name: str, *, by_uid: bool) -> str:
+        """Return what tenant A's object goes by in this part of the path."""
+        if name == "endpoint_id" and "operational" in operation.template:
+            return str(self.operational)
+        ids = {
+            "app_id": (self.app.id, f"{MARK}-app"),
+            "endpoint_id": (self.endpoint["id"], f"{MARK}-ep"),
+            "msg_id": (self.message, f"{MARK}-event"),
+            "attempt_id": (self.attempt, self.attempt),
+            "event_type_name": (f"{MARK}.type", f"{MARK}.type"),
+            "task_id": (self.task, self.task),
+        }
+        assert name in ids, f"{operation.name}: say which of tenant A's objects {name} is"
+        return str(ids[name][by_uid])
+
+    def state(self) -> str:
+        """Return everything stored of tenant A but its tokens, as text."""
+        rows: dict[str, Any] = {}
+        ours = "select id from boathook.application where organization = %s"
+        for table, where in {
+            "application": "organization = %s",
+            "endpoint": f"application_id in ({ours})",
+            "endpoint_secret": f"endpoint_id in (select id from boathook.endpoint where application_id in ({ours}))",
+            "event_type": "organization = %s",
+            "task": "organization = %s",
+        }.items():
+            query = f"select t::text from boathook.{table} t where {where} order by 1"
+            rows[table] = self.house.query(query, self.organization)
+        for table, key in (("event", "id"), ("delivery", "event_id"), ("outcome", "event_id"), ("attempt", "event_id")):
+            events = "select id from boathook.event where application like %s"
+            query = f"select t::text from boathook.{table} t where {key} in ({events}) order by 1"
+            rows[table] = self.house.query(query, self.app.id)
+        tokens = self.house.query(
+            "select id::text, revoked_at::text, expires_at::text from boathook.api_key where application_id is not null "
+            "and organization = %s and token_sha256 = sha256(%s) order by 1",
+            self.organization,
+            self.portal.encode(),
+        )
+        return json.dumps([rows, tokens], default=str)
+
+
+Ask = Callable[[str, str, str, Any], httpx.Response]
+"""Asks for a method and a path with a token and a body."""
+
+
+def asker(house: House) -> tuple[Ask, httpx.Client]:
+    client = httpx.Client(base_url=house.base, timeout=30)
+
+    def ask(method: str, path: str, token: str, body: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return client.request(method, path, headers=headers, json=body)
+
+    return ask, client
+
+
+def allowed(operation: Operation, kind: str) -> set[int] | None:
+    """Return the statuses a stranger of this kind may be answered with; None: any, as the answer is of its own."""
+    name = operation.name
+    if name in OPEN:
+        return None
+    if kind in {"no token", "a revoked token"}:
+        return {401}
+    if name in ANY_TOKEN or kind == "another organization":
+        # Nothing of A's is in the path where the operation is on the stranger's own collection.
+        return {404} if operation.names and "event_type_name" not in operation.names else None
+    if kind == "another application":
+        return {403, 404} if name in ORGANIZATION else {404}
+    return {403} if name in ORGANIZATION else None
+
+
+def violations(estate: Estate, ask: Ask, kind: str, token: str) -> Iterator[str]:
+    """Ask for everything as this stranger, and say what should not have been."""
+    before = estate.state()
+    for operation in operations(estate.house.base):
+        if kind == "the application itself" and operation.name not in ORGANIZATION:
+            continue
+        if operation.name in ANY_TOKEN and operation.name.startswith("POST"):
+            continue  # a logout ends the stranger's own token, and is tried elsewhere
+        for by_uid in (False, True) if operation.names else (False,):
+            values = {name: estate.value(operation, name, by_uid=by_uid) for name in operation.names}
+            if operation.name == "POST /app/{app_id}/msg/bulk-expunge":
+                body: Any = {"ids": [estate.message]}
+            else:
+                body = BODIES.get(operation.name, lambda: None)()
+            answer = ask(operation.method, operation.template.format(**values), token, body)
+            said = f"{operation.name} as {kind}: {answer.status_code} {answer.text[:300]}"
+            statuses = allowed(operation, kind)
+            if statuses is not None and answer.status_code not in statuses:
+                yield said
+            own_words = answer.text
+            for value in values.values():
+                own_words = own_words.replace(value, "")
+            if (kind != "another application" or operation.name not in ANY_TOKEN) and (
+                MARK in own_words or estate.secret in own_words
+            ):
+                yield f"leaked: {said}"
+            if (after := estate.state()) != before:
+                before = after
+                yield f"changed: {said}"
+
+
+@pytest.fixture(scope="module")
+def estate(house, receiver):
+    return Estate(house, receiver, "tenant-a")
+
+
+@pytest.fixture(scope="module")
+def strangers(house, estate) -> dict[str, str]:
+    revoked = house.make_key("tenant-a")
+    [(identifier,)] = house.query(
+        "select id::text from boathook.api_key where token_sha256 = sha256(%s)", revoked.encode()
+    )
+    house.running.cli("keys", "revoke", identifier)
+    return {
+        "another organization": house.make_key("tenant-b"),
+        "another application": estate.sister,
+        "the application itself": estate.portal,
+        "no token": "",
+        "a revoked token": revoked,
+    }
+
+
+def test_every_operation_says_whom_it_is_for(house):
+    known = OPEN | ANY_TOKEN | ORGANIZATION | APPLICATION
+    assert {operation.name for operation in operations(house.base)} - known == set()
+
+
+def test_the_document_has_the_operations_the_clients_ask_for(house):
+    served = {operation.name for operation in operations(house.base)}
+    hidden = {"HEAD /health", "HEAD /health/ping", "GET /health/ping", "POST /auth/dashboard-access/{app_id}"}
+    hidden |= {name for name in APPLICATION if name.endswith(("{msg_id}/attempt", "{endpoint_id}/attempt"))}
+    hidden |= {"PATCH /operational-webhook/endpoint/{endpoint_id}"}
+    assert (OPEN | ANY_TOKEN | ORGANIZATION | APPLICATION) - hidden - served == set()
+
+
+@pytest.mark.parametrize(
+    "kind", ["another organization", "another application", "the application itself", "no token", "a revoked token"]
+)
+def test_strangers_neither_see_nor_change_anything(kind, estate, strangers, house):
+    ask, client = asker(house)
+    with client:
+        assert list(violations(estate, ask, kind, strangers[kind])) == []
+
+
+def test_the_matrix_sees_a_server_that_does_not_tell_tenants_apart(house, receiver):
+    """The twin: a proxy that asks with tenant A's own token whoever comes."""
+    estate = Estate(house, receiver, "tenant-a-twin")
+    ask, client = asker(house)
+    with client:
+        seen = list(
+            violations(estate, lambda method, path, _, body: ask(method, path, estate.api.token, body), "no token", "")
+        )
+    assert any(line.startswith("leaked: GET /app/{app_id}/endpoint/{endpoint_id}/secret ") for line in seen)
+    assert any(line.startswith("leaked: GET /app ") for line in seen)
+    assert any(line.startswith("changed: DELETE /app/{app_id}/endpoint/{endpoint_id} ") for line in seen)
+    assert any(line.startswith("changed: PATCH /app/{app_id} ") for line in seen)
+    asked = {operation.name for operation in operations(house.base)} - OPEN - ANY_TOKEN
+    unseen = {name for name in asked if not any(f"{name} as " in line for line in seen)}
+    assert unseen == set()
+
+
+def test_the_estate_is_as_it_was_made(estate):
+    """What the matrix asked about was really there."""
+    assert estate.api.get(estate.app.path)["uid"] == f"{MARK}-app"
+    assert estate.app.status(estate.message, estate.endpoint) not in {None, FAIL}
