@@ -1,6 +1,6 @@
 """The routes: which recipient gets which events, versioned so that no event is routed by outdated ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -68,6 +68,13 @@ async def find_operational(connection: Connection, organization: str) -> UUID | 
     """Return the application that an organization's operational events go to, if it has an endpoint to go to."""
     application: UUID | None = await connection.fetchval(SQL["find_operational"], organization)
     return application
+
+
+async def read_schemas(connection: Connection, organization: str, type: str) -> Mapping[str, Any] | None:
+    """Return the JSON Schemas of an event type by version; None where it is not known or has none."""
+    document: str | None = await connection.fetchval(SQL["read_schemas"], organization, type)
+    schemas: Mapping[str, Any] | None = msgspec.json.decode(document) if document else None
+    return schemas
 
 
 async def read_routes(database: Database) -> Routes:

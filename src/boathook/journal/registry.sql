@@ -42,3 +42,7 @@ insert into boathook.audit (actor, action, subject, note) values ($1, 'route.tak
 select a.id from boathook.application a
 where a.organization = $1 and a.is_operational and a.deleted_at is null
     and exists (select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null and not e.is_disabled)
+
+-- name: read_schemas
+-- Reads the JSON Schemas of an event type, by version.
+select schemas from boathook.event_type where organization = $1 and name = $2
