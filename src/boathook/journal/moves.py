@@ -108,7 +108,7 @@ async def replay_dead(database: Database, selection: Selection, action: Action, 
         keys = await _lock_dead(connection, selection, limit)
         if keys:
             await _revive(connection, keys, pace)
-            await _record(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in keys])
+            await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in keys])
             await connection.execute(SQL["announce_due"])
         return keys
 
@@ -119,7 +119,7 @@ async def ignore_dead(database: Database, selection: Selection, action: Action, 
         keys = await _lock_dead(connection, selection, limit)
         if keys:
             await connection.execute(SQL["settle_dead"], *_columns(keys), action.note or "ignored by an operator")
-            await _record(connection, action, IGNORE_DEAD, [ids.show_delivery(*key) for key in keys])
+            await record_each(connection, action, IGNORE_DEAD, [ids.show_delivery(*key) for key in keys])
         return keys
 
 
@@ -132,7 +132,7 @@ async def purge_dead(database: Database, selection: Selection, action: Action, *
         keys = await _lock_dead(connection, selection, limit)
         if keys:
             await connection.execute(SQL["delete_dead"], *_columns(keys))
-            await _record(connection, action, PURGE_DEAD, [ids.show_delivery(*key) for key in keys])
+            await record_each(connection, action, PURGE_DEAD, [ids.show_delivery(*key) for key in keys])
         return keys
 
 
@@ -164,8 +164,8 @@ async def replay_events(
         later = replace(pace, place=pace.place + len(dead))
         rows = await _add_replays(connection, todo, later, like(type))
         await _unblock(connection, [tuple(row) for row in rows])
-        await _record(connection, action, REPLAY_EVENT, [ids.show(ids.EVENT, event_id) for event_id in todo])
-        await _record(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in dead])
+        await record_each(connection, action, REPLAY_EVENT, [ids.show(ids.EVENT, event_id) for event_id in todo])
+        await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in dead])
         await connection.execute(SQL["announce_due"])
         return Replayed(len(todo), len(rows), len(dead))
 
@@ -188,7 +188,7 @@ async def mark_rejection(database: Database, rejection_id: UUID, event_id: UUID,
         tag = await connection.execute(SQL["mark_rejection"], rejection_id, event_id)
         is_marked: bool = tag == "UPDATE 1"
         if is_marked:
-            await _record(connection, action, ACCEPT_REJECTION, [ids.show(ids.REJECTION, rejection_id)])
+            await record_each(connection, action, ACCEPT_REJECTION, [ids.show(ids.REJECTION, rejection_id)])
         return is_marked
 
 
@@ -199,7 +199,12 @@ async def announce_due(database: Database) -> None:
 
 async def record(connection: Connection, action: Action, name: str, subject: str) -> None:
     """Record an operator's action in the transaction that makes its change."""
-    await _record(connection, action, name, [subject])
+    await record_each(connection, action, name, [subject])
+
+
+async def record_each(connection: Connection, action: Action, name: str, subjects: Sequence[str]) -> None:
+    """Record one operator's action on each of several subjects, likewise."""
+    await connection.execute(SQL["record_actions"], action.actor, name, list(subjects), action.note)
 
 
 async def _lock_dead(connection: Connection, selection: Selection, limit: int) -> list[Key]:
@@ -231,10 +236,6 @@ async def _unblock(connection: Connection, lines: Sequence[tuple[str, str | None
     ordered = [line for line in lines if line[1] is not None]
     if ordered:
         await connection.execute(SQL["unblock_lines"], *_columns(ordered))
-
-
-async def _record(connection: Connection, action: Action, name: str, subjects: Sequence[str]) -> None:
-    await connection.execute(SQL["record_actions"], action.actor, name, list(subjects), action.note)
 
 
 async def _not_done(connection: Connection, event_ids: Sequence[UUID], action: Action) -> list[UUID]:

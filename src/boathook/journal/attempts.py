@@ -1,0 +1,155 @@
+"""Attempts as an application's owner sees them: every request that was sent to an endpoint, and what it answered."""
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from boathook.domain import ids
+from boathook.domain.endpoints import recipient_of
+from boathook.domain.windows import Window
+from boathook.journal.database import Connection, Record
+from boathook.journal.messages import EVERYTHING, MessageRow, Page, Wanted, endpoint_of, fill, to_message, to_page
+from boathook.journal.statements import load
+
+SQL = load(__file__)
+EXPUNGED: Final = b"EXPUNGED"
+"""What stands in place of a response that was forgotten on request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Which attempts a list is about, by how they ended; None lets everything through."""
+
+    is_success: bool | None = None
+    status_class: int | None = None
+    """The lowest status of a hundred, such as 400; 0 for attempts without an HTTP answer."""
+
+
+ANYHOW: Final = Ended()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One request that was sent."""
+
+    id: UUID
+    message: MessageRow
+    endpoint_id: UUID
+    url: str
+    status: int
+    """Of the HTTP answer; 0 where there was none."""
+    duration_ms: int
+    """Until the answer's headers were there."""
+    is_success: bool
+    is_manual: bool
+    response: bytes | None
+    """The answer's body, capped; None where it was not asked for or there was none."""
+    error: str | None
+    """What went wrong, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How the attempts at an endpoint ended, and how much it is still owed."""
+
+    success: int
+    fail: int
+    pending: int
+    """Deliveries not tried yet."""
+    sending: int
+    """Deliveries tried, and still being tried."""
+    canceled: int
+
+
+async def list_of_endpoint(
+    connection: Connection,
+    application: str,
+    endpoint_id: UUID,
+    window: Window,
+    wanted: Wanted = EVERYTHING,
+    ended: Ended = ANYHOW,
+    *,
+    limit: int,
+    has_response: bool = True,
+    has_payload: bool = False,
+) -> Page[AttemptRow]:
+    """Return a page of the attempts at one endpoint, newest first."""
+    arguments = _arguments(application, window, wanted, ended, limit, has_response, has_payload)
+    sql = _fill("list_of_endpoint", window)
+    rows = await connection.fetch(sql, *arguments, recipient_of(ids.show(ids.ENDPOINT, endpoint_id)))
+    return to_page([_attempt(row) for row in rows], limit, is_reversed=window.is_upward)
+
+
+async def list_of_message(
+    connection: Connection,
+    application: str,
+    message_id: UUID,
+    window: Window,
+    wanted: Wanted = EVERYTHING,
+    ended: Ended = ANYHOW,
+    *,
+    endpoint_id: UUID | None = None,
+    limit: int,
+    has_response: bool = True,
+    has_payload: bool = False,
+) -> Page[AttemptRow]:
+    """Return a page of the attempts at one message, newest first; *endpoint_id* leaves out those elsewhere."""
+    arguments = _arguments(application, window, wanted, ended, limit, has_response, has_payload)
+    recipient = None if endpoint_id is None else recipient_of(ids.show(ids.ENDPOINT, endpoint_id))
+    rows = await connection.fetch(_fill("list_of_message", window), *arguments, message_id, recipient)
+    return to_page([_attempt(row) for row in rows], limit, is_reversed=window.is_upward)
+
+
+async def find(connection: Connection, application: str, message_id: UUID, attempt_id: UUID) -> AttemptRow | None:
+    """Return one attempt at an application's message."""
+    sql = SQL["find_attempt"].replace("{columns}", SQL["columns"])
+    row = await connection.fetchrow(sql, application, True, False, message_id, attempt_id)
+    return None if row is None else _attempt(row)
+
+
+async def expunge(connection: Connection, application: str, message_id: UUID, attempt_id: UUID) -> bool:
+    """Forget what an endpoint answered to an attempt; return whether there is such an attempt."""
+    if await find(connection, application, message_id, attempt_id) is None:
+        return False
+    await connection.execute(SQL["expunge_error"], message_id, attempt_id)
+    await connection.execute(SQL["expunge_attempt"], application, message_id, attempt_id)
+    return True
+
+
+async def count(connection: Connection, application_id: UUID, endpoint_id: UUID, window: Window) -> Counts:
+    """Count the attempts that an endpoint of an application saw in a window, and what it is still owed of that time."""
+    arguments = (application_id, recipient_of(ids.show(ids.ENDPOINT, endpoint_id)), window.low, window.high)
+    ended = await connection.fetchrow(SQL["count_attempts"], *arguments)
+    owed = await connection.fetchrow(SQL["count_owed"], *arguments)
+    assert ended is not None
+    assert owed is not None
+    return Counts(**dict(ended), **dict(owed))
+
+
+def _arguments(
+    application: str, window: Window, wanted: Wanted, ended: Ended, limit: int, has_response: bool, has_payload: bool
+) -> tuple[object, ...]:
+    return (
+        application, has_response, has_payload, window.low, window.high, *wanted.arguments(), ended.is_success,
+        ended.status_class, limit + 1,
+    )  # fmt: skip
+
+
+def _fill(name: str, window: Window) -> str:
+    sql = SQL[name].replace("{columns}", SQL["columns"]).replace("{fitting}", SQL["fitting"])
+    return fill(sql, is_upward=window.is_upward)
+
+
+def _attempt(row: Record) -> AttemptRow:
+    return AttemptRow(
+        id=row["id"],
+        message=to_message(dict(row) | {"id": row["event_id"]}),
+        endpoint_id=endpoint_of(row["recipient"]),
+        url=row["url"] or "",
+        status=row["status"] or 0,
+        duration_ms=row["duration_ms"] or 0,
+        is_success=row["outcome"] == "succeeded",
+        is_manual=bool(row["is_manual"]),
+        response=row["response"],
+        error=row["error"],
+    )

@@ -1,0 +1,237 @@
+"""Messages as an application's owner sees them: the events published for it, and how each stands at its endpoints."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
+from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
+
+from boathook.domain import ids
+from boathook.domain.endpoints import recipient_of
+from boathook.domain.windows import Cursor, Window
+from boathook.journal.database import Connection, Record
+from boathook.journal.statements import load
+
+SQL = load(__file__)
+STANDING: Final = SQL["standing"]
+STATUS: Final = SQL["status"]
+
+Row = TypeVar("Row")
+
+
+class Status(IntEnum):
+    """How a message stands at an endpoint."""
+
+    SUCCESS = 0
+    PENDING = 1
+    FAIL = 2
+    SENDING = 3
+    CANCELED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Row]):
+    """Part of a list, in the list's own order."""
+
+    rows: list[Row]
+    is_last: bool
+    """Whether there is nothing further in the direction it was read in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which messages a list is about; None lets everything through."""
+
+    types: Sequence[str] | None = None
+    channel: str | None = None
+    tag: str | None = None
+
+    def arguments(self) -> tuple[object, ...]:
+        """Return it as the arguments of statements: types, channel, tag."""
+        return None if self.types is None else list(self.types), self.channel, self.tag
+
+
+EVERYTHING: Final = Wanted()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRow:
+    """One message."""
+
+    id: UUID
+    type: str
+    uid: str | None
+    """The id that its publisher gave it, if any."""
+    channels: tuple[str, ...] | None
+    tags: tuple[str, ...] | None
+    body: bytes | None
+    """None where it was not asked for."""
+    is_gone: bool
+    """Whether its content was expunged, or is kept no longer."""
+
+    @property
+    def shown_id(self) -> str:
+        """The id as people see it, which is also the ``webhook-id`` it is sent with."""
+        return ids.show(ids.MESSAGE, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class OwedMessage:
+    """A message and how it stands at one endpoint."""
+
+    message: MessageRow
+    status: Status
+    next_at: datetime | None
+    """When it is tried next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """An endpoint and how one message stands there."""
+
+    endpoint_id: UUID
+    status: Status
+    next_at: datetime | None
+
+
+def fill(statement: str, *, is_upward: bool = False) -> str:
+    """Put the parts in braces into a statement."""
+    named = {"{direction}": "asc" if is_upward else "desc", "{standing}": STANDING, "{status}": STATUS}
+    for word, text in named.items():
+        statement = statement.replace(word, text)
+    return statement
+
+
+def to_page(rows: list[Row], limit: int, *, is_reversed: bool) -> Page[Row]:
+    """Make a page of *limit* rows from one row more, turned round where it was read against the list's order."""
+    kept = rows[:limit]
+    return Page(kept[::-1] if is_reversed else kept, len(rows) <= limit)
+
+
+def message_key(application: str, uid: str) -> UUID:
+    """Return the identity in dedup memory of a message with this id of the publisher's own."""
+    digest = hashlib.sha256(f"application\x00{application}\x00{uid}".encode()).digest()
+    return UUID(bytes=digest[:16])
+
+
+async def find(connection: Connection, application: str, reference: str) -> MessageRow | None:
+    """Return an application's message by its id or its publisher's own id for it; None where there is none."""
+    if (identifier := _read(reference)) is not None:
+        row = await connection.fetchrow(SQL["find_message"], application, identifier)
+    else:
+        key = message_key(application, reference)
+        row = await connection.fetchrow(SQL["find_message_by_key"], application, key, reference)
+    return None if row is None else to_message(row)
+
+
+async def list_some(
+    connection: Connection,
+    application: str,
+    window: Window,
+    wanted: Wanted = EVERYTHING,
+    *,
+    limit: int,
+    has_content: bool = True,
+) -> Page[MessageRow]:
+    """Return a page of an application's messages, newest first."""
+    sql = fill(SQL["list_messages"], is_upward=window.is_upward)
+    arguments = (application, window.low, window.high, has_content, *wanted.arguments(), limit + 1)
+    rows = [to_message(row) for row in await connection.fetch(sql, *arguments)]
+    return to_page(rows, limit, is_reversed=window.is_upward)
+
+
+async def list_owed(
+    connection: Connection,
+    application: str,
+    endpoint_id: UUID,
+    window: Window,
+    wanted: Wanted = EVERYTHING,
+    *,
+    status: Status | None = None,
+    limit: int,
+    has_content: bool = True,
+) -> Page[OwedMessage]:
+    """Return a page of the messages that one endpoint was ever owed, newest first, with how each stands there."""
+    # Few messages are open or dead and most succeed, so each is looked for where it is found soonest.
+    is_open = status not in {None, Status.SUCCESS}
+    sql = fill(SQL["list_open_messages" if is_open else "list_owed_messages"], is_upward=window.is_upward)
+    filters = (application, window.low, window.high, has_content, *wanted.arguments(), limit + 1)
+    rows = await connection.fetch(sql, *filters, _recipient(endpoint_id), status)
+    owed = [OwedMessage(to_message(row), Status(row["status"]), row["next_at"]) for row in rows]
+    return to_page(owed, limit, is_reversed=window.is_upward)
+
+
+async def list_destinations(
+    connection: Connection, message_id: UUID, cursor: Cursor | None, *, limit: int
+) -> Page[Destination]:
+    """Return a page of the endpoints that a message is owed to, deleted ones included, in the order of their ids."""
+    low, high = recipient_of(ids.ENDPOINT), recipient_of(ids.ENDPOINT) + "~"
+    is_back = cursor is not None and cursor.is_back
+    if cursor is not None:
+        place = _recipient(cursor.id)
+        low, high = (low, place) if is_back else (place, high)
+    sql = fill(SQL["list_destinations"], is_upward=not is_back)
+    rows = await connection.fetch(sql, message_id, low, high, limit + 1)
+    found = [Destination(endpoint_of(row["recipient"]), Status(row["status"]), row["next_at"]) for row in rows]
+    return to_page(found, limit, is_reversed=is_back)
+
+
+async def expunge(connection: Connection, application: str, message_ids: Sequence[UUID]) -> list[UUID]:
+    """Forget the contents of an application's messages for good; return which of them had one.
+
+    What is still pending of them dies, as nothing is left to be sent.
+    """
+    await connection.execute(SQL["lock_pending"], list(message_ids))
+    row = await connection.fetchrow(SQL["expunge_messages"], application, list(message_ids))
+    assert row is not None
+    if row["recipients"]:
+        await connection.execute(SQL["unblock_lines"], row["recipients"], row["order_keys"])
+    return list(row["gone"])
+
+
+async def find_some(connection: Connection, application: str, references: Sequence[str]) -> Mapping[str, UUID]:
+    """Return the ids of an application's messages by what names them: ids, or their publisher's own ids for them."""
+    known = {name: identifier for name in references if (identifier := _read(name)) is not None}
+    own = [name for name in references if name not in known]
+    keys = [message_key(application, name) for name in own]
+    rows = await connection.fetch(SQL["find_messages"], application, list(known.values()), keys)
+    by_id, by_uid = {row["id"] for row in rows}, {row["dedup_key"]: row["id"] for row in rows}
+    found = {name: identifier for name, identifier in known.items() if identifier in by_id}
+    return found | {name: by_uid[name] for name in own if name in by_uid}
+
+
+async def page_ids(connection: Connection, application: str, window: Window, *, limit: int) -> list[UUID]:
+    """Return the oldest messages of an application in a window."""
+    rows = await connection.fetch(SQL["page_messages"], application, window.low, window.high, limit)
+    return [row["id"] for row in rows]
+
+
+def endpoint_of(recipient: str) -> UUID:
+    """Return the endpoint that a recipient names."""
+    return ids.read(ids.ENDPOINT, recipient.removeprefix(recipient_of("")))
+
+
+def to_message(row: Record | Mapping[str, Any]) -> MessageRow:
+    """Build a message from its columns."""
+    return MessageRow(
+        id=row["id"],
+        type=row["type"],
+        uid=None if row["dedup_key"] == ids.show(ids.EVENT, row["id"]) else row["dedup_key"],
+        channels=None if row["channels"] is None else tuple(row["channels"]),
+        tags=None if row["tags"] is None else tuple(row["tags"]),
+        body=row["body"],
+        is_gone=row["is_gone"],
+    )
+
+
+def _read(reference: str) -> UUID | None:
+    try:
+        return ids.read(ids.MESSAGE, reference) if reference.startswith(f"{ids.MESSAGE}_") else None
+    except ValueError:
+        return None
+
+
+def _recipient(endpoint_id: UUID) -> str:
+    return recipient_of(ids.show(ids.ENDPOINT, endpoint_id))

@@ -1,0 +1,145 @@
+-- Words in braces are put in by messages.py and its neighbours: {direction} is asc or desc, {standing} and {status} are
+-- the parts of that name below.
+
+-- name: standing
+-- Everything that is or was owed, by what tells how it ended: a part of other statements.
+select event_id, ordinal::integer as ordinal, recipient, state, code, attempts, due_at
+from boathook.delivery
+union all
+select event_id, ordinal, recipient, state, null, attempts, null
+from boathook.outcome
+
+-- name: status
+-- How one message stands at one endpoint, over the deliveries k it is owed there: a part of other statements. 0 success,
+-- 1 pending, 2 failed, 3 being sent, 4 canceled; null where it is owed nothing.
+case
+    when count(*) = 0 then null
+    when bool_or(k.state in ('succeeded', 'ignored')) then 0
+    when bool_or(k.state in ('pending', 'leased')) then case when bool_or(k.attempts > 0) then 3 else 1 end
+    when bool_and(k.code = 'CANCELED') then 4
+    else 2
+end
+
+-- name: find_message
+-- Reads one message of an application by its id.
+select id, type, dedup_key, channels, tags, body, expunged_at is not null or coalesce(content_until < now(), false) as is_gone
+from boathook.event
+where id = $2 and application = $1 and origin = 'published'
+
+-- name: find_message_by_key
+-- Reads one message of an application by its id of the caller's own, through the memory of keys.
+select id, type, dedup_key, channels, tags, body, expunged_at is not null or coalesce(content_until < now(), false) as is_gone
+from boathook.event
+where id = (select event_id from boathook.dedup where key = $2) and application = $1 and dedup_key = $3 and origin = 'published'
+
+-- name: list_messages
+-- Reads a page of an application's messages.
+select id, type, dedup_key, channels, tags, case when $4 then body end as body,
+    expunged_at is not null or coalesce(content_until < now(), false) as is_gone
+from boathook.event
+where application = $1 and origin = 'published' and id >= $2 and id < $3
+    and ($5::text[] is null or type = any ($5))
+    and ($6::text is null or $6 = any (channels))
+    and ($7::text is null or $7 = any (tags))
+order by id {direction}
+limit $8
+
+-- name: list_owed_messages
+-- Reads a page of an application's messages with how each stands at one endpoint, where it is owed them; walks the
+-- application's messages from the page's end on.
+select e.id, e.type, e.dedup_key, e.channels, e.tags, case when $4 then e.body end as body,
+    e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone, s.status, s.next_at
+from boathook.event e
+cross join lateral (
+    select {status} as status, min(k.due_at) filter (where k.state = 'pending') as next_at
+    from ({standing}) as k
+    where k.event_id = e.id and k.recipient = $9
+) as s
+where e.application = $1 and e.origin = 'published' and e.id >= $2 and e.id < $3
+    and ($5::text[] is null or e.type = any ($5))
+    and ($6::text is null or $6 = any (e.channels))
+    and ($7::text is null or $7 = any (e.tags))
+    and s.status is not null and ($10::integer is null or s.status = $10)
+order by e.id {direction}
+limit $8
+
+-- name: list_open_messages
+-- The same for messages that have not succeeded there, found through what is still owed or dead.
+select e.id, e.type, e.dedup_key, e.channels, e.tags, case when $4 then e.body end as body,
+    e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone, s.status, s.next_at
+from (
+    select distinct event_id from boathook.delivery where recipient = $9 and event_id >= $2 and event_id < $3
+) as o
+join boathook.event e on e.id = o.event_id
+cross join lateral (
+    select {status} as status, min(k.due_at) filter (where k.state = 'pending') as next_at
+    from ({standing}) as k
+    where k.event_id = e.id and k.recipient = $9
+) as s
+where e.application = $1 and e.origin = 'published' and e.id >= $2 and e.id < $3
+    and ($5::text[] is null or e.type = any ($5))
+    and ($6::text is null or $6 = any (e.channels))
+    and ($7::text is null or $7 = any (e.tags))
+    and s.status = $10
+order by e.id {direction}
+limit $8
+
+-- name: list_destinations
+-- Reads how one message stands at each endpoint it is owed to, by the endpoints' ids.
+select k.recipient, {status} as status, min(k.due_at) filter (where k.state = 'pending') as next_at
+from ({standing}) as k
+where k.event_id = $1 and k.recipient like 'endpoint:%'
+    and k.recipient collate "C" > $2 and k.recipient collate "C" < $3
+group by k.recipient
+order by k.recipient collate "C" {direction}
+limit $4
+
+-- name: lock_pending
+-- Locks what is owed of these messages, in the order of their keys.
+select from boathook.delivery where event_id = any ($1::uuid[]) and state = 'pending' order by event_id, ordinal for update
+
+-- name: expunge_messages
+-- Forgets the contents of an application's messages for good; says which, and which were found at all. What is pending
+-- of them dies, as there is nothing left to be sent.
+with found as materialized (
+    select id, expunged_at from boathook.event where application = $1 and origin = 'published' and id = any ($2::uuid[])
+),
+gone as (
+    update boathook.event e set body = '', expunged_at = now()
+    from found f
+    where e.id = f.id and f.expunged_at is null
+    returning e.id
+),
+buried as (
+    update boathook.delivery d
+    set state = 'dead', died_at = clock_timestamp(), is_blocked = false, code = 'EXPUNGED', error = 'its content was expunged'
+    from gone g
+    where d.event_id = g.id and d.state = 'pending'
+    returning d.recipient, d.order_key
+)
+select
+    (select coalesce(array_agg(id), '{}') from found) as found,
+    (select coalesce(array_agg(id), '{}') from gone) as gone,
+    (select coalesce(array_agg(recipient), '{}') from buried where order_key is not null) as recipients,
+    (select coalesce(array_agg(order_key), '{}') from buried where order_key is not null) as order_keys
+
+-- name: find_messages
+-- Finds messages of an application by their ids and by their ids of the caller's own.
+select id, dedup_key
+from boathook.event
+where application = $1 and origin = 'published'
+    and id = any ($2::uuid[] || array(select event_id from boathook.dedup where key = any ($3::uuid[])))
+
+-- name: page_messages
+-- Reads the next messages of an application, oldest first.
+select id
+from boathook.event
+where application = $1 and origin = 'published' and id > $2 and id < $3
+order by id
+limit $4
+
+-- name: unblock_lines
+-- Lets the first delivery of each of these order keys run.
+select boathook.unblock(recipient, order_key)
+from (select distinct * from unnest($1::text[], $2::text[]) as u (recipient, order_key)) as u
+order by recipient, order_key

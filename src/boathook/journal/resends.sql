@@ -1,0 +1,126 @@
+-- Words in braces are put in by resends.py: {standing} and {status} are parts in messages.sql.
+
+-- name: lock_messages
+-- Makes this transaction the only one to owe these messages again.
+select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))
+from (select id::text from unnest($1::uuid[]) as u (id) order by 1) as sorted
+
+-- name: page_dead
+-- Reads the next messages that died at a recipient before a moment, oldest first.
+select distinct event_id
+from boathook.delivery
+where recipient = $1 and state = 'dead' and event_id >= $2 and event_id < $3 and died_at <= $4
+order by event_id
+limit $5
+
+-- name: lock_dead
+-- Locks the dead letters of these messages at a recipient, in the order of their keys.
+select from boathook.delivery
+where recipient = $1 and event_id = any ($2::uuid[]) and state = 'dead'
+order by event_id, ordinal
+for update
+
+-- name: revive_dead
+-- Makes one dead letter of each of these messages pending again, with a new budget of attempts, where nothing of the
+-- message is owed to the recipient or came to a good end there, and it still has its content. Those that died after $3
+-- are left, and canceled ones unless $4. An ordered one waits until `unblock_lines` finds it first in its line.
+with chosen as (
+    select distinct on (d.event_id) d.event_id, d.ordinal
+    from boathook.delivery d
+    where d.recipient = $1 and d.event_id = any ($2::uuid[]) and d.state = 'dead' and d.died_at <= $3
+        and ($4 or d.code <> 'CANCELED')
+        and not exists (
+            select from ({standing}) as k
+            where k.event_id = d.event_id and k.recipient = d.recipient and k.state <> 'dead')
+        and exists (
+            select from boathook.event e
+            where e.id = d.event_id and e.expunged_at is null and (e.content_until is null or e.content_until > now()))
+    order by d.event_id, d.is_manual, d.ordinal
+)
+update boathook.delivery d
+set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, lost = 0, excused = 0, died_at = null,
+    is_manual = false, owed_since = clock_timestamp(), due_at = clock_timestamp(), is_blocked = d.order_key is not null
+from chosen c
+where d.event_id = c.event_id and d.ordinal = c.ordinal
+returning d.event_id, d.ordinal::integer as ordinal, d.order_key
+
+-- name: owe_messages
+-- Owes these messages to a recipient once more, where they still have their content. $4 says which: those it was never
+-- owed ('missing'), those of which all deliveries there came to an end ('ended'), or all ('all').
+with input as (
+    select * from unnest($2::uuid[], $3::text[]) with ordinality as u (event_id, order_key, position)
+),
+planned as (
+    select i.event_id, i.order_key, i.position, greatest(e.fanout, n.ordinal) as ordinal
+    from input i
+    join boathook.event e on e.id = i.event_id
+    cross join lateral (
+        select coalesce(max(k.ordinal) + 1, 0) as ordinal,
+            coalesce(bool_or(k.recipient = $1), false) as is_known,
+            coalesce(bool_or(k.recipient = $1 and k.state in ('pending', 'leased')), false) as is_open
+        from ({standing}) as k
+        where k.event_id = i.event_id
+    ) as n
+    where e.expunged_at is null and (e.content_until is null or e.content_until > now())
+        and ($4 = 'all' or ($4 = 'missing' and not n.is_known) or ($4 = 'ended' and n.is_known and not n.is_open))
+)
+insert into boathook.delivery (
+    event_id, ordinal, recipient, order_key, is_blocked, is_replay, is_manual, owed_since, due_at)
+select event_id, ordinal, $1, order_key, order_key is not null, true, $5, clock_timestamp(), clock_timestamp()
+from planned
+where ordinal <= 32767
+order by position
+returning event_id, ordinal::integer as ordinal, order_key
+
+-- name: unblock_lines
+-- Lets the first delivery of each of these order keys run.
+select boathook.unblock($1, order_key)
+from (select distinct order_key from unnest($2::text[]) as u (order_key)) as u
+order by order_key
+
+-- name: announce_due
+-- Tells every worker that something is due.
+select pg_notify('boathook_due', '')
+
+-- name: page_candidates
+-- Reads the next messages of an application, oldest first, with what routing looks at; the body only if $6.
+select e.id, e.type, e.channels, e.headers, case when $6 then e.body end as body,
+    e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone,
+    exists (select from ({standing}) as k where k.event_id = e.id and k.recipient = $5) as is_known
+from boathook.event e
+where e.application = $1 and e.origin = 'published' and e.id >= $2 and e.id < $3
+order by e.id
+limit $4
+
+-- name: page_owed
+-- Reads the next messages of an application, oldest first, with how they stand at a recipient and the order key they
+-- have there; `is_wanted` says whether a filter fits: on types, channel, tag, status, and the last answer's class.
+select e.id, s.status, s.order_key,
+    s.status is not null
+    and ($6::text[] is null or e.type = any ($6))
+    and ($7::text is null or $7 = any (e.channels))
+    and ($8::text is null or $8 = any (e.tags))
+    and ($9::integer is null or s.status = $9)
+    and ($10::integer is null or l.status between $10 and $10 + 99) as is_wanted
+from (
+    select id, type, channels, tags from boathook.event
+    where application = $1 and origin = 'published' and id >= $2 and id < $3
+    order by id
+    limit $4
+) as e
+cross join lateral (
+    select {status} as status, max(k.order_key) as order_key
+    from (
+        select event_id, recipient, state, code, attempts, order_key from boathook.delivery
+        union all
+        select event_id, recipient, state, null, attempts, order_key from boathook.outcome
+    ) as k
+    where k.event_id = e.id and k.recipient = $5
+) as s
+left join lateral (
+    select a.status from boathook.attempt a
+    where $10::integer is not null and a.event_id = e.id and a.recipient = $5 and a.id is not null
+    order by a.id desc
+    limit 1
+) as l on true
+order by e.id

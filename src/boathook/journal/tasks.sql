@@ -1,0 +1,66 @@
+-- name: insert_task
+-- Stores what is to be done in the background.
+insert into boathook.task (id, organization, application_id, endpoint_id, kind, request)
+values ($1, $2, $3, $4, $5, $6)
+returning *
+
+-- name: find_task
+-- Reads one task of an organization.
+select * from boathook.task where organization = $1 and id = $2
+
+-- name: list_tasks
+-- Reads a page of an organization's tasks; {direction} is asc or desc.
+select * from boathook.task
+where organization = $1 and id >= $2 and id < $3 and ($4::text is null or state = $4) and ($5::text is null or kind = $5)
+order by id {direction}
+limit $6
+
+-- name: take_task
+-- Locks the running task that has waited longest, passing by those that another process works on.
+select * from boathook.task
+where state = 'running'
+order by updated_at, id
+limit 1
+for update skip locked
+
+-- name: save_task
+-- Moves a task on, in the transaction of what was done for it.
+update boathook.task
+set state = $2, place = $3, data = $4, updated_at = clock_timestamp()
+where id = $1
+returning *
+
+-- name: find_target
+-- Reads the endpoint that a task is about, and its application, unless either is gone.
+select a.organization, p.id, p.event_types, p.channels, p.filter, p.order_by
+from boathook.endpoint p
+join boathook.application a on a.id = p.application_id
+where p.id = $2 and a.id = $1 and p.deleted_at is null and a.deleted_at is null
+
+-- name: page_subscriptions
+-- Reads the next applications of an organization with the event types their live endpoints name.
+select a.id, coalesce(bool_or(p.event_types is null) filter (where p.id is not null), false) as has_all,
+    array_remove(array_agg(distinct t.name order by t.name), null) as types
+from (
+    select id from boathook.application
+    where organization = $1 and deleted_at is null and not is_operational and id > $2
+    order by id
+    limit $3
+) as a
+left join boathook.endpoint p on p.application_id = a.id and p.deleted_at is null and not p.is_disabled
+left join lateral unnest(p.event_types) as t (name) on true
+group by a.id
+order by a.id
+
+-- name: page_usage
+-- Reads the next applications of an organization, of those named if any are, with how many deliveries their messages
+-- of a window were owed.
+select a.id, a.uid, (
+    select coalesce(sum(e.fanout), 0)::bigint from boathook.event e
+    where e.application = boathook.show_id('app', a.id) and e.origin = 'published' and e.id >= $4 and e.id < $5
+) as destinations
+from boathook.application a
+where a.organization = $1 and a.deleted_at is null and not a.is_operational and a.id > $2
+    and ($6::uuid[] is null or a.id = any ($6))
+order by a.id
+limit $3
