@@ -323,6 +323,7 @@ class _Audit:
         async for rows in _chunks(connection, SQL["stream_ignored_without_attempt"]):
             names = {ids.show_delivery(row["event_id"], row["ordinal"]): row["last_outcome"] for row in rows}
             decided = await _audited(connection, "dead.ignore", names)
+            decided |= await _audited(connection, "delivery.overtake", names)
             for name, last in names.items():
                 if name not in decided:
                     yield f"{name} (last attempt: {last})"

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -48,6 +48,17 @@ class Want:
     """Nothing due before this is looked at; `EVER` for a full look."""
     most: int | None = None
     """Most leases of this recipient over all workers; None: no limit."""
+
+
+class Held(Protocol):
+    """A right to one delivery, told by its fence."""
+
+    @property
+    def event_id(self) -> UUID: ...  # noqa: D102
+    @property
+    def ordinal(self) -> int: ...  # noqa: D102
+    @property
+    def fence(self) -> int: ...  # noqa: D102
 
 
 AnyWant = TypeVar("AnyWant", bound=Want)
@@ -165,7 +176,7 @@ class DeliveryStore:
             return None
         return None if row is None else _to_work(row)
 
-    async def renew(self, claims: Sequence[Claim], *, lease_s: float) -> set[tuple[UUID, int, int]]:
+    async def renew(self, claims: Sequence[Held], *, lease_s: float) -> set[tuple[UUID, int, int]]:
         """Prolong leases; return those that no longer hold, as (event id, ordinal, fence)."""
         rows = await self._database.fetch(SQL["renew_leases"], *_keys(claims), timedelta(seconds=lease_s))
         return {(row["event_id"], row["ordinal"], row["fence"]) for row in rows}
@@ -176,7 +187,7 @@ class DeliveryStore:
         moved = {row["position"]: row["is_moved"] for row in rows}
         return [moved[position] for position in range(1, len(ended) + 1)]
 
-    async def give_back(self, claims: Sequence[Claim]) -> None:
+    async def give_back(self, claims: Sequence[Held]) -> None:
         """Undo claims whose attempt did not begin, so that it does not count."""
         await self._database.execute(SQL["give_back"], *_keys(claims))
 
@@ -328,7 +339,7 @@ def _effect(claim: Claim, name: str) -> str:
     return name if claim.item_path is None else f"{claim.item_path}/{name}"
 
 
-def _keys(claims: Sequence[Claim]) -> tuple[list[UUID], list[int], list[int]]:
+def _keys(claims: Sequence[Held]) -> tuple[list[UUID], list[int], list[int]]:
     return (
         [claim.event_id for claim in claims],
         [claim.ordinal for claim in claims],

@@ -98,7 +98,7 @@ class EndpointWant(Want):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Address:
     """Where an endpoint is and how its messages are signed."""
 
     revision: int
@@ -219,15 +219,6 @@ class SendStore:
         )
         return [Send(*row) for row in rows]
 
-    async def give_back(self, sends: Sequence[Send]) -> None:
-        """Undo claims whose request was not made, so that it does not count."""
-        await self._database.execute(
-            SQL["give_back"],
-            [send.event_id for send in sends],
-            [send.ordinal for send in sends],
-            [send.fence for send in sends],
-        )
-
     async def settle(self, ended: Sequence[Ended], *, after: After | None = None) -> list[bool]:
         """Record attempts and move their deliveries, in one transaction; says of each whether its fence still held.
 
@@ -261,10 +252,10 @@ class SendStore:
             await connection.execute(SQL["record_overtaken"], self._worker, OVERTAKEN, subjects, note)
         await _unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
 
-    async def load(self, endpoints: Sequence[UUID], vault: Vault) -> dict[UUID, Target]:
+    async def load(self, endpoints: Sequence[UUID], vault: Vault) -> dict[UUID, Address]:
         """Return where these endpoints are, with their secrets opened; those that are gone are left out."""
-        rows = await self._database.fetch(SQL["read_targets"], endpoints)
-        return {row["id"]: _to_target(row, vault) for row in rows}
+        rows = await self._database.fetch(SQL["read_addresses"], endpoints)
+        return {row["id"]: _to_address(row, vault) for row in rows}
 
     async def take_tokens(self, wanted: Sequence[tuple[UUID, int, int]]) -> dict[UUID, tuple[int, float]]:
         """Take up to so many requests out of endpoints' rates, given as (endpoint, number, rate in requests a second).
@@ -400,11 +391,11 @@ def _to_due(row: Record) -> Due:
     )
 
 
-def _to_target(row: Record, vault: Vault) -> Target:
+def _to_address(row: Record, vault: Vault) -> Address:
     name = ids.show(ids.ENDPOINT, row["id"])
     policy = None if row["retry"] is None else _POLICY.decode(row["retry"])
     try:
-        return Target(
+        return Address(
             revision=row["revision"],
             url=row["url"],
             secrets=tuple(vault.open(sealed, f"endpoint_secret:{name}") for sealed in row["secrets"]),
@@ -415,7 +406,7 @@ def _to_target(row: Record, vault: Vault) -> Target:
             good_until=row["good_until"],
         )
     except SecretUnreadable as error:
-        return Target(revision=row["revision"], url=row["url"], policy=policy, fault=str(error))
+        return Address(revision=row["revision"], url=row["url"], policy=policy, fault=str(error))
 
 
 def _open(vault: Vault, sealed: bytes | None, context: str, read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:

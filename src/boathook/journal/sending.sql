@@ -88,14 +88,7 @@ left join lateral (
 ) as e on true
 order by c.due_at, c.seq
 
--- name: give_back
--- Undoes claims whose request was not made: pending as before, the attempt not counted.
-update boathook.delivery d
-set state = 'pending', attempts = d.attempts - 1, leased_by = null, lease_until = null
-from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
-where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null
-
--- name: read_targets
+-- name: read_addresses
 -- Reads where endpoints are and how they are signed for: the current secret first, then those that still sign along.
 select
     p.id, p.url, p.revision, p.sealed_headers, p.sealed_auth, p.timeout_s, p.retry::text as retry,
