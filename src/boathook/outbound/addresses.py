@@ -5,6 +5,7 @@ What libcurl dials is put together from the parts read here, so the two cannot r
 
 import re
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -38,6 +39,8 @@ class Address:
     host: str
     """In lower case and without brackets."""
     port: int
+    is_number: bool
+    """Whether the host is an IP address in its usual spelling, and so need not be looked up."""
     user: tuple[str, str] | None = field(default=None, repr=False)
     """User name and password, where the address held them."""
 
@@ -72,7 +75,16 @@ def read_address(url: str, *, ports: frozenset[int] = frozenset(), require_https
     _check_port(port, ports)
     tail = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     shown = host if port == _PORTS[scheme] else f"{host}:{port}"
-    return Address(f"{scheme}://{shown}{tail}", scheme, host.strip("[]").lower(), port, user)
+    bare = host.strip("[]").lower()
+    return Address(f"{scheme}://{shown}{tail}", scheme, bare, port, _is_number(bare), user)
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_authority(authority: str) -> tuple[str, tuple[str, str] | None]:

@@ -6,7 +6,6 @@ redirects are not followed, nothing is taken from the environment, and time, hea
 
 import asyncio
 import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,13 +28,15 @@ class Courier:
     Args:
         settings: limits, proxies and what may be dialled; `proxy` is the address itself, not where it stands.
         done: told the answers, many at a time, in the asyncio loop that made the courier.
+
+    Raises:
+        ConfigError: the proxy is written as a reference.
     """
 
     def __init__(self, settings: OutboundSettings, *, done: Callable[[list[Answer]], None]) -> None:
         self._done = done
         self._loop = asyncio.get_running_loop()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._transfers = Transfers(settings, self._wake)
+        self._transfers = Transfers(settings)
         self._inbox: deque[Sequence[Outgoing]] = deque()
         self._answers: deque[list[Answer]] = deque()
         self._is_woken = self._is_told = self._is_closed = False
@@ -54,18 +55,16 @@ class Courier:
         if self._is_closed:
             return
         self._is_closed = True
-        os.eventfd_write(self._wake, 1)
+        self._transfers.bell.ring()
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive():
             _LOG.error("courier_stuck")
-            return
-        os.close(self._wake)
 
     def _rouse(self) -> None:
         # The thread drains the inbox after lowering the flag, so what was put there before is seen.
         if not self._is_woken:
             self._is_woken = True
-            os.eventfd_write(self._wake, 1)
+            self._transfers.bell.ring()
 
     def _run(self) -> None:
         while not self._is_closed:

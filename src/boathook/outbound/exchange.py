@@ -60,7 +60,7 @@ class Exchange:
         allow: networks that may be dialled although they are not public.
         opened: as for `Gate`.
         keep: bytes of a response's body that are kept.
-        is_plain: whether it serves any request, rather than those of one client certificate.
+        home: where it waits for its next request; None for one that serves only once.
     """
 
     __slots__ = (
@@ -68,6 +68,7 @@ class Exchange:
         "_began_at",
         "_body",
         "_body_size",
+        "_connect_ms",
         "_fault",
         "_gate",
         "_head_size",
@@ -79,7 +80,7 @@ class Exchange:
         "_timeout_ms",
         "_url",
         "handle",
-        "is_plain",
+        "home",
         "outgoing",
     )
 
@@ -90,13 +91,13 @@ class Exchange:
         allow: Sequence[Network],
         opened: list[socket.socket],
         keep: int,
-        is_plain: bool = True,
+        home: "list[Exchange] | None" = None,
     ) -> None:
         self._gate = Gate(allow, opened)
         self._keep = keep
-        self.is_plain = is_plain
+        self.home = home
         self._url = ""
-        self._timeout_ms = 0
+        self._timeout_ms = self._connect_ms = 0
         self._refusal: str | None
         self._fault: str | None
         self._answered_at: float | None
@@ -113,24 +114,45 @@ class Exchange:
             (pycurl.HEADERFUNCTION, self._take_header),
         )
 
-    def prepare(self, outgoing: Outgoing, address: Address) -> None:
-        """Set what differs between requests. Raises ValueError for a header that cannot be written."""
+    def prepare(
+        self, outgoing: Outgoing, address: Address, pinned: Options, connect_s: float, spent_s: float = 0.0
+    ) -> None:
+        """Set what differs between requests.
+
+        Args:
+            outgoing: the request.
+            address: its address, read.
+            pinned: options that say what the address's name stands for.
+            connect_s: seconds for finding the name, connecting and agreeing on TLS.
+            spent_s: seconds that went by already.
+
+        Raises:
+            ValueError: a header cannot be written.
+        """
         handle = self.handle
         handle.setopt(pycurl.HTTPHEADER, _header_lines(outgoing, address))
         handle.setopt(pycurl.POSTFIELDS, outgoing.body)
+        for option, value in pinned:
+            handle.setopt(option, value)
         if address.url != self._url:
             handle.setopt(pycurl.URL, address.url)
             self._url = address.url
-        timeout_ms = max(1, int(outgoing.timeout_s * 1_000))
-        if timeout_ms != self._timeout_ms:
-            handle.setopt(pycurl.TIMEOUT_MS, timeout_ms)
-            self._timeout_ms = timeout_ms
+        self._limit(outgoing.timeout_s - spent_s, min(connect_s, outgoing.timeout_s) - spent_s)
         self.outgoing = outgoing
         self._gate.refusal = None
         self._refusal = self._fault = None
         self._answered_at = None
         self._status = self._head_size = self._body_size = self._interim = 0
-        self._began_at = time.monotonic()
+        self._began_at = time.monotonic() - spent_s
+
+    def _limit(self, timeout_s: float, connect_s: float) -> None:
+        timeout_ms, connect_ms = max(1, int(timeout_s * 1_000)), max(1, int(connect_s * 1_000))
+        if timeout_ms != self._timeout_ms:
+            self.handle.setopt(pycurl.TIMEOUT_MS, timeout_ms)
+            self._timeout_ms = timeout_ms
+        if connect_ms != self._connect_ms:
+            self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, connect_ms)
+            self._connect_ms = connect_ms
 
     def is_late(self, answered_before: float) -> bool:
         """Return whether its headers came before this moment of the monotonic clock."""

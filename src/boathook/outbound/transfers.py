@@ -1,29 +1,48 @@
-"""Many requests at once over libcurl's multi interface, driven by events; belongs to one thread."""
+"""Many requests at once over libcurl's multi interface, driven by events; belongs to one thread, but for its bell.
+
+A request goes: address read -> name looked up and judged -> handed to libcurl, pinned to what was judged -> its answer.
+"""
 
 import functools
-import os
 import select
 import socket
 import time
+from dataclasses import dataclass
 from typing import Final
 
 import pycurl
 
 from boathook.config.tables import OutboundSettings
-from boathook.outbound.addresses import read_address
+from boathook.outbound.addresses import Address, read_address
+from boathook.outbound.bell import Bell
+from boathook.outbound.detour import EVERYWHERE, Detour, pin
 from boathook.outbound.dialling import Options, common_options
 from boathook.outbound.exchange import Exchange
+from boathook.outbound.names import Found, Names
 from boathook.outbound.outgoing import Answer, Outgoing, Trouble
 
 BODY_S: Final = 3.0
 """How long a response's body may take after its headers."""
 _LOOK_S: Final = 0.5
 _MOST_EVENTS: Final = 1_024
+_MOST_PINNED: Final = 10_000
 _MASKS: Final = {
     pycurl.POLL_IN: select.EPOLLIN,
     pycurl.POLL_OUT: select.EPOLLOUT,
     pycurl.POLL_INOUT: select.EPOLLIN | select.EPOLLOUT,
 }
+
+Event = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parked:
+    """A request whose name is being looked up."""
+
+    outgoing: Outgoing
+    address: Address
+    began_at: float
+    ends_at: float
 
 
 class Transfers:
@@ -31,28 +50,34 @@ class Transfers:
 
     Args:
         settings: limits, proxies and what may be dialled.
-        wake: a descriptor of eventfd(2) that ends a wait.
+
+    Raises:
+        ConfigError: the proxy is written as a reference.
     """
 
-    def __init__(self, settings: OutboundSettings, wake: int) -> None:
+    def __init__(self, settings: OutboundSettings) -> None:
         self._settings = settings
-        self._options = _options(settings)
+        self._detour = Detour(settings)
         self._read = functools.lru_cache(4_096)(
             functools.partial(read_address, ports=frozenset(settings.ports), require_https=settings.require_https)
         )
-        self._wake = wake
+        self.bell = Bell()
+        self._names = Names(settings.allow, self.bell.ring)
+        self._parked: dict[str, list[_Parked]] = {}
         self._running: dict[pycurl.Curl, Exchange] = {}
-        self._idle: list[Exchange] = []
+        self._idle: dict[bool, list[Exchange]] = {False: [], True: []}
         self._opened: list[socket.socket] = []
         self._answers: list[Answer] = []
+        self._options = {False: _options(settings), True: [*_options(settings), *self._detour.options()]}
         self._open()
 
     def _open(self) -> None:
-        self._watched: dict[int, int] = {}
+        self._pinned: dict[tuple[str, int], Found] = {}
+        self._watched: set[int] = set()
         self._timer_at: float | None = None
         self._look_at = 0.0
         self._poll = select.epoll()
-        self._poll.register(self._wake, select.EPOLLIN)
+        self._poll.register(self.bell.descriptor, select.EPOLLIN)
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
@@ -63,56 +88,59 @@ class Transfers:
         try:
             address = self._read(outgoing.url)
         except ValueError as error:
-            self._answers.append(_refuse(outgoing, Trouble.URL, str(error)))
+            self._refuse(outgoing, Trouble.URL, str(error))
             return
-        exchange = self._pick(outgoing)
-        try:
-            exchange.prepare(outgoing, address)
-        except ValueError as error:
-            self._answers.append(_refuse(outgoing, Trouble.FAULT, str(error)))
-            self._put_back(exchange)
+        if address.is_number and not self._detour.takes(address):
+            self._start(outgoing, address, None, 0.0)
             return
-        self._running[exchange.handle] = exchange
-        self._multi.add_handle(exchange.handle)
+        found = self._names.find(address.host)
+        if found is None:
+            self._park(outgoing, address)
+        else:
+            self._start(outgoing, address, found, 0.0)
 
-    def wait(self) -> list[tuple[int, int]]:
+    def wait(self) -> list[Event]:
         """Return the next events of sockets; none where it is time for something else."""
         return self._poll.poll(self._pause_s(), _MOST_EVENTS)
 
-    def turn(self, events: list[tuple[int, int]]) -> list[Answer]:
+    def turn(self, events: list[Event]) -> list[Answer]:
         """Move every request on that can move, and return the answers."""
         for descriptor, bits in events:
-            if descriptor == self._wake:
-                os.eventfd_read(descriptor)
+            if descriptor == self.bell.descriptor:
+                self.bell.hush()
             else:
                 self._multi.socket_action(descriptor, _conditions(bits))
+        self._unpark()
         if self._timer_at is not None and self._timer_at <= time.monotonic():
             self._timer_at = None
             self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
         self._collect()
         self._cut_late()
         self._close_opened()
-        answers, self._answers = self._answers, []
-        return answers
+        return self._take_answers()
 
     def give_up(self, trouble: Trouble, error: str) -> list[Answer]:
-        """End every request, and return their answers; the connections are closed."""
-        answers = self._answers
-        answers.extend(_refuse(exchange.outgoing, trouble, error) for exchange in self._running.values())
-        self._answers = []
+        """End every request, and return their answers; the connections are closed, and others may follow."""
+        for exchange in self._running.values():
+            self._refuse(exchange.outgoing, trouble, error)
+        for parked in self._parked.values():
+            for one in parked:
+                self._refuse(one.outgoing, trouble, error)
         self._free()
         self._open()
-        return answers
+        return self._take_answers()
 
     def close(self) -> None:
         """Free all that is held."""
         self._free()
+        self._names.close()
+        self.bell.close()
 
     def _free(self) -> None:
-        for exchange in (*self._running.values(), *self._idle):
+        for exchange in (*self._running.values(), *self._idle[False], *self._idle[True]):
             exchange.close()
-        self._running.clear()
-        self._idle.clear()
+        for held in (self._running, self._parked, self._idle[False], self._idle[True]):
+            held.clear()
         self._multi.close()
         self._poll.close()
         self._close_opened()
@@ -122,33 +150,84 @@ class Transfers:
             opened.close()
         self._opened.clear()
 
-    def _pick(self, outgoing: Outgoing) -> Exchange:
-        if outgoing.client_certificate is None:
-            return self._idle.pop() if self._idle else self._make([])
-        certificate, key = outgoing.client_certificate
-        return self._make(
-            [
-                (pycurl.SSLCERTTYPE, "PEM"),
-                (pycurl.SSLCERT_BLOB, certificate.encode()),
-                (pycurl.SSLKEYTYPE, "PEM"),
-                (pycurl.SSLKEY_BLOB, key.encode()),
-            ]
-        )
+    def _take_answers(self) -> list[Answer]:
+        answers, self._answers = self._answers, []
+        return answers
 
-    def _make(self, more: Options) -> Exchange:
+    def _refuse(self, outgoing: Outgoing, trouble: Trouble, error: str, duration_s: float = 0.0) -> None:
+        self._answers.append(Answer(outgoing, 0, {}, b"", duration_s, trouble, error))
+
+    # Names.
+
+    def _park(self, outgoing: Outgoing, address: Address) -> None:
+        now = time.monotonic()
+        ends_at = now + min(self._settings.connect_timeout_s, outgoing.timeout_s)
+        self._parked.setdefault(address.host, []).append(_Parked(outgoing, address, now, ends_at))
+
+    def _unpark(self) -> None:
+        for name, found in self._names.ended():
+            for one in self._parked.pop(name, ()):
+                self._start(one.outgoing, one.address, found, time.monotonic() - one.began_at)
+
+    # Handles.
+
+    def _start(self, outgoing: Outgoing, address: Address, found: Found | None, spent_s: float) -> None:
+        """Hand a request to libcurl; *found* is None for an address that is no name, *spent_s* went to the look-up."""
+        if found is not None and found.trouble is not None:
+            self._refuse(outgoing, found.trouble, found.error, spent_s)
+            return
+        pinned, is_detour = self._pin(address, found)
+        exchange = self._pick(outgoing, is_detour)
+        try:
+            exchange.prepare(outgoing, address, pinned, self._settings.connect_timeout_s, spent_s)
+        except ValueError as error:
+            self._refuse(outgoing, Trouble.FAULT, str(error))
+            self._put_back(exchange)
+            return
+        self._running[exchange.handle] = exchange
+        self._multi.add_handle(exchange.handle)
+
+    def _pin(self, address: Address, found: Found | None) -> tuple[Options, bool]:
+        """Return the options that make libcurl dial what was judged, and whether through the proxy."""
+        if found is None:
+            return [], False
+        if self._detour.takes(address) and not self._detour.is_spared(found.addresses):
+            return [(pycurl.CONNECT_TO, pin(address, found.addresses[0]))], True
+        key = address.host, address.port
+        if self._pinned.get(key) is found:
+            return [], False
+        if len(self._pinned) >= _MOST_PINNED:
+            self._pinned.clear()
+        self._pinned[key] = found
+        numbers = ",".join(f"[{number}]" if ":" in number else number for number in found.addresses)
+        return [(pycurl.RESOLVE, [f"+{address.host.rstrip('.')}:{address.port}:{numbers}"])], False
+
+    def _pick(self, outgoing: Outgoing, is_detour: bool) -> Exchange:
+        if outgoing.client_certificate is not None:
+            certificate, key = outgoing.client_certificate
+            return self._make(
+                is_detour, [(pycurl.SSLCERT_BLOB, certificate.encode()), (pycurl.SSLKEY_BLOB, key.encode())]
+            )
+        idle = self._idle[is_detour]
+        return idle.pop() if idle else self._make(is_detour, [])
+
+    def _make(self, is_detour: bool, more: Options) -> Exchange:
         return Exchange(
-            [*self._options, *more],
-            allow=self._settings.allow,
+            [*self._options[is_detour], *more],
+            allow=EVERYWHERE if is_detour else self._settings.allow,
             opened=self._opened,
             keep=self._settings.max_response,
-            is_plain=not more,
+            # One with a client certificate serves that alone.
+            home=None if more else self._idle[is_detour],
         )
 
     def _put_back(self, exchange: Exchange) -> None:
-        if exchange.is_plain and len(self._idle) < self._settings.concurrency:
-            self._idle.append(exchange)
+        if exchange.home is not None and len(exchange.home) < self._settings.concurrency:
+            exchange.home.append(exchange)
         else:
             exchange.close()
+
+    # Ends.
 
     def _collect(self) -> None:
         left = 1
@@ -166,20 +245,31 @@ class Transfers:
         self._put_back(exchange)
 
     def _cut_late(self) -> None:
-        """End the requests whose status came a while ago, and whose body does not end."""
+        """End the requests whose bodies do not end, and those whose names are not found in time."""
         now = time.monotonic()
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_S
         for exchange in [one for one in self._running.values() if one.is_late(now - BODY_S)]:
             self._end(exchange.handle, pycurl.E_OPERATION_TIMEDOUT, "the body took too long")
+        for name, parked in list(self._parked.items()):
+            for one in parked:
+                if one.ends_at <= now:
+                    self._refuse(
+                        one.outgoing, Trouble.TIMEOUT, f"the name {name} was not found in time", now - one.began_at
+                    )
+            self._parked[name] = [one for one in parked if one.ends_at > now]
+            if not self._parked[name]:
+                del self._parked[name]
+
+    # What libcurl waits for.
 
     def _pause_s(self) -> float | None:
-        ends = [self._timer_at] if self._timer_at is not None else []
-        if self._running:
-            ends.append(self._look_at)
         if self._answers:
             return 0.0
+        ends = [self._timer_at] if self._timer_at is not None else []
+        if self._running or self._parked:
+            ends.append(self._look_at)
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _set_timer(self, after_ms: int) -> None:
@@ -187,16 +277,13 @@ class Transfers:
 
     def _watch(self, what: int, descriptor: int, _multi: object, _data: object) -> None:
         """Follow libcurl's wish to be told of a socket's events."""
-        if what == pycurl.POLL_REMOVE:
-            if self._watched.pop(descriptor, None) is not None:
-                self._poll.unregister(descriptor)
-            return
-        mask = _MASKS[what]
-        if descriptor in self._watched:
-            self._poll.modify(descriptor, mask)
-        else:
-            self._poll.register(descriptor, mask)
-        self._watched[descriptor] = mask
+        is_watched = descriptor in self._watched
+        if what != pycurl.POLL_REMOVE:
+            self._watched.add(descriptor)
+            (self._poll.modify if is_watched else self._poll.register)(descriptor, _MASKS[what])
+        elif is_watched:
+            self._watched.discard(descriptor)
+            self._poll.unregister(descriptor)
 
 
 def _conditions(bits: int) -> int:
@@ -214,9 +301,4 @@ def _options(settings: OutboundSettings) -> Options:
         (pycurl.POST, 1),
         (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
         (pycurl.PATH_AS_IS, 1),
-        (pycurl.CONNECTTIMEOUT_MS, max(1, int(settings.connect_timeout_s * 1_000))),
     ]
-
-
-def _refuse(outgoing: Outgoing, trouble: Trouble, error: str) -> Answer:
-    return Answer(outgoing, 0, {}, b"", 0.0, trouble, error)

@@ -1,0 +1,110 @@
+"""Looks names up, each once at a time, and judges every address they stand for before any of them is dialled.
+
+In threads of its own rather than libcurl's: there, a few requests to one name whose servers are silent would keep
+everybody else's names waiting.
+"""
+
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from boathook.outbound.guard import Network, judge_here
+from boathook.outbound.outgoing import Trouble
+from boathook.telemetry.log import get_logger
+
+FRESH_S: Final = 30.0
+"""How long a name's addresses are believed."""
+_THREADS: Final = 64
+_MOST_KEPT: Final = 10_000
+_LOG: Final = get_logger("outbound")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a name stands for: addresses that may all be dialled, or a trouble."""
+
+    addresses: tuple[str, ...] = ()
+    trouble: Trouble | None = None
+    error: str = ""
+
+
+class Names:
+    """What names stand for; belongs to one thread, but for the looking up.
+
+    Args:
+        allow: networks that may be dialled although they are not public.
+        ring: called from any thread when a look-up has ended.
+    """
+
+    def __init__(self, allow: Sequence[Network], ring: Callable[[], None]) -> None:
+        self._allow = tuple(allow)
+        self._ring = ring
+        self._known: dict[str, tuple[float, Found]] = {}
+        self._asked: set[str] = set()
+        self._questions: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._ended: deque[tuple[str, Found]] = deque()
+        self._threads = 0
+
+    def find(self, name: str) -> Found | None:
+        """Return what *name* stands for, or None: then it is looked up, and `ended` tells."""
+        known = self._known.get(name)
+        if known is not None and time.monotonic() < known[0]:
+            return known[1]
+        if name not in self._asked:
+            self._asked.add(name)
+            if self._threads < min(_THREADS, len(self._asked)):
+                self._threads += 1
+                threading.Thread(target=self._run, name="boathook-names", daemon=True).start()
+            self._questions.put(name)
+        return None
+
+    def ended(self) -> list[tuple[str, Found]]:
+        """Return the names that have been looked up since the last call."""
+        ended: list[tuple[str, Found]] = []
+        while self._ended:
+            name, found = self._ended.popleft()
+            self._asked.discard(name)
+            if found.trouble is None:
+                self._remember(name, found)
+            ended.append((name, found))
+        return ended
+
+    def close(self) -> None:
+        """End the threads, each after its look-up."""
+        for _ in range(self._threads):
+            self._questions.put(None)
+
+    def _remember(self, name: str, found: Found) -> None:
+        self._known.pop(name, None)
+        if len(self._known) >= _MOST_KEPT:
+            del self._known[next(iter(self._known))]
+        self._known[name] = (time.monotonic() + FRESH_S, found)
+
+    def _run(self) -> None:
+        while (name := self._questions.get()) is not None:
+            try:
+                found = look_up(name, self._allow)
+            except Exception as error:  # noqa: BLE001 - a fault fails requests, never the thread
+                _LOG.error("names_fault", exc_info=error)
+                found = Found((), Trouble.FAULT, f"boathook failed: {type(error).__name__}")
+            self._ended.append((name, found))
+            self._ring()
+
+
+def look_up(name: str, allow: Sequence[Network]) -> Found:
+    """Return what *name* stands for, by the system's resolver; one bad address among good ones spoils it."""
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return Found((), Trouble.DNS, f"the name {name} cannot be found: {getattr(error, 'strerror', None) or error}")
+    addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in answers))
+    for address in addresses:
+        why = judge_here(address, allow)
+        if why is not None:
+            return Found((), Trouble.BLOCKED, f"the name stands for an address that is not dialled: {why}")
+    return Found(addresses)
