@@ -5,6 +5,7 @@ show      tables and JSON
 options   what many commands take
 listings  what is stored
 decisions what is to become of it
+applications, endpoints, event_types   whom we send to, where, and what
 running   serve, migrate, verify, doctor, demo, bench, send
 setup     sources and settings
 """
@@ -17,9 +18,9 @@ from typing import Annotated, cast
 
 import typer
 
-from boathook.cli import decisions, listings, running, setup
+from boathook.cli import applications, decisions, endpoints, listings, running, setup
 from boathook.cli.session import Misused, Session
-from boathook.domain.errors import BoathookError, ConfigError
+from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 
 _USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """The base of typer's complaints about how a command was written."""
@@ -75,6 +76,8 @@ app.add_typer(decisions.events, name="events")
 app.add_typer(listings.deliveries, name="deliveries")
 app.add_typer(decisions.dead, name="dead")
 app.add_typer(decisions.rejections, name="rejections")
+app.add_typer(applications.applications, name="applications")
+app.add_typer(endpoints.endpoints, name="endpoints")
 app.add_typer(setup.settings_app, name="config")
 
 
@@ -90,6 +93,8 @@ def _run(arguments: list[str]) -> int:
         return _complain(str(getattr(error, "format_message", error.__str__)()), 2)
     except (ConfigError, Misused) as error:
         return _complain(str(error), 2)
+    except InvalidValue as error:
+        return _complain(f"{'.'.join(map(str, error.where))}: {error}" if error.where else str(error), 2)
     except BoathookError as error:
         return _complain(str(error), 1)
     except (typer.Abort, KeyboardInterrupt):

@@ -1,8 +1,10 @@
 """Options and arguments that many commands share, and how ids are read."""
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
@@ -30,6 +32,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 All = Annotated[bool, typer.Option("--all", help="Really all of them.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Which; or use the filters.", show_default=False)]
+Metadata = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A note of yours; may be given again.", show_default=False)
+]
 Reason = Annotated[str | None, typer.Option(help="Only refused for this reason.")]
 
 
@@ -52,3 +57,24 @@ def read_delivery_ids(words: Sequence[str]) -> list[Key]:
         return [ids.read_delivery(word) for word in words]
     except ValueError as error:
         raise Misused(str(error)) from None
+
+
+def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, str]:
+    """Read names and values, such as ``team=billing``. Raises Misused where one has no separator."""
+    pairs = {}
+    for word in words:
+        name, found, value = word.partition(separator)
+        if not found or not name.strip():
+            raise Misused(f"{option}: write NAME{separator}VALUE, not {word!r}")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def read_json(option: str, text: str) -> Any:
+    """Read a JSON text, or the file named by ``@FILE``. Raises Misused where it is none."""
+    try:
+        return json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
+    except OSError as error:
+        raise Misused(f"{option}: cannot read {text[1:]}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise Misused(f"{option}: that is no JSON: {error}") from None

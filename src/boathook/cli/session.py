@@ -6,7 +6,7 @@ import getpass
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import typer
 from rich.console import Console
@@ -16,6 +16,9 @@ from boathook.domain.errors import BoathookError, ConfigError, JournalError
 from boathook.journal.database import Database
 from boathook.journal.embedded import EmbeddedServer
 from boathook.journal.moves import Action
+
+if TYPE_CHECKING:
+    from boathook.admin.desk import Work
 
 Result = TypeVar("Result")
 
@@ -106,6 +109,24 @@ async def journal(
             await database.close()
 
 
+@contextlib.asynccontextmanager
+async def work(settings: config.Settings) -> AsyncIterator["Work"]:
+    """Lend one transaction to an action of the default organization; an error undoes it.
+
+    Raises:
+        ConfigError: as `journal`, or the key that secrets are encrypted with cannot be had.
+    """
+    # Imported only here, as most commands do without encryption.
+    from boathook.admin.desk import Desk
+    from boathook.handlers.outbox import Outbox
+    from boathook.journal.vault import open_vault
+
+    async with journal(settings) as database:
+        desk = Desk(settings, database, open_vault(settings), Outbox())
+        async with desk.work(actor=action().actor) as one:
+            yield one
+
+
 async def _explain(database: Database, error: JournalError) -> None:
     """Name lacking migrations as the cause of an error, where there are any."""
     # Imported only here, as it costs more time than a whole listing.
@@ -114,6 +135,20 @@ async def _explain(database: Database, error: JournalError) -> None:
     with contextlib.suppress(JournalError):
         if lacking := await schema.pending(database):
             raise ConfigError(f"the database lacks {', '.join(lacking)}: run `boathook migrate` first") from error
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Ask before something that cannot be undone; without a terminal there must be --yes.
+
+    Raises:
+        Misused: there is nobody to ask.
+        typer.Abort: the answer is no.
+    """
+    if yes:
+        return
+    if not out.is_terminal:
+        raise Misused(f"this would {what}: add --yes to do it")
+    typer.confirm(f"{what[:1].upper()}{what[1:]}?", abort=True)
 
 
 def action(note: str | None = None) -> Action:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from rich.console import OverflowMethod
 from rich.table import Table
@@ -177,6 +178,60 @@ async def pages(lister: Callable[[Filter], Awaitable[Sequence[Row]]], wanted: Fi
             return
         left -= len(rows)
         after = str(getattr(rows[-1], "id"))  # noqa: B009 - rows of any listing have one
+
+
+async def gather(
+    fetch: Callable[[UUID | None, int], Awaitable[Sequence[Row]]], place: UUID | None, limit: int
+) -> list[Row]:
+    """Return so many rows of a listing from *place* on, fetched in pages; limit 0 means all."""
+    rows: list[Row] = []
+    left = limit or sys.maxsize
+    while left > 0:
+        page = await fetch(place, min(PAGE, left))
+        rows += page
+        if len(page) < min(PAGE, left):
+            break
+        left -= len(page)
+        place = getattr(page[-1], "id")  # noqa: B009 - rows of any listing have one
+    return rows
+
+
+def print_rows(
+    rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, plain: Callable[[Row], object], after: str = ""
+) -> None:
+    """Print rows as a table, or as one JSON object a line.
+
+    Args:
+        plain: makes a row's JSON object.
+        after: what to give as --after for the next page; empty where there is none.
+    """
+    if as_json:
+        for row in rows:
+            print_json(plain(row))
+        return
+    if rows:
+        out.print(table(columns, rows))
+    else:
+        err.print("nothing found", style="dim")
+    if after:
+        err.print(f"more: add --after {after} or a larger --limit", style="dim", soft_wrap=True)
+
+
+def readable(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of an object as people read them: words for names, moments whole, lists in one line."""
+    return {name.replace("_", " "): _readable(value) for name, value in values.items()}
+
+
+def _readable(value: object) -> object:
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return json.dumps(plain(value), ensure_ascii=False) if value else None
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return value
 
 
 async def listing(

@@ -1,0 +1,314 @@
+"""Commands about endpoints: where an application's messages go, how, and signed with what."""
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from boathook.cli import show
+from boathook.cli.options import Json, Limit, Metadata, Yes, example, read_json, read_pairs
+from boathook.cli.session import Misused, confirm, out, run, session, work
+from boathook.cli.show import Column
+from boathook.domain import ids
+from boathook.domain.endpoints import check_uid
+from boathook.journal.applications import Application, Window
+from boathook.journal.endpoints import Endpoint
+
+endpoints = typer.Typer(no_args_is_help=True, help="Where an application's messages go.")
+
+Result = TypeVar("Result")
+Owner = Annotated[str, typer.Option("--application", "-a", help="Whose endpoint, by id or uid.")]
+Reference = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Its id or uid.")]
+
+Types = Annotated[
+    list[str] | None,
+    typer.Option("--type", help="Only messages of this type; * stands for any run of characters.", show_default=False),
+]
+Channels = Annotated[
+    list[str] | None, typer.Option("--channel", help="Only messages of one of these channels.", show_default=False)
+]
+FilterText = Annotated[
+    str | None, typer.Option("--filter", metavar="JSON", help="Only messages whose body fits; @FILE reads a file.")
+]
+Uid = Annotated[str | None, typer.Option(help="The application's own word for it, to be used in place of the id.")]
+Description = Annotated[str | None, typer.Option(help="What people should know about it.")]
+Retry = Annotated[
+    str | None, typer.Option(metavar="NAME|SECONDS", help="A preset such as svix, or waits such as '5, 60, 3600'.")
+]
+RateLimit = Annotated[int | None, typer.Option(min=0, max=65_535, help="Most messages a second.")]
+Concurrency = Annotated[int | None, typer.Option(min=0, max=32_767, help="Most requests under way at once.")]
+Timeout = Annotated[float | None, typer.Option(min=0, max=3_600, help="Seconds one attempt may take.")]
+OrderBy = Annotated[
+    str | None, typer.Option(metavar="PATH", help="Send those with the same value there one after another; * for all.")
+]
+Headers = Annotated[
+    list[str] | None, typer.Option("--header", metavar="NAME:VALUE", help="Send this along.", show_default=False)
+]
+Auth = Annotated[
+    str | None, typer.Option(metavar="JSON", help="Credentials: basic, oauth2 or mtls; @FILE reads a file.")
+]
+_COLUMNS = (
+    Column("id", lambda one: one.shown_id, is_whole=True),
+    Column("uid", lambda one: one.uid, is_optional=True),
+    Column("state", lambda one: f"disabled ({one.disabled_because})" if one.is_disabled else "enabled"),
+    Column("types", lambda one: " ".join(one.event_types or ["*"])),
+    Column("url", lambda one: one.url),
+)
+_CLEARED = {"description": "", "metadata": {}}
+_AUTH = {
+    "basic": ({"username", "password"}, set[str]()),
+    "oauth2": ({"tokenUrl", "clientId", "clientSecret"}, {"scope"}),
+    "mtls": ({"certificate", "key"}, set[str]()),
+}
+
+
+class Waiting(StrEnum):
+    """What becomes of messages that waited for a disabled endpoint."""
+
+    SEND = "send"
+    CANCEL = "cancel"
+
+
+@endpoints.command(
+    "create",
+    epilog=example(
+        "boathook endpoints create --application acme --url https://acme.example/hooks --type 'invoice.*'",
+        "boathook endpoints create -a acme --url https://acme.example/hooks --retry '5, 60, 3600' --order-by customer",
+    ),
+)
+def create_endpoint(
+    ctx: typer.Context, application: Owner,
+    url: Annotated[str, typer.Option(help="Where messages are sent.")],
+    type: Types = None, channel: Channels = None, filter: FilterText = None, uid: Uid = None,
+    description: Description = None, retry: Retry = None, rate: RateLimit = None, concurrency: Concurrency = None,
+    timeout: Timeout = None, order_by: OrderBy = None, header: Headers = None, auth: Auth = None,
+    metadata: Metadata = None,
+    secret: Annotated[
+        str | None, typer.Option(metavar="REFERENCE", help="What signs: env:NAME or file:PATH; made where absent.")
+    ] = None,
+    ed25519: Annotated[bool, typer.Option("--ed25519", help="Make a key pair instead of a shared secret.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Send nothing until it is enabled.")] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Make an endpoint, and print its id."""
+    from boathook.admin import endpoints as actions
+    from boathook.outbound.signer import make_ed25519_secret
+
+    settings = session(ctx).settings()
+    if secret is not None and ed25519:
+        raise Misused("--secret or --ed25519, not both")
+    signs = settings.resolve(secret, "--secret") if secret is not None else make_ed25519_secret() if ed25519 else None
+    values = _read_values(
+        url=url, event_types=type, channels=channel, filter=filter, uid=uid, description=description, retry=retry,
+        throttle_rate=rate, concurrency=concurrency, timeout_s=timeout, order_by=order_by, auth=auth, metadata=metadata,
+    )  # fmt: skip
+    new = actions.NewEndpoint(**values, is_disabled=disabled)
+    headers = read_pairs("--header", header or [], ":")
+
+    async def make() -> Endpoint:
+        async with work(settings) as one:
+            owner = await _owner(one, application)
+            return await actions.create(one, owner, new, secret=signs, headers=headers)
+
+    made = run(make())
+    if as_json:
+        show.print_json(_plain(made))
+    else:
+        out.print(made.shown_id, markup=False)
+
+
+@endpoints.command("list", epilog=example("boathook endpoints list --application acme --json"))
+def list_endpoints(
+    ctx: typer.Context, application: Owner, limit: Limit = 50,
+    after: Annotated[str | None, typer.Option(help="The id or uid of the last row of the page before.")] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """List an application's endpoints, oldest first."""
+    from boathook.admin import endpoints as actions
+
+    async def read() -> list[Endpoint]:
+        async with work(session(ctx).settings()) as one:
+            owner = await _owner(one, application)
+            place = (await actions.get(one, owner, after)).id if after else None
+            return await show.gather(
+                lambda at, most: actions.list_some(one, owner, Window(at, True, most)), place, limit
+            )
+
+    rows = run(read())
+    more = rows[-1].shown_id if rows and len(rows) == limit else ""
+    show.print_rows(rows, _COLUMNS, as_json=as_json, plain=_plain, after=more)
+
+
+@endpoints.command("show", epilog=example("boathook endpoints show --application acme ep_01h455vb4pex5vsknk084sn02q4"))
+def show_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
+    """Show one endpoint. Secrets, values of headers and credentials are not shown."""
+    from boathook.admin import endpoints as actions
+
+    found = _plain(_act(ctx, application, lambda one, owner: actions.get(one, owner, endpoint)))
+    if as_json:
+        show.print_json(found)
+    else:
+        show.facts(show.readable(found))
+
+
+@endpoints.command(
+    "update",
+    epilog=example(
+        "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --type 'invoice.*' --type order.paid",
+        "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --rate 0 --filter ''",
+    ),
+)
+def update_endpoint(
+    ctx: typer.Context, endpoint: Reference, application: Owner,
+    url: Annotated[str | None, typer.Option(help="Where messages are sent.")] = None,
+    type: Types = None, channel: Channels = None, filter: FilterText = None, uid: Uid = None,
+    description: Description = None, retry: Retry = None, rate: RateLimit = None, concurrency: Concurrency = None,
+    timeout: Timeout = None, order_by: OrderBy = None, auth: Auth = None, metadata: Metadata = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Change what is given, and nothing else. An empty text, or 0, takes a setting away."""
+    from boathook.admin import endpoints as actions
+
+    values = _read_values(
+        url=url, event_types=type, channels=channel, filter=filter, uid=uid, description=description, retry=retry,
+        throttle_rate=rate, concurrency=concurrency, timeout_s=timeout, order_by=order_by, auth=auth, metadata=metadata,
+    )  # fmt: skip
+    if not values:
+        raise Misused("say what to change, such as --type or --url")
+    saved = _act(ctx, application, lambda one, owner: actions.change(one, owner, endpoint, values))
+    if as_json:
+        show.print_json(_plain(saved))
+    else:
+        out.print(f"{saved.shown_id} is changed", markup=False)
+
+
+@endpoints.command(
+    "enable", epilog=example("boathook endpoints enable -a acme ep_01h455vb4pex5vsknk084sn02q4 --backlog cancel")
+)
+def enable_endpoint(
+    ctx: typer.Context, endpoint: Reference, application: Owner,
+    backlog: Annotated[Waiting, typer.Option(help="What becomes of that which waited.")] = Waiting.SEND,
+) -> None:  # fmt: skip
+    """Send to an endpoint again; its failures are forgotten."""
+    from boathook.admin import endpoints as actions
+
+    policy = actions.Backlog(str(backlog))
+    saved = _act(
+        ctx,
+        application,
+        lambda one, owner: actions.change(one, owner, endpoint, {"is_disabled": False}, backlog=policy),
+    )
+    out.print(f"{saved.shown_id} is enabled", markup=False)
+
+
+@endpoints.command("disable", epilog=example("boathook endpoints disable -a acme ep_01h455vb4pex5vsknk084sn02q4"))
+def disable_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner) -> None:
+    """Send an endpoint nothing more; what it is owed waits."""
+    from boathook.admin import endpoints as actions
+
+    saved = _act(ctx, application, lambda one, owner: actions.change(one, owner, endpoint, {"is_disabled": True}))
+    out.print(f"{saved.shown_id} is disabled", markup=False)
+
+
+@endpoints.command("delete", epilog=example("boathook endpoints delete -a acme ep_01h455vb4pex5vsknk084sn02q4 --yes"))
+def delete_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, yes: Yes = False) -> None:
+    """Delete an endpoint; what it is still owed is buried. What was sent stays on record."""
+    from boathook.admin import endpoints as actions
+
+    found = _act(ctx, application, lambda one, owner: actions.get(one, owner, endpoint))
+    confirm(f"delete the endpoint {found.shown_id} at {found.url}", yes=yes)
+    _act(ctx, application, lambda one, owner: actions.delete(one, owner, found.shown_id))
+    out.print(f"{found.shown_id} is deleted", markup=False)
+
+
+async def _owner(one: Any, reference: str) -> Application:
+    from boathook.admin import applications
+
+    return await applications.get(one, reference)
+
+
+def _act(ctx: typer.Context, application: str, act: Callable[[Any, Application], Awaitable[Result]]) -> Result:
+    """Do something about an application's endpoint in one transaction."""
+
+    async def do() -> Result:
+        async with work(session(ctx).settings()) as one:
+            return await act(one, await _owner(one, application))
+
+    return run(do())
+
+
+def _read_values(**given: Any) -> dict[str, Any]:
+    """Return the values of an endpoint that are given; what is empty or 0 takes its setting away."""
+    values = {name: _read_value(name, value) for name, value in given.items() if value is not None and value != []}
+    if not values.get("url", "-"):
+        raise Misused("--url: write an address such as https://acme.example/hooks")
+    return values
+
+
+def _read_value(name: str, value: Any) -> Any:
+    if value in ("", 0, [""]):
+        return _CLEARED.get(name)
+    match name:
+        case "filter":
+            return _read_mapping("--filter", value)
+        case "auth":
+            return _read_auth(value)
+        case "metadata":
+            return read_pairs("--metadata", value, "=")
+        case "uid":
+            return _read_uid(value)
+        case _:
+            return value
+
+
+def _read_uid(uid: str) -> str:
+    try:
+        return check_uid(uid, ids.ENDPOINT)
+    except ValueError as error:
+        raise Misused(f"--uid: {error}") from None
+
+
+def _read_mapping(option: str, text: str) -> dict[str, Any]:
+    found = read_json(option, text)
+    if not isinstance(found, dict):
+        raise Misused(f"{option}: write a JSON object, not {text!r}")
+    return found
+
+
+def _read_auth(text: str) -> dict[str, Any]:
+    auth = _read_mapping("--auth", text)
+    for kind, value in auth.items():
+        if kind not in _AUTH:
+            raise Misused(f"--auth: write any of {', '.join(_AUTH)}, not {kind!r}")
+        needed, possible = _AUTH[kind]
+        if not isinstance(value, dict) or not needed <= value.keys() <= needed | possible:
+            raise Misused(f"--auth: {kind} is an object with {', '.join(sorted(needed | possible))}")
+        if not all(isinstance(part, str) for part in value.values()):
+            raise Misused(f"--auth: the values of {kind} are texts")
+    return auth
+
+
+def _plain(endpoint: Endpoint) -> dict[str, Any]:
+    return {
+        "id": endpoint.shown_id,
+        "uid": endpoint.uid,
+        "url": endpoint.url,
+        "description": endpoint.description,
+        "enabled": not endpoint.is_disabled,
+        "disabled_because": endpoint.disabled_because,
+        "disabled_at": endpoint.disabled_at,
+        "event_types": endpoint.event_types,
+        "channels": endpoint.channels,
+        "filter": endpoint.filter,
+        "order_by": endpoint.order_by,
+        "rate": endpoint.throttle_rate,
+        "concurrency": endpoint.concurrency,
+        "retry": endpoint.retry_name or (list(endpoint.retry.delays_s or ()) if endpoint.retry else None),
+        "timeout_s": endpoint.timeout_s,
+        "headers": endpoint.sealed_headers is not None,
+        "auth": endpoint.sealed_auth is not None,
+        "metadata": endpoint.metadata,
+        "created_at": endpoint.created_at,
+        "updated_at": endpoint.updated_at,
+    }
