@@ -260,6 +260,103 @@ def test_the_body_is_parsed_once_and_only_if_a_fitting_route_asks():
     assert len(calls) == 1
 
 
+def to_acme(recipient, **changes):
+    return route(recipient, application="acme", **changes)
+
+
+def test_a_route_with_channels_wants_one_of_them():
+    router = Router(
+        [
+            to_acme("all"),
+            to_acme("eu", channels=("eu", "vip")),
+            to_acme("us", channels=("us",)),
+            to_acme("empty", channels=()),
+        ],
+        1,
+    )
+
+    def reached(*channels):
+        return [d.recipient for d in ask(router, source=None, application="acme", channels=channels)]
+
+    assert reached() == ["all", "empty"]
+    assert reached("eu") == ["all", "eu", "empty"]
+    assert reached("us", "vip") == ["all", "eu", "us", "empty"]
+    assert reached("other") == ["all", "empty"]
+    assert reached() == ["all", "empty"]
+
+
+def test_channels_and_filters_both_count_and_only_filters_need_the_body():
+    calls = []
+
+    def counting(body):
+        calls.append(body)
+        return parse(body)
+
+    router = Router([to_acme("eu", channels=("eu",))], 1, counting)
+    assert ask(router, source=None, application="acme", channels=("eu",)) == (NewDelivery("eu"),)
+    assert calls == []
+    router = Router([to_acme("eu", channels=("eu",), filter={"body": {"a": 1}})], 1, counting)
+    assert ask(router, b'{"a":1}', source=None, application="acme", channels=("eu",)) == (NewDelivery("eu"),)
+    assert ask(router, b'{"a":2}', source=None, application="acme", channels=("eu",)) == ()
+    assert ask(router, b'{"a":1}', source=None, application="acme", channels=("us",)) == ()
+
+
+@pytest.mark.parametrize("body", [b"{}", b"no json", b'{"*":"x"}'])
+def test_a_star_orders_everything(body):
+    router = Router([route(order_by="*"), route("b", order_by="*", filter={"not": {"body": {"x": 1}}})], 1)
+    assert ask(router, body) == (NewDelivery("handler:one", "*"), NewDelivery("b", "*"))
+
+
+def test_thousands_of_routes_of_others_cost_nothing():
+    many = [route(f"s{n}", source=f"s{n}") for n in range(2_000)] + [
+        route(f"a{n}", application=f"a{n}") for n in range(2_000)
+    ]
+    router, judged = Router([*many, route("any")], 1), []
+    fits = filters._Line.fits
+
+    def counting(line, type):
+        judged.append(line.recipient)
+        return fits(line, type)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(filters._Line, "fits", counting)
+        assert [d.recipient for d in ask(router, source="s7")] == ["s7", "any"]
+        assert [d.recipient for d in ask(router, source=None, application="a7")] == ["a7"]
+    assert judged == ["s7", "any", "a7"]
+
+
+ROUTES = st.lists(
+    st.tuples(
+        st.sampled_from([(None, None), ("s", None), ("t", None), (None, "acme"), (None, "other")]),
+        st.sampled_from([None, ("eu",), ("us", "eu")]),
+        st.sampled_from([("*",), ("a.*",), ("b",)]),
+    ),
+    max_size=8,
+)
+
+
+@given(
+    ROUTES,
+    st.sampled_from([("s", None), ("u", None), (None, "acme"), (None, "none")]),
+    st.sets(st.sampled_from(["eu", "us"])),
+)
+def test_the_index_changes_nothing_of_what_the_routes_say(routes, origin, channels):
+    made = [
+        route(f"r{place}", source=source, application=application, channels=wanted, types=types)
+        for place, ((source, application), wanted, types) in enumerate(routes)
+    ]
+
+    def wants(one):
+        named = (one.source, one.application)
+        is_from = named == origin or (named == (None, None) and origin[0] is not None)
+        return is_from and one.types != ("b",) and (one.channels is None or channels & set(one.channels))
+
+    router = Router(made, 1)
+    for _ in range(2):
+        found = ask(router, source=origin[0], application=origin[1], type="a.b", channels=tuple(channels))
+        assert [d.recipient for d in found] == [one.recipient for one in made if wants(one)]
+
+
 def test_memory_for_types_is_bounded(monkeypatch):
     monkeypatch.setattr(filters, "MAX_PLANS", 10)
     router = Router([route(types=("t*",))], 1)

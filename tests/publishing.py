@@ -1,0 +1,78 @@
+"""Applications and endpoints in tests, put straight into the journal."""
+
+import hashlib
+import secrets
+import time
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from boathook.domain import ids
+from boathook.domain.endpoints import recipient_of
+from boathook.handlers.outbox import Message, Outbox
+from boathook.journal.database import Connection, Database
+
+
+def new_id() -> UUID:
+    """Return an id made at this moment."""
+    return ids.make(time.time_ns() // 1_000_000, secrets.randbits(74))
+
+
+async def add_application(
+    db: Database | Connection, uid: str | None = None, organization: str = "default", *, is_operational: bool = False
+) -> str:
+    """Store an application and return its id as people see it."""
+    identifier = new_id()
+    await db.execute(
+        "insert into boathook.application (id, organization, uid, name, is_operational) values ($1, $2, $3, 'A', $4)",
+        identifier, organization, uid, is_operational,
+    )  # fmt: skip
+    return ids.show(ids.APPLICATION, identifier)
+
+
+async def add_endpoint(db: Database, application: str, **columns: Any) -> str:
+    """Store an endpoint as whoever creates one does, with the application's next version; return its recipient."""
+    async with db.transaction() as connection:
+        return await add_endpoint_in(connection, application, **columns)
+
+
+async def add_endpoint_in(connection: Connection, application: str, **columns: Any) -> str:
+    """Do the same inside a transaction."""
+    identifier, owner = new_id(), ids.read(ids.APPLICATION, application)
+    if "filter" in columns:
+        columns["filter"] = msgspec.json.encode(columns["filter"]).decode()
+    columns = {"id": identifier, "application_id": owner, "url": "https://example.com/", **columns}
+    marks = ", ".join(f"${position}" for position in range(1, len(columns) + 1))
+    await connection.execute(
+        f"insert into boathook.endpoint ({', '.join(columns)}) values ({marks})",
+        *columns.values(),
+    )
+    await bump(connection, application)
+    return recipient_of(ids.show(ids.ENDPOINT, identifier))
+
+
+async def bump(connection: Connection | Database, application: str) -> None:
+    """Raise the version of an application's routes."""
+    await connection.execute(
+        "update boathook.application set routes_version = routes_version + 1 where id = $1",
+        ids.read(ids.APPLICATION, application),
+    )
+
+
+async def publish(db: Database, outbox: Outbox, application: str, **fields: Any) -> Any:
+    """Publish in a transaction of its own."""
+    wanted = {"type": "invoice.paid", "payload": {"n": 1}} | fields
+    async with db.transaction() as connection:
+        return await outbox.publish(connection, Message(application=application, **wanted))
+
+
+async def owed(db: Database, event_id: UUID) -> list[str]:
+    """Return the recipients that an event is owed to, in order."""
+    rows = await db.fetch("select recipient from boathook.delivery where event_id = $1 order by ordinal", event_id)
+    return [row["recipient"] for row in rows]
+
+
+def hashed(text: str) -> bytes:
+    """Return 32 bytes that stand for *text*."""
+    return hashlib.sha256(text.encode()).digest()
