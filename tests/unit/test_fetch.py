@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from boathook.domain.errors import FetchFailed
+from boathook.outbound import dialling
 from boathook.outbound import fetch as fetching
 from boathook.outbound.fetch import Fetcher
 from tests.support import until
@@ -188,7 +189,7 @@ def test_an_address_that_is_not_allowed_is_never_dialled(server, certificate):
 
 def test_sabotage_without_the_guard_it_would_be_dialled(server, certificate, monkeypatch):
     fetcher = Fetcher((), ca_file=certificate[0], ports=frozenset({server.port}))
-    monkeypatch.setattr(fetching, "judge_here", lambda *_: None)
+    monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
     assert fetcher.fetch_sync(server.url, max_bytes=100) == b"hello"
 
 

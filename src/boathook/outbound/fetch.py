@@ -6,7 +6,6 @@ at the moment of dialling, and caps on time, bytes, simultaneous fetches and rep
 
 import asyncio
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,8 @@ from urllib.parse import urlsplit
 import pycurl
 
 from boathook.domain.errors import FetchFailed
-from boathook.outbound.guard import Network, judge_here
+from boathook.outbound.dialling import Gate, Options, common_options
+from boathook.outbound.guard import Network
 
 CONNECT_S: Final = 3.0
 """For finding the name's address, connecting and agreeing on TLS."""
@@ -146,20 +146,20 @@ class _Download:
 
     def __init__(
         self,
-        options: Sequence[tuple[int, Any]],
+        options: Options,
         *,
         allow: Sequence[Network],
         max_bytes: int,
         is_given_up: Callable[[], bool],
     ) -> None:
-        self._allow = allow
+        self._opened: list[socket.socket] = []
+        self._gate = Gate(allow, self._opened)
         self._is_given_up = is_given_up
         self._max_bytes = max_bytes
         self._pieces: list[bytes] = []
         self._size = 0
         self._header_size = 0
         self._refusal: str | None = None
-        self._opened: list[socket.socket] = []
         self._curl = pycurl.Curl()
         for option, value in (*options, *self._callbacks()):
             self._curl.setopt(option, value)
@@ -170,7 +170,7 @@ class _Download:
             self._curl.perform()
             status = self._curl.getinfo(pycurl.RESPONSE_CODE)
         except pycurl.error as error:
-            raise FetchFailed(self._refusal or str(error.args[-1])) from None
+            raise FetchFailed(self._gate.refusal or self._refusal or str(error.args[-1])) from None
         finally:
             self._curl.close()
             for opened in self._opened:
@@ -181,29 +181,11 @@ class _Download:
 
     def _callbacks(self) -> tuple[tuple[int, Callable[..., Any]], ...]:
         return (
-            (pycurl.OPENSOCKETFUNCTION, self._open_socket),
+            (pycurl.OPENSOCKETFUNCTION, self._gate.open_socket),
             (pycurl.WRITEFUNCTION, self._take),
             (pycurl.HEADERFUNCTION, self._take_header),
             (pycurl.XFERINFOFUNCTION, self._check_given_up),
         )
-
-    def _open_socket(self, _purpose: int, address: Any) -> socket.socket | int:
-        """Judge the very address that is about to be dialled."""
-        # Of a name with good and bad addresses none is dialled after the first bad one: such names are made to deceive.
-        if self._refusal is None:
-            self._refusal = self._trouble(address)
-        if self._refusal is not None:
-            return int(pycurl.SOCKET_BAD)
-        opened = socket.socket(address.family, address.socktype, address.protocol)
-        # libcurl uses a duplicate, and this one must live until it is made.
-        self._opened.append(opened)
-        return opened
-
-    def _trouble(self, address: Any) -> str | None:
-        if address.family not in {socket.AF_INET, socket.AF_INET6}:
-            return "the name stands for no internet address"
-        why = judge_here(address.addr[0], self._allow)
-        return None if why is None else f"the name stands for an address that is not fetched from: {why}"
 
     def _take(self, piece: bytes) -> int | None:
         self._size += len(piece)
@@ -224,24 +206,12 @@ class _Download:
         return self._is_given_up()
 
 
-def _options(url: str, timeout_s: float, ca_file: str | None) -> list[tuple[int, Any]]:
-    paths = ssl.get_default_verify_paths()
-    trusted = ca_file or paths.cafile
+def _options(url: str, timeout_s: float, ca_file: str | None) -> Options:
     return [
+        *common_options(ca_file, protocols=pycurl.PROTO_HTTPS),
         (pycurl.URL, url),
-        (pycurl.PROTOCOLS, pycurl.PROTO_HTTPS),
-        (pycurl.REDIR_PROTOCOLS, pycurl.PROTO_HTTPS),
-        (pycurl.FOLLOWLOCATION, 0),
-        (pycurl.PROXY, ""),
-        (pycurl.NOPROXY, "*"),
-        (pycurl.NETRC, pycurl.NETRC_IGNORED),
-        (pycurl.SSL_VERIFYPEER, 1),
-        (pycurl.SSL_VERIFYHOST, 2),
-        (pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2),
-        *([(pycurl.CAINFO, trusted)] if trusted else [(pycurl.CAPATH, paths.capath)] if paths.capath else []),
         (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),
         (pycurl.USERAGENT, "boathook"),
-        (pycurl.NOSIGNAL, 1),
         (pycurl.NOPROGRESS, 0),
         (pycurl.FRESH_CONNECT, 1),
         (pycurl.FORBID_REUSE, 1),

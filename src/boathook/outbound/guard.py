@@ -56,6 +56,12 @@ _DENIED_6: Final = tuple(
         # Named for the reader of the refusal; they lie outside of what is public anyway.
         ("::1/128", "this machine"),
         ("::/128", "this machine"),
+        ("::/96", "an IPv4 address in disguise"),
+        ("::ffff:0:0:0/96", "an IPv4 address behind a translator (SIIT)"),
+        ("100::/64", "for packets to be dropped"),
+        ("100:0:0:1::/64", "reserved for protocols"),
+        ("5f00::/16", "for segment routing"),
+        ("fec0::/10", "private (site-local)"),
         ("fc00::/7", "private"),
         ("fe80::/10", "link-local"),
         ("ff00::/8", "multicast"),
