@@ -1,6 +1,7 @@
 """Commands about endpoints: where an application's messages go, how, and signed with what."""
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
@@ -10,6 +11,7 @@ from boathook.cli import show
 from boathook.cli.options import Json, Limit, Metadata, Yes, example, read_json, read_pairs
 from boathook.cli.session import Misused, confirm, out, run, session, work
 from boathook.cli.show import Column
+from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.endpoints import check_uid
 from boathook.journal.applications import Application, Window
@@ -93,12 +95,9 @@ def create_endpoint(
 ) -> None:  # fmt: skip
     """Make an endpoint, and print its id."""
     from boathook.admin import endpoints as actions
-    from boathook.outbound.signer import make_ed25519_secret
 
     settings = session(ctx).settings()
-    if secret is not None and ed25519:
-        raise Misused("--secret or --ed25519, not both")
-    signs = settings.resolve(secret, "--secret") if secret is not None else make_ed25519_secret() if ed25519 else None
+    signs = _read_secret(settings, secret, ed25519)
     values = _read_values(
         url=url, event_types=type, channels=channel, filter=filter, uid=uid, description=description, retry=retry,
         throttle_rate=rate, concurrency=concurrency, timeout_s=timeout, order_by=order_by, auth=auth, metadata=metadata,
@@ -211,6 +210,64 @@ def disable_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner
     out.print(f"{saved.shown_id} is disabled", markup=False)
 
 
+@endpoints.command("secret", epilog=example("boathook endpoints secret -a acme ep_01h455vb4pex5vsknk084sn02q4"))
+def show_secret(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
+    """Print what an endpoint's receiver verifies with: the shared secret, or the public half of a key pair."""
+    from boathook.admin import endpoint_keys
+
+    _print_key(_act(ctx, application, lambda one, owner: endpoint_keys.get_secret(one, owner, endpoint)), as_json)
+
+
+@endpoints.command(
+    "rotate-secret",
+    epilog=example("boathook endpoints rotate-secret -a acme ep_01h455vb4pex5vsknk084sn02q4 --grace 172800"),
+)
+def rotate_secret(
+    ctx: typer.Context, endpoint: Reference, application: Owner,
+    secret: Annotated[
+        str | None, typer.Option(metavar="REFERENCE", help="What signs: env:NAME or file:PATH; made where absent.")
+    ] = None,
+    ed25519: Annotated[bool, typer.Option("--ed25519", help="Make a key pair instead of a shared secret.")] = False,
+    grace: Annotated[
+        int, typer.Option(min=0, max=604_800, help="Seconds for which the present secret signs along.")
+    ] = 86_400,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Sign with another secret, and for a while with the present one too; print what the receiver verifies with."""
+    from boathook.admin import endpoint_keys
+
+    signs = _read_secret(session(ctx).settings(), secret, ed25519)
+    pause = timedelta(seconds=grace)
+    key = _act(
+        ctx,
+        application,
+        lambda one, owner: endpoint_keys.rotate_secret(one, owner, endpoint, secret=signs, grace=pause),
+    )
+    _print_key(key, as_json)
+
+
+@endpoints.command(
+    "headers", epilog=example("boathook endpoints headers -a acme ep_01h455vb4pex5vsknk084sn02q4 --header 'X-Team: b'")
+)
+def change_headers(
+    ctx: typer.Context, endpoint: Reference, application: Owner, header: Headers = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Send it no longer.")] = None,
+) -> None:  # fmt: skip
+    """Show the headers sent along with each message, after setting or removing some."""
+    from boathook.admin import endpoint_keys
+
+    given = read_pairs("--header", header or [], ":")
+
+    async def change(one: Any, owner: Application) -> endpoint_keys.Headers:
+        if given or remove:
+            await endpoint_keys.change_headers(one, owner, endpoint, given, remove or ())
+        return await endpoint_keys.get_headers(one, owner, endpoint)
+
+    found = _act(ctx, application, change)
+    for name, value in {**found.shown, **dict.fromkeys(found.sensitive, "(hidden)")}.items():
+        out.print(show.text(f"{name}: {value}"), soft_wrap=True)
+
+
 @endpoints.command("delete", epilog=example("boathook endpoints delete -a acme ep_01h455vb4pex5vsknk084sn02q4 --yes"))
 def delete_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, yes: Yes = False) -> None:
     """Delete an endpoint; what it is still owed is buried. What was sent stays on record."""
@@ -220,6 +277,24 @@ def delete_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner,
     confirm(f"delete the endpoint {found.shown_id} at {found.url}", yes=yes)
     _act(ctx, application, lambda one, owner: actions.delete(one, owner, found.shown_id))
     out.print(f"{found.shown_id} is deleted", markup=False)
+
+
+def _read_secret(settings: Settings, secret: str | None, ed25519: bool) -> str | None:
+    """Return what shall sign; None lets one be made."""
+    from boathook.outbound.signer import make_ed25519_secret
+
+    if secret is not None and ed25519:
+        raise Misused("--secret or --ed25519, not both")
+    if ed25519:
+        return make_ed25519_secret()
+    return None if secret is None else settings.resolve(secret, "--secret")
+
+
+def _print_key(key: str, as_json: bool) -> None:
+    if as_json:
+        show.print_json({"key": key})
+    else:
+        out.print(show.text(key), soft_wrap=True)
 
 
 async def _owner(one: Any, reference: str) -> Application:
