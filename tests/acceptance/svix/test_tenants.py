@@ -255,6 +255,11 @@ def allowed(operation: Operation, kind: str) -> set[int] | None:
         return None
     if kind in {"no token", "a revoked token"}:
         return {401}
+    if kind == "another organization" and name in {
+        "PUT /app/{app_id}",
+        "PUT /operational-webhook/endpoint/{endpoint_id}",
+    }:
+        return {404, 422}  # what is unknown is created, but not under an id
     if name in ANY_TOKEN or kind == "another organization":
         # Nothing of A's is in the path where the operation is on the stranger's own collection.
         return {404} if operation.names and "event_type_name" not in operation.names else None
@@ -271,7 +276,9 @@ def violations(estate: Estate, ask: Ask, kind: str, token: str) -> Iterator[str]
             continue
         if operation.name in ANY_TOKEN and operation.name.startswith("POST"):
             continue  # a logout ends the stranger's own token, and is tried elsewhere
-        for by_uid in (False, True) if operation.names else (False,):
+        # A stranger's PUT under a uid of tenant A makes an object of the stranger's own.
+        ways = (False, True) if operation.names and operation.name != "PUT /app/{app_id}" else (False,)
+        for by_uid in ways:
             values = {name: estate.value(operation, name, by_uid=by_uid) for name in operation.names}
             if operation.name == "POST /app/{app_id}/msg/bulk-expunge":
                 body: Any = {"ids": [estate.message]}

@@ -1,0 +1,137 @@
+"""A message that was answered 202 reaches its receiver, whichever process is killed between any two steps."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from boathook.telemetry.crashpoints import POINTS
+from tests.acceptance.svix.receiver import Answer, Mailbox
+from tests.acceptance.svix.stand import SUCCESS, Application, House, open_database, open_house
+from tests.support import until
+
+SENDING = tuple(point for point in POINTS if point.startswith("send."))
+
+
+@pytest.fixture(scope="module")
+def fragile(admin_url, pg_template, tmp_path_factory) -> Iterator[House]:
+    """A boathook of this module's own, whose processes are killed."""
+    with open_database(admin_url, pg_template) as url, open_house(tmp_path_factory.mktemp("fragile"), url) as opened:
+        yield opened
+
+
+class Publisher:
+    """Sends messages one after another, and remembers which were answered 202."""
+
+    def __init__(self, app: Application) -> None:
+        self.app = app
+        self.accepted: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Publisher":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(0.01):
+            number += 1
+            body = {"eventType": "invoice.paid", "payload": {"n": number}}
+            headers = {"authorization": f"Bearer {self.app.api.token}", "idempotency-key": f"key-{number}"}
+            try:
+                answer = httpx.post(
+                    f"{self.app.api.base}/api/v1{self.app.path}/msg", json=body, headers=headers, timeout=10
+                )
+            except httpx.TransportError:
+                continue
+            if answer.status_code == 202:
+                self.accepted.append(answer.json()["id"])
+
+    def wait(self, count: int) -> None:
+        """Wait until so many more than now were accepted."""
+        goal = len(self.accepted) + count
+        until(lambda: len(self.accepted) >= goal, timeout=60)
+
+
+def lost(accepted: list[str], box: Mailbox) -> set[str]:
+    return set(accepted) - set(box.messages())
+
+
+def judge(app: Application, endpoint, accepted: list[str], box: Mailbox) -> None:
+    """Assert that everything accepted arrived, signed, and that the API knows it."""
+    until(lambda: not lost(accepted, box), timeout=40)
+    box.received[0].check(app.secret(endpoint))
+    path = f"{app.path}/endpoint/{endpoint['id']}/msg"
+    until(
+        lambda: {row["id"] for row in app.api.pages(path, limit=250) if row["status"] == SUCCESS} >= set(accepted),
+        timeout=40,
+    )
+
+
+@pytest.mark.parametrize("point", SENDING)
+def test_a_sender_killed_at_any_point_loses_nothing(point, admin_url, pg_template, tmp_path, receiver):
+    flag = tmp_path / "fired"
+    folder = tmp_path / "house"
+    folder.mkdir()
+    with (
+        open_database(admin_url, pg_template) as url,
+        open_house(folder, url, BOATHOOK_CRASH_POINT=f"{point}:3:kill:{flag}") as house,
+    ):
+        app = house.application()
+        box = receiver.mailbox(Answer(500), Answer(500), Answer())
+        endpoint = app.endpoint(box, retrySchedule=[0.1] * 10)
+        accepted = [app.send({"n": n}) for n in range(12)]
+        until(flag.exists, timeout=30)
+        accepted += [app.send({"n": n}) for n in range(4)]
+        judge(app, endpoint, accepted, box)
+
+
+def test_there_are_points_to_be_killed_at():
+    assert len(SENDING) >= 3
+
+
+@pytest.mark.parametrize("role", ["sender", "gateway", "keeper"])
+def test_whichever_process_is_killed_what_was_accepted_arrives(role, fragile, receiver):
+    app = fragile.application()
+    box = receiver.mailbox()
+    endpoint = app.endpoint(box)
+    with Publisher(app) as publisher:
+        publisher.wait(20)
+        assert fragile.running.children(role), f"no process has the role {role}"
+        fragile.running.kill(role)
+        publisher.wait(20)
+    judge(app, endpoint, publisher.accepted, box)
+
+
+def test_what_was_accepted_arrives_after_everything_was_killed_and_started_again(fragile, receiver):
+    app = fragile.application()
+    box = receiver.mailbox(Answer(503), Answer(503), Answer(503), Answer())
+    endpoint = app.endpoint(box, retrySchedule=[0.2] * 10)
+    with Publisher(app) as publisher:
+        publisher.wait(20)
+        fragile.running.kill_all()
+    fragile.running.start()
+    judge(app, endpoint, publisher.accepted, box)
+
+
+def test_a_message_without_a_delivery_is_missed(house, receiver):
+    """The twin: what is stored but owed to nobody, as after a crash between two writes, does not pass the judge."""
+    app = house.application()
+    box = receiver.mailbox()
+    unowed = app.send()
+    app.endpoint(box)
+    owed = app.send()
+    box.wait()
+    assert lost([owed], box) == set()
+    assert lost([unowed, owed], box) == {unowed}
+
+
+def test_the_log_shows_no_traceback(fragile):
+    assert "Traceback" not in Path(fragile.running.folder, "serve.log").read_text()

@@ -1,0 +1,175 @@
+"""schemathesis sends whatever the served OpenAPI document allows, and much that it does not, and judges the answers.
+
+Every path names real objects of an organization made for it, so that requests get past the door. The seed is in the
+command line that a failure shows.
+"""
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.acceptance.svix.stand import SUCCESS, Api, Application
+
+SEED = 20_260_000 + int(time.strftime("%j"))
+"""Another one every day, the same on all machines."""
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+    "unsupported_method",
+    "ignored_auth",
+)
+ENDS_THE_SESSION = ("/auth/logout", "/auth/app/{app_id}/expire-all")
+TAKES_AWAY = r"^v1\.(application|endpoint|event-type|operational-webhook\.endpoint)\.delete$"
+
+
+class Grounds:
+    """Real objects for the parts of paths."""
+
+    def __init__(self, house, receiver, organization: str) -> None:
+        self.api = Api(house.base, house.make_key(organization))
+        app = Application(self.api, uid="grounds")
+        self.api.post("/event-type", {"name": "grounds.type", "description": "x"}, expect=201)
+        endpoint = app.endpoint(receiver.mailbox(), uid="one")
+        message = app.send(eventId="first")
+        app.wait_status(message, endpoint, SUCCESS)
+        since = app.api.get(f"{app.path}/msg/{message}")["timestamp"]
+        task = self.api.post(f"{app.path}/endpoint/one/recover", {"since": since}, expect=202)["id"]
+        operational = self.api.post("/operational-webhook/endpoint", {"url": receiver.mailbox().url}, expect=201)
+        self.parts = {
+            "app_id": app.id,
+            "endpoint_id": endpoint["id"],
+            "msg_id": message,
+            "attempt_id": app.attempts(endpoint)[0]["id"],
+            "event_type_name": "grounds.type",
+            "task_id": task,
+        }
+        self.operational = operational["id"]
+
+    def configuration(self, folder: Path) -> Path:
+        """Write schemathesis' own configuration, and return its path."""
+        parts = "\n".join(f'"path.{name}" = "{value}"' for name, value in self.parts.items())
+        file = folder / "schemathesis.toml"
+        file.write_text(
+            f'headers = {{ Authorization = "Bearer {self.api.token}" }}\n'
+            f"[parameters]\n{parts}\n"
+            '[[operations]]\ninclude-path-regex = "operational-webhook"\n'
+            f'[operations.parameters]\n"path.endpoint_id" = "{self.operational}"\n'
+        )
+        return file
+
+
+def run(
+    base: str, grounds: Grounds, folder: Path, *more: str, timeout_s: float = 110
+) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "schemathesis.cli",
+        "--config-file",
+        str(grounds.configuration(folder)),
+        "run",
+        f"{base}/api/v1/openapi.json",
+        "--url",
+        base,
+        "--checks",
+        ",".join(CHECKS),
+        "--seed",
+        str(SEED),
+        "--continue-on-failure",
+        "--no-color",
+        *more,
+    ]
+    return subprocess.run(
+        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def judge(done: subprocess.CompletedProcess[str], log: str) -> None:
+    assert done.returncode == 0, f"seed {SEED}\n{done.stdout[-15_000:]}\n{done.stderr[-2000:]}"
+    assert "Traceback" not in log
+
+
+def test_every_answer_is_as_the_document_says(house, receiver, tmp_path):
+    grounds = Grounds(house, receiver, "schemathesis")
+    left_out = [part for path in ENDS_THE_SESSION for part in ("--exclude-path", f"/api/v1{path}")]
+    done = run(
+        house.base, grounds, tmp_path,
+        "--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--workers", "2", "--no-shrink",
+        "--exclude-operation-id-regex", TAKES_AWAY, *left_out,
+    )  # fmt: skip
+    judge(done, house.running.log())
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_000)
+def test_every_answer_is_as_the_document_says_however_long_one_tries(house, receiver, tmp_path):
+    grounds = Grounds(house, receiver, "schemathesis-soak")
+    done = run(
+        house.base,
+        grounds,
+        tmp_path,
+        "--phases",
+        "examples,coverage,fuzzing,stateful",
+        "--max-time",
+        "600",
+        timeout_s=900,
+    )
+    judge(done, house.running.log())
+
+
+def test_a_wrong_answer_is_seen(house, receiver, tmp_path):
+    """The twin: a proxy that leaves a required field out of one answer."""
+    grounds = Grounds(house, receiver, "schemathesis-twin")
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            headers = {"authorization": self.headers.get("authorization", "")}
+            answer = httpx.get(house.base + self.path, headers=headers)
+            body: Any = answer.json()
+            if answer.status_code == 200 and "openapi" not in self.path:
+                del body["createdAt"]
+            text = json.dumps(body).encode()
+            self.send_response(answer.status_code)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        base = f"http://127.0.0.1:{server.server_address[1]}"
+        done = run(
+            base, grounds, tmp_path,
+            "--phases", "fuzzing", "--max-examples", "2", "--no-shrink", "--mode", "positive",
+            "--include-path", "/api/v1/app/{app_id}", "--include-method", "GET",
+        )  # fmt: skip
+        server.shutdown()
+    assert done.returncode == 1
+    assert "createdAt" in done.stdout
+
+
+def test_the_document_gives_examples_and_says_what_each_operation_does(house):
+    document = httpx.get(f"{house.base}/api/v1/openapi.json").json()
+    assert document["openapi"].startswith("3.")
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            name = f"{method} {path}"
+            assert operation.get("summary"), name
+            assert operation.get("operationId"), name
+            assert any(status.startswith("2") for status in operation["responses"]), name
