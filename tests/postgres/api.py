@@ -13,6 +13,7 @@ from boathook.admin.desk import Desk
 from boathook.handlers.outbox import Outbox
 from boathook.journal.database import Database
 from boathook.journal.vault import Vault
+from boathook.telemetry import log
 
 KEY = "a key of at least sixteen characters"
 
@@ -59,6 +60,7 @@ class Api(httpx.AsyncClient):
 @contextlib.asynccontextmanager
 async def opened_api(database: Database, **overrides: Any) -> AsyncIterator[Api]:
     """Lend a client with a token of the organization "default"."""
+    log.configure("error", "text")
     desk = make_desk(database, **overrides)
     async with Api(desk, await make_token(desk)) as api:
         yield api

@@ -10,11 +10,10 @@ from uuid import UUID
 
 from boathook.config import Settings
 from boathook.domain import ids
+from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.handlers.outbox import Outbox
 from boathook.journal.database import Connection, Database
 from boathook.journal.vault import Vault
-
-DEFAULT_ORGANIZATION: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ BoathookError
 ├── AdminError              what was asked for cannot be done as asked
 │   ├── InvalidValue            a value breaks a rule: says which field and what to write
 │   ├── Taken                   a uid or name that must be unique is in use already
-│   └── LimitReached            there are as many as there may be
+│   ├── LimitReached            there are as many as there may be
+│   └── NotPossible             the thing is in no state for it: says in which
 ├── FetchFailed             an address at a sender's could not be fetched, or may not be
 ├── IllegalMove             a delivery cannot go from this state to that one
 └── NotFound                no such event, delivery, rejection, source, key, application, endpoint ...
@@ -124,6 +125,19 @@ class Taken(AdminError):
 
 class LimitReached(AdminError):
     """There are as many as there may be; the message says when there is room again."""
+
+
+class NotPossible(AdminError):
+    """What was asked for cannot be done to this thing as it is; the message says why.
+
+    Args:
+        message: one sentence.
+        kind: one word for machines.
+    """
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class FetchFailed(BoathookError):

@@ -31,6 +31,8 @@ class Application:
     throttle_rate: int | None
     """Most messages a second to each endpoint that has no rate of its own."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    is_operational: bool = False
+    """Whether it is the one that an organization's operational events go to; only its own routes show it."""
     created_at: datetime
     updated_at: datetime
 
@@ -147,7 +149,7 @@ async def raise_routes_version(connection: Connection, application_id: UUID) -> 
 def _application(row: Record | None) -> Application:
     assert row is not None
     metadata: dict[str, Any] = msgspec.json.decode(row["metadata"])
-    names = ("id", "organization", "uid", "name", "throttle_rate", "created_at", "updated_at")
+    names = ("id", "organization", "uid", "name", "throttle_rate", "is_operational", "created_at", "updated_at")
     return Application(**{name: row[name] for name in names}, metadata=metadata)
 
 

@@ -10,14 +10,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from boathook.admin.api import applications
+from boathook.admin.api import applications, authentication, endpoint_keys, endpoints, event_types, health
 from boathook.admin.api.errors import to_response
 from boathook.admin.desk import Desk
 from boathook.telemetry.log import get_logger
 
 ASGIApp = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 BASE: Final = "/api/v1"
-ROUTERS: Final = (applications.routes,)
+ROUTERS: Final = (
+    applications.routes,
+    endpoints.routes,
+    endpoint_keys.routes,
+    event_types.routes,
+    authentication.routes,
+    health.routes,
+)
 _CORS_AGE_S: Final = 600
 _DESCRIPTION: Final = """
 Sends webhooks: messages for applications, delivered to their endpoints. The official Svix clients speak this API.

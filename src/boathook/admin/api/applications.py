@@ -7,7 +7,7 @@ from pydantic import Field
 
 from boathook.admin import applications
 from boathook.admin.api.calls import ApplicationCall, ApplicationRef, OrganizationCall, router
-from boathook.admin.api.fields import ApplicationUid, Input, Metadata, Moment, Name, Output, Rate, either, unset
+from boathook.admin.api.fields import OLD, ApplicationUid, Input, Metadata, Moment, Name, Output, Rate, either, unset
 from boathook.admin.api.pages import ApplicationPage, ListOf
 from boathook.admin.applications import NewApplication
 from boathook.journal.applications import Application
@@ -44,7 +44,7 @@ class ApplicationOut(Output):
     uid: str | None = Field(examples=["acme"])
     name: str = Field(examples=["Acme"])
     throttle_rate: int | None
-    rate_limit: int | None = Field(deprecated=True)
+    rate_limit: int | None = Field(json_schema_extra=OLD)
     metadata: dict[str, str]
     created_at: Moment
     updated_at: Moment

@@ -21,6 +21,7 @@ from boathook.domain.errors import (
     JournalUnavailable,
     LimitReached,
     NotFound,
+    NotPossible,
     RegistryChanged,
     SecretUnreadable,
     Taken,
@@ -87,6 +88,8 @@ def to_response(error: Exception) -> Response:
             return _coded(409, error.kind, str(error))
         case DuplicateMessage():
             return _coded(409, "conflict", str(error))
+        case NotPossible():
+            return _coded(400, error.kind, str(error))
         case LimitReached():
             return _coded(400, "limit_reached", str(error))
         case HTTPException():

@@ -32,6 +32,10 @@ class Output(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
+OLD: Final[dict[str, Any]] = {"deprecated": True}
+"""Marks a field of older clients in the OpenAPI document; pydantic's own mark would warn with every use."""
+
+
 def unset(default: Callable[[], Any] = str, **options: Any) -> Any:
     """Declare a field that may be left out, but not be null; see `Input.given`."""
     return Field(default_factory=default, **options)

@@ -1,0 +1,120 @@
+"""Routes of the portal's tokens, made for one visitor of one application and gone after days."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Final
+from urllib.parse import urlencode
+
+from fastapi import Request
+from pydantic import Field
+
+from boathook.admin import applications, keys
+from boathook.admin.api.applications import ApplicationIn
+from boathook.admin.api.auth import Capability, refused
+from boathook.admin.api.calls import AnyCall, ApplicationRef, Call, OrganizationCall, OwnApplicationCall, router
+from boathook.admin.api.errors import not_found
+from boathook.admin.api.fields import OLD, Flag, Input, Output, Text
+from boathook.journal import api_keys
+from boathook.journal.applications import Application
+
+routes = router("Authentication")
+
+Session = Annotated[str, Field(pattern=r"^[a-zA-Z0-9@_\-.]{1,64}$")]
+_DEFAULT_EXPIRY_S: Final = 604_800
+PORTAL: Final = "/console/portal"
+
+
+class AppPortalAccessIn(Input):
+    """What a visitor of the portal may see and do."""
+
+    feature_flags: list[Text] = Field(default_factory=list, description="They see event types with these flags.")
+    application: ApplicationIn | None = Field(default=None, description="Created first if there is none.")
+    capabilities: list[Capability] | None = Field(default=None, description="What they may do; null is everything.")
+    expiry: Annotated[int, Field(strict=True, ge=3_600, le=604_800)] | None = Field(
+        default=None, description="Seconds until the token ends; 604800 unless given."
+    )
+    read_only: Flag | None = Field(default=None, json_schema_extra=OLD)
+    session_id: Session | None = Field(default=None, description="A name by which the token can be ended.")
+
+    def granted(self) -> Sequence[str] | None:
+        """Return what the visitor may do; None is everything."""
+        return [Capability.VIEW_BASE] if self.read_only else self.capabilities
+
+
+class AppPortalAccessOut(Output):
+    """A way into the portal."""
+
+    url: str = Field(examples=["https://hooks.example.com/console/portal#token=bhk_..."])
+    token: str = Field(examples=["bhk_..."])
+
+
+class ExpireAllIn(Input):
+    """Which tokens shall end, and when."""
+
+    expiry: Annotated[int, Field(strict=True, ge=0, le=259_200)] | None = Field(
+        default=None, description="Seconds until then; at once unless given."
+    )
+    session_ids: Annotated[list[Session], Field(max_length=1_000)] | None = Field(
+        default=None, description="Only those made with one of these names; null or none is all."
+    )
+
+
+@routes.post(
+    "/auth/app-portal-access/{app_id}",
+    operation_id="v1.authentication.app-portal-access",
+    summary="Let somebody into the portal",
+)
+async def give_access(
+    call: OrganizationCall, app_id: ApplicationRef, request: Request, body: AppPortalAccessIn | None = None
+) -> AppPortalAccessOut:
+    """Return an address and a token by which somebody sees one application."""
+    body = body or AppPortalAccessIn()
+    new = None if body.application is None else body.application.value()
+    return await _give(call, request, await applications.ensure(call.work, app_id, new), body)
+
+
+@routes.post(
+    "/auth/dashboard-access/{app_id}",
+    operation_id="v1.authentication.dashboard-access",
+    summary="Let somebody into the portal",
+    deprecated=True,
+)
+async def give_dashboard_access(call: OwnApplicationCall, request: Request) -> AppPortalAccessOut:
+    """Return as app-portal-access does, for older clients."""
+    return await _give(call, request, call.application, AppPortalAccessIn())
+
+
+async def _give(call: Call, request: Request, application: Application, body: AppPortalAccessIn) -> AppPortalAccessOut:
+    made = await keys.create_for_portal(
+        call.work,
+        application,
+        lifetime=timedelta(seconds=body.expiry or _DEFAULT_EXPIRY_S),
+        session_id=body.session_id,
+        capabilities=body.granted(),
+        feature_flags=body.feature_flags,
+    )
+    base = call.desk.settings.server.public_url or str(request.base_url).rstrip("/")
+    place = urlencode({"app": application.shown_id, "token": made.token})
+    # Behind the #, so that it stays in the browser: out of logs and Referer headers.
+    return AppPortalAccessOut(url=f"{base}{PORTAL}#{place}", token=made.token)
+
+
+@routes.post("/auth/logout", status_code=204, operation_id="v1.authentication.logout", summary="End the token in use")
+async def log_out(call: AnyCall) -> None:
+    """End the token that the request shows; one of the organization is refused, as `boathook keys` ends those."""
+    if call.principal.application_id is None:
+        raise refused()
+    if not await api_keys.revoke(call.connection, call.principal.key_id):
+        raise not_found()
+
+
+@routes.post(
+    "/auth/app/{app_id}/expire-all",
+    status_code=204,
+    operation_id="v1.authentication.expire-all",
+    summary="End an application's tokens",
+)
+async def expire_all(call: OwnApplicationCall, body: ExpireAllIn | None = None) -> None:
+    """End all tokens of an application, or those of some of the portal's sessions."""
+    body = body or ExpireAllIn()
+    await keys.expire_all(call.work, call.application, body.session_ids or None, timedelta(seconds=body.expiry or 0))

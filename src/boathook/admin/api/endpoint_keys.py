@@ -1,0 +1,126 @@
+"""Routes of an endpoint's secret and headers."""
+
+import re
+from datetime import timedelta
+from typing import Annotated, Final
+
+from fastapi import Request, Response
+from pydantic import Field
+
+from boathook.admin import endpoint_keys
+from boathook.admin.api.calls import ApplicationCall, NewSecretCall, SecretCall, router
+from boathook.admin.api.endpoints import EndpointRef
+from boathook.admin.api.errors import answer_json
+from boathook.admin.api.fields import Input, Output, Text
+
+routes = router("Endpoint")
+_VOID_ROTATION: Final = re.compile(r"svix-libs/(\d+)\.(\d+)[^/\s]*/(?:java|kotlin|csharp)\b", re.IGNORECASE)
+_ROTATION_ANSWERS_SINCE: Final = (2, 7)
+
+
+class EndpointSecretOut(Output):
+    """What receivers verify with."""
+
+    key: str = Field(
+        description="whsec_ and base64 of the shared secret, or whpk_ and base64 of an Ed25519 public key.",
+        examples=["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"],
+    )
+
+
+class EndpointSecretRotateIn(Input):
+    """The next secret."""
+
+    key: Text | None = Field(default=None, description="null makes one.")
+    grace_period_seconds: Annotated[int, Field(strict=True, ge=0, le=604_800)] | None = Field(
+        default=None, description="How long the present secret signs along; 86400 unless given."
+    )
+
+
+class EndpointHeadersIn(Input):
+    """All headers sent with each message."""
+
+    headers: dict[str, str] = Field(examples=[{"x-shop": "north"}])
+
+
+class EndpointHeadersPatchIn(Input):
+    """Headers to set or remove."""
+
+    headers: dict[str, str | None] = Field(
+        default_factory=dict, description="null removes.", examples=[{"x-shop": "south", "x-old": None}]
+    )
+    delete_headers: list[str] = Field(default_factory=list, description="Names to remove.")
+
+
+class EndpointHeadersOut(Output):
+    """The headers sent with each message."""
+
+    headers: dict[str, str]
+    sensitive: list[str] = Field(description="Names of those whose values are not shown.", examples=[["authorization"]])
+
+
+@routes.get(
+    "/app/{app_id}/endpoint/{endpoint_id}/secret", operation_id="v1.endpoint.get-secret", summary="Get a secret"
+)
+async def get_secret(call: SecretCall, endpoint_id: EndpointRef) -> EndpointSecretOut:
+    """Return what receivers verify signatures with."""
+    return EndpointSecretOut(key=await endpoint_keys.get_secret(call.work, call.application, endpoint_id))
+
+
+@routes.post(
+    "/app/{app_id}/endpoint/{endpoint_id}/secret/rotate",
+    operation_id="v1.endpoint.rotate-secret",
+    summary="Rotate a secret",
+    response_model=EndpointSecretOut,
+    responses={204: {"description": "Done, for clients that understand no other answer"}},
+)
+async def rotate_secret(
+    call: NewSecretCall, endpoint_id: EndpointRef, request: Request, body: EndpointSecretRotateIn | None = None
+) -> Response:
+    """Give an endpoint another secret; the present one signs along for a while."""
+    body = body or EndpointSecretRotateIn()
+    seconds = body.grace_period_seconds
+    key = await endpoint_keys.rotate_secret(
+        call.work,
+        call.application,
+        endpoint_id,
+        secret=body.key,
+        grace=endpoint_keys.GRACE if seconds is None else timedelta(seconds=seconds),
+    )
+    return Response(status_code=204) if _wants_nothing(request) else answer_json(200, {"key": key})
+
+
+def _wants_nothing(request: Request) -> bool:
+    """Return whether the client is one that takes any answer but 204 for an error."""
+    found = _VOID_ROTATION.search(request.headers.get("user-agent", ""))
+    return found is not None and (int(found[1]), int(found[2])) < _ROTATION_ANSWERS_SINCE
+
+
+@routes.get(
+    "/app/{app_id}/endpoint/{endpoint_id}/headers", operation_id="v1.endpoint.get-headers", summary="Get headers"
+)
+async def get_headers(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointHeadersOut:
+    """Return an endpoint's headers; of sensitive ones only the names."""
+    headers = await endpoint_keys.get_headers(call.work, call.application, endpoint_id)
+    return EndpointHeadersOut(headers=dict(headers.shown), sensitive=list(headers.sensitive))
+
+
+@routes.put(
+    "/app/{app_id}/endpoint/{endpoint_id}/headers",
+    status_code=204,
+    operation_id="v1.endpoint.update-headers",
+    summary="Replace headers",
+)
+async def put_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointHeadersIn) -> None:
+    """Replace all headers of an endpoint."""
+    await endpoint_keys.set_headers(call.work, call.application, endpoint_id, body.headers)
+
+
+@routes.patch(
+    "/app/{app_id}/endpoint/{endpoint_id}/headers",
+    status_code=204,
+    operation_id="v1.endpoint.patch-headers",
+    summary="Change headers",
+)
+async def patch_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointHeadersPatchIn) -> None:
+    """Set or remove some headers of an endpoint."""
+    await endpoint_keys.change_headers(call.work, call.application, endpoint_id, body.headers, body.delete_headers)

@@ -1,0 +1,97 @@
+"""What an endpoint holds sealed and can be changed apart from the rest: its secret and its headers."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from boathook.admin.desk import Work
+from boathook.admin.endpoint_values import read_headers, read_secret
+from boathook.admin.endpoints import get, lock, open_headers, seal_headers, tell_updated
+from boathook.domain.endpoints import SENSITIVE_HEADERS
+from boathook.domain.errors import LimitReached, NotFound
+from boathook.journal import endpoints
+from boathook.journal.applications import Application
+from boathook.outbound.signer import make_secret, read_signer
+
+MOST_OLD_SECRETS: Final = 10
+GRACE: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The headers sent with each message, as they may be shown."""
+
+    shown: Mapping[str, str]
+    sensitive: tuple[str, ...]
+    """Names of those whose values are not shown."""
+
+
+async def get_secret(work: Work, application: Application, reference: str) -> str:
+    """Return what receivers verify with: the symmetric secret, or the public key of an Ed25519 one.
+
+    Raises:
+        NotFound: there is no such endpoint.
+        SecretUnreadable: the secret cannot be decrypted with the keys at hand.
+    """
+    endpoint = await get(work, application, reference)
+    sealed = await endpoints.find_secret(work.connection, endpoint.id)
+    if sealed is None:
+        raise NotFound(f"the endpoint {reference} has no secret")
+    return read_signer(work.desk.vault.open(sealed, f"endpoint_secret:{endpoint.shown_id}")).public
+
+
+async def rotate_secret(
+    work: Work, application: Application, reference: str, *, secret: str | None = None, grace: timedelta = GRACE
+) -> str:
+    """Give an endpoint another secret, and return what receivers verify with; the present one signs along for *grace*.
+
+    Raises:
+        NotFound: there is no such endpoint.
+        InvalidValue: *secret* cannot sign.
+        LimitReached: too many former secrets still sign.
+    """
+    secret = make_secret() if secret is None else read_secret(secret, "key")
+    endpoint = await lock(work, application, reference)
+    number, next_end = await endpoints.count_old_secrets(work.connection, endpoint.id)
+    if number >= MOST_OLD_SECRETS and next_end is not None:
+        raise LimitReached(
+            f"{number} former secrets still sign, and no more may; the first ends at {next_end.isoformat()}"
+        )
+    sealed = work.desk.vault.seal(secret, f"endpoint_secret:{endpoint.shown_id}")
+    await endpoints.replace_secret(work.connection, endpoint.id, sealed, grace)
+    await tell_updated(work, application, await endpoints.save(work.connection, endpoint, endpoint))
+    return read_signer(secret).public
+
+
+async def get_headers(work: Work, application: Application, reference: str) -> Headers:
+    """Return an endpoint's headers as they may be shown. Raises NotFound, SecretUnreadable."""
+    headers = open_headers(work, await get(work, application, reference))
+    hidden = tuple(name for name in headers if name.lower() in SENSITIVE_HEADERS)
+    return Headers({name: value for name, value in headers.items() if name not in hidden}, hidden)
+
+
+async def set_headers(work: Work, application: Application, reference: str, headers: Mapping[str, str]) -> None:
+    """Replace all of an endpoint's headers. Raises NotFound, InvalidValue."""
+    endpoint = await lock(work, application, reference)
+    changed = seal_headers(work, endpoint, read_headers(headers))
+    await tell_updated(work, application, await endpoints.save(work.connection, endpoint, changed))
+
+
+async def change_headers(
+    work: Work,
+    application: Application,
+    reference: str,
+    headers: Mapping[str, str | None],
+    removed: Collection[str] = (),
+) -> None:
+    """Set some of an endpoint's headers, and remove those that are None or in *removed*.
+
+    Names are alike in any letter case; the latest spelling is kept. Raises NotFound, InvalidValue, SecretUnreadable.
+    """
+    endpoint = await lock(work, application, reference)
+    given = read_headers({name: value for name, value in headers.items() if value is not None})
+    touched = {name.lower() for name in (*headers, *removed)}
+    kept = {name: value for name, value in open_headers(work, endpoint).items() if name.lower() not in touched}
+    changed = seal_headers(work, endpoint, read_headers(kept | given))
+    await tell_updated(work, application, await endpoints.save(work.connection, endpoint, changed))

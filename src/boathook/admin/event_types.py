@@ -1,0 +1,137 @@
+"""What can be done with event types, by the API and the command line alike."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from boathook.admin.desk import Work
+from boathook.admin.schemas import check_schema
+from boathook.domain.errors import InvalidValue, NotFound, Taken
+from boathook.journal import event_types
+from boathook.journal.audit import note
+from boathook.journal.event_types import EventType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEventType:
+    """What an event type shall be like."""
+
+    description: str
+    is_archived: bool = False
+    is_deprecated: bool = False
+    schemas: Mapping[str, Any] | None = None
+    """JSON Schemas, draft 7, by version."""
+    feature_flags: Sequence[str] | None = None
+    group_name: str | None = None
+
+
+async def get(work: Work, name: str, flags: Collection[str] | None = None) -> EventType:
+    """Return an event type, archived or not; with *flags* only one their holder may see. Raises NotFound."""
+    return _found(await event_types.find(work.connection, work.organization, name, flags), name)
+
+
+def _found(type: EventType | None, name: str) -> EventType:
+    if type is None:
+        raise NotFound(f"there is no event type {name}")
+    return type
+
+
+async def list_some(
+    work: Work,
+    *,
+    place: str | None = None,
+    is_ascending: bool = True,
+    limit: int,
+    with_archived: bool = False,
+    flags: Collection[str] | None = None,
+) -> list[EventType]:
+    """Return event types from the name *place* on, exclusively, in rising or falling order."""
+    return await event_types.list_some(
+        work.connection,
+        work.organization,
+        place=place,
+        is_ascending=is_ascending,
+        limit=limit,
+        with_archived=with_archived,
+        flags=flags,
+    )
+
+
+async def create(work: Work, name: str, new: NewEventType) -> EventType:
+    """Make an event type; an archived one of this name comes back as *new*.
+
+    Raises:
+        InvalidValue: a schema is none.
+        Taken: there is a live one of this name.
+    """
+    found = await event_types.lock(work.connection, work.organization, name)
+    if found is not None and not found.is_archived:
+        raise Taken(f"there is an event type {name} already", "event_type_exists")
+    if found is not None:
+        return await _save(work, found, _columns(new))
+    made = await event_types.insert(work.connection, _new(work, name, new))
+    if made is None:
+        raise Taken(f"there is an event type {name} already", "event_type_exists")
+    await note(work.connection, work.actor, "event_type.create", name)
+    return made
+
+
+async def put(work: Work, name: str, new: NewEventType) -> tuple[EventType, bool]:
+    """Give an event type these values, or make it; and whether it was made. Raises InvalidValue."""
+    found = await event_types.lock(work.connection, work.organization, name)
+    if found is None:
+        made = await event_types.insert(work.connection, _new(work, name, new))
+        if made is not None:
+            await note(work.connection, work.actor, "event_type.create", name)
+            return made, True
+        found = await event_types.lock(work.connection, work.organization, name)
+    return await _save(work, _found(found, name), _columns(new)), False
+
+
+async def change(work: Work, name: str, changes: Mapping[str, Any]) -> EventType:
+    """Change some values of an event type, by their names in `NewEventType`. Raises NotFound, InvalidValue."""
+    found = _found(await event_types.lock(work.connection, work.organization, name), name)
+    return await _save(work, found, dict(changes))
+
+
+async def delete(work: Work, name: str, *, is_expunged: bool = False) -> None:
+    """Archive an event type, so that endpoints can no longer ask for it, or delete it for good. Raises NotFound."""
+    found = _found(await event_types.lock(work.connection, work.organization, name), name)
+    if is_expunged:
+        await event_types.delete(work.connection, work.organization, name)
+    else:
+        await event_types.save(work.connection, replace(found, is_archived=True))
+    await note(work.connection, work.actor, "event_type.delete" if is_expunged else "event_type.archive", name)
+
+
+def _new(work: Work, name: str, new: NewEventType) -> EventType:
+    return EventType(organization=work.organization, name=name, **_checked(_columns(new)))
+
+
+def _columns(new: NewEventType) -> dict[str, Any]:
+    return {
+        "description": new.description,
+        "is_archived": new.is_archived,
+        "is_deprecated": new.is_deprecated,
+        "schemas": new.schemas,
+        "feature_flags": new.feature_flags,
+        "group_name": new.group_name,
+    }
+
+
+async def _save(work: Work, found: EventType, columns: dict[str, Any]) -> EventType:
+    saved = await event_types.save(work.connection, replace(found, **_checked(columns)))
+    await note(work.connection, work.actor, "event_type.update", found.name)
+    return saved
+
+
+def _checked(columns: dict[str, Any]) -> dict[str, Any]:
+    for version, schema in (columns.get("schemas") or {}).items():
+        try:
+            check_schema(schema)
+        except ValueError as error:
+            raise InvalidValue(str(error), "schemas", version) from None
+    if "feature_flags" in columns:
+        # No flag at all means what null does: everybody sees it.
+        columns["feature_flags"] = tuple(dict.fromkeys(columns["feature_flags"] or ())) or None
+    return columns

@@ -1,0 +1,100 @@
+-- name: insert_endpoint
+-- Stores an endpoint.
+insert into boathook.endpoint (id, application_id, uid, url, description, event_types, channels, filter, order_by,
+    throttle_rate, concurrency, retry_name, retry, timeout_s, metadata, api_version, sealed_headers, sealed_auth,
+    is_disabled, disabled_because, disabled_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+returning *
+
+-- name: find_endpoint
+-- Returns an application's endpoint by its id or uid.
+select * from boathook.endpoint
+where application_id = $1 and deleted_at is null and (id = $2 or uid = $3)
+
+-- name: lock_endpoint
+-- Returns an application's endpoint by its id or uid, kept as it is by others until the transaction ends.
+select * from boathook.endpoint
+where application_id = $1 and deleted_at is null and (id = $2 or uid = $3)
+for no key update
+
+-- name: save_endpoint
+-- Stores an endpoint's changed fields as its next revision.
+update boathook.endpoint
+set uid = $3, url = $4, description = $5, event_types = $6, channels = $7, filter = $8, order_by = $9,
+    throttle_rate = $10, concurrency = $11, retry_name = $12, retry = $13, timeout_s = $14, metadata = $15,
+    api_version = $16, sealed_headers = $17, sealed_auth = $18, is_disabled = $19, disabled_because = $20,
+    disabled_at = $21, revision = revision + 1, updated_at = now()
+where id = $1 and application_id = $2
+returning *
+
+-- name: list_endpoints
+-- Returns the endpoints of an application after an id, the oldest first.
+select * from boathook.endpoint
+where application_id = $1 and deleted_at is null and id > $2
+order by id
+limit $3
+
+-- name: list_endpoints_back
+-- Returns the endpoints of an application before an id, the youngest first.
+select * from boathook.endpoint
+where application_id = $1 and deleted_at is null and id < $2
+order by id desc
+limit $3
+
+-- name: delete_endpoint
+-- Marks an endpoint as deleted, which frees its uid.
+update boathook.endpoint
+set deleted_at = now(), updated_at = now(), revision = revision + 1
+where application_id = $1 and id = $2 and deleted_at is null
+
+-- name: disable_endpoint
+-- Disables an endpoint that is enabled, and tells all publishers; returns it with whose it is.
+with changed as (
+    update boathook.endpoint e
+    set is_disabled = true, disabled_because = $2, disabled_at = $3, revision = e.revision + 1, updated_at = now()
+    where e.id = $1 and not e.is_disabled and e.deleted_at is null
+    returning e.id, e.uid, e.application_id
+)
+update boathook.application a
+set routes_version = a.routes_version + 1
+from changed c
+where a.id = c.application_id
+returning a.organization, a.id as application_id, a.uid as application_uid, a.is_operational,
+    c.id as endpoint_id, c.uid as endpoint_uid
+
+-- name: forget_failures
+-- Lets an endpoint begin anew, as if it had never failed.
+delete from boathook.endpoint_health where endpoint_id = $1
+
+-- name: cancel_backlog
+-- Ends what is owed to a recipient and not being sent: dead, with the code of what was canceled.
+update boathook.delivery d
+set state = 'dead', is_blocked = false, code = 'CANCELED', error = $2, died_at = now()
+from (
+    select event_id, ordinal from boathook.delivery
+    where recipient = $1 and state = 'pending'
+    order by event_id, ordinal
+    for update skip locked
+) as o
+where d.event_id = o.event_id and d.ordinal = o.ordinal
+
+-- name: insert_secret
+-- Stores an endpoint's current secret.
+insert into boathook.endpoint_secret (endpoint_id, sealed) values ($1, $2)
+
+-- name: retire_secret
+-- Lets an endpoint's current secret sign along for a while.
+update boathook.endpoint_secret set expires_at = now() + $2::interval where endpoint_id = $1 and expires_at is null
+
+-- name: find_secret
+-- Returns an endpoint's current secret, sealed.
+select sealed from boathook.endpoint_secret where endpoint_id = $1 and expires_at is null
+
+-- name: count_old_secrets
+-- Counts the former secrets of an endpoint that still sign, and says when the first of them ends.
+select count(*) as number, min(expires_at) as next_end from boathook.endpoint_secret
+where endpoint_id = $1 and expires_at > now()
+
+-- name: delete_old_secrets
+-- Deletes the former secrets of an endpoint that no longer sign.
+delete from boathook.endpoint_secret where endpoint_id = $1 and expires_at <= now()

@@ -1,0 +1,52 @@
+-- name: insert_event_type
+-- Stores an event type, unless there is one of this name.
+insert into boathook.event_type (organization, name, description, is_archived, is_deprecated, schemas, feature_flags,
+    group_name)
+values ($1, $2, $3, $4, $5, $6, $7, $8)
+on conflict do nothing
+returning *
+
+-- name: find_event_type
+-- Returns an event type; with flags only one that needs none or one of them.
+select * from boathook.event_type
+where organization = $1 and name = $2
+    and ($3::text[] is null or feature_flags is null or feature_flags && $3)
+
+-- name: lock_event_type
+-- Returns an event type, kept as it is by others until the transaction ends.
+select * from boathook.event_type where organization = $1 and name = $2 for update
+
+-- name: save_event_type
+-- Stores an event type's changed fields.
+update boathook.event_type
+set description = $3, is_archived = $4, is_deprecated = $5, schemas = $6, feature_flags = $7, group_name = $8,
+    updated_at = now()
+where organization = $1 and name = $2
+returning *
+
+-- name: list_event_types
+-- Returns the event types after a name, in the order of names.
+select * from boathook.event_type
+where organization = $1 and (name collate "C") > $2 and ($4 or not is_archived)
+    and ($5::text[] is null or feature_flags is null or feature_flags && $5)
+order by name collate "C"
+limit $3
+
+-- name: list_event_types_back
+-- Returns the event types before a name, in the opposite order.
+select * from boathook.event_type
+where organization = $1 and (name collate "C") < $2 and ($4 or not is_archived)
+    and ($5::text[] is null or feature_flags is null or feature_flags && $5)
+order by name collate "C" desc
+limit $3
+
+-- name: list_missing
+-- Returns which of these names no live event type has.
+select name from unnest($2::text[]) with ordinality as u (name, place)
+where not exists (
+    select from boathook.event_type t where t.organization = $1 and t.name = u.name and not t.is_archived)
+order by place
+
+-- name: delete_event_type
+-- Deletes an event type.
+delete from boathook.event_type where organization = $1 and name = $2
