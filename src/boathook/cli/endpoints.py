@@ -1,18 +1,19 @@
 """Commands about endpoints: where an application's messages go, how, and signed with what."""
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from boathook.cli import show
-from boathook.cli.options import Json, Limit, Metadata, Yes, example, read_json, read_pairs
-from boathook.cli.session import Misused, confirm, out, run, session, work
+from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, example, read_json, read_pairs
+from boathook.cli.session import Misused, action, confirm, err, journal, out, run, session, work
 from boathook.cli.show import Column
 from boathook.config import Settings
-from boathook.domain import ids
+from boathook.domain import ids, windows
 from boathook.domain.endpoints import check_uid
 from boathook.journal.applications import Application, Window
 from boathook.journal.endpoints import Endpoint
@@ -50,6 +51,7 @@ Headers = Annotated[
 Auth = Annotated[
     str | None, typer.Option(metavar="JSON", help="Credentials: basic, oauth2 or mtls; @FILE reads a file.")
 ]
+_STATS = timedelta(days=28)
 _COLUMNS = (
     Column("id", lambda one: one.shown_id, is_whole=True),
     Column("uid", lambda one: one.uid, is_optional=True),
@@ -266,6 +268,76 @@ def change_headers(
     found = _act(ctx, application, change)
     for name, value in {**found.shown, **dict.fromkeys(found.sensitive, "(hidden)")}.items():
         out.print(show.text(f"{name}: {value}"), soft_wrap=True)
+
+
+@endpoints.command("test", epilog=example("boathook endpoints test -a acme ep_01h455vb4pex5vsknk084sn02q4"))
+def try_endpoint(
+    ctx: typer.Context, endpoint: Reference, application: Owner,
+    type: Annotated[str, typer.Option(help="Its schema's example is sent; svix.ping needs none.")] = "svix.ping",
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Send one endpoint, and no other, a message to try it out; print the message's id."""
+    from boathook.admin import messages
+
+    sent = _act(ctx, application, lambda one, owner: messages.send_example(one, owner, endpoint, type))
+    if as_json:
+        show.print_json({"id": sent.shown_id, "type": type})
+    else:
+        out.print(sent.shown_id, markup=False)
+
+
+@endpoints.command(
+    "stats", epilog=example("boathook endpoints stats -a acme ep_01h455vb4pex5vsknk084sn02q4 --since 7d")
+)
+def show_stats(
+    ctx: typer.Context, endpoint: Reference, application: Owner, since: Since = None, until: Until = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Count an endpoint's attempts, and what it is still owed, of the last 28 days unless told otherwise."""
+    from boathook.admin import endpoints as actions
+    from boathook.journal import attempts
+
+    now = datetime.now(UTC)
+    low, high = since or now - _STATS, until or now
+
+    async def count(one: Any, owner: Application) -> attempts.Counts:
+        found = await actions.get(one, owner, endpoint)
+        window = windows.Window(ids.first_of(low), ids.first_of(high))
+        return await attempts.count(one.connection, owner.id, found.id, window)
+
+    counts = asdict(_act(ctx, application, count))
+    if as_json:
+        show.print_json(counts)
+    else:
+        show.facts({name: str(number) for name, number in counts.items()})
+
+
+@endpoints.command("reencrypt", epilog=example("boathook endpoints reencrypt"))
+def reencrypt(ctx: typer.Context, as_json: Json = False) -> None:
+    """
+    Encrypt all secrets, headers and credentials with the first of outbound.encryption_keys.
+
+    Exits with 1 if one cannot be decrypted with any of them; it stays as it is.
+    """
+    from boathook.admin import sealing
+    from boathook.journal.vault import open_vault
+
+    settings = session(ctx).settings()
+
+    async def do() -> sealing.Findings:
+        async with journal(settings) as database:
+            return await sealing.reencrypt(database, open_vault(settings), action())
+
+    found = run(do())
+    unreadable = sum(found.unreadable.values())
+    if as_json:
+        show.print_json({"sealed": found.number, "encrypted_anew": found.old, "unreadable": unreadable})
+    else:
+        out.print(f"{found.old} of {found.number} encrypted anew, {unreadable} cannot be decrypted")
+    for reason in found.unreadable:
+        err.print(show.text(reason), soft_wrap=True)
+    if unreadable:
+        raise typer.Exit(1)
 
 
 @endpoints.command("delete", epilog=example("boathook endpoints delete -a acme ep_01h455vb4pex5vsknk084sn02q4 --yes"))

@@ -1,0 +1,49 @@
+"""What is kept sealed for endpoints, all of it: to be looked through, and to be sealed anew."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from boathook.domain import ids
+from boathook.journal.database import Database
+from boathook.journal.statements import load
+
+SQL = load(__file__)
+_PAGE: Final = 500
+_START: Final = (UUID(int=0), "", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """One sealed text."""
+
+    kind: str
+    """``endpoint_secret``, ``endpoint_headers`` or ``endpoint_auth``."""
+    endpoint_id: UUID
+    number: int
+    """Which secret of the endpoint's; 0 for what it has one of."""
+    sealed: bytes
+
+    @property
+    def context(self) -> str:
+        """The place it was sealed for."""
+        return f"{self.kind}:{ids.show(ids.ENDPOINT, self.endpoint_id)}"
+
+
+async def list_all(database: Database) -> AsyncIterator[Sealed]:
+    """Yield everything that is sealed for endpoints, those deleted too, in pages."""
+    place = _START
+    while True:
+        rows = await database.fetch(SQL["list_sealed"], *place, _PAGE)
+        for row in rows:
+            yield Sealed(row["kind"], row["endpoint_id"], row["number"], row["sealed"])
+        if len(rows) < _PAGE:
+            return
+        place = rows[-1]["endpoint_id"], rows[-1]["kind"], rows[-1]["number"]
+
+
+async def replace(database: Database, one: Sealed, sealed: bytes) -> bool:
+    """Store a text sealed anew; return whether it was still the one that was read."""
+    tag = await database.execute(SQL[f"replace_{one.kind}"], one.endpoint_id, one.number, one.sealed, sealed)
+    return tag == "UPDATE 1"
