@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.acceptance.svix.receiver import Receiver
-from tests.acceptance.svix.stand import Api, Application, House, open_database, open_house
+from tests.acceptance.svix.stand import Api, Application, House, open_database, open_house, word
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +35,11 @@ def api(house: House) -> Api:
 def app(house: House) -> Application:
     """An application of this test's own."""
     return house.application()
+
+
+@pytest.fixture(scope="module")
+def own(house: House) -> Iterator[Api]:
+    """The API with the token of an organization of this module's own, so that its lists hold nothing else."""
+    opened = Api(house.base, house.make_key(f"own-{word()}"))
+    yield opened
+    opened.close()

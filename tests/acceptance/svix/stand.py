@@ -4,6 +4,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,19 @@ OUTBOUND = """
     format = "json"
 """
 
+NOWHERE = "http://127.0.0.1:9/"
+"""An address that nobody answers at."""
 SUCCESS, PENDING, FAIL, SENDING, CANCELED = range(5)
+
+
+def word() -> str:
+    """Return a word that was never used before."""
+    return f"w{uuid.uuid4().hex[:12]}"
+
+
+def ago(**duration: float) -> str:
+    """Return a moment in the past, as the API reads it."""
+    return (datetime.now(UTC) - timedelta(**duration)).isoformat()
 
 
 class Api:
