@@ -1,4 +1,4 @@
-"""Looks a set-up over: settings, clock, database, disk, sources; each finding with what to do about it."""
+"""Looks a set-up over: settings, clock, database, disk, sources, endpoints; each finding with what to do about it."""
 
 import math
 import os
@@ -6,12 +6,12 @@ import resource
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from boathook.admin import checkup
+from boathook.admin.finding import Finding, Verdict
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, ConfigError, UnsafeDatabase
 from boathook.inbound.gates import compile_gates, verifier_of
@@ -27,23 +27,7 @@ _FILES_BESIDES: Final = 256
 """Open files a gateway needs besides its clients' connections."""
 
 
-class Verdict(StrEnum):
-    """How a thing is."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at."""
-
-    check: str
-    verdict: Verdict
-    found: str
-    fix: str = ""
-    """What to do about it; empty where all is well."""
+__all__ = ["Finding", "Verdict", "examine"]
 
 
 async def examine(settings: Settings, database: Database | None, trouble: str = "") -> AsyncIterator[Finding]:
@@ -87,6 +71,8 @@ async def _database(settings: Settings, database: Database) -> AsyncIterator[Fin
     yield _routes(vitals)
     yield _dead(vitals)
     yield _snapshot(vitals)
+    async for finding in checkup.examine(settings, database):
+        yield finding
 
 
 async def _safety(settings: Settings, database: Database) -> Finding:

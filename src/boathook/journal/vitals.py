@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import date, datetime
 
+from boathook.domain import ids
 from boathook.journal.database import Database
 from boathook.journal.statements import load
 
@@ -43,6 +44,33 @@ class Vitals:
     snapshot_by: str
     held_up_by: tuple[str, ...]
     """Prepared transactions and idle replication slots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """The state of the endpoints at one moment."""
+
+    endpoints: int
+    disabled: tuple[str, ...]
+    """Those that boathook has disabled by itself, the latest first; up to a thousand."""
+    paused: tuple[str, ...]
+    """Those whose breaker is open; up to a thousand."""
+    hosts: int
+    """From how many addresses processes of boathook are connected."""
+    has_secrets: bool
+
+
+async def read_sending(database: Database) -> Sending:
+    """Read how the endpoints are."""
+    row = await database.fetchrow(SQL["read_sending"])
+    assert row is not None
+    return Sending(
+        endpoints=row["endpoints"],
+        disabled=tuple(ids.show(ids.ENDPOINT, one) for one in row["disabled"]),
+        paused=tuple(ids.show(ids.ENDPOINT, one) for one in row["paused"]),
+        hosts=row["hosts"],
+        has_secrets=row["has_secrets"],
+    )
 
 
 async def read_clock(database: Database) -> datetime:

@@ -46,3 +46,15 @@ limit 1
 select 'prepared transaction ' || gid as name, prepared as since from pg_prepared_xacts
 union all
 select 'replication slot ' || slot_name, null from pg_replication_slots where not active and (xmin is not null or catalog_xmin is not null)
+
+-- name: read_sending
+-- Reads how the endpoints are, some of those that are disabled or paused, and from how many hosts boathook is connected.
+select
+    (select count(*) from boathook.endpoint where deleted_at is null) as endpoints,
+    array(select id from boathook.endpoint
+          where is_disabled and disabled_because <> 'manual' and deleted_at is null order by disabled_at desc limit 1000) as disabled,
+    array(select h.endpoint_id from boathook.endpoint_health h join boathook.endpoint e on e.id = h.endpoint_id
+          where h.open_until > now() and not e.is_disabled and e.deleted_at is null order by h.open_until desc limit 1000) as paused,
+    (select count(distinct coalesce(client_addr, '127.0.0.1')) from pg_stat_activity
+     where application_name ~ '^boathook:') as hosts,
+    exists (select from boathook.endpoint_secret) as has_secrets
