@@ -7,7 +7,7 @@ rate, its failures in a row, and the pause they have earned it.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from boathook.domain.errors import SecretUnreadable
 from boathook.domain.policy import Bury, RetryPolicy, Settle, TryAgain
 from boathook.journal.database import Connection, Database, Record
 from boathook.journal.deliveries import CLAIM_ROUNDS, Want, claiming
+from boathook.journal.endpoints import Disabled, disable, forget_failures
 from boathook.journal.statements import load
 from boathook.journal.vault import Vault
 
@@ -157,8 +158,7 @@ class Health:
 class Listener:
     """An endpoint whose organization listens to how its sending goes."""
 
-    id: UUID
-    uid: str | None
+    endpoint_id: UUID
     application_id: UUID
     application_uid: str | None
     organization: str
@@ -316,20 +316,24 @@ class SendStore:
         because: str,
         *,
         revision: int,
-        then: Callable[[Connection, datetime], Awaitable[None]],
+        then: Callable[[Connection, Disabled, datetime], Awaitable[None]],
     ) -> bool:
-        """Disable an endpoint unless it was changed since *revision*; *then* is told since when it failed.
+        """Disable an endpoint unless it was changed since *revision*, and forget its failures.
 
         Args:
             because: ``gone`` or ``failing``.
-            then: runs in the same transaction.
+            then: runs in the same transaction, and is told since when it failed.
         """
         async with self._database.transaction() as connection:
-            since = await connection.fetchval(SQL["disable_endpoint"], endpoint_id, because, revision)
-            if since is not None:
-                await connection.execute(SQL["forget_failures"], endpoint_id)
-                await then(connection, since)
-        return since is not None
+            since = await connection.fetchval(SQL["lock_failing"], endpoint_id, revision)
+            if since is None:
+                return False
+            disabled = await disable(connection, endpoint_id, because, datetime.now(UTC))
+            if disabled is None:
+                return False
+            await forget_failures(connection, endpoint_id)
+            await then(connection, disabled, since)
+            return True
 
 
 async def listeners(connection: Connection, endpoints: Sequence[UUID]) -> dict[UUID, Listener]:

@@ -316,41 +316,17 @@ where h.endpoint_id = n.endpoint_id
 returning h.endpoint_id, h.open_until, h.pauses, h.failing_since,
     $10::interval > interval '0' and h.failing_since <= n.now - $10::interval as is_hopeless
 
--- name: disable_endpoint
--- Disables an endpoint that is still as it was when the fault was found ($3 its revision), and says since when it failed;
--- nothing where it was changed meanwhile.
-with routed as (
-    select a.id
-    from boathook.application a
-    join boathook.endpoint p on p.application_id = a.id
-    where p.id = $1
-    for update of a
-),
-disabled as (
-    update boathook.endpoint p
-    set is_disabled = true, disabled_because = $2, disabled_at = now(), updated_at = now(), revision = p.revision + 1
-    from routed r
-    where p.id = $1 and p.application_id = r.id and p.revision = $3 and not p.is_disabled and p.deleted_at is null
-    returning p.id
-),
-raised as (
-    update boathook.application a set routes_version = a.routes_version + 1
-    from routed r
-    where a.id = r.id and exists (select from disabled)
-)
-select coalesce(h.failing_since, now()) as failing_since
-from disabled d
-left join boathook.endpoint_health h on h.endpoint_id = d.id
-
--- name: forget_failures
--- Makes an endpoint's health that of one never tried.
-update boathook.endpoint_health
-set failures = 0, failing_since = null, last_failed_at = null, open_until = null, pauses = 0
-where endpoint_id = $1
+-- name: lock_failing
+-- Reads since when an endpoint fails that is still as it was when the fault was found ($2 its revision), and keeps it so.
+select coalesce(h.failing_since, now())
+from boathook.endpoint p
+left join boathook.endpoint_health h on h.endpoint_id = p.id
+where p.id = $1 and p.revision = $2
+for no key update of p
 
 -- name: describe_endpoints
 -- Reads whom to tell about these endpoints: only those whose organization listens, and none of an organization's own.
-select p.id, p.uid, a.id as application_id, a.uid as application_uid, a.organization
+select p.id, a.id as application_id, a.uid as application_uid, a.organization
 from boathook.endpoint p
 join boathook.application a on a.id = p.application_id
 where p.id = any ($1::uuid[]) and not a.is_operational and exists (

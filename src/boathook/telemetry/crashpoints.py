@@ -27,6 +27,10 @@ POINTS: Final = (
     "retry.after_schedule",
     "dead.before_move",
     "dead.after_move",
+    "send.after_claim",
+    "send.after_response",
+    "send.before_settle",
+    "send.after_settle",
     "keeper.before_reap",
     "keeper.after_reap",
 )

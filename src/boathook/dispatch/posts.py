@@ -1,0 +1,75 @@
+"""What is sent to one endpoint: how its messages are addressed, signed and tried again, made once for each revision."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from boathook.domain.policy import Failure, RetryPolicy
+from boathook.journal.sending import Address
+from boathook.outbound.attempt import Target, secrets_of
+from boathook.outbound.signer import read_signer
+
+UNREADABLE: Final = "SECRET_UNREADABLE"
+"""The code of an attempt for which a stored secret could not be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """An endpoint ready to be sent to, or the reason why it cannot be."""
+
+    revision: int
+    url: str
+    policy: RetryPolicy
+    target: Target | None = None
+    secrets: tuple[bytes, ...] = field(default=(), repr=False)
+    """Every text that must not be recorded of a response."""
+    oauth: dict[str, str] | None = field(default=None, repr=False)
+    """Where to get a token first, by the names of the endpoint's settings."""
+    good_until: datetime | None = None
+    fault: Failure | None = None
+
+    def is_good(self, revision: int) -> bool:
+        """Return whether it is of this revision of the endpoint, and none of its secrets has expired since."""
+        if self.revision < revision:
+            return False
+        return self.good_until is None or datetime.now(UTC) < self.good_until
+
+    def bearing(self, token: str) -> "Destination":
+        """Return it with an OAuth token."""
+        assert self.target is not None
+        target = replace(self.target, bearer=token)
+        return replace(self, target=target, secrets=secrets_of(target))
+
+
+def prepare(address: Address, *, policy: RetryPolicy, timeout_s: float) -> Destination:
+    """Return the destination of an address; *policy* and *timeout_s* are those of endpoints that say nothing else."""
+    chosen = address.policy or policy
+    try:
+        if address.fault or not address.secrets:
+            raise ValueError(address.fault or "the endpoint has no secret")
+        target = _target(address, address.timeout_s or timeout_s)
+    except (ValueError, KeyError) as error:
+        fault = Failure(code=UNREADABLE, error=f"nothing was sent: {error}")
+        return Destination(revision=address.revision, url=address.url, policy=chosen, fault=fault)
+    return Destination(
+        revision=address.revision,
+        url=address.url,
+        policy=chosen,
+        target=target,
+        secrets=secrets_of(target),
+        oauth=address.auth.get("oauth2"),
+        good_until=address.good_until,
+    )
+
+
+def _target(address: Address, timeout_s: float) -> Target:
+    basic: dict[str, Any] | None = address.auth.get("basic")
+    mtls: dict[str, Any] | None = address.auth.get("mtls")
+    return Target(
+        url=address.url,
+        signers=tuple(read_signer(secret) for secret in address.secrets),
+        timeout_s=timeout_s,
+        headers=address.headers,
+        basic=None if basic is None else (basic["username"], basic["password"]),
+        client_certificate=None if mtls is None else (mtls["certificate"], mtls["key"]),
+    )
