@@ -18,6 +18,7 @@ from boathook.journal.database import Database
 from tests.conftest import open_folder
 from tests.postgres.test_books import Store, filled
 from tests.postgres.test_operations import bury, quarantine
+from tests.publishing import add_application, add_endpoint
 
 SETTINGS = """
 [database]
@@ -244,13 +245,50 @@ async def test_rejections_are_judged_again(store: Store, cli: Cli):
     assert cli.objects("events", "list")[0]["source"] == "shop"
 
 
-async def test_send_publishes_once(cli: Cli, tmp_path: Path):
+async def test_send_publishes_once(store: Store, cli: Cli, tmp_path: Path):
+    application = await add_application(store.db, "acme")
+    endpoint = await add_endpoint(store.db, application, channels=["eu"])
     (tmp_path / "data.json").write_text('{"n": 1}')
-    send = ["send", "--application", "acme", "--type", "x", "--data", "@data.json", "--key", "k"]
-    (first,), (again,) = cli.objects(*send), cli.objects(*send)
-    assert (first["duplicate"], again) == (False, {"event_id": first["event_id"], "duplicate": True})
-    assert cli.objects("events", "show", first["event_id"])[0]["body"] == '{"n": 1}'
-    assert "must be JSON" in cli.complaint("send", "--application", "a", "--type", "x", "--data", "{", code=1)
+    send = ["send", "--application", "acme", "--type", "x", "--data", "@data.json", "--id", "k"]
+    more = [
+        "--channel",
+        "eu",
+        "--channel",
+        "us",
+        "--tag",
+        "t",
+        "--header",
+        "X-A: b",
+        "--deliver-at",
+        "2100-01-31T12:00:00Z",
+    ]
+    (first,), (again,) = cli.objects(*send, *more), cli.objects(*send[:-2], "--key", "k")
+    assert (first["duplicate"], again) == (False, {**first, "duplicate": True})
+    assert first["message_id"] == first["event_id"].replace("evt_", "msg_")
+    (event,) = cli.objects("events", "show", first["event_id"])
+    assert event["body"] == '{"n": 1}'
+    assert event["headers"] == {"x-a": "b"}
+    (delivery,) = cli.objects("deliveries", "list")
+    assert (delivery["recipient"], delivery["due_at"][:4]) == (endpoint, "2100")
+    for name in ("acme", application):
+        assert [one["id"] for one in cli.objects("events", "list", "--application", name)] == [first["event_id"]]
+        assert [one["event_id"] for one in cli.objects("deliveries", "list", "--application", name)] == [
+            first["event_id"]
+        ]
+    assert cli.objects("events", "list", "--application", "other") == []
+    assert "msg_" in cli.run(*send).stdout
+
+
+async def test_send_says_what_is_wrong(store: Store, cli: Cli):
+    await add_application(store.db, "acme")
+    send = ["send", "--application", "acme", "--type", "x"]
+    assert "must be JSON" in cli.complaint(*send, "--data", "{", code=1)
+    assert "write NAME:VALUE" in cli.complaint(*send, "--header", "nonsense")
+    assert "channels: " in cli.complaint(*send, "--channel", "no spaces", code=1)
+    cli.run(*send, "--id", "k", "--data", "1")
+    assert "already, with another payload" in cli.complaint(*send, "--id", "k", "--data", "2", code=1)
+    nobody = cli.complaint("send", "--application", "nobody", "--type", "x", code=1)
+    assert "boathook applications create NAME --uid nobody" in nobody
 
 
 class TestDoctor:
@@ -386,6 +424,7 @@ def test_without_a_url_commands_share_an_embedded_server():
         bare = Cli(folder, "")
         assert "there is no database yet" in bare.complaint("verify")
         bare.run("migrate")
+        bare.run("applications", "create", "Acme", "--uid", "acme")
         (sent,) = bare.objects("send", "--application", "acme", "--type", "x", "--data", "1")
         assert [row["id"] for row in bare.objects("events", "list")] == [sent["event_id"]]
         assert bare.objects("verify")[0]["balanced"] is True

@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,16 @@ from boathook.admin import operations
 from boathook.admin.operations import check_dead
 from boathook.config import load
 from boathook.domain import ids
-from boathook.domain.errors import IllegalMove, JournalError, NotFound
-from boathook.domain.model import Accepted, Duplicate, Route
+from boathook.domain.errors import DuplicateMessage, IllegalMove, InvalidMessage, JournalError, NotFound
+from boathook.domain.model import Accepted, Duplicate, Receipt, Route
+from boathook.handlers.outbox import Message
 from boathook.journal import books, ledger, moves
 from boathook.journal.database import Database
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Selection
 from boathook.journal.registry import register
 from tests.postgres.test_books import Store
+from tests.publishing import add_application
 from tests.support import eventually
 
 ACTION = Action(actor="test", note="because")
@@ -241,15 +244,15 @@ class TestReplayOfEvents:
 
     async def two_at_once(self, store: Store, monkeypatch) -> list:
         """Replay one event twice, the first not committing before the second waits for it."""
-        record = moves._record
+        record = moves.record_each
 
         async def once_the_other_waits(*args, **kwargs):
             if args[2] == moves.REPLAY_EVENT:
                 await eventually(lambda: store.one(WAITING))
-                monkeypatch.setattr(moves, "_record", record)
+                monkeypatch.setattr(moves, "record_each", record)
             await record(*args, **kwargs)
 
-        monkeypatch.setattr(moves, "_record", once_the_other_waits)
+        monkeypatch.setattr(moves, "record_each", once_the_other_waits)
         event = await store.accept("one", "a")
         await store.end(event)
         replays = (operations.replay_events(store.db, [event], ACTION) for _ in range(2))
@@ -378,6 +381,15 @@ class TestReverify:
         assert [outcome for outcome, _ in outcomes] == ["accepted", "refused"]
 
 
+def message(**fields: Any) -> Message:
+    return Message(**{"application": "acme", "type": "invoice.paid", "payload": b"1", **fields})
+
+
+async def send(store: Store, *, validate: bool = False, **fields: Any) -> Receipt:
+    settings = load(None, {"database": {"url": store.db.url}, "outbound": {"validate_payloads": validate}})
+    return await operations.send(store.db, settings, ACTION, message(**fields))
+
+
 class TestSend:
     async def test_publishes_what_was_given_byte_for_byte_to_whoever_wants_it(self, store: Store):
         await register(
@@ -386,20 +398,40 @@ class TestSend:
             [Route(recipient="handler:mail", app="shop:hook", application="acme", types=("invoice.*",))],
         )
         body = b'{"n":  1.0}'
-        receipt = await operations.send(store.db, ACTION, application="acme", type="invoice.paid", body=body)
+        receipt = await send(store, payload=body)
         assert isinstance(receipt, Accepted)
         assert await store.one("select body from boathook.event") == body
         assert [row.recipient for row in await ledger.list_deliveries(store.db, Filter())] == ["handler:mail"]
         assert await audit(store, "event.send") == [ids.show("evt", receipt.event_id)]
         await assert_balanced(store)
 
-    async def test_one_key_is_one_event(self, store: Store):
-        send = [
-            await operations.send(store.db, ACTION, application="acme", type="x", body=b"1", key="k") for _ in range(2)
-        ]
-        assert isinstance(send[0], Accepted)
-        assert send[1] == Duplicate(send[0].event_id)
+    async def test_one_id_is_one_message(self, store: Store):
+        await add_application(store.db, "acme")
+        first, again = await send(store, id="k"), await send(store, id="k")
+        assert isinstance(first, Accepted)
+        assert again == Duplicate(first.event_id)
+        with pytest.raises(DuplicateMessage, match="has the id 'k' already"):
+            await send(store, id="k", payload=b"2")
+        await assert_balanced(store)
 
     async def test_what_is_not_json_is_refused(self, store: Store):
-        with pytest.raises(IllegalMove, match="must be JSON"):
-            await operations.send(store.db, ACTION, application="acme", type="x", body=b"{")
+        with pytest.raises(InvalidMessage, match="payload: it must be JSON"):
+            await send(store, payload=b"{")
+
+    async def test_a_name_that_nobody_has_is_refused_with_what_to_do(self, store: Store):
+        with pytest.raises(NotFound, match=r"no application 'acme'.*boathook applications create"):
+            await send(store)
+
+    async def test_a_payload_that_does_not_fit_its_schema_is_refused_where_the_settings_say_so(self, store: Store):
+        acme = await add_application(store.db, "acme")
+        schemas = {"2": {"type": "object"}, "10": {"properties": {"n": {"type": "number"}}}}
+        await store.db.execute(
+            "insert into boathook.event_type (organization, name, description, schemas) values ('default', $1, '', $2)",
+            "invoice.paid", json.dumps(schemas),
+        )  # fmt: skip
+        wrong, right = b'{"n": "one"}', b'{"n": 1}'
+        with pytest.raises(InvalidMessage, match=r"payload: n: 'one' is not of type 'number'"):
+            await send(store, application=acme, payload=wrong, validate=True)
+        assert isinstance(await send(store, application=acme, payload=right, validate=True), Accepted)
+        assert isinstance(await send(store, application=acme, payload=wrong, validate=True, type="other"), Accepted)
+        assert isinstance(await send(store, application=acme, payload=wrong), Accepted)

@@ -15,12 +15,20 @@ from uuid import UUID
 
 import msgspec
 
+from boathook.admin.schemas import check_message
 from boathook.config import Settings
 from boathook.domain import ids
-from boathook.domain.errors import IllegalMove, JournalError, RegistryChanged, TooManyDeliveries
+from boathook.domain.errors import (
+    IllegalMove,
+    InvalidMessage,
+    JournalError,
+    NotFound,
+    RegistryChanged,
+    TooManyDeliveries,
+)
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Receipt, State
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Message, Outbox, memory_days, receipt_of
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.encoding import Decoder
@@ -28,11 +36,11 @@ from boathook.inbound.errands import Errands
 from boathook.inbound.gates import dedup_days_of, verifier_of
 from boathook.inbound.verify import Challenge, KeyWanted, Rejected, Request, Verdict, Verified
 from boathook.journal import ledger, moves
-from boathook.journal.database import Database
+from boathook.journal.database import Connection, Database
 from boathook.journal.events import EventStore
 from boathook.journal.ledger import Filter, RejectionRow, StoredRequest
 from boathook.journal.moves import Action, Key, Pace, Replayed, Selection
-from boathook.journal.registry import read_routes
+from boathook.journal.registry import read_routes, read_routing
 from boathook.outbound.fetch import Fetcher
 
 BATCH: Final = 500
@@ -330,26 +338,34 @@ def _request(row: RejectionRow, stored: StoredRequest) -> Request:
     )
 
 
-async def send(
-    database: Database, action: Action, *, application: str, type: str, body: bytes, key: str | None = None
-) -> Receipt:
-    """Publish one event for an application, routed to whoever wants it.
-
-    Args:
-        body: a JSON document, kept byte for byte.
-        key: two sendings with one key are one event; None makes every sending another event.
+async def send(database: Database, settings: Settings, action: Action, message: Message) -> Receipt:
+    """Publish one message, whose payload is the bytes of a JSON document, kept as they are.
 
     Raises:
-        IllegalMove: the body is not JSON.
+        NotFound: nobody is called so: there is no such application, and no handler for one of this name.
+        InvalidMessage: a field breaks a rule, or the payload is no JSON or does not fit its event type's schema.
+        DuplicateMessage: the application has a message with this id, but another payload.
     """
     try:
-        msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise IllegalMove(f"the data must be JSON: {error}") from None
+        document = msgspec.json.decode(message.payload)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidMessage(f"payload: it must be JSON: {error}") from None
     async with database.transaction() as connection:
-        message = Message(application=application, type=type, payload=msgspec.Raw(body), id=key)
-        receipt = await Outbox().publish(connection, message)
+        await _check_recipients(connection, message)
+        if settings.outbound.validate_payloads:
+            await check_message(connection, organization=message.organization, type=message.type, payload=document)
+        published = await Outbox(memory_days=memory_days(settings.retention)).publish(connection, message)
+        receipt = receipt_of(message, published)
         if isinstance(receipt, Accepted):
             await moves.record(connection, action, "event.send", ids.show(ids.EVENT, receipt.event_id))
     await moves.announce_due(database)
     return receipt
+
+
+async def _check_recipients(connection: Connection, message: Message) -> None:
+    routing = await read_routing(connection, message.organization, message.application)
+    if routing.application is None and not routing.routes:
+        raise NotFound(
+            f"there is no application {message.application!r}, and no handler for one of this name; make it with: "
+            f"boathook applications create NAME --uid {message.application}"
+        )

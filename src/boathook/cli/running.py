@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from boathook.cli import show
+from boathook.cli.options import read_pairs
 from boathook.cli.session import Misused, action, err, journal, out, run, server_url, session
 from boathook.config import Settings, SourceSettings
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, ConfigError
-from boathook.domain.model import Duplicate
+from boathook.domain.model import Duplicate, Receipt
 from boathook.inbound.providers import find
 from boathook.journal import books
 from boathook.journal.books import Balance, Books
@@ -248,7 +250,9 @@ def demo(
 
 def bench(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="ingest, duplicates, handle or latency.")],
+    name: Annotated[
+        str, typer.Argument(help="ingest, duplicates, handle, latency, deliver, fanout, isolation or both.")
+    ],
     seconds: Annotated[float, typer.Option(min=0.5, help="How long one measurement lasts.")] = 6.0,
     as_json: Json = False,
 ) -> None:
@@ -285,28 +289,56 @@ def _figure(value: Any) -> object:
 
 def send(
     ctx: typer.Context,
-    application: Annotated[str, typer.Option(help="The application it is for.")],
+    application: Annotated[str, typer.Option(help="The application it is for: its id or uid.")],
     type: Annotated[str, typer.Option(help="What happened, such as invoice.paid.")],
     data: Annotated[str, typer.Option(help="The payload as JSON; @FILE reads a file, - reads standard input.")] = "{}",
-    key: Annotated[str | None, typer.Option(help="Two sendings with one key are one event.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--id", "--key", help="Your own id: two sendings with one id are one message.")
+    ] = None,
+    channel: Annotated[
+        list[str] | None,
+        typer.Option(help="Endpoints with channels get it only under one of theirs; may be given again."),
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Kept with it, to find it by; may be given again.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME: VALUE", help="Kept with it; may be given again.")
+    ] = None,
+    deliver_at: Annotated[
+        datetime | None, typer.Option(parser=show.read_moment, metavar="TIME", help="Not before: ISO 8601.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Publish one event for an application."""
+    """Publish one message for an application: its endpoints get it, and handlers of the application."""
     from boathook.admin import operations
+    from boathook.handlers.outbox import Message
 
-    body = _read_data(data)
+    message = Message(
+        application=application,
+        type=type,
+        payload=_read_data(data),
+        content_type="application/json",
+        id=key,
+        channels=channel or (),
+        tags=tag or (),
+        headers=read_pairs("--header", header or [], ":"),
+        deliver_at=deliver_at,
+    )
+    settings = session(ctx).settings()
 
-    async def work() -> Any:
-        async with journal(session(ctx).settings()) as database:
-            return await operations.send(database, action(), application=application, type=type, body=body, key=key)
+    async def work() -> Receipt:
+        async with journal(settings) as database:
+            return await operations.send(database, settings, action(), message)
 
-    receipt = run(work())
-    event_id = ids.show(ids.EVENT, receipt.event_id)
+    _print_receipt(run(work()), as_json=as_json)
+
+
+def _print_receipt(receipt: Receipt, *, as_json: bool) -> None:
+    event_id, message_id = ids.show(ids.EVENT, receipt.event_id), ids.show(ids.MESSAGE, receipt.event_id)
     is_duplicate = isinstance(receipt, Duplicate)
     if as_json:
-        show.print_json({"event_id": event_id, "duplicate": is_duplicate})
+        show.print_json({"message_id": message_id, "event_id": event_id, "duplicate": is_duplicate})
     else:
-        out.print(f"{event_id}{' (a duplicate: it was there already)' if is_duplicate else ''}", markup=False)
+        out.print(f"{message_id}{' (a duplicate: it was there already)' if is_duplicate else ''}", markup=False)
 
 
 def _read_data(data: str) -> bytes:

@@ -4,15 +4,14 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
-from boathook.domain import ids
-from boathook.domain.errors import ConfigError, DuplicateMessage
+from boathook.domain.errors import ConfigError
 from boathook.domain.filters import Pattern, compile_filter
-from boathook.domain.model import Accepted, Clash, Duplicate, Published, Receipt, Repeated, Route
+from boathook.domain.model import Receipt, Route
 from boathook.domain.policy import Breaker, RetryPolicy
 from boathook.handlers.event import Event
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Message, Outbox, receipt_of
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 from boathook.handlers.transaction import SyncTransaction, Transaction
 
@@ -189,7 +188,7 @@ class Boathook:
             NotFound: *application* is an id, but of no application.
         """
         message = _message(application, type, payload, id, headers, channels, tags, deliver_at)
-        return _receipt(message, await self._outbox.publish(tx, message))
+        return receipt_of(message, await self._outbox.publish(tx, message))
 
     def publish_sync(
         self,
@@ -206,7 +205,7 @@ class Boathook:
     ) -> Receipt:
         """Do what `publish` does through a `SyncTransaction`, a sync Session, a psycopg or a Django connection."""
         message = _message(application, type, payload, id, headers, channels, tags, deliver_at)
-        return _receipt(message, self._outbox.publish_sync(tx, message))
+        return receipt_of(message, self._outbox.publish_sync(tx, message))
 
 
 def _message(
@@ -229,19 +228,6 @@ def _message(
         tags=tags,
         deliver_at=deliver_at,
     )
-
-
-def _receipt(message: Message, published: Published) -> Receipt:
-    match published:
-        case Accepted() | Duplicate(conflict=False):
-            return published
-        case Duplicate(first) | Repeated(first) | Clash(first):
-            raise DuplicateMessage(
-                f"{ids.show(ids.EVENT, first)} of application {message.application!r} has the id {message.id!r} "
-                "already, with another payload; give each message an id of its own"
-            )
-        case _:
-            assert_never(published)
 
 
 def _line(

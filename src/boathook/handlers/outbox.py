@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,14 @@ import msgspec
 from boathook.config import RetentionSettings
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags
-from boathook.domain.errors import InvalidMessage, JournalError, NotFound, RegistryChanged, TooManyDeliveries
+from boathook.domain.errors import (
+    DuplicateMessage,
+    InvalidMessage,
+    JournalError,
+    NotFound,
+    RegistryChanged,
+    TooManyDeliveries,
+)
 from boathook.domain.filters import Router
 from boathook.domain.model import (
     DEFAULT_ORGANIZATION,
@@ -31,6 +38,7 @@ from boathook.domain.model import (
     Duplicate,
     NewDelivery,
     Published,
+    Receipt,
     Repeated,
 )
 from boathook.handlers.sessions import call, call_sync
@@ -218,6 +226,31 @@ def _compile(name: str, routing: Routing) -> _Compiled:
         raise NotFound(f"there is no application {name}; it may have been deleted")
     stored_as = name if routing.application is None else routing.application.name
     return _Compiled(routing, Router(routing.routes, 0), stored_as, None if is_id else name)
+
+
+def receipt_of(message: Message, published: Published) -> Receipt:
+    """Return what a publisher by id is told.
+
+    Raises:
+        DuplicateMessage: the application has a message with this id or idempotency key that is another one.
+    """
+    match published:
+        case Accepted() | Duplicate(conflict=False):
+            return published
+        case Repeated(first):
+            return Duplicate(first)
+        case Duplicate(first):
+            raise DuplicateMessage(
+                f"{ids.show(ids.MESSAGE, first)} of application {message.application} has the id {message.id!r} "
+                "already, with another payload; give each message an id of its own"
+            )
+        case Clash(first):
+            raise DuplicateMessage(
+                f"the idempotency key was used for another request before, which made {ids.show(ids.MESSAGE, first)}; "
+                "use each key for one request"
+            )
+        case _:
+            assert_never(published)
 
 
 def memory_days(retention: RetentionSettings) -> float:

@@ -1,6 +1,6 @@
 """Listings of what the journal holds, newest first, a page at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -23,6 +23,7 @@ class Filter:
 
     source: str | None = None
     application: str | None = None
+    """Its id or uid, or a name that is neither."""
     type: str | None = None
     """A pattern of the event's type or, of a batch, an item's; ``*`` stands for any run of characters."""
     recipient: str | None = None
@@ -55,6 +56,11 @@ class EventRow:
     size: int
     fanout: int
     """How many deliveries it was owed when it was accepted."""
+    channels: Sequence[str] | None
+    """Of a message: what it was published under."""
+    tags: Sequence[str] | None
+    expunged_at: datetime | None
+    """When its content was deleted; its bytes are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,8 @@ class DeliveryRow:
     replays: int
     is_replay: bool
     """Whether it was added by replaying its event."""
+    is_manual: bool
+    """Whether somebody asked for it by hand: it gets one attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@
 -- name: list_events
 -- Lists events: source, application, type pattern, first id, id before.
 select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
-    octet_length(e.body) as size, e.fanout::integer as fanout
+    octet_length(e.body) as size, e.fanout::integer as fanout, e.channels, e.tags, e.expunged_at
 from boathook.event e
 where ($1::text is null or e.source = $1)
-    and ($2::text is null or e.application = $2)
+    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3
         or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
         or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3))
@@ -20,26 +20,26 @@ limit $7
 -- name: get_event
 -- Reads one event with its bytes.
 select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
-    octet_length(e.body) as size, e.fanout::integer as fanout, e.headers, e.body
+    octet_length(e.body) as size, e.fanout::integer as fanout, e.channels, e.tags, e.expunged_at, e.headers, e.body
 from boathook.event e where e.id = $1
 
 -- name: list_deliveries
 -- Lists deliveries, open and ended, by their event's age.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
-    d.order_key, d.replays::integer as replays, d.is_replay, d.item_path,
+    d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
     e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
 from (
     select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
-        error as note, died_at as ended_at, order_key, replays, is_replay, item_path, item_type
+        error as note, died_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
     from boathook.delivery
     union all
-    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, item_path,
-        item_type
+    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, is_manual,
+        item_path, item_type
     from boathook.outcome
 ) as d
 join boathook.event e on e.id = d.event_id
 where ($1::text is null or e.source = $1)
-    and ($2::text is null or e.application = $2)
+    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3 or d.item_type like $3)
     and ($4::uuid is null or d.event_id >= $4)
     and ($5::uuid is null or d.event_id < $5)
@@ -53,15 +53,15 @@ limit $11
 -- name: list_deliveries_of_event
 -- Lists the deliveries of one event, in order.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
-    d.order_key, d.replays::integer as replays, d.is_replay, d.item_path,
+    d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
     e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
 from (
     select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
-        error as note, died_at as ended_at, order_key, replays, is_replay, item_path, item_type
+        error as note, died_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
     from boathook.delivery where event_id = $1
     union all
-    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, item_path,
-        item_type
+    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, is_manual,
+        item_path, item_type
     from boathook.outcome where event_id = $1
 ) as d
 join boathook.event e on e.id = d.event_id
@@ -72,12 +72,12 @@ order by d.ordinal
 -- Lists dead letters by their event's age; the times are those of death.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, null::timestamptz as due_at, d.code,
     d.error as note, d.died_at as ended_at, d.order_key, d.replays::integer as replays, d.is_replay,
-    d.item_path, e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
+    d.is_manual, d.item_path, e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where d.state = 'dead'
     and ($1::text is null or e.source = $1)
-    and ($2::text is null or e.application = $2)
+    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3 or d.item_type like $3)
     and ($4::timestamptz is null or d.died_at >= $4)
     and ($5::timestamptz is null or d.died_at < $5)
@@ -125,7 +125,7 @@ from boathook.rejection r where r.id = $1
 select c.id, c.event_id, c.source, c.application, c.dedup_key, c.differs, c.seen, c.last_seen_at, octet_length(c.body) as size
 from boathook.conflict c
 where ($1::text is null or c.source = $1)
-    and ($2::text is null or c.application = $2)
+    and ($2::text is null or c.application = any ((select boathook.application_names($2))::text[]))
     and ($3::uuid is null or c.id >= $3)
     and ($4::uuid is null or c.id < $4)
     and ($5::uuid is null or c.id < $5)

@@ -103,9 +103,12 @@ async def count_dead(database: Database, selection: Selection) -> list[DeadGroup
 
 
 async def replay_dead(database: Database, selection: Selection, action: Action, *, pace: Pace, limit: int) -> list[Key]:
-    """Make up to *limit* dead letters pending again, each with a new budget of attempts; return which."""
+    """Make up to *limit* dead letters pending again, each with a new budget of attempts; return which.
+
+    Left alone are those whose content was deleted, and those of endpoints that are gone or disabled.
+    """
     async with database.transaction() as connection:
-        keys = await _lock_dead(connection, selection, limit)
+        keys = await _lock_dead(connection, selection, limit, is_to_revive=True)
         if keys:
             await _revive(connection, keys, pace)
             await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in keys])
@@ -207,8 +210,10 @@ async def record_each(connection: Connection, action: Action, name: str, subject
     await connection.execute(SQL["record_actions"], action.actor, name, list(subjects), action.note)
 
 
-async def _lock_dead(connection: Connection, selection: Selection, limit: int) -> list[Key]:
-    rows = await connection.fetch(SQL["lock_dead"], *selection.arguments(), limit)
+async def _lock_dead(
+    connection: Connection, selection: Selection, limit: int, *, is_to_revive: bool = False
+) -> list[Key]:
+    rows = await connection.fetch(SQL["lock_dead"], *selection.arguments(), limit, is_to_revive)
     return [(row["event_id"], row["ordinal"]) for row in rows]
 
 

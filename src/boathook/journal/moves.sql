@@ -6,7 +6,7 @@ from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where d.state = 'dead'
     and ($1::text is null or e.source = $1)
-    and ($2::text is null or e.application = $2)
+    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3 or d.item_type like $3)
     and ($4::text is null or d.recipient like $4)
     and ($5::text is null or d.code = $5)
@@ -18,28 +18,32 @@ order by number desc, 3, 4, 5
 
 -- name: lock_dead
 -- Locks the next dead letters a selection names, in the order of their keys; those another operator holds are passed by.
+-- $11 leaves out those that cannot be tried again: their content was deleted, or their endpoint is gone or disabled.
 select d.event_id, d.ordinal::integer as ordinal
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where d.state = 'dead'
     and ($1::text is null or e.source = $1)
-    and ($2::text is null or e.application = $2)
+    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3 or d.item_type like $3)
     and ($4::text is null or d.recipient like $4)
     and ($5::text is null or d.code = $5)
     and ($6::timestamptz is null or d.died_at >= $6)
     and ($7::timestamptz is null or d.died_at < $7)
     and ($8::uuid[] is null or (d.event_id, d.ordinal) in (select * from unnest($8::uuid[], $9::integer[])))
+    and (not $11::boolean or (e.expunged_at is null and boathook.takes_deliveries(d.recipient)))
 order by d.event_id, d.ordinal
 limit $10
 for update of d skip locked
 
 -- name: lock_dead_of_events
--- Locks the dead letters of these events, where their type or their item's fits, in the order of their keys.
+-- Locks the dead letters of these events that can be tried again, where their type or their item's fits, in the order of
+-- their keys.
 select d.event_id, d.ordinal::integer as ordinal
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where d.state = 'dead' and d.event_id = any ($1::uuid[]) and ($2::text is null or e.type like $2 or d.item_type like $2)
+    and e.expunged_at is null and boathook.takes_deliveries(d.recipient)
 order by d.event_id, d.ordinal
 for update of d
 
@@ -72,9 +76,11 @@ with gone as (
     returning d.*
 )
 insert into boathook.outcome (
-    event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at, item_path, item_type)
+    event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at, item_path, item_type,
+    is_manual)
 select
-    event_id, ordinal, recipient, 'ignored', order_key, is_replay, attempts, replays, $3, clock_timestamp(), item_path, item_type
+    event_id, ordinal, recipient, 'ignored', order_key, is_replay, attempts, replays, $3, clock_timestamp(), item_path, item_type,
+    is_manual
 from gone
 
 -- name: delete_dead
@@ -107,7 +113,8 @@ from (select id::text from unnest($1::uuid[]) as u (id) order by 1) as sorted
 
 -- name: add_replays
 -- Owes each of these events, or each item of it, once more to every recipient whose deliveries of it have all ended, one
--- every $4 seconds from $2, after the $3 before them. $5 is null or what its type or its item's must be like.
+-- every $4 seconds from $2, after the $3 before them; none whose content was deleted, nor to an endpoint that is gone or
+-- disabled. $5 is null or what its type or its item's must be like.
 with known as (
     select event_id, ordinal::integer as ordinal, recipient, order_key, item_path, item_type, true as is_open
     from boathook.delivery where event_id = any ($1::uuid[])
@@ -118,7 +125,8 @@ with known as (
 recipients as (
     select k.event_id, k.recipient, k.item_path, k.item_type, max(k.order_key) as order_key, min(k.ordinal) as first
     from known k join boathook.event e on e.id = k.event_id
-    where $5::text is null or e.type like $5 or k.item_type like $5
+    where ($5::text is null or e.type like $5 or k.item_type like $5)
+        and e.expunged_at is null and boathook.takes_deliveries(k.recipient)
     group by k.event_id, k.recipient, k.item_path, k.item_type having not bool_or(k.is_open)
 ),
 next as (
@@ -146,7 +154,7 @@ returning recipient, order_key
 select e.id
 from boathook.event e
 where ($1::text is null or e.source = $1)
-    and ($2::text is null or e.application = $2)
+    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3
         or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
         or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3))
@@ -161,7 +169,7 @@ limit $7
 select count(*)
 from boathook.event e
 where ($1::text is null or e.source = $1)
-    and ($2::text is null or e.application = $2)
+    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3
         or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
         or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3))

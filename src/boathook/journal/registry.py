@@ -64,6 +64,11 @@ def decode_routing(document: Any) -> Routing:
     return _ROUTING.decode(document) if isinstance(document, str | bytes) else msgspec.convert(document, Routing)
 
 
+async def read_routing(connection: Connection, organization: str, application: str) -> Routing:
+    """Return what is published for an organization's application, given by id, uid or name, is routed by."""
+    return decode_routing(await connection.fetchval(SQL["read_routing"], organization, application))
+
+
 async def find_operational(connection: Connection, organization: str) -> UUID | None:
     """Return the application that an organization's operational events go to, if it has an endpoint to go to."""
     application: UUID | None = await connection.fetchval(SQL["find_operational"], organization)

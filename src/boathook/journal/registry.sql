@@ -46,3 +46,7 @@ where a.organization = $1 and a.is_operational and a.deleted_at is null
 -- name: read_schemas
 -- Reads the JSON Schemas of an event type, by version.
 select schemas from boathook.event_type where organization = $1 and name = $2
+
+-- name: read_routing
+-- Reads what is published for one name is routed by.
+select boathook.routes_for($1, $2)

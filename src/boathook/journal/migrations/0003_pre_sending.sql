@@ -208,6 +208,19 @@ create function boathook.read_id(prefix text, name text) returns uuid language s
     where starts_with(name, prefix || '_') and lower(substr(name, length(prefix) + 2)) ~ '^0[0-7][0-9a-hjkmnp-tv-z]{25}$'
 $$;
 
+-- The names under which events of an application are stored, given its id or uid, or a name that is neither.
+create function boathook.application_names(p_application text) returns text[] language sql stable as $$
+    select array[p_application] || array(
+        select boathook.show_id('app', id) from boathook.application where uid = p_application and deleted_at is null)
+$$;
+
+-- Whether a recipient can be owed anything more: any handler, and an endpoint that is neither deleted nor disabled.
+create function boathook.takes_deliveries(p_recipient text) returns boolean language sql stable as $$
+    select not starts_with(p_recipient, 'endpoint:') or exists (
+        select from boathook.endpoint e join boathook.application a on a.id = e.application_id
+        where e.id = boathook.endpoint_of(p_recipient) and e.deleted_at is null and not e.is_disabled and a.deleted_at is null)
+$$;
+
 -- Who gets what is published for an application, found by id or uid: its routes and their versions as one JSON document.
 -- Each version has the mark of the transaction that wrote it, as one that is rolled back gives its number to another.
 -- Handlers may name an application by id, one of the default organization by uid too, and one that is not known at all.
