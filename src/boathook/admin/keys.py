@@ -39,7 +39,7 @@ async def create(
 ) -> MadeKey:
     """Make a key for the organization, or for one of its applications."""
     made = await _make(work, application, Key(id=new_id(), organization="", application_id=None, name=name), lifetime)
-    await note(work.connection, work.actor, "key.create", _shown(made.key.id))
+    await note(work.connection, work.actor, "key.create", made.key.shown_id)
     return made
 
 

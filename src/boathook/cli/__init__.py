@@ -18,7 +18,7 @@ from typing import Annotated, cast
 
 import typer
 
-from boathook.cli import applications, decisions, endpoints, event_types, listings, running, setup
+from boathook.cli import applications, decisions, endpoints, event_types, keys, listings, running, setup
 from boathook.cli.session import Misused, Session
 from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 
@@ -79,6 +79,7 @@ app.add_typer(decisions.rejections, name="rejections")
 app.add_typer(applications.applications, name="applications")
 app.add_typer(endpoints.endpoints, name="endpoints")
 app.add_typer(event_types.event_types, name="event-types")
+app.add_typer(keys.keys, name="keys")
 app.add_typer(setup.settings_app, name="config")
 
 

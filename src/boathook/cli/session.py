@@ -13,6 +13,7 @@ from rich.console import Console
 
 from boathook import config
 from boathook.domain.errors import BoathookError, ConfigError, JournalError
+from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.journal.database import Database
 from boathook.journal.embedded import EmbeddedServer
 from boathook.journal.moves import Action
@@ -110,8 +111,8 @@ async def journal(
 
 
 @contextlib.asynccontextmanager
-async def work(settings: config.Settings) -> AsyncIterator["Work"]:
-    """Lend one transaction to an action of the default organization; an error undoes it.
+async def work(settings: config.Settings, organization: str = DEFAULT_ORGANIZATION) -> AsyncIterator["Work"]:
+    """Lend one transaction to an action of an organization; an error undoes it.
 
     Raises:
         ConfigError: as `journal`, or the key that secrets are encrypted with cannot be had.
@@ -123,7 +124,7 @@ async def work(settings: config.Settings) -> AsyncIterator["Work"]:
 
     async with journal(settings) as database:
         desk = Desk(settings, database, open_vault(settings), Outbox())
-        async with desk.work(actor=action().actor) as one:
+        async with desk.work(organization, action().actor) as one:
             yield one
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from boathook.domain import ids
 from boathook.journal.database import Connection, Record
 from boathook.journal.statements import load
 
@@ -29,6 +30,11 @@ class Key:
     created_at: datetime | None = None
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+
+    @property
+    def shown_id(self) -> str:
+        """The id as people see it."""
+        return ids.show(ids.API_KEY, self.id)
 
 
 async def insert(connection: Connection, key: Key, token_sha256: bytes, lifetime: timedelta | None) -> Key:

@@ -29,6 +29,7 @@ from boathook.journal.events import EventStore
 from boathook.journal.moves import announce_due
 from boathook.journal.registry import read_routes
 from boathook.outbound.fetch import Fetcher
+from boathook.server.console import Console
 from boathook.server.order import Life
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import History
@@ -49,24 +50,29 @@ async def run_gateway(life: Life) -> None:
     history = History(server.data_dir, life.order.slot)
     connections = Connections(limits.max_connections, limits.max_connections_per_client)
     house = House(_answer_503, limits, connections, server.trusted_proxies)
+    console = Console(settings) if "console" in server.roles else None
     waiting = Probes(history, is_draining=lambda: house.is_draining, fallback=_answer_503)
     house.app = waiting
     listener = Listener(house)
     await listener.start(socket.socket(fileno=life.order.socket))
     life.ready()
+    if console is not None:
+        console.open()
     sampling = asyncio.create_task(history.keep_sampling())
     try:
-        desk = await _open_desk(settings, gates, house, history, life.stop)
+        desk = await _open_desk(settings, gates, house, history, console, life.stop)
         if desk is not None:
             _calm_collector()
             async with desk:
                 await life.stop.wait()
                 desk.hurry(settings.server.drain_s * _WAITED_FOR)
                 await _drain(listener, settings)
+        else:
+            await _drain(listener, settings)
     finally:
         sampling.cancel()
-    if desk is None:
-        await _drain(listener, settings)
+        if console is not None:
+            await console.close()
 
 
 def _calm_collector() -> None:
@@ -128,7 +134,12 @@ class _Desk:
 
 
 async def _open_desk(
-    settings: Settings, gates: dict[str, Gate], house: House, history: History, stop: asyncio.Event
+    settings: Settings,
+    gates: dict[str, Gate],
+    house: House,
+    history: History,
+    console: Console | None,
+    stop: asyncio.Event,
 ) -> _Desk | None:
     """Reach PostgreSQL, trying until told to stop, and let the house take events in."""
     opened = await _reach(settings, stop)
@@ -157,6 +168,7 @@ async def _open_desk(
         database=database,
         gates=gates.values(),
         arrivals=arrivals,
+        fallback=console,
     )
     fetcher = Fetcher(settings.outbound.allow)
     house.app = IngestApp(

@@ -1,21 +1,19 @@
 """The API as one ASGI application."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
 
 from boathook.admin.api import applications, authentication, endpoint_keys, endpoints, event_types, health
 from boathook.admin.api.errors import to_response
 from boathook.admin.desk import Desk
+from boathook.inbound.app import Asgi, Receive, Send
 from boathook.telemetry.log import get_logger
 
-ASGIApp = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 BASE: Final = "/api/v1"
 ROUTERS: Final = (
     applications.routes,
@@ -32,7 +30,7 @@ Ids and uids are alike in paths. Lists come in pages: pass `iterator` on until `
 """
 
 
-def build_api(desk: Desk) -> ASGIApp:
+def build_api(desk: Desk) -> Asgi:
     """Return the API below /api/v1, standing on *desk*."""
     app = FastAPI(
         title="boathook",
@@ -50,7 +48,7 @@ def build_api(desk: Desk) -> ASGIApp:
     app.add_middleware(
         CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"], max_age=_CORS_AGE_S
     )
-    return _Door(app)
+    return _Door(cast("Asgi", app))
 
 
 async def _answer_error(_request: Request, error: Exception) -> Response:
@@ -60,13 +58,13 @@ async def _answer_error(_request: Request, error: Exception) -> Response:
 class _Door:
     """Takes a trailing slash off the path, and answers whatever was raised outside of routes."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: Asgi) -> None:
         self._app = app
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         is_begun = False
 
-        async def watch(message: Message) -> None:
+        async def watch(message: dict[str, Any]) -> None:
             nonlocal is_begun
             is_begun = is_begun or message["type"] == "http.response.start"
             await send(message)
@@ -78,10 +76,10 @@ class _Door:
             if is_begun:
                 get_logger("api").warning("answer_cut_off")
             else:
-                await response(scope, receive, send)
+                await cast("Asgi", response)(scope, receive, send)
 
 
-def _without_slash(scope: Scope) -> Scope:
+def _without_slash(scope: dict[str, Any]) -> dict[str, Any]:
     path = scope.get("path", "")
     if scope["type"] != "http" or not path.endswith("/"):
         return scope
