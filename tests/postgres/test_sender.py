@@ -1,0 +1,666 @@
+"""Senders: what is owed arrives signed, once; limits hold over all senders; failures are judged, told and survived."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from boathook.dispatch import lanes
+from boathook.domain import ids
+from boathook.domain.policy import RetryPolicy
+from boathook.journal import sending as journal
+from boathook.journal.books import verify
+from boathook.journal.database import Database
+from boathook.journal.sending import SendStore
+from tests.handling import settled, states
+from tests.sending import (
+    Place,
+    Reply,
+    Request,
+    Sink,
+    add_application,
+    add_endpoint,
+    add_secret,
+    new_id,
+    owe,
+    sending,
+)
+from tests.support import eventually
+
+
+async def test_a_message_arrives_signed_and_is_recorded(db: Database) -> None:
+    async with Sink(lambda _: Reply(200, {"content-type": "text/plain"}, b"thanks")).open() as sink:
+        place = await add_endpoint(db, f"{sink.base}/in", headers={"X-Api-Key": "hush", "X-Tag": "a"})
+        async with sending(db):
+            (event,) = await owe(db, place, body=b'{"n":  1}')
+            await settled(db, succeeded=1)
+    (request,) = sink.requests
+    assert request.body == b'{"n":  1}'
+    assert request.headers["webhook-id"] == ids.show(ids.MESSAGE, event)
+    Webhook(place.secret).verify(request.body, dict(request.headers))
+    (row,) = await db.fetch("select * from boathook.attempt")
+    assert (row["outcome"], row["status"], row["number"], row["response"]) == ("succeeded", 200, 1, b"thanks")
+    assert (row["recipient"], row["url"], row["is_manual"]) == (place.recipient, f"{sink.base}/in", False)
+    recorded = dict(json.loads(row["request_headers"]))
+    assert (recorded["X-Api-Key"], recorded["X-Tag"]) == ("[redacted]", "a")
+    assert row["id"].version == 7
+
+
+async def test_many_messages_to_many_endpoints_arrive_once_each(db: Database) -> None:
+    async with Sink().open() as sink:
+        places = [await add_endpoint(db, f"{sink.base}/{n}") for n in range(5)]
+        events = await owe(db, places, 100)
+        async with sending(db, sender_id="s1"), sending(db, sender_id="s2"):
+            await settled(db, succeeded=500)
+    assert len(sink.requests) == 500
+    for n in range(5):
+        assert {request.headers["webhook-id"] for request in sink.to(f"/{n}")} == {
+            ids.show(ids.MESSAGE, event) for event in events
+        }
+
+
+async def test_failures_are_tried_again_by_the_endpoints_schedule(db: Database) -> None:
+    replies = iter([Reply(500), Reply(308, {"location": "/elsewhere"}), Reply(200)])
+    async with Sink(lambda _: next(replies)).open() as sink:
+        place = await add_endpoint(db, f"{sink.base}/in")
+        async with sending(db):
+            await owe(db, place)
+            await settled(db, succeeded=1)
+    assert [request.path for request in sink.requests] == ["/in"] * 3, "a redirect was followed"
+    rows = await db.fetch("select status, code, outcome from boathook.attempt order by number")
+    assert [tuple(row) for row in rows] == [
+        (500, "HTTP_500", "failed"),
+        (308, "HTTP_308", "failed"),
+        (200, None, "succeeded"),
+    ]
+
+
+async def test_out_of_attempts_is_dead(db: Database) -> None:
+    async with Sink(lambda _: Reply(500, body=b"no")).open() as sink:
+        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(0.01, 0.01), jitter=0.0))
+        async with sending(db):
+            await owe(db, place)
+            await settled(db, dead=1)
+    assert len(sink.requests) == 3
+    (row,) = await db.fetch("select code, attempts from boathook.delivery")
+    assert tuple(row) == ("HTTP_500", 3)
+
+
+async def test_retry_after_stretches_the_wait(db: Database) -> None:
+    async with Sink(lambda _: Reply(429, {"retry-after": "1800"})).open() as sink:
+        place = await add_endpoint(db, sink.base)
+        async with sending(db):
+            await owe(db, place)
+            await eventually(lambda: sink.requests)
+
+            async def waits() -> bool:
+                return bool(
+                    await db.fetchval(
+                        "select extract(epoch from due_at - now()) between 30 and 61"  # its max age is a minute
+                        " from boathook.delivery where state = 'pending'"
+                    )
+                )
+
+            await eventually(waits)
+
+
+async def test_gone_disables_at_once_and_the_rest_waits(db: Database) -> None:
+    async with Sink(lambda _: Reply(410)).open() as sink:
+        place = await add_endpoint(db, sink.base, concurrency=1)
+        async with sending(db):
+            await owe(db, place, 3)
+
+            async def is_disabled() -> bool:
+                return (await _disabled(db, place)) == "gone"
+
+            await eventually(is_disabled)
+            before = len(sink.requests)
+            await _two_rounds(db)
+    assert len(sink.requests) == before
+    assert (await states(db))["dead"] == before
+    row = await db.fetchrow(
+        "select p.revision, a.routes_version from boathook.endpoint p join boathook.application a"
+        " on a.id = p.application_id"
+    )
+    assert tuple(row) == (2, 2)
+
+
+async def _disabled(db: Database, place: Place) -> str | None:
+    because: str | None = await db.fetchval("select disabled_because from boathook.endpoint where id = $1", place.id)
+    return because
+
+
+async def _two_rounds(db: Database) -> None:
+    """Wait until another endpoint's messages went through twice, so that a sender has looked at everything."""
+    async with Sink().open() as sink:
+        place = await add_endpoint(db, sink.base)
+        for number in (1, 2):
+            await owe(db, place)
+            await eventually(lambda number=number: len(sink.requests) == number)
+
+
+async def test_a_change_counts_for_the_next_attempt(db: Database) -> None:
+    async with Sink().open() as sink:
+        place = await add_endpoint(db, f"{sink.base}/old")
+        async with sending(db):
+            await owe(db, place)
+            await settled(db, succeeded=1)
+            await db.execute(
+                "update boathook.endpoint set url = $2, revision = revision + 1 where id = $1",
+                place.id, f"{sink.base}/new",
+            )  # fmt: skip
+            await owe(db, place)
+            await settled(db, succeeded=2)
+    assert [request.path for request in sink.requests] == ["/old", "/new"]
+
+
+async def test_an_old_secret_signs_along_behind_the_current_one(db: Database) -> None:
+    async with Sink().open() as sink:
+        place = await add_endpoint(db, sink.base)
+        await add_secret(db, place, "whsec_" + "b" * 32, expires_in_s=60)
+        await add_secret(db, place, "whsec_" + "c" * 32, expires_in_s=-1)
+        async with sending(db):
+            await owe(db, place)
+            await settled(db, succeeded=1)
+    (request,) = sink.requests
+    signatures = request.headers["webhook-signature"].split(" ")
+    assert len(signatures) == 2
+    for position, secret in enumerate((place.secret, "whsec_" + "b" * 32)):
+        Webhook(secret).verify(request.body, {**request.headers, "webhook-signature": signatures[position]})
+
+
+async def test_an_unreadable_secret_fails_the_attempt_and_nothing_else(db: Database) -> None:
+    async with Sink().open() as sink:
+        place = await add_endpoint(db, sink.base)
+        async with sending(db, keys=["another key that is long enough"]):
+            await owe(db, place)
+
+            async def has_failed() -> bool:
+                return bool(await db.fetchval("select count(*) > 1 from boathook.attempt"))
+
+            await eventually(has_failed)
+        async with sending(db, sender_id="s2"):
+            await settled(db, succeeded=1)
+    rows = await db.fetch("select code, status, outcome from boathook.attempt order by number")
+    assert {tuple(row) for row in rows[:-1]} == {("SECRET_UNREADABLE", 0, "failed")}
+    assert len(sink.requests) == 1
+
+
+async def test_disabled_endpoints_wait_and_go_on(db: Database) -> None:
+    async with Sink().open() as sink:
+        place = await add_endpoint(db, sink.base)
+        await db.execute(
+            "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now()"
+        )
+        async with sending(db):
+            await owe(db, place)
+            await _two_rounds(db)
+            assert not sink.requests
+            await db.execute(
+                "update boathook.endpoint set is_disabled = false, disabled_because = null, disabled_at = null"
+            )
+            await eventually(lambda: sink.requests)
+            await settled(db, succeeded=3)
+
+
+async def test_a_stale_fence_changes_nothing(db: Database) -> None:
+    gate = asyncio.Event()
+    async with Sink(lambda _: Reply(200, after_s=0.3)).open() as sink:
+        place = await add_endpoint(db, sink.base)
+        async with sending(db) as one:
+            await owe(db, place)
+            await eventually(lambda: sink.requests)
+            await db.execute("update boathook.delivery set fence = fence + 1, leased_by = 'another'")
+            await eventually(lambda: not one._held)
+        gate.set()
+    assert await db.fetchval("select count(*) from boathook.attempt") == 0
+    assert await states(db) == {"leased": 1}
+
+
+async def test_without_the_fence_it_would(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage twin of the test above: it can fail."""
+    blind = journal.SQL["settle_sends"].replace("and fence = u.fence", "")
+    monkeypatch.setitem(journal.SQL, "settle_sends", blind)
+    async with Sink(lambda _: Reply(200, after_s=0.3)).open() as sink:
+        place = await add_endpoint(db, sink.base)
+        async with sending(db):
+            await owe(db, place)
+            await eventually(lambda: sink.requests)
+            await db.execute("update boathook.delivery set fence = fence + 1, leased_by = 'another'")
+            await settled(db, succeeded=1)
+
+
+# Limits over all senders
+
+
+async def most_at_once(db: Database) -> int:
+    async with Sink(lambda _: Reply(after_s=0.02)).open() as sink:
+        place = await add_endpoint(db, f"{sink.base}/in", concurrency=2)
+        await owe(db, place, 30)
+        async with sending(db, sender_id="s1"), sending(db, sender_id="s2"):
+            await settled(db, succeeded=30)
+        return sink.most["/in"]
+
+
+async def test_concurrency_holds_over_two_senders(db: Database) -> None:
+    assert await most_at_once(db) == 2
+
+
+async def test_without_the_bound_of_leases_it_would_not(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage twin of the test above: it can fail."""
+    unbound = journal.SQL["claim_sends"].replace("w.most is not null and", "false and")
+    monkeypatch.setitem(journal.SQL, "claim_sends", unbound)
+    assert await most_at_once(db) > 2
+
+
+async def rate_of(db: Database) -> float:
+    """Return the requests a second that 40 messages took at an endpoint limited to 50 a second."""
+    async with Sink().open() as sink:
+        place = await add_endpoint(db, f"{sink.base}/in", throttle_rate=50)
+        await owe(db, place, 40)
+        async with sending(db, sender_id="s1"), sending(db, sender_id="s2"):
+            await settled(db, succeeded=40)
+        times = [request.at for request in sink.requests]
+        return len(times) / (max(times) - min(times))
+
+
+async def test_a_rate_holds_over_two_senders(db: Database) -> None:
+    assert await rate_of(db) < 65
+
+
+async def test_without_tokens_it_would_not(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage twin of the test above: it can fail."""
+
+    async def lavish(_self: object, wanted: Any) -> dict[Any, tuple[int, float]]:
+        return {key: (number, 0.0) for key, number, _ in wanted}
+
+    async def careless(_self: object, _unused: Any) -> None:
+        pass
+
+    monkeypatch.setattr(SendStore, "take_tokens", lavish)
+    monkeypatch.setattr(SendStore, "return_tokens", careless)
+    assert await rate_of(db) > 65
+
+
+async def test_an_applications_rate_is_that_of_its_endpoints(db: Database) -> None:
+    async with Sink().open() as sink:
+        application = await add_application(db, throttle_rate=50)
+        place = await add_endpoint(db, sink.base, application=application)
+        await owe(db, place, 20)
+        began = time.monotonic()
+        async with sending(db):
+            await settled(db, succeeded=20)
+        assert time.monotonic() - began > 0.2
+
+
+# Breakers
+
+
+async def probes_while_down(db: Database) -> tuple[int, int]:
+    """Return the requests made while an endpoint was down, and the attempts that were used up for it."""
+    is_down = True
+
+    def script(_request: Request) -> Reply:
+        return Reply(503, after_s=0.05) if is_down else Reply()
+
+    async with Sink(script).open() as sink:
+        place = await add_endpoint(db, f"{sink.base}/in", concurrency=4)
+        await owe(db, place, 20)
+        outbound = {"breaker_after": 5, "breaker_pause_s": 0.3, "breaker_longest_s": 0.3}
+        async with sending(db, sender_id="s1", outbound=outbound), sending(db, sender_id="s2", outbound=outbound):
+            await eventually(lambda: len(sink.requests) >= 12, timeout=15)
+            sink.most.clear()
+            await eventually(lambda: len(sink.requests) >= 14, timeout=15)
+            at_once = sink.most["/in"]
+            is_down = False
+            await settled(db, succeeded=20)
+        attempts = await db.fetchval("select count(*) from boathook.attempt where outcome = 'failed'")
+        row = await db.fetchrow("select failures, pauses, open_until, failing_since from boathook.endpoint_health")
+        assert tuple(row) == (0, 0, None, None), "it healed without a trace"
+        return at_once, attempts
+
+
+async def test_an_open_breaker_lets_one_probe_through_over_two_senders(db: Database) -> None:
+    at_once, failed = await probes_while_down(db)
+    assert at_once == 1
+    assert failed <= 16
+
+
+async def test_without_a_breaker_all_attempts_would_be_used_up(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage twin of the test above: it can fail."""
+    blind = journal.SQL["claim_sends"].replace("where h.open_until is null or w.is_probe", "")
+    monkeypatch.setitem(journal.SQL, "claim_sends", blind)
+    monkeypatch.setattr(lanes, "_rest_s", lambda lane, now, clock: lane.open_until and setattr(lane, "open_until", None) or 0)
+    at_once, failed = await probes_while_down(db)
+    assert at_once > 1 or failed > 16
+
+
+async def test_one_success_among_failures_keeps_the_breaker_closed(db: Database) -> None:
+    replies = iter([Reply(500), Reply(500), Reply(200), Reply(500), Reply(500), *[Reply(200)] * 9])
+    async with Sink(lambda _: next(replies)).open() as sink:
+        place = await add_endpoint(db, sink.base, concurrency=1)
+        async with sending(db, outbound={"breaker_after": 3, "breaker_pause_s": 60}):
+            await owe(db, place, 6)
+            await settled(db, succeeded=6)
+
+
+# Disabling
+
+
+async def test_nothing_but_failures_for_days_disable_an_endpoint(db: Database) -> None:
+    async with Sink(lambda _: Reply(500)).open() as sink:
+        place = await add_endpoint(db, sink.base)
+        await db.execute(
+            "insert into boathook.endpoint_health (endpoint_id, failures, failing_since, last_failed_at)"
+            " values ($1, 3, now() - interval '6 days', now() - interval '1 day')",
+            place.id,
+        )
+        async with sending(db):
+            await owe(db, place)
+
+            async def is_disabled() -> bool:
+                return (await _disabled(db, place)) == "failing"
+
+            await eventually(is_disabled)
+    assert await db.fetchval("select count(*) from boathook.endpoint_health where failures > 1") == 0
+
+
+async def test_failures_far_apart_begin_a_new_count(db: Database) -> None:
+    async with Sink(lambda _: Reply(500)).open() as sink:
+        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=()))
+        await db.execute(
+            "insert into boathook.endpoint_health (endpoint_id, failures, failing_since, last_failed_at)"
+            " values ($1, 3, now() - interval '60 days', now() - interval '11 days')",
+            place.id,
+        )
+        async with sending(db):
+            await owe(db, place)
+            await settled(db, dead=1)
+
+            async def is_anew() -> bool:
+                return bool(await db.fetchval("select failing_since > now() - interval '1 day' from boathook.endpoint_health"))
+
+            await eventually(is_anew)
+    assert await _disabled(db, place) is None
+
+
+async def test_a_fault_of_ours_disables_nothing(db: Database) -> None:
+    place = await add_endpoint(db, "http://127.0.0.1:9/", retry=RetryPolicy(delays_s=()))
+    await db.execute(
+        "insert into boathook.endpoint_health (endpoint_id, failures, failing_since, last_failed_at)"
+        " values ($1, 3, now() - interval '6 days', now() - interval '1 day')",
+        place.id,
+    )
+    await db.execute("update boathook.endpoint_health set failing_since = null")
+    async with sending(db, keys=["another key that is long enough"]):
+        await owe(db, place)
+        await settled(db, dead=1)
+
+        async def is_counted() -> bool:
+            return bool(await db.fetchval("select failures = 4 and failing_since is null from boathook.endpoint_health"))
+
+        await eventually(is_counted)
+    assert await _disabled(db, place) is None
+
+
+# Order
+
+
+async def test_order_keys_keep_their_order_over_two_senders(db: Database) -> None:
+    seen: list[str] = []
+
+    def script(request: Request) -> Reply:
+        if len(seen) % 4 == 1 and request.headers["webhook-id"] not in failed:
+            failed.add(request.headers["webhook-id"])
+            return Reply(500)
+        seen.append(request.headers["webhook-id"])
+        return Reply()
+
+    failed: set[str] = set()
+    async with Sink(script).open() as sink:
+        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(0.01,) * 9, jitter=0.0))
+        events = await owe(db, place, 20, order_key="*")
+        async with sending(db, sender_id="s1"), sending(db, sender_id="s2"):
+            await settled(db, succeeded=20)
+    assert seen == [ids.show(ids.MESSAGE, event) for event in events]
+    assert failed
+
+
+# Fairness
+
+
+async def quick_took_s(db: Database, slow: int) -> float:
+    """Return how long 60 messages to a quick endpoint took while some slow ones had a backlog."""
+    is_over = asyncio.Event()
+    async with Sink(lambda request: Reply(after_s=3.0 if request.path == "/slow" else 0.0)).open() as sink:
+        slow_ones = [await add_endpoint(db, f"{sink.base}/slow") for _ in range(slow)]
+        quick = await add_endpoint(db, f"{sink.base}/quick")
+        outbound = {"concurrency": 16}
+        async with sending(db, outbound=outbound, server={"drain_s": 0.1}):
+            if slow_ones:
+                await owe(db, slow_ones, 30)
+                await eventually(lambda: len(sink.to("/slow")) >= 4)
+            began = time.monotonic()
+            for _ in range(6):
+                await owe(db, quick, 10)
+            await eventually(lambda: len(sink.to("/quick")) == 60)
+            is_over.set()
+            return time.monotonic() - began
+
+
+async def test_slow_endpoints_cost_the_others_nothing(db: Database) -> None:
+    alone = await quick_took_s(db, 0)
+    beside = await quick_took_s(db, 6)
+    assert beside < 3 * alone + 0.5, "the slow ones take three seconds"
+
+
+async def test_without_shares_they_would(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage twin of the test above: it can fail."""
+    monkeypatch.setattr(lanes.Lanes, "_may_start", lambda self, lane, now: self._places > self.running)
+    monkeypatch.setattr(lanes.Lanes, "_slots", lambda self, lane, ahead, now: 30)
+    monkeypatch.setattr(lanes.Lanes, "barred", lambda self, now: [])
+    assert await quick_took_s(db, 6) > 1.5
+
+
+# By hand
+
+
+async def test_a_resend_by_hand_gets_one_attempt_and_leaves_the_others_alone(db: Database) -> None:
+    async with Sink(lambda _: Reply(500)).open() as sink:
+        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(3600.0,), jitter=0.0))
+        (event,) = await owe(db, place)
+        async with sending(db):
+            await eventually(lambda: len(sink.requests) == 1)
+            await _resend(db, event, place)
+            await settled(db, pending=1, dead=1)
+    assert len(sink.requests) == 2
+
+
+async def test_a_resend_that_succeeds_ends_what_was_planned(db: Database) -> None:
+    replies = iter([Reply(500), Reply(200)])
+    async with Sink(lambda _: next(replies)).open() as sink:
+        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(3600.0,), jitter=0.0))
+        (event,) = await owe(db, place)
+        async with sending(db):
+            await eventually(lambda: len(sink.requests) == 1)
+            await settled(db, pending=1)
+            await _resend(db, event, place)
+            await settled(db, succeeded=1, ignored=1)
+    rows = await db.fetch("select action, subject from boathook.audit")
+    assert [tuple(row) for row in rows] == [("delivery.overtake", ids.show_delivery(event, 0))]
+    assert (await verify(db, dedup_days=30)).imbalances == ()
+
+
+async def _resend(db: Database, event: Any, place: Place) -> None:
+    await db.execute(
+        "insert into boathook.delivery (event_id, ordinal, recipient, is_replay, is_manual) values ($1, 1, $2, true, true)",
+        event, place.recipient,
+    )  # fmt: skip
+
+
+# Operational events
+
+
+async def listen(db: Database, organization: str = "default") -> Place:
+    application = await add_application(db, organization=organization, is_operational=True)
+    return await add_endpoint(db, "http://127.0.0.1:9/never", application=application, concurrency=1)
+
+
+async def told(db: Database) -> list[tuple[str, dict[str, Any]]]:
+    rows = await db.fetch("select body from boathook.event where type like '%.%.%' or type like 'endpoint.%' order by id")
+    documents = [json.loads(row["body"]) for row in rows]
+    return [(document["type"], document["data"]) for document in documents]
+
+
+async def test_an_organization_is_told_how_its_sending_goes(db: Database) -> None:
+    await listen(db)
+    bad = iter([*[Reply(500)] * 5, Reply(200), *[Reply(500)] * 9])
+    async with Sink(lambda _: next(bad)).open() as sink:
+        application = await add_application(db, uid="acme")
+        place = await add_endpoint(db, sink.base, application=application, retry=RetryPolicy(delays_s=(0.01,) * 5, jitter=0.0))
+        async with sending(db, outbound={"breaker_after": 0}):
+            (event,) = await owe(db, place)
+
+            async def is_recovered() -> bool:
+                return [kind for kind, _ in await told(db)] == ["message.attempt.failing", "message.attempt.recovered"]
+
+            await eventually(is_recovered)
+            await owe(db, place)
+
+            async def is_exhausted() -> bool:
+                return (await told(db))[-1][0] == "message.attempt.exhausted"
+
+            await eventually(is_exhausted)
+    kind, data = (await told(db))[0]
+    assert kind == "message.attempt.failing"
+    assert data["appId"] == ids.show(ids.APPLICATION, application)
+    assert data["appUid"] == "acme"
+    assert data["endpointId"] == ids.show(ids.ENDPOINT, place.id)
+    assert data["msgId"] == ids.show(ids.MESSAGE, event)
+    assert data["lastAttempt"]["responseStatusCode"] == 500
+    assert data["lastAttempt"]["id"].startswith("atmpt_")
+
+
+async def test_it_is_told_that_an_endpoint_was_disabled(db: Database) -> None:
+    await listen(db)
+    async with Sink(lambda _: Reply(410)).open() as sink:
+        place = await add_endpoint(db, sink.base, uid="till-1")
+        async with sending(db):
+            await owe(db, place)
+
+            async def is_told() -> bool:
+                return any(kind == "endpoint.disabled" for kind, _ in await told(db))
+
+            await eventually(is_told)
+    data = next(data for kind, data in await told(db) if kind == "endpoint.disabled")
+    assert (data["endpointUid"], data["trigger"]) == ("till-1", "automatic")
+    assert data["failSince"].endswith("Z")
+
+
+async def test_a_listener_that_fails_is_told_of_nothing(db: Database) -> None:
+    """An operational endpoint's own failures would otherwise beget messages to itself for ever."""
+    place = await listen(db)
+    async with sending(db, outbound={"breaker_after": 0}):
+        await owe(db, place)
+
+        async def is_dead() -> bool:
+            return (await states(db)) == {"dead": 1}
+
+        await eventually(is_dead)
+    assert await told(db) == []
+
+
+# Chores
+
+
+async def test_the_keeper_buries_what_nobody_will_send(db: Database) -> None:
+    deleted = await add_endpoint(db, "http://127.0.0.1:9/")
+    disabled = await add_endpoint(db, "http://127.0.0.1:9/")
+    await owe(db, deleted, 3, order_key="*")
+    await owe(db, disabled, 2)
+    await db.execute("update boathook.endpoint set deleted_at = now() where id = $1", deleted.id)
+    await db.execute(
+        "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now() where id = $1",
+        disabled.id,
+    )
+    assert await journal.bury_barred(db, max_age_s=60.0) == 3
+    await db.execute("update boathook.delivery set owed_since = now() - interval '2 minutes' where recipient = $1", disabled.recipient)
+    assert await journal.bury_barred(db, max_age_s=600.0) == 2, "its own maximum age is a minute"
+    rows = await db.fetch("select code, count(*) from boathook.delivery where state = 'dead' group by code order by code")
+    assert [tuple(row) for row in rows] == [("ENDPOINT_DELETED", 3), ("EXPIRED", 2)]
+    assert (await verify(db, dedup_days=30)).imbalances == ()
+
+
+async def test_a_vanished_senders_work_is_taken_over(db: Database) -> None:
+    async with Sink().open() as sink:
+        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=()))
+        await owe(db, place, 3)
+        await db.execute(
+            "update boathook.delivery set state = 'leased', attempts = 1, fence = 1, leased_by = 'dead',"
+            " lease_until = now() + interval '1 hour'"
+        )
+        async with sending(db, predecessors=["dead"]):
+            await settled(db, succeeded=3)
+    assert len(sink.requests) == 3
+    lost = await db.fetchval("select count(*) from boathook.attempt where outcome = 'lost' and code = 'LEASE_LOST'")
+    assert lost == 3, "lost attempts are recorded, though they use up none of the schedule"
+
+
+async def test_leases_outlast_slow_requests(db: Database) -> None:
+    async with Sink(lambda _: Reply(after_s=1.2)).open() as sink:
+        place = await add_endpoint(db, sink.base)
+        async with sending(db, worker={"lease_s": 0.5}):
+            await owe(db, place)
+            await eventually(lambda: sink.requests)
+            keeper = journal_reaper(db)
+            await settled(db, succeeded=1)
+            keeper.cancel()
+    assert len(sink.requests) == 1
+
+
+def journal_reaper(db: Database) -> "asyncio.Task[None]":
+    from boathook.journal.deliveries import DeliveryStore
+
+    async def reap() -> None:
+        while True:
+            await DeliveryStore(db).reap()
+            await asyncio.sleep(0.05)
+
+    return asyncio.create_task(reap())
+
+
+async def test_stopping_lets_requests_finish_and_gives_back_the_rest(db: Database) -> None:
+    async with Sink(lambda _: Reply(after_s=0.3)).open() as sink:
+        place = await add_endpoint(db, sink.base, concurrency=2)
+        await owe(db, place, 10)
+        async with sending(db):
+            await eventually(lambda: len(sink.requests) >= 2)
+        found = await states(db)
+    assert found["succeeded"] == len(sink.requests)
+    assert found["pending"] == 10 - found["succeeded"]
+    assert "leased" not in found
+    assert await db.fetchval("select sum(attempts) from boathook.delivery") == 0
+
+
+async def test_discovery_walks_many_endpoints_in_pages(db: Database) -> None:
+    application = await add_application(db)
+    places = [Place(new_id(), application, "") for _ in range(30)]
+    await db.execute(
+        "insert into boathook.endpoint (id, application_id, url) select id, $2, 'https://example.com' from unnest($1::uuid[]) as u (id)",
+        [place.id for place in places], application,
+    )  # fmt: skip
+    await owe(db, places, 2)
+    await db.execute("update boathook.delivery set due_at = now() + interval '1 hour' where recipient = $1", places[0].recipient)
+    store, found, after, later = SendStore(db, worker="s1"), [], "", []
+    while True:
+        page = await store.find_due(after, 7)
+        found += [due.id for due in page.due]
+        later += [page.next_due_at] if page.next_due_at else []
+        after = page.after
+        if not after:
+            break
+    assert sorted(found) == sorted(place.id for place in places[1:])
+    assert len(later) == 1
