@@ -301,4 +301,5 @@ def _options(settings: OutboundSettings) -> Options:
         (pycurl.POST, 1),
         (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
         (pycurl.PATH_AS_IS, 1),
+        (pycurl.USERAGENT, ""),
     ]

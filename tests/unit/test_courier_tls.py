@@ -1,0 +1,95 @@
+"""The courier over TLS on loopback: whom it believes, and which client certificate it shows to whom."""
+
+import ssl
+
+import pycurl
+import pytest
+
+from boathook.outbound import transfers
+from boathook.outbound.courier import Trouble
+from tests.unit.receivers import Authority, Receiver, posting
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
+
+
+async def test_a_receiver_that_the_authority_vouches_for_is_sent_to(authority):
+    async with Receiver(context=authority.context()) as receiver, posting(ca_file=authority.file) as post:
+        for _ in range(5):
+            answer = await post(receiver.url, body=b"abc")
+            assert (answer.status, answer.trouble) == (200, None)
+        assert (receiver.accepted, receiver.requests[0].body) == (1, b"abc")
+
+
+async def test_a_receiver_nobody_vouches_for_reads_nothing(authority):
+    async with Receiver(context=authority.context()) as receiver, posting() as post:
+        answer = await post(receiver.url)
+        assert (answer.status, answer.trouble) == (0, Trouble.TLS)
+        assert "certificate" in answer.error
+        assert receiver.requests == []
+
+
+@pytest.mark.parametrize("wrong", [{"names": ("other.test",)}, {"names": ("127.0.0.1",), "days": (-9, -5)}])
+async def test_a_certificate_for_another_name_or_time_is_not_believed(authority, wrong):
+    context = authority.context(*wrong.pop("names"), **wrong)
+    async with Receiver(context=context) as receiver, posting(ca_file=authority.file) as post:
+        assert (await post(receiver.url)).trouble is Trouble.TLS
+        assert receiver.requests == []
+
+
+async def test_sabotage_without_the_check_anybody_could_answer(authority, monkeypatch):
+    plain = transfers._options
+    off = [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
+    monkeypatch.setattr(transfers, "_options", lambda settings: [*plain(settings), *off])
+    async with Receiver(context=authority.context("other.test")) as receiver, posting() as post:
+        assert (await post(receiver.url)).status == 200
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_older_versions_of_tls_are_not_spoken(authority):
+    context = authority.context()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    async with Receiver(context=context) as receiver, posting(ca_file=authority.file) as post:
+        assert (await post(receiver.url)).trouble is Trouble.TLS
+        assert receiver.requests == []
+
+
+async def test_a_plain_receiver_is_no_https(authority):
+    async with Receiver() as receiver, posting(ca_file=authority.file) as post:
+        answer = await post(receiver.url.replace("http:", "https:"), timeout_s=2.0)
+        assert answer.trouble in {Trouble.TLS, Trouble.TIMEOUT}
+        assert receiver.requests == []
+
+
+async def test_a_receiver_that_wants_a_client_certificate_gets_the_right_one(authority):
+    context = authority.context(asks_client=True)
+    ann, bob = authority.issue("ann"), authority.issue("bob")
+    async with Receiver(context=context) as receiver, posting(ca_file=authority.file) as post:
+        for who in (ann, bob, ann, bob, bob):
+            assert (await post(receiver.url, client_certificate=who)).status == 200
+        assert [request.peer for request in receiver.requests] == ["ann", "bob", "ann", "bob", "bob"]
+        assert receiver.accepted == 2
+        answer = await post(receiver.url)
+        assert (answer.status, answer.trouble in {Trouble.TLS, Trouble.READ, Trouble.SEND}) == (0, True)
+        assert len(receiver.requests) == 5
+
+
+@pytest.mark.parametrize("broken", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+async def test_a_broken_client_certificate_is_a_trouble_of_tls(authority, broken):
+    context = authority.context(asks_client=True)
+    _, key = authority.issue("ann")
+    async with Receiver(context=context) as receiver, posting(ca_file=authority.file) as post:
+        answer = await post(receiver.url, client_certificate=(broken, key))
+        assert (answer.status, answer.trouble) == (0, Trouble.TLS)
+        assert "PRIVATE" not in answer.error
+
+
+async def test_another_ones_key_is_a_trouble_of_tls(authority):
+    context = authority.context(asks_client=True)
+    ann, bob = authority.issue("ann"), authority.issue("bob")
+    async with Receiver(context=context) as receiver, posting(ca_file=authority.file) as post:
+        assert (await post(receiver.url, client_certificate=(ann[0], bob[1]))).trouble is Trouble.TLS
+        assert receiver.requests == []

@@ -1,0 +1,142 @@
+"""Access tokens by client credentials, from a token server on loopback."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import time
+from urllib.parse import parse_qs
+
+import pytest
+
+from boathook.domain.errors import FetchFailed
+from boathook.outbound import oauth
+from boathook.outbound.oauth import TokenDesk
+from tests.unit.receivers import Receiver, outbound
+
+
+def told(status=200, **fields):
+    body = json.dumps(fields).encode()
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+GOOD = told(access_token="tok-1", token_type="Bearer", expires_in=3600)
+
+
+@contextlib.asynccontextmanager
+async def desk(**changes):
+    one = TokenDesk(outbound(**changes))
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+async def test_a_token_is_asked_for_as_the_standard_says_and_kept():
+    async with Receiver((GOOD,)) as server, desk() as tokens:
+        for _ in range(3):
+            assert await tokens.token(server.url, "my id", "s:cret/ü", "a b") == "tok-1"
+        [request] = server.requests
+    assert request.lines[0].startswith("POST ")
+    assert request.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert parse_qs(request.body.decode()) == {"grant_type": ["client_credentials"], "scope": ["a b"]}
+    assert base64.b64decode(request.headers["authorization"].removeprefix("Basic ")) == b"my+id:s%3Acret%2F%C3%BC"
+
+
+async def test_many_at_once_ask_once_and_other_clients_for_themselves():
+    async with Receiver((0.1, GOOD)) as server, desk() as tokens:
+        found = await asyncio.gather(*(tokens.token(server.url, "id", "secret") for _ in range(50)))
+        assert (set(found), len(server.requests)) == ({"tok-1"}, 1)
+        await tokens.token(server.url, "id", "secret", "scope")
+        await tokens.token(server.url, "id", "other")
+        await tokens.token(server.url, "id2", "secret")
+        assert len(server.requests) == 4
+
+
+async def test_whoever_stops_waiting_does_not_take_the_token_from_others():
+    async with Receiver((0.2, GOOD)) as server, desk() as tokens:
+        first = asyncio.create_task(tokens.token(server.url, "id", "secret"))
+        second = asyncio.create_task(tokens.token(server.url, "id", "secret"))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second, len(server.requests)) == ("tok-1", 1)
+
+
+async def test_a_token_is_used_until_shortly_before_its_end(monkeypatch):
+    async with Receiver((GOOD,)) as server, desk() as tokens:
+        await tokens.token(server.url, "id", "secret")
+        began = time.monotonic()
+        monkeypatch.setattr(oauth.time, "monotonic", lambda: began + 3_500)
+        await tokens.token(server.url, "id", "secret")
+        assert len(server.requests) == 1
+        monkeypatch.setattr(oauth.time, "monotonic", lambda: began + 3_580)
+        await tokens.token(server.url, "id", "secret")
+        assert len(server.requests) == 2
+
+
+async def test_a_dropped_token_is_asked_for_again():
+    async with Receiver((GOOD,)) as server, desk() as tokens:
+        tokens.drop(await tokens.token(server.url, "id", "secret"))
+        await tokens.token(server.url, "id", "secret")
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (told(401, error="invalid_client", hint="canary"), "status 401"),
+        (told(201, access_token="t"), "status 201"),
+        (told(302), "status 302"),
+        (told(token_type="Bearer"), "no access_token"),
+        (told(access_token=""), "no access_token"),
+        (told(access_token=5), "no access_token"),
+        (told(access_token="a\r\nx: y"), "no access_token"),
+        (told(access_token="ü"), "no access_token"),
+        (told(access_token="t" * 20_000), "no access_token"),
+        (told(access_token="t", token_type="mac"), "type Bearer"),
+        (told(access_token="t", token_type=5), "type Bearer"),
+        (told(access_token="t" * 70_000), "larger than"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "no JSON object"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\ncanary", "no JSON object"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n" + b"[" * 60_000, "no JSON object"),
+        ("reset", "could not be asked"),
+    ],
+)
+async def test_a_refusal_is_told_without_the_servers_words_and_remembered_for_a_while(answer, words, monkeypatch):
+    async with Receiver((answer,)) as server, desk() as tokens:
+        with pytest.raises(FetchFailed, match=words) as caught:
+            await tokens.token(server.url, "id", "secret")
+        assert "canary" not in str(caught.value)
+        with pytest.raises(FetchFailed, match="not tried again"):
+            await tokens.token(server.url, "id", "secret")
+        assert server.accepted == 1
+        server.script = (GOOD,)
+        later = time.monotonic() + oauth.FAILED_S + 1
+        monkeypatch.setattr(oauth.time, "monotonic", lambda: later)
+        assert await tokens.token(server.url, "id", "secret") == "tok-1"
+
+
+@pytest.mark.parametrize("life", [None, "soon", -5, 0, float("inf"), "3600", [], True])
+async def test_odd_lives_of_tokens_do_no_harm(life):
+    async with Receiver((told(access_token="t", expires_in=life),)) as server, desk() as tokens:
+        assert await tokens.token(server.url, "id", "secret") == "t"
+
+
+async def test_token_servers_pass_the_same_guard():
+    async with Receiver((GOOD,)) as server, desk(allow=[]) as tokens:
+        for url in (server.url, "http://169.254.169.254/latest", "file:///etc/passwd", "http://127.0.0.1:6379/"):
+            with pytest.raises(FetchFailed, match="could not be asked"):
+                await tokens.token(url, "id", "secret")
+        assert server.accepted == 0
+
+
+async def test_a_closed_desk_answers_at_once():
+    async with Receiver((30.0,)) as server, desk() as tokens:
+        waiting = asyncio.create_task(tokens.token(server.url, "id", "secret"))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        tokens.close()
+        with pytest.raises(FetchFailed, match="shutting down"):
+            await waiting
+        with pytest.raises(FetchFailed, match="shutting down"):
+            await tokens.token(server.url, "id2", "secret")
