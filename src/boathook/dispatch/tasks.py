@@ -72,7 +72,7 @@ async def run_piece(database: Database, outbox: Outbox) -> bool:
         async with database.transaction() as connection:
             task = await tasks.take(connection)
             if task is not None:
-                await _advance(connection, outbox, task)
+                await advance(connection, outbox, task)
     except JournalUnavailable:
         raise
     except Exception as error:
@@ -83,7 +83,8 @@ async def run_piece(database: Database, outbox: Outbox) -> bool:
     return task is not None
 
 
-async def _advance(connection: Connection, outbox: Outbox, task: Task) -> None:
+async def advance(connection: Connection, outbox: Outbox, task: Task) -> None:
+    """Do the next piece of a task in the transaction of *connection*, which has it locked."""
     try:
         piece = await _work(connection, task, _place(task))
     except _Impossible as reason:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
+from boathook.domain.model import Route
 from boathook.domain.windows import Cursor, Window
 from boathook.journal.database import Connection, Record
 from boathook.journal.statements import load
@@ -87,13 +88,34 @@ class OwedMessage:
     """When it is tried next."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """An endpoint and how one message stands there."""
+    """An endpoint, deleted or not, and how one message stands there."""
 
-    endpoint_id: UUID
+    id: UUID
+    uid: str | None
+    url: str
+    description: str
+    event_types: tuple[str, ...] | None
+    channels: tuple[str, ...] | None
+    throttle_rate: int | None
+    api_version: int
+    is_disabled: bool
+    created_at: datetime
+    updated_at: datetime
     status: Status
     next_at: datetime | None
+    """When the message is tried there next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A message for one endpoint alone."""
+
+    application: str
+    endpoint_id: UUID
+    type: str
+    body: bytes
 
 
 def fill(statement: str, *, is_upward: bool = False) -> str:
@@ -118,8 +140,9 @@ def message_key(application: str, uid: str) -> UUID:
 
 async def find(connection: Connection, application: str, reference: str) -> MessageRow | None:
     """Return an application's message by its id or its publisher's own id for it; None where there is none."""
-    if (identifier := _read(reference)) is not None:
-        row = await connection.fetchrow(SQL["find_message"], application, identifier)
+    if reference.startswith(f"{ids.MESSAGE}_"):
+        identifier = _read(reference)
+        row = None if identifier is None else await connection.fetchrow(SQL["find_message"], application, identifier)
     else:
         key = message_key(application, reference)
         row = await connection.fetchrow(SQL["find_message_by_key"], application, key, reference)
@@ -164,7 +187,7 @@ async def list_owed(
 
 
 async def list_destinations(
-    connection: Connection, message_id: UUID, cursor: Cursor | None, *, limit: int
+    connection: Connection, application_id: UUID, message_id: UUID, cursor: Cursor | None, *, limit: int
 ) -> Page[Destination]:
     """Return a page of the endpoints that a message is owed to, deleted ones included, in the order of their ids."""
     low, high = recipient_of(ids.ENDPOINT), recipient_of(ids.ENDPOINT) + "~"
@@ -173,9 +196,39 @@ async def list_destinations(
         place = _recipient(cursor.id)
         low, high = (low, place) if is_back else (place, high)
     sql = fill(SQL["list_destinations"], is_upward=not is_back)
-    rows = await connection.fetch(sql, message_id, low, high, limit + 1)
-    found = [Destination(endpoint_of(row["recipient"]), Status(row["status"]), row["next_at"]) for row in rows]
-    return to_page(found, limit, is_reversed=is_back)
+    rows = await connection.fetch(sql, message_id, low, high, limit + 1, application_id)
+    return to_page([_destination(row) for row in rows], limit, is_reversed=is_back)
+
+
+async def insert_example(connection: Connection, message_id: UUID, example: Example) -> None:
+    """Store a message that one endpoint is owed, whatever it listens to: one attempt and no more."""
+    uid = ids.show(ids.EVENT, message_id)
+    await connection.execute(
+        SQL["insert_example"],
+        message_id,
+        example.application,
+        example.type,
+        uid,
+        message_key(example.application, uid),
+        example.body,
+        _recipient(example.endpoint_id),
+    )
+
+
+async def list_listeners(connection: Connection, application_id: UUID) -> list[Route]:
+    """Return what an application's live endpoints listen to, without their filters."""
+    rows = await connection.fetch(SQL["list_listeners"], application_id)
+    name = ids.show(ids.APPLICATION, application_id)
+    return [
+        Route(
+            recipient=_recipient(row["id"]),
+            app="",
+            application=name,
+            types=tuple(row["event_types"] or ("*",)),
+            channels=row["channels"] and tuple(row["channels"]),
+        )
+        for row in rows
+    ]
 
 
 async def expunge(connection: Connection, application: str, message_ids: Sequence[UUID]) -> list[UUID]:
@@ -224,6 +277,13 @@ def to_message(row: Record | Mapping[str, Any]) -> MessageRow:
         body=row["body"],
         is_gone=row["is_gone"],
     )
+
+
+def _destination(row: Record) -> Destination:
+    values = dict(row)
+    for name in ("event_types", "channels"):
+        values[name] = None if row[name] is None else tuple(row[name])
+    return Destination(**values | {"status": Status(row["status"])})
 
 
 def _read(reference: str) -> UUID | None:

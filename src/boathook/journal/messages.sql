@@ -85,14 +85,41 @@ order by e.id {direction}
 limit $8
 
 -- name: list_destinations
--- Reads how one message stands at each endpoint it is owed to, by the endpoints' ids.
-select k.recipient, {status} as status, min(k.due_at) filter (where k.state = 'pending') as next_at
-from ({standing}) as k
-where k.event_id = $1 and k.recipient like 'endpoint:%'
-    and k.recipient collate "C" > $2 and k.recipient collate "C" < $3
-group by k.recipient
-order by k.recipient collate "C" {direction}
-limit $4
+-- Reads how one message stands at each endpoint it is owed to, deleted or not, by the endpoints' ids.
+select p.id, p.uid, p.url, p.description, p.event_types, p.channels, p.throttle_rate, p.api_version, p.is_disabled,
+    p.created_at, p.updated_at, s.status, s.next_at
+from (
+    select k.recipient, {status} as status, min(k.due_at) filter (where k.state = 'pending') as next_at
+    from ({standing}) as k
+    where k.event_id = $1 and k.recipient like 'endpoint:%'
+        and k.recipient collate "C" > $2 and k.recipient collate "C" < $3
+    group by k.recipient
+    order by k.recipient collate "C" {direction}
+    limit $4
+) as s
+join boathook.endpoint p on p.id = boathook.endpoint_of(s.recipient) and p.application_id = $5
+order by p.id {direction}
+
+-- name: insert_example
+-- Stores a message that one endpoint is owed, for one attempt.
+with known as (
+    insert into boathook.dedup (key, event_id, body_sha256, expires_at)
+    values ($5, $1, sha256($6), now() + interval '1 day')
+),
+stored as (
+    insert into boathook.event (
+        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
+    values ($1, null, $2, $3, $4, 'none', 'published', '{}', 'application/json', $6, sha256($6), 1)
+),
+owed as (
+    insert into boathook.delivery (event_id, ordinal, recipient, is_manual) values ($1, 0, $7, true)
+)
+select pg_notify('boathook_due', '')
+
+-- name: list_listeners
+-- Reads what an application's live endpoints listen to.
+select id, event_types, channels from boathook.endpoint
+where application_id = $1 and deleted_at is null and not is_disabled
 
 -- name: lock_pending
 -- Locks what is owed of these messages, in the order of their keys.

@@ -3,12 +3,24 @@
 from typing import Any, Final, cast
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
-from boathook.admin.api import applications, authentication, endpoint_keys, endpoints, event_types, health
+from boathook.admin.api import (
+    applications,
+    attempts,
+    authentication,
+    endpoint_keys,
+    endpoints,
+    event_types,
+    health,
+    messages,
+    tasks,
+)
 from boathook.admin.api.errors import to_response
 from boathook.admin.desk import Desk
 from boathook.inbound.app import Asgi, Receive, Send
@@ -22,6 +34,12 @@ ROUTERS: Final = (
     event_types.routes,
     authentication.routes,
     health.routes,
+    messages.routes,
+    attempts.routes,
+    tasks.routes,
+    tasks.expunging,
+    tasks.background,
+    tasks.statistics,
 )
 _CORS_AGE_S: Final = 600
 _DESCRIPTION: Final = """
@@ -51,8 +69,18 @@ def build_api(desk: Desk) -> Asgi:
     return _Door(cast("Asgi", app))
 
 
-async def _answer_error(_request: Request, error: Exception) -> Response:
-    return to_response(error)
+async def _answer_error(request: Request, error: Exception) -> Response:
+    response = to_response(error)
+    if response.status_code == 405:
+        response.headers["allow"] = ", ".join(sorted(_methods_of(request)))
+    return response
+
+
+def _methods_of(request: Request) -> set[str]:
+    """Return the methods of all routes that have the path; the toolkit names those of the first one only."""
+    routes = (route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
+    found = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in found for method in route.methods}
 
 
 class _Door:

@@ -1,0 +1,107 @@
+"""Lists in windows of time: messages and attempts, newest first, and the filters that they have in common.
+
+A page's place is an id, and ids carry their time; `boathook.domain.windows` tells which ids a page shows.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, TypeVar
+
+from fastapi import Depends, Query, Request
+from pydantic import AfterValidator
+from starlette.responses import Response
+
+from boathook.admin.api.errors import answer_json, invalid
+from boathook.admin.api.fields import Moment
+from boathook.admin.api.pages import Iterator, Limit, read_place, split_iterator
+from boathook.domain import ids
+from boathook.domain.endpoints import check_channels, check_tags, check_type
+from boathook.domain.windows import Cursor, Window, open_window
+from boathook.journal.messages import Page, Wanted
+
+Row = TypeVar("Row")
+_TYPES: Final = re.compile(r"event_types(\[\d*\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class TimePage:
+    """The page a client asks for."""
+
+    limit: int
+    window: Window
+
+
+def answer_page(page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any]) -> Response:
+    """Return a page as the API shows it; *name* returns a row's iterator."""
+    shown: dict[str, Any] = {"data": [show(row) for row in page.rows], "iterator": None, "done": page.is_last}
+    if page.rows:
+        shown |= {"iterator": name(page.rows[-1]), "prevIterator": f"-{name(page.rows[0])}"}
+    return answer_json(200, shown)
+
+
+Before = Annotated[Moment | None, Query(description="Only what is older than this.")]
+After = Annotated[Moment | None, Query(description="Only what is younger than this.")]
+
+
+def _time_page(prefix: str) -> Any:
+    def read(limit: Limit = 50, iterator: Iterator = None, before: Before = None, after: After = None) -> TimePage:
+        cursor = read_cursor(prefix, iterator)
+        return TimePage(limit, open_window(datetime.now(UTC), cursor=cursor, before=before, after=after))
+
+    return Depends(read)
+
+
+def read_cursor(prefix: str, iterator: str | None) -> Cursor | None:
+    """Return the place that an iterator names, if there is one. Raises InvalidValue."""
+    place, is_back = split_iterator(iterator)
+    return None if place is None else Cursor(read_place(prefix, place), is_back)
+
+
+MessagePage = Annotated[TimePage, _time_page(ids.MESSAGE)]
+AttemptPage = Annotated[TimePage, _time_page(ids.ATTEMPT)]
+
+Channel = Annotated[str | None, Query(description="Only messages of this channel.")]
+Tag = Annotated[str | None, Query(description="Only messages with this tag.")]
+EventTypes = Annotated[
+    list[str] | None,
+    Query(
+        alias="event_types", description="Only messages of these types; separated by commas, or the parameter repeated."
+    ),
+]
+
+
+def _filters(request: Request, channel: Channel = None, tag: Tag = None, _types: EventTypes = None) -> Wanted:
+    # FastAPI knows one spelling of a list, clients have four.
+    given = [value for name, value in request.query_params.multi_items() if _TYPES.fullmatch(name)]
+    types = [part for value in given for part in value.split(",") if part]
+    try:
+        for word, check in ((channel, check_channels), (tag, check_tags)):
+            if word is not None:
+                check([word])
+        return Wanted(types=[check_type(name) for name in types] or None, channel=channel, tag=tag)
+    except ValueError as error:
+        raise invalid(str(error), "query") from None
+
+
+Filters = Annotated[Wanted, Depends(_filters)]
+
+
+def _is_class(number: int) -> int:
+    if number not in {0, 100, 200, 300, 400, 500}:
+        raise ValueError("write 0, 100, 200, 300, 400 or 500")
+    return number
+
+
+StatusClass = Annotated[int, AfterValidator(_is_class)]
+StatusParam = Annotated[
+    int | None, Query(ge=0, le=4, description="0 success, 1 pending, 2 failed, 3 being sent, 4 canceled.")
+]
+StatusClassParam = Annotated[
+    StatusClass | None,
+    Query(description="Only attempts answered with such a status; 0: those without an answer."),
+]
+WithContent = Annotated[bool, Query(description="Whether contents are shown; {} stands in their place otherwise.")]
+WithMessage = Annotated[bool, Query(description="Whether each attempt's message is shown too.")]
+Expanded = Annotated[bool, Query(description="Whether canceled messages are told from successful ones.")]

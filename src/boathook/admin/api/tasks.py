@@ -1,0 +1,349 @@
+"""Routes of what is done in the background, of what an endpoint saw, and of trying one out."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+import msgspec
+from fastapi import Path, Query, Request
+from pydantic import AfterValidator, Field
+from starlette.responses import Response
+
+from boathook.admin import endpoints, messages, tasks
+from boathook.admin.api.calls import (
+    ApplicationCall,
+    AttemptCall,
+    Call,
+    OrganizationCall,
+    OwnApplicationCall,
+    body_of,
+    router,
+)
+from boathook.admin.api.endpoints import EndpointRef
+from boathook.admin.api.errors import answer_json
+from boathook.admin.api.fields import Input, Moment, Output, TypeName, show_moment
+from boathook.admin.api.messages import MessageOut, show_message
+from boathook.admin.api.pages import IdPage, ListOf, id_page
+from boathook.admin.api.spans import StatusClass, answer_page
+from boathook.admin.tasks import Span
+from boathook.domain import ids
+from boathook.domain.endpoints import check_channels, check_tags
+from boathook.domain.errors import NotPossible
+from boathook.domain.windows import LONGEST, Window, range_of
+from boathook.journal import attempts as attempt_journal
+from boathook.journal import tasks as journal
+from boathook.journal.attempts import Counts
+from boathook.journal.tasks import Kind, Task, TaskState
+
+routes = router("Endpoint")
+background = router("Background Tasks")
+statistics = router("Statistics")
+expunging = router("Message")
+
+_LONGEST_COUNT: Final = timedelta(days=28)
+_GRACE: Final = timedelta(minutes=5)
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = UUID(int=(1 << 128) - 1)
+
+TaskPage = Annotated[IdPage, id_page(ids.TASK)]
+Since = Annotated[Moment | None, Query(description="From when on; by default 28 days before until.")]
+Until = Annotated[Moment | None, Query(description="Until when; by default now.")]
+
+
+class SpanIn(Input):
+    """A span of time."""
+
+    since: Moment
+    until: Moment | None = Field(default=None, description="Now, if left out.")
+
+    def value(self) -> Span:
+        """Return what actions take."""
+        return Span(self.since, self.until)
+
+
+class RecoverIn(SpanIn):
+    """When the messages were published that failed; at most 14 days."""
+
+
+class ReplayIn(SpanIn):
+    """When the messages were published."""
+
+
+class BulkReplayIn(SpanIn):
+    """Which messages are sent once more."""
+
+    event_types: list[TypeName] | None = None
+    channel: Annotated[str, AfterValidator(lambda name: check_channels([name])[0])] | None = None
+    tag: Annotated[str, AfterValidator(lambda name: check_tags([name])[0])] | None = None
+    status: int | None = Field(default=None, ge=0, le=4, description="0 success, 2 failed, 4 canceled.")
+    status_code_class: StatusClass | None = Field(
+        default=None, description="Only messages whose last attempt was answered so; 0: not at all."
+    )
+
+    def filters(self) -> Mapping[str, Any]:
+        """Return what actions take besides the span."""
+        return {
+            "types": self.event_types or None,
+            "channel": self.channel,
+            "tag": self.tag,
+            "status": self.status,
+            "status_class": self.status_code_class,
+        }
+
+
+class TaskOut(Output):
+    """What is done in the background."""
+
+    id: str = Field(examples=["qtask_01h455vb4pex5vsknk084sn02q4"])
+    status: TaskState
+    task: Kind
+    updated_at: Moment
+
+
+class BackgroundTaskOut(TaskOut):
+    """What is done in the background, and what it has come to."""
+
+    data: dict[str, Any]
+
+
+class UsageIn(SpanIn):
+    """Which applications' deliveries are counted, and of when."""
+
+    until: Moment
+    app_ids: list[str] | None = Field(default=None, max_length=10_000, description="Ids or uids; all if left out.")
+
+
+class UsageOut(TaskOut):
+    """A count that is made in the background."""
+
+    unresolved_app_ids: list[str] = Field(description="Those of appIds that belong to no application.")
+
+
+class EndpointStatsOut(Output):
+    """How an endpoint's attempts ended, and how many messages it is still owed."""
+
+    success: int
+    pending: int
+    sending: int
+    fail: int
+    canceled: int
+
+
+class AttemptStatsOut(Output):
+    """How an endpoint's attempts ended."""
+
+    success: int
+    fail: int
+    canceled: int
+
+
+class EventExampleIn(Input):
+    """What an endpoint is tried out with."""
+
+    event_type: TypeName = Field(examples=["svix.ping"])
+    example_index: int = Field(default=0, ge=0, description="Which of the examples in the event type's schema.")
+    payload: dict[str, Any] | None = Field(default=None, description="Sent in place of an example.")
+
+
+class _Payload(msgspec.Struct):
+    """The bytes of a payload within a request."""
+
+    payload: msgspec.Raw
+
+
+def show_task(task: Task) -> dict[str, Any]:
+    """Return a task as the API shows it."""
+    return {
+        "id": task.shown_id,
+        "status": task.state.value,
+        "task": task.kind.value,
+        "updatedAt": show_moment(task.updated_at),
+    }
+
+
+def _show_whole(task: Task) -> dict[str, Any]:
+    return show_task(task) | {"data": task.data}
+
+
+@routes.post(
+    "/app/{app_id}/endpoint/{endpoint_id}/recover",
+    status_code=202,
+    operation_id="v1.endpoint.recover",
+    summary="Try failed messages again",
+    response_model=TaskOut,
+)
+async def recover(call: AttemptCall, endpoint_id: EndpointRef, body: RecoverIn) -> Response:
+    """Try an endpoint's failed messages of a time again, in the background."""
+    return answer_json(202, show_task(await tasks.recover(call.work, call.application, endpoint_id, body.value())))
+
+
+@routes.post(
+    "/app/{app_id}/endpoint/{endpoint_id}/replay-missing",
+    status_code=202,
+    operation_id="v1.endpoint.replay-missing",
+    summary="Send messages that were never sent",
+    response_model=TaskOut,
+)
+async def replay_missing(call: AttemptCall, endpoint_id: EndpointRef, body: ReplayIn) -> Response:
+    """Send an endpoint the messages of a time that it listens to and was never sent, in the background."""
+    task = await tasks.replay_missing(call.work, call.application, endpoint_id, body.value())
+    return answer_json(202, show_task(task))
+
+
+@routes.post(
+    "/app/{app_id}/endpoint/{endpoint_id}/bulk-replay",
+    status_code=202,
+    operation_id="v1.endpoint.bulk-replay",
+    summary="Send messages once more",
+    response_model=TaskOut,
+)
+async def bulk_replay(call: AttemptCall, endpoint_id: EndpointRef, body: BulkReplayIn) -> Response:
+    """Send an endpoint messages of a time once more, in the background, whether they succeeded or failed."""
+    task = await tasks.bulk_replay(call.work, call.application, endpoint_id, body.value(), body.filters())
+    return answer_json(202, show_task(task))
+
+
+@routes.post(
+    "/app/{app_id}/endpoint/{endpoint_id}/send-example",
+    operation_id="v1.endpoint.send-example",
+    summary="Try an endpoint out",
+    response_model=MessageOut,
+)
+async def send_example(
+    call: OwnApplicationCall, request: Request, endpoint_id: EndpointRef, body: EventExampleIn
+) -> Response:
+    """Send an endpoint one message, whatever it listens to."""
+    payload = None
+    if body.payload is not None:
+        payload = messages.object_of(bytes(msgspec.json.decode(await body_of(request), type=_Payload).payload))
+    row = await messages.send_example(
+        call.work, call.application, endpoint_id, body.event_type, payload=payload, index=body.example_index
+    )
+    return answer_json(200, show_message(row, has_content=False))
+
+
+@routes.get(
+    "/app/{app_id}/endpoint/{endpoint_id}/stats",
+    operation_id="v1.endpoint.get-stats",
+    summary="Count an endpoint's attempts",
+)
+async def get_stats(
+    call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
+) -> EndpointStatsOut:
+    """Count an endpoint's attempts of at most 28 days by how they ended, and what it is owed of that time."""
+    counts = await _count(call, endpoint_id, since, until)
+    return EndpointStatsOut(
+        success=counts.success,
+        pending=counts.pending,
+        sending=counts.sending,
+        fail=counts.fail,
+        canceled=counts.canceled,
+    )
+
+
+@routes.get(
+    "/app/{app_id}/endpoint/{endpoint_id}/attempt-stats",
+    operation_id="v1.endpoint.get-attempt-stats",
+    summary="Count an endpoint's attempts alone",
+)
+async def get_attempt_stats(
+    call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
+) -> AttemptStatsOut:
+    """Count an endpoint's attempts of at most 28 days by how they ended."""
+    counts = await _count(call, endpoint_id, since, until)
+    return AttemptStatsOut(success=counts.success, fail=counts.fail, canceled=counts.canceled)
+
+
+async def _count(call: Call, reference: str, since: datetime | None, until: datetime | None) -> Counts:
+    now = datetime.now(UTC)
+    end = until or now
+    if end > now + _GRACE:
+        raise NotPossible("until lies in the future", "invalid_range")
+    start = since or max(end, _EARLIEST + _LONGEST_COUNT) - _LONGEST_COUNT
+    if end - start > _LONGEST_COUNT + _GRACE or start > end:
+        raise NotPossible("write a time of at most 28 days that ends after it begins", "invalid_range")
+    endpoint = await endpoints.get(call.work, call.application, reference)
+    return await attempt_journal.count(call.connection, call.application.id, endpoint.id, range_of(start, end))
+
+
+@background.get(
+    "/background-task",
+    operation_id="v1.background-task.list",
+    summary="List background tasks",
+    response_model=ListOf[BackgroundTaskOut],
+)
+async def list_tasks(
+    call: OrganizationCall,
+    page: TaskPage,
+    status: Annotated[TaskState | None, Query(description="Only tasks that stand so.")] = None,
+    task: Annotated[Kind | None, Query(description="Only tasks that do this.")] = None,
+) -> Response:
+    """List the organization's tasks of the last 90 days, the youngest first."""
+    found = await journal.list_some(
+        call.connection,
+        call.principal.organization,
+        _window(page),
+        state=status,
+        kind=task,
+        limit=page.limit,
+        is_ascending=page.is_ascending,
+    )
+    return answer_page(found, lambda row: row.shown_id, _show_whole)
+
+
+def _window(page: IdPage) -> Window:
+    low, high = ids.first_of(datetime.now(UTC) - LONGEST), _LAST
+    if page.place_id is None:
+        return Window(low, high, page.is_upward)
+    if page.is_upward:
+        return Window(max(low, UUID(int=min(page.place_id.int + 1, _LAST.int))), high, is_upward=True)
+    return Window(low, page.place_id)
+
+
+@background.get(
+    "/background-task/{task_id}",
+    operation_id="v1.background-task.get",
+    summary="Get a background task",
+    response_model=BackgroundTaskOut,
+)
+async def get_task(call: OrganizationCall, task_id: Annotated[str, Path(description="The task's id.")]) -> Response:
+    """Return one task and what it has come to."""
+    return answer_json(200, _show_whole(await tasks.get(call.work, task_id)))
+
+
+@expunging.post(
+    "/app/{app_id}/msg/expunge-all-contents",
+    status_code=202,
+    operation_id="v1.message.expunge-all-contents",
+    summary="Forget all contents",
+    response_model=TaskOut,
+)
+async def expunge_all(call: OwnApplicationCall) -> Response:
+    """Forget the payloads of all of an application's messages for good, in the background."""
+    return answer_json(202, show_task(await tasks.purge_contents(call.work, call.application)))
+
+
+@statistics.put(
+    "/stats/usage/event-types",
+    status_code=202,
+    operation_id="v1.statistics.aggregate-event-types",
+    summary="Tell which event types are listened to",
+    response_model=TaskOut,
+)
+async def aggregate_types(call: OrganizationCall) -> Response:
+    """Tell, in the background, which event types each application's endpoints name."""
+    return answer_json(202, show_task(await tasks.aggregate_types(call.work)))
+
+
+@statistics.post(
+    "/stats/usage/app",
+    status_code=202,
+    operation_id="v1.statistics.aggregate-app-stats",
+    summary="Count applications' deliveries",
+    response_model=UsageOut,
+)
+async def count_usage(call: OrganizationCall, body: UsageIn) -> Response:
+    """Count, in the background, the deliveries of each application's messages of a time."""
+    task, unknown = await tasks.count_usage(call.work, body.value(), body.app_ids)
+    return answer_json(202, show_task(task) | {"unresolvedAppIds": unknown})
