@@ -35,9 +35,10 @@ async def make_token(desk: Desk, organization: str = "default", application: str
 class Api(httpx.AsyncClient):
     """A client with a token; paths are below /api/v1."""
 
-    def __init__(self, desk: Desk, token: str) -> None:
+    def __init__(self, desk: Desk, token: str, app: Any = None) -> None:
+        self.app = app or build_api(desk)
         super().__init__(
-            transport=httpx.ASGITransport(build_api(desk)),
+            transport=httpx.ASGITransport(self.app),
             base_url="http://api.test/api/v1",
             headers={"authorization": f"Bearer {token}"} if token else {},
         )
@@ -54,13 +55,13 @@ class Api(httpx.AsyncClient):
 
     def as_token(self, token: str) -> "Api":
         """Return a client with another token."""
-        return Api(self.desk, token)
+        return Api(self.desk, token, self.app)
 
 
 @contextlib.asynccontextmanager
 async def opened_api(database: Database, **overrides: Any) -> AsyncIterator[Api]:
     """Lend a client with a token of the organization "default"."""
-    log.configure("error", "text")
+    log.configure("error", "text")  # a fault shows in what the failed test printed
     desk = make_desk(database, **overrides)
     async with Api(desk, await make_token(desk)) as api:
         yield api

@@ -80,7 +80,7 @@ def _methods_of(request: Request) -> set[str]:
     """Return the methods of all routes that have the path; the toolkit names those of the first one only."""
     routes = (route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
     found = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
-    return {method for route in found for method in route.methods}
+    return {method for route in found for method in route.methods or ()}
 
 
 class _Door:
