@@ -1,18 +1,21 @@
 """The keeper: tidies the journal. Any number may run; an advisory lock elects the one that works.
 
-It takes back leases that ran out, frees order keys left waiting, runs upkeep and counts the backlog. None of that
-is needed for safety, only for progress, so a keeper that is late or absent harms nothing.
+It takes back leases that ran out, frees order keys left waiting, buries what no endpoint will get, runs upkeep and
+counts the backlog. None of that is needed for safety, only for progress, so a keeper that is late or absent harms
+nothing.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from boathook.config import Settings
+from boathook.domain.endpoints import RECIPIENT, read_retry
 from boathook.domain.errors import JournalError
 from boathook.journal.database import Connection, Database, translated
-from boathook.journal.deliveries import DeliveryStore, keeper_seat
+from boathook.journal.deliveries import Backlog, DeliveryStore, keeper_seat
+from boathook.journal.sending import bury_barred, free_expired
 from boathook.journal.upkeep import run_upkeep
 from boathook.telemetry import emit
 from boathook.telemetry.crashpoints import crash_point
@@ -20,6 +23,9 @@ from boathook.telemetry.log import get_logger
 
 ROUND_S: Final = 1.0
 COUNT_S: Final = 5.0
+BURY_S: Final = 2.0
+ENDPOINTS: Final = RECIPIENT.rstrip(":")
+"""What metrics call all endpoints together."""
 _SHARE: Final = 0.1
 """A chore that grows slow is done less often, so that it takes no more than this share of the time."""
 
@@ -55,13 +61,16 @@ class Keeper:
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
-        self._store = DeliveryStore(database)
+        policy = read_retry(settings.outbound.retry)
+        self._store = DeliveryStore(database, endpoint_policy=policy)
         self._known: set[str] = set()
         self._lease_s = settings.worker.lease_s
         self._reaping = Chore("reap", ROUND_S, self._reap)
         self._chores = (
             self._reaping,
             Chore("unblock", ROUND_S, self._store.unblock),
+            Chore("bury", BURY_S, lambda: self._bury(policy.max_age_s)),
+            Chore("free", settings.retention.upkeep_s, lambda: free_expired(database)),
             Chore("count", COUNT_S, self._count),
             Chore("upkeep", settings.retention.upkeep_s, lambda: run_upkeep(database, settings.retention)),
         )
@@ -97,8 +106,14 @@ class Keeper:
             get_logger("keeper").warning("leases_reaped", leases=taken)
             emit.count("boathook_leases_reaped_total", taken)
 
+    async def _bury(self, max_age_s: float) -> None:
+        """Bury what no sender will ever send."""
+        while buried := await bury_barred(self._database, max_age_s=max_age_s):
+            get_logger("keeper").info("deliveries_buried", deliveries=buried)
+            emit.count("boathook_deliveries_total", buried, recipient=ENDPOINTS, outcome="dead")
+
     async def _count(self) -> None:
-        backlog = await self._store.backlog()
+        backlog = _folded(await self._store.backlog())
         counts = {(one.recipient, state): getattr(one, state) for one in backlog for state in _STATES}
         gone = self._known - {one.recipient for one in backlog}
         counts.update({(recipient, state): 0 for recipient in gone for state in _STATES})
@@ -110,6 +125,16 @@ class Keeper:
 
 
 _STATES: Final = ("due", "later", "blocked", "leased", "dead")
+
+
+def _folded(backlog: Sequence[Backlog]) -> list[Backlog]:
+    """Return the backlog with all endpoints as one: there may be too many of them to be told apart in metrics."""
+    kept = [one for one in backlog if not one.recipient.startswith(RECIPIENT)]
+    sent = [one for one in backlog if one.recipient.startswith(RECIPIENT)]
+    if sent:
+        sums = {state: sum(getattr(one, state) for one in sent) for state in _STATES}
+        kept.append(Backlog(recipient=ENDPOINTS, oldest_due_s=max(one.oldest_due_s for one in sent), **sums))
+    return kept
 
 
 async def _pause(stop: asyncio.Event, seconds: float) -> None:

@@ -8,8 +8,6 @@ batches. *Renewing* prolongs the leases held, as a request may take longer than 
 import asyncio
 import contextlib
 import logging
-import random
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,19 +16,17 @@ from uuid import UUID
 
 from boathook.config import Settings
 from boathook.dispatch.lanes import Flight, Lane, Lanes, Plan
-from boathook.dispatch.posts import Destination, prepare
+from boathook.dispatch.mailing import Mailing
+from boathook.dispatch.posts import prepare
 from boathook.dispatch.settling import Settling
 from boathook.domain import ids
 from boathook.domain.endpoints import read_retry
 from boathook.domain.errors import JournalError
-from boathook.domain.policy import Bury, Failure, Move, Settle, Standing, Success, TryAgain, decide
+from boathook.domain.policy import Bury, Settle, TryAgain
 from boathook.journal.database import DUE_CHANNEL, Database
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.sending import BreakerRules, Ended, Send, SendStore
 from boathook.journal.vault import Vault, open_vault
-from boathook.outbound.attempt import compose, read_letterhead, recorded_headers, redact, verdict
-from boathook.outbound.courier import Answer, Courier, Trouble
-from boathook.outbound.outgoing import Outgoing
 from boathook.telemetry import emit
 from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import get_logger
@@ -48,8 +44,6 @@ _PROBE_HOLD_S: Final = 10.0
 """How long a probe belongs to its sender past the endpoint's timeout."""
 _PROBE_AGAIN_S: Final = 1.0
 _DAY_S: Final = 86_400.0
-_EXPUNGED: Final = Failure(code="CONTENT_GONE", error="the message's content was deleted", is_final=True)
-_SUCCEEDED: Final = Settle()
 
 
 class Sender:
@@ -64,7 +58,6 @@ class Sender:
         self._own = own
         self._vault = vault
         self._policy = read_retry(outbound.retry)
-        self._letterhead = read_letterhead(outbound)
         self._store = SendStore(own, worker=sender_id)
         self._leases = DeliveryStore(own, endpoint_policy=self._policy)
         self._lanes = Lanes(outbound.concurrency, outbound.endpoint_concurrency)
@@ -84,15 +77,12 @@ class Sender:
         self._hint = asyncio.Event()
         self._wake = asyncio.Event()
         self._is_stopping = False
-        self._courier: Courier | None = None
+        self._mailing: Mailing | None = None
         self._log = get_logger("sender").bind(worker=sender_id)
-        self._seconds = emit.histogram("boathook_send_seconds")
 
     async def run(self, stop: asyncio.Event, beat: Callable[[], None], *, predecessors: Sequence[str] = ()) -> None:
         """Work until *stop* is set, then finish what is under way."""
-        outbound = self._settings.outbound
-        proxy = self._settings.resolve(outbound.proxy, "outbound.proxy")
-        self._courier = Courier(outbound.model_copy(update={"proxy": proxy}), done=self._answered)
+        self._mailing = mailing = Mailing(self._settings, now=self._now, done=self._ended, turn=self._turn)
         await self._own.listen(DUE_CHANNEL, lambda _payload: self._hint.set())
         loops = [self._discover(), self._claim(predecessors), self._settling.run(), self._renew(), self._beat(beat)]
         tasks = [asyncio.create_task(loop) for loop in loops]
@@ -103,7 +93,7 @@ class Sender:
                 task.result()
             await self._drain(tasks[:2])
         finally:
-            self._courier.close()
+            mailing.close()
             await _end([stopping, *tasks])
 
     async def _drain(self, feeding: Sequence["asyncio.Task[None]"]) -> None:
@@ -280,86 +270,26 @@ class Sender:
     def _launch(self) -> None:
         """Send what has a place."""
         now = time.monotonic()
-        batch: list[Outgoing] = []
+        flights: list[Flight] = []
         for flight in self._lanes.take(now):
             if now > flight.lease_until:
                 # The keeper takes it from here, or has.
                 self._lanes.finish(flight, None, now)
                 self._lose({flight})
                 continue
-            flight.destination = destination = flight.lane.destination
-            assert destination is not None
-            entropy = secrets.randbits(74)
-            flight.started_at = self._now()
-            flight.attempt_id = ids.make(time.time_ns() // 1_000_000, entropy)
-            if destination.target is None or flight.send.body is None:
-                self._conclude(flight, destination.fault or _EXPUNGED, took_s=0.0)
-            else:
-                batch.append(self._compose(flight, destination))
-        if batch and self._courier is not None:
-            self._courier.send(batch)
+            flights.append(flight)
+        if self._mailing is not None:
+            self._mailing.send(flights)
 
-    def _compose(self, flight: Flight, destination: Destination) -> Outgoing:
-        send = flight.send
-        assert destination.target is not None
-        assert send.body is not None
-        return compose(
-            self._letterhead,
-            destination.target,
-            message_id=ids.show(ids.MESSAGE, send.event_id),
-            timestamp=int(time.time()),
-            body=send.body,
-            content_type=send.content_type or "application/json",
-            token=flight,
-        )
-
-    def _answered(self, answers: list[Answer]) -> None:
-        for answer in answers:
-            flight = answer.outgoing.token
-            assert isinstance(flight, Flight)
-            if answer.trouble is Trouble.CLOSED:
-                continue  # given back by the drain
-            crash_point("send.after_response")
-            self._seconds.observe(answer.duration_s)
-            self._conclude(flight, verdict(answer), took_s=answer.duration_s, answer=answer)
-        self._launch()
-        self._wake.set()
-
-    def _conclude(
-        self, flight: Flight, outcome: Success | Failure, *, took_s: float, answer: Answer | None = None
-    ) -> None:
-        """Decide what follows an attempt, and queue it for the journal."""
+    def _ended(self, flight: Flight, ended: Ended, took_s: float) -> None:
         self._lanes.finish(flight, took_s, time.monotonic())
         if flight.lane.concurrency is not None:
             self._lanes.rouse(flight.lane)
-        send, destination = flight.send, flight.destination
-        assert destination is not None
-        assert flight.attempt_id is not None
-        assert flight.started_at is not None
-        headers = response = None
-        if answer is not None and destination.target is not None:
-            headers = recorded_headers(answer.outgoing, destination.target)
-            response = redact(answer.body, destination.secrets) if answer.body else b""
-        ended = Ended(
-            send=send,
-            move=self._decide(send, outcome, destination),
-            attempt_id=flight.attempt_id,
-            url=destination.url,
-            status=answer.status if answer is not None else 0,
-            duration_ms=int(took_s * 1000),
-            request_headers=headers,
-            response=response,
-            started_at=flight.started_at,
-        )
         self._settling.put(flight, ended)
 
-    def _decide(self, send: Send, outcome: Success | Failure, destination: Destination) -> Settle | TryAgain | Bury:
-        if isinstance(outcome, Success):
-            return _SUCCEEDED
-        standing = Standing(attempt=send.attempt, owed_since=send.owed_since)
-        move: Move = decide(standing, outcome, destination.policy, self._now(), random.random())
-        # Who asks for one attempt by hand gets one.
-        return Bury(move.code, move.error) if send.is_manual and isinstance(move, TryAgain) else move
+    def _turn(self) -> None:
+        self._launch()
+        self._wake.set()
 
     def _settled(self, flight: Flight, ended: Ended, is_held: bool) -> None:
         self._held.discard(flight)

@@ -22,7 +22,7 @@ from boathook.telemetry.log import get_logger
 _MOST: Final = 200
 _PAUSE_S: Final = 0.5
 _ROUNDS: Final = 3
-_OURS: Final = frozenset({UNREADABLE, Trouble.PROXY.value, Trouble.FAULT.value, "OAUTH"})
+_OURS: Final = frozenset({UNREADABLE, Trouble.PROXY.value, Trouble.FAULT.value})
 """Codes of failures that no endpoint is disabled for, because the fault may be ours."""
 
 Done = Callable[[Flight, Ended, bool], None]

@@ -89,6 +89,17 @@ async def _play(role: str, life: Life) -> None:
                 log.get_logger("server").error("worker_stuck", error=str(error))
                 log.flush()
                 os._exit(1)
+        case "sender":
+            from boathook.dispatch.sender import run_sender
+
+            life.ready()
+            await run_sender(
+                settings,
+                sender_id=life.order.worker_id,
+                stop=stop,
+                beat=beat,
+                predecessors=life.order.predecessors,
+            )
         case "keeper":
             from boathook.dispatch.keeper import run_keeper
 

@@ -397,6 +397,8 @@ def _slots(settings: Settings) -> list[tuple[str, str]]:
         slots += [("gateway", f"gateway-{n}") for n in range(server.gateways)]
     if "worker" in server.roles and server.app:
         slots += [("worker", f"worker-{n}") for n in range(server.workers)] + [("suspects", "suspects-0")]
+    if "worker" in server.roles:
+        slots += [("sender", f"sender-{n}") for n in range(server.senders)]
     if "keeper" in server.roles:
         slots.append(("keeper", "keeper-0"))
     return slots
