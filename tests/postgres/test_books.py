@@ -12,11 +12,13 @@ import pytest
 from boathook.domain import ids
 from boathook.domain.errors import JournalError
 from boathook.domain.model import Accepted, Duplicate, Grade, NewDelivery, NewEvent, Origin
+from boathook.handlers.outbox import Outbox
 from boathook.journal import books, moves
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Pace, Selection
+from tests.publishing import add_application, add_endpoint, publish
 
 ACTOR = Action(actor="test", note="because")
 
@@ -133,6 +135,54 @@ async def filled(db: Database) -> Store:
         "insert into boathook.effect (event_id, recipient, name, result) values ($1, 'a', 'mail', '1')", again
     )
     return made
+
+
+async def sent(store: Store) -> None:
+    """Add messages: owed to an endpoint, resent by hand, expunged, sent to an endpoint made later, and one for nobody."""
+    acme = await add_application(store.db, "acme")
+    endpoint = await add_endpoint(store.db, acme)
+    outbox = Outbox()
+    await publish(store.db, outbox, acme, id="waiting")
+    resent = (await publish(store.db, outbox, acme, id="resent")).event_id
+    await store.fail(resent)
+    await owe_by_hand(store, resent, endpoint)
+    await store.end(resent, 1)
+    await store.db.execute(OVERTAKE, resent, endpoint)
+    old = (await publish(store.db, outbox, acme, id="old")).event_id
+    await store.end(old)
+    await store.db.execute("update boathook.event set body = '', expunged_at = now() where id = $1", old)
+    later = await add_endpoint(store.db, acme)
+    await owe_by_hand(store, old, later)
+    await store.end(old, 1)
+    nameless = (await publish(store.db, outbox, "nobody", id=None)).event_id
+    await store.db.execute("delete from boathook.dedup where event_id = $1", nameless)
+    await store.db.execute("update boathook.event set accepted_at = now() - interval '2 days' where id = $1", nameless)
+
+
+OVERTAKE = """
+    with gone as (delete from boathook.delivery where event_id = $1 and ordinal = 0 returning *),
+    noted as (
+        insert into boathook.audit (actor, action, subject)
+        select 'sender', 'delivery.overtake', boathook.show_id('dlv', event_id) || '_0' from gone
+    )
+    insert into boathook.outcome (event_id, ordinal, recipient, state, is_replay, attempts, replays, note, ended_at)
+    select event_id, ordinal, $2, 'ignored', false, attempts, 0, 'resent by hand', now() from gone
+"""
+
+
+async def owe_by_hand(store: Store, event_id: UUID, recipient: str) -> None:
+    await store.db.execute(
+        "insert into boathook.delivery (event_id, ordinal, recipient, is_replay, is_manual) values ($1, 1, $2, true, true)",
+        event_id, recipient,
+    )  # fmt: skip
+
+
+async def test_messages_balance_however_they_were_sent(store: Store):
+    await sent(store)
+    found = await store.verify(is_deep=True)
+    assert found.imbalances == ()
+    assert found.balance.published == 4
+    assert await store.one("select count(*) from boathook.outcome where is_manual") == 2
 
 
 async def event_of(store: Store, key: str):
@@ -297,6 +347,29 @@ BREAKAGES = {
     "a body changed": ("bodies match their hashes", f"update boathook.event set body = 'x' where id = {GOOD}"),
     "a conflicting body changed": ("conflicting bodies match their hashes", "update boathook.conflict set body = 'x'"),
 }  # fmt: skip
+
+WAITING, RESENT, OLD_ONE = (EVENT.format(key) for key in ("waiting", "resent", "old"))
+MESSAGES = {
+    "another's endpoint": ("endpoints get their own application's events", f"update boathook.event set application = 'nobody' where id = {WAITING}"),
+    "another's endpoint, long ago": ("endpoints get their own application's events", f"update boathook.event set application = 'nobody' where id = {RESENT}"),
+    "an endpoint that never was": ("endpoints get their own application's events", "delete from boathook.endpoint"),
+    "an application that never was": ("every event's application is known", f"update boathook.event set application = 'app_{'0' * 27}' where id = {WAITING}"),
+    "content that is still there": ("deleted content is gone", f"update boathook.event set body = 'x' where id = {OLD_ONE}"),
+    "a body lost without a mark": ("bodies match their hashes", f"update boathook.event set body = '' where id = {WAITING}"),
+    "a message of its own id forgotten": ("every event is remembered", f"delete from boathook.dedup where event_id = {WAITING}"),
+    "by hand, but no replay": ("open deliveries keep their rules", f"update boathook.delivery set is_manual = true where event_id = {WAITING}"),
+    "by hand, but no replay, ended": ("ended deliveries keep their rules", f"update boathook.outcome set is_manual = true where event_id = {RESENT} and ordinal = 0"),
+    "overtaken by nothing": ("what is ignored was decided", "delete from boathook.audit where action = 'delivery.overtake'"),
+    "two of one uid": ("the schema's guards stand", "drop index boathook.application_uid"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+async def test_every_breakage_of_messages_is_found(store: Store, name: str):
+    await sent(store)
+    check, sql = MESSAGES[name]
+    await store.db.execute(sql)
+    assert check in {imbalance.check for imbalance in (await store.verify(is_deep=True)).imbalances}
 
 
 @pytest.mark.parametrize("name", BREAKAGES)

@@ -14,6 +14,8 @@ from uuid import UUID
 
 from boathook.domain import ids
 from boathook.journal.database import Connection, Database, Record, translated
+from boathook.journal.moves import IGNORE_DEAD, PURGE_DEAD
+from boathook.journal.sending import OVERTAKEN
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -172,6 +174,17 @@ _RULES: Final = (
         ids.REJECTION,
     ),
     _Rule(
+        "find_strangers",
+        "endpoints get their own application's events",
+        "An endpoint was sent, or will be, what belongs to another application.",
+    ),
+    _Rule(
+        "find_unknown_applications",
+        "every event's application is known",
+        "These are for an application that never was.",
+    ),
+    _Rule("find_half_expunged", "deleted content is gone", "An event's content was to be deleted, and is still there."),
+    _Rule(
         "find_uncounted_purges",
         "purges are counted",
         "Dead letters were deleted without being counted, or counted without being deleted.",
@@ -200,6 +213,12 @@ _GUARDS: Final = (
     "effect_pkey",
     "reply_pkey",
     "newest_pkey",
+    "application_uid",
+    "application_operational",
+    "endpoint_uid",
+    "endpoint_secret_current",
+    "api_key_token_sha256_key",
+    "idempotency_pkey",
     "route_changed",
 )
 
@@ -211,7 +230,7 @@ _EVEN = _Rule(
 _DECIDED = _Rule(
     "stream_ignored_without_attempt",
     "what is ignored was decided",
-    "A delivery counts as ignored, but neither its handler nor an operator decided that.",
+    "A delivery counts as ignored, but neither its handler nor an operator nor a resend by hand decided that.",
 )
 _BODIES = _Rule("check_event_bodies", "bodies match their hashes", "Stored bytes are not those that were sent.")
 _CONFLICT_BODIES = _Rule(
@@ -312,7 +331,7 @@ class _Audit:
                 for row in rows
                 for ordinal in set(range(row["fanout"])).difference(row["ordinals"])
             }
-            purged = await _audited(connection, "dead.purge", gone)
+            purged = await _audited(connection, (PURGE_DEAD,), gone)
             self._purged += len(purged)
             for row in rows:
                 explained = sum(ids.show_delivery(row["id"], ordinal) in purged for ordinal in range(row["fanout"]))
@@ -322,8 +341,7 @@ class _Audit:
     async def _undecided(self, connection: Connection) -> AsyncIterator[str]:
         async for rows in _chunks(connection, SQL["stream_ignored_without_attempt"]):
             names = {ids.show_delivery(row["event_id"], row["ordinal"]): row["last_outcome"] for row in rows}
-            decided = await _audited(connection, "dead.ignore", names)
-            decided |= await _audited(connection, "delivery.overtake", names)
+            decided = await _audited(connection, (IGNORE_DEAD, OVERTAKEN), names)
             for name, last in names.items():
                 if name not in decided:
                     yield f"{name} (last attempt: {last})"
@@ -363,8 +381,8 @@ async def _chunks(connection: Connection, sql: str) -> AsyncIterator[Sequence[Re
         yield rows
 
 
-async def _audited(connection: Connection, action: str, subjects: Iterable[str]) -> set[str]:
-    rows = await connection.fetch(SQL["list_audited"], action, list(subjects))
+async def _audited(connection: Connection, actions: Sequence[str], subjects: Iterable[str]) -> set[str]:
+    rows = await connection.fetch(SQL["list_audited"], actions, list(subjects))
     return {row["subject"] for row in rows}
 
 

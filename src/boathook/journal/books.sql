@@ -68,8 +68,8 @@ left join boathook.attempt a on a.event_id = o.event_id and a.ordinal = o.ordina
 where o.state = 'ignored' and a.outcome is distinct from 'ignored'
 
 -- name: list_audited
--- Says which of these subjects an operator's action of this kind is recorded for.
-select distinct subject from boathook.audit where action = $1 and subject = any ($2::text[])
+-- Says which of these subjects an action of one of these kinds is recorded for.
+select distinct subject from boathook.audit where action = any ($1::text[]) and subject = any ($2::text[])
 
 -- name: find_orphans
 -- Finds what belongs to an event that does not exist.
@@ -114,7 +114,8 @@ limit 5
 
 -- name: find_wrong_items
 -- Finds deliveries that are about an item of an event which was stored whole, or about the whole of one stored item by
--- item, and replays that are about something else than the first delivery to their recipient was.
+-- item, and replays that are about something else than the first delivery to their recipient was. A message may be owed
+-- to an endpoint without a first delivery: one that was made, or asked for it, only later.
 with owed as not materialized (
     select event_id, ordinal::integer as ordinal, recipient, is_replay, item_path, item_type from boathook.delivery
     union all
@@ -130,7 +131,7 @@ bad as (
         and exists (select from boathook.dedup k where k.event_id = o.event_id and k.item_path is null)
     union all
     select * from owed o
-    where o.is_replay and not exists (
+    where o.is_replay and not (starts_with(o.recipient, 'endpoint:') and o.item_path is null) and not exists (
         select from owed f
         where f.event_id = o.event_id and f.recipient = o.recipient and not f.is_replay
             and f.item_path is not distinct from o.item_path and f.item_type is not distinct from o.item_type)
@@ -215,6 +216,7 @@ where state not in ('pending', 'leased', 'dead')
     or (is_blocked and (state <> 'pending' or order_key is null))
     or attempts_before not between 0 and attempts
     or (item_path is null) <> (item_type is null)
+    or (is_manual and not is_replay)
 limit 5
 
 -- name: find_illegal_ends
@@ -224,7 +226,7 @@ from (
     select event_id as id, ordinal::integer as ordinal, 'outcome ' || state as detail
     from boathook.outcome
     where state not in ('succeeded', 'ignored') or (state = 'ignored' and note is null) or (state = 'succeeded' and attempts < 1)
-        or (item_path is null) <> (item_type is null)
+        or (item_path is null) <> (item_type is null) or (is_manual and not is_replay)
     union all
     select event_id, ordinal, 'attempt ' || number || ' ' || outcome
     from boathook.attempt
@@ -260,7 +262,8 @@ limit 5
 
 -- name: find_forgotten_events
 -- Finds events, and items that were owed, whose dedup key is gone before its time. Days of memory: $1 by source ($2),
--- else $3, but 30 for what was published. Where an event is without a key, none older may have one, unless keys were
+-- else $3, but 30 for messages with an id of their own; those without are remembered for a day, for their idempotency
+-- keys. Where an event is without a key, none older may have one, unless keys were
 -- never dropped: raising the days revives no dropped key.
 with oldest as (
     select min(e.accepted_at) as accepted_at
@@ -284,6 +287,8 @@ join boathook.event e on e.id = f.id
 left join unnest($1::text[], $2::float8[]) as s (source, days) on s.source = e.source
 where e.accepted_at > now() - make_interval(
         secs => 86400 * least($3::float8, s.days, case when e.source is null then 30 end))
+    and not (e.origin = 'published' and e.accepted_at < now() - interval '1 day'
+        and e.dedup_key = boathook.show_id('evt', e.id))
     and (e.accepted_at > (select accepted_at from oldest)
         or not exists (select from boathook.retention where kind = 'dedup' and dropped > 0))
 limit 5
@@ -342,6 +347,40 @@ where r.event_id is not null
         where t.kind = 'event' and t.dropped > 0 and t.at > boathook.made_at(r.event_id)))
 limit 5
 
+-- name: find_strangers
+-- Finds what is or was owed to an endpoint of another application than the event's, or is owed to one that never was.
+with owners as materialized (
+    select 'endpoint:' || boathook.show_id('ep', id) as recipient, boathook.show_id('app', application_id) as application
+    from boathook.endpoint
+)
+select d.event_id as id, d.ordinal::integer as ordinal,
+    d.recipient || ' of ' || coalesce(o.application, 'nobody') || ', event of ' || coalesce(e.application, e.source) as detail,
+    count(*) over () as total
+from (
+    select event_id, ordinal, recipient, true as is_open from boathook.delivery where starts_with(recipient, 'endpoint:')
+    union all
+    select event_id, ordinal, recipient, false from boathook.outcome where starts_with(recipient, 'endpoint:')
+) as d
+join boathook.event e on e.id = d.event_id
+left join owners o on o.recipient = d.recipient
+where o.application <> e.application or (o.application is null and d.is_open) or e.application is null
+limit 5
+
+-- name: find_unknown_applications
+-- Finds events of applications that never were.
+select e.id, null::integer as ordinal, e.application as detail, count(*) over () as total
+from boathook.event e
+where e.application ~ '^app_[0-9a-z]{27}$'
+    and not exists (select from boathook.application a where boathook.show_id('app', a.id) = e.application)
+limit 5
+
+-- name: find_half_expunged
+-- Finds events that are marked as without content and have some.
+select id, null::integer as ordinal, octet_length(body) || ' bytes' as detail, count(*) over () as total
+from boathook.event
+where expunged_at is not null and body <> ''
+limit 5
+
 -- name: find_uncounted_purges
 -- Compares the purges recorded one by one with those counted as dropped.
 select null::uuid as id, null::integer as ordinal, recorded || ' recorded, ' || counted || ' counted' as detail, 1::bigint as total
@@ -368,8 +407,9 @@ order by needed.name
 limit 5
 
 -- name: check_event_bodies
--- Compares the next events' bodies with their hashes.
-select id, sha256(body) = body_sha256 as is_right from boathook.event where id > $1 order by id limit $2
+-- Compares the next events' bodies with their hashes; of those whose content was deleted only the hash is left.
+select id, expunged_at is not null or sha256(body) = body_sha256 as is_right
+from boathook.event where id > $1 order by id limit $2
 
 -- name: check_conflict_bodies
 -- Compares the next conflicts' bodies with their hashes.
