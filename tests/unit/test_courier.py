@@ -373,17 +373,20 @@ async def test_nothing_leaks(monkeypatch):
     monkeypatch.setattr(transfers, "BODY_S", 0.1)
     scripts = [(OK,), ("reset",), (30.0,), (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", 30.0)]
 
+    def descriptors():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
     def names():
         return {thread.name for thread in threading.enumerate() if thread.name.startswith("boathook")}
 
-    before, threads = len(list(Path("/proc/self/fd").iterdir())), names()
+    before, threads = descriptors(), names()
     for _ in range(3):
         async with posting() as post:
             for script in scripts:
                 async with Receiver(script) as receiver:
                     await post.many([receiver.url] * 20, timeout_s=0.3)
             await post.many(["http://localhost:1/", "http://10.0.0.1/", "nonsense"], timeout_s=0.3)
-    await eventually(lambda: len(list(Path("/proc/self/fd").iterdir())) <= before)
+    await eventually(lambda: descriptors() <= before)
     await eventually(lambda: names() <= threads)
 
 
@@ -417,4 +420,13 @@ async def test_a_fault_in_the_thread_fails_what_is_under_way_and_the_thread_goes
         with monkeypatch.context() as patch:
             patch.setattr(transfers.Transfers, "_collect", lambda _: 1 / 0)
             assert {one.trouble for one in await post.many([receiver.url] * 5)} == {Trouble.FAULT}
+        assert (await post(receiver.url)).status == 200
+
+
+async def test_a_fault_while_beginning_fails_that_request_only(monkeypatch):
+    async with Receiver() as receiver, posting() as post:
+        with monkeypatch.context() as patch:
+            patch.setattr(exchange, "_header_lines", lambda *_: 1 / 0)
+            for url in (receiver.url, f"http://localhost:{receiver.port}/"):
+                assert (await post(url)).trouble is Trouble.FAULT
         assert (await post(receiver.url)).status == 200

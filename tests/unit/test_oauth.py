@@ -12,6 +12,7 @@ import pytest
 from boathook.domain.errors import FetchFailed
 from boathook.outbound import oauth
 from boathook.outbound.oauth import TokenDesk
+from tests.support import eventually
 from tests.unit.receivers import Receiver, outbound
 
 
@@ -133,8 +134,7 @@ async def test_token_servers_pass_the_same_guard():
 async def test_a_closed_desk_answers_at_once():
     async with Receiver((30.0,)) as server, desk() as tokens:
         waiting = asyncio.create_task(tokens.token(server.url, "id", "secret"))
-        while not server.requests:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: server.requests)
         tokens.close()
         with pytest.raises(FetchFailed, match="shutting down"):
             await waiting

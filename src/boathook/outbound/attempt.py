@@ -190,7 +190,9 @@ def _read_retry_after(text: str, now: float) -> float | None:
     """Return the seconds of a header Retry-After, given in seconds or as a date (RFC 9110, section 10.2.3)."""
     text = text.strip()
     try:
-        seconds = float(text) if text[:1].isdigit() else parsedate_to_datetime(text).timestamp() - now
+        seconds = (
+            float(text) if text.isascii() and text[:1].isdigit() else parsedate_to_datetime(text).timestamp() - now
+        )
     except (ValueError, OverflowError, TypeError, IndexError):
         return None
     return max(0.0, seconds) if math.isfinite(seconds) else None

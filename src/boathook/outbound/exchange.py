@@ -48,6 +48,7 @@ _TROUBLES: Final[Mapping[int, Trouble]] = {
     pycurl.E_SSL_ISSUER_ERROR: Trouble.TLS,
     pycurl.E_SSL_PINNEDPUBKEYNOTMATCH: Trouble.TLS,
     98: Trouble.TLS,
+    pycurl.E_BAD_FUNCTION_ARGUMENT: Trouble.TLS,  # a client certificate with another one's key
 }
 """What libcurl's errors come to; all others are troubles of reading."""
 

@@ -20,6 +20,7 @@ from boathook.outbound.dialling import Options, common_options
 from boathook.outbound.exchange import Exchange
 from boathook.outbound.names import Found, Names
 from boathook.outbound.outgoing import Answer, Outgoing, Trouble
+from boathook.telemetry.log import get_logger
 
 BODY_S: Final = 3.0
 """How long a response's body may take after its headers."""
@@ -31,6 +32,7 @@ _MASKS: Final = {
     pycurl.POLL_OUT: select.EPOLLOUT,
     pycurl.POLL_INOUT: select.EPOLLIN | select.EPOLLOUT,
 }
+_LOG: Final = get_logger("outbound")
 
 Event = tuple[int, int]
 
@@ -85,6 +87,12 @@ class Transfers:
 
     def begin(self, outgoing: Outgoing) -> None:
         """Begin a request; one that cannot be made is answered at the end of the turn."""
+        try:
+            self._begin(outgoing)
+        except Exception as error:  # noqa: BLE001 - a fault fails this request, never those after it
+            self._fail(outgoing, error)
+
+    def _begin(self, outgoing: Outgoing) -> None:
         try:
             address = self._read(outgoing.url)
         except ValueError as error:
@@ -157,6 +165,10 @@ class Transfers:
     def _refuse(self, outgoing: Outgoing, trouble: Trouble, error: str, duration_s: float = 0.0) -> None:
         self._answers.append(Answer(outgoing, 0, {}, b"", duration_s, trouble, error))
 
+    def _fail(self, outgoing: Outgoing, error: Exception) -> None:
+        _LOG.error("courier_fault", exc_info=error)
+        self._refuse(outgoing, Trouble.FAULT, f"boathook failed: {type(error).__name__}")
+
     # Names.
 
     def _park(self, outgoing: Outgoing, address: Address) -> None:
@@ -167,7 +179,10 @@ class Transfers:
     def _unpark(self) -> None:
         for name, found in self._names.ended():
             for one in self._parked.pop(name, ()):
-                self._start(one.outgoing, one.address, found, time.monotonic() - one.began_at)
+                try:
+                    self._start(one.outgoing, one.address, found, time.monotonic() - one.began_at)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._fail(one.outgoing, error)
 
     # Handles.
 
@@ -177,7 +192,11 @@ class Transfers:
             self._refuse(outgoing, found.trouble, found.error, spent_s)
             return
         pinned, is_detour = self._pin(address, found)
-        exchange = self._pick(outgoing, is_detour)
+        try:
+            exchange = self._pick(outgoing, is_detour)
+        except pycurl.error:
+            self._refuse(outgoing, Trouble.TLS, "the endpoint's client certificate or its key is empty")
+            return
         try:
             exchange.prepare(outgoing, address, pinned, self._settings.connect_timeout_s, spent_s)
         except ValueError as error:
