@@ -417,3 +417,70 @@ async def test_raises_when_the_server_is_away(db: Database) -> None:
     await db.close()
     with pytest.raises(JournalUnavailable):
         await run_upkeep(db, retention())
+
+
+async def content(db: Database) -> dict[str, int]:
+    """Return the bytes left of each event, by its dedup key."""
+    rows = await db.fetch(
+        "select dedup_key, octet_length(body) as size, expunged_at from boathook.event order by dedup_key"
+    )
+    assert all((row["size"] == 0) == (row["expunged_at"] is not None) for row in rows)
+    return {row["dedup_key"]: row["size"] for row in rows}
+
+
+async def test_the_content_of_messages_goes_when_its_time_is_over_and_nothing_is_on_its_way(db: Database) -> None:
+    states = {"done": "succeeded", "dead": "dead", "waiting": "pending", "young": "succeeded", "kept": "succeeded"}
+    for key, state in states.items():
+        event_id = await add_event(db, NOW, state=state)
+        until = {"young": NOW + timedelta(days=1), "kept": None}.get(key, NOW - timedelta(seconds=1))
+        await db.execute(
+            "update boathook.event set dedup_key = $2, content_until = $3 where id = $1", event_id, key, until
+        )
+    report = await run_upkeep(db, retention())
+    assert await content(db) == {"dead": 0, "done": 0, "kept": 20, "waiting": 20, "young": 20}
+    assert await counted(db) == dict(report.dropped) == {("content", "expired"): 2}
+    await db.execute("delete from boathook.delivery where state = 'pending'")
+    await run_upkeep(db, retention())
+    assert (await content(db))["waiting"] == 0
+    assert await counted(db) == {("content", "expired"): 3}
+
+
+async def test_much_content_goes_in_batches_and_a_replay_under_way_keeps_its_own(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_BATCH", 4)
+    events = [await add_event(db, NOW) for _ in range(9)]
+    await db.execute("update boathook.event set content_until = now() - interval '1 s'")
+    async with db.transaction() as connection:
+        await connection.fetch(
+            "select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || $1::uuid::text, 0))", events[0]
+        )
+        await run_upkeep(db, retention())
+        sizes = (await content(db)).values()
+        assert sorted(sizes) == [0] * 8 + [20]
+    await run_upkeep(db, retention())
+    assert set((await content(db)).values()) == {0}
+
+
+async def test_without_the_second_look_content_of_a_replay_would_go(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sabotage twin: deleting what was picked without asking again what is owed of it."""
+    event_id = await add_event(db, NOW)
+    await db.execute("update boathook.event set content_until = now() - interval '1 s'")
+
+    async def owed_meanwhile() -> int:
+        # What `expunge_content` is given is what was picked before a replay that has committed since.
+        await db.execute(
+            "insert into boathook.delivery (event_id, ordinal, recipient, is_replay) values ($1, 1, 'h', true)"
+            " on conflict do nothing",
+            event_id,
+        )
+        number: int = await db.fetchval(upkeep.SQL["expunge_content"], [event_id])
+        return number
+
+    assert await owed_meanwhile() == 0
+    guard = "and not exists (select from boathook.delivery d where d.event_id = e.id and d.state <> 'dead')"
+    assert guard in upkeep.SQL["expunge_content"]
+    monkeypatch.setitem(upkeep.SQL, "expunge_content", upkeep.SQL["expunge_content"].replace(guard, ""))
+    assert await owed_meanwhile() == 1

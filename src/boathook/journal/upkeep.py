@@ -4,6 +4,10 @@ Two rules make it safe beside live traffic. Whatever is deleted is counted into 
 transaction, so the books still add up. And an event of which anything is owed, or dead and undecided, stays with its
 attempts, outcomes, effects and reply however old it is: a week that has such events loses the others row by row.
 
+A message may have an end of its own for its content: then its bytes are deleted, and the rest stays. They are kept as
+long as a delivery of it is pending or leased, so that nothing that was promised is lost, but for no dead letter: that
+could be for ever, and what has no content left is not replayed.
+
 A week without them is emptied with one lock on its own tables and dropped when its parents can be had for
 a moment. Every lock is waited for so briefly that what cannot be had is left to the next round.
 """
@@ -107,6 +111,7 @@ class _Round:
         for row in await self._connection.fetch(SQL["list_old_partitions"], cutoff):
             await self._drop_old_week(row["monday"], row["children"], cutoff)
         await self._thin_out("event_default", cutoff)
+        await self._expunge()
         await self._forget_keys()
         await self._bound("conflict", "drop_old_conflicts", retention.conflicts_days)
         rejections = (retention.rejections_days, retention.rejections_count, retention.rejections_bytes)
@@ -217,6 +222,18 @@ class _Round:
             number: int = await connection.fetchval(_named("delete_of_events", parent=parent), gone)
             await self._record(parent, "age", number)
         return len(gone)
+
+    async def _expunge(self) -> None:
+        """Delete the content of messages past their time, batch by batch."""
+        while self._has_time():
+            if not await self._try("expunge content", self._expunge_batch):
+                return
+
+    async def _expunge_batch(self) -> int:
+        picked = [row["id"] for row in await self._connection.fetch(SQL["pick_expired_content"], _BATCH)]
+        number: int = await self._connection.fetchval(SQL["expunge_content"], picked)
+        await self._record("content", "expired", number)
+        return number
 
     async def _forget_keys(self) -> None:
         pages: int = await self._connection.fetchval(SQL["measure_dedup"]) + 1

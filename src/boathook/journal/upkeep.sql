@@ -121,6 +121,28 @@ with gone as (
 )
 select count(*) from gone
 
+-- name: pick_expired_content
+-- Picks messages whose content is due to go and of which nothing is on its way, and keeps operators from replaying them
+-- until this commits. What is dead does not count: it may wait for a decision for ever.
+with due as materialized (
+    select e.id from boathook.event e
+    where e.content_until < now() and e.expunged_at is null
+        and not exists (select from boathook.delivery d where d.event_id = e.id and d.state <> 'dead')
+    order by e.content_until
+    limit $1
+)
+select id from due where pg_try_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))
+
+-- name: expunge_content
+-- Deletes the content of the picked messages, except those of which something has come to be owed before they were picked.
+with gone as (
+    update boathook.event e set body = '', expunged_at = now()
+    where e.id = any ($1::uuid[]) and e.expunged_at is null
+        and not exists (select from boathook.delivery d where d.event_id = e.id and d.state <> 'dead')
+    returning 1
+)
+select count(*) from gone
+
 -- name: measure_dedup
 -- Tells how many pages the memory of keys fills.
 select pg_relation_size('boathook.dedup') / current_setting('block_size')::bigint
