@@ -1,0 +1,96 @@
+"""Every vector of tests/ssrf_vectors.txt: at the table, and through the courier with canaries that must hear nothing."""
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from boathook.outbound import dialling, names
+from boathook.outbound.courier import Trouble
+from boathook.outbound.guard import judge
+from tests.unit.receivers import Receiver, posting
+
+_FILE = Path(__file__).parent.parent / "ssrf_vectors.txt"
+VECTORS = [line.split(" ", 2) for line in _FILE.read_text("utf-8").splitlines() if line and not line.startswith("#")]
+NEVER_DIALLED = {Trouble.URL, Trouble.BLOCKED, Trouble.DNS}
+
+
+def of_kind(*kinds, expected="deny"):
+    return [value for wish, kind, value in VECTORS if kind in kinds and wish == expected]
+
+
+def unescaped(text):
+    return re.sub(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|[rnt])", lambda m: m[0].encode().decode("unicode_escape"), text)
+
+
+def test_the_list_is_long_and_each_line_says_what_is_expected():
+    assert len(VECTORS) >= 200
+    assert {(wish, kind) for wish, kind, _ in VECTORS} <= {
+        *(("deny", "address"), ("pass", "address"), ("deny", "host"), ("deny", "url")),
+    }
+
+
+@pytest.mark.parametrize("address", of_kind("address"))
+def test_the_table_denies(address):
+    assert judge(address)
+
+
+@pytest.mark.parametrize("address", of_kind("address", expected="pass"))
+def test_the_table_lets_pass(address):
+    assert judge(address) is None
+
+
+def written(address):
+    return f"[{address.replace('%', '%25')}]" if ":" in address and address[0] != "[" else address
+
+
+async def test_the_courier_dials_none_of_them(monkeypatch):
+    async with Receiver() as canary, Receiver(host="::1") as second, posting(allow=[]) as post:
+        urls = [f"http://{written(address)}:{canary.port}/" for address in of_kind("address")]
+        urls += [f"http://{host}:{port}/" for host in of_kind("host") for port in (canary.port, second.port)]
+        urls += [unescaped(url).replace("PORT", str(canary.port)) for url in of_kind("url")]
+        opened = []
+        monkeypatch.setattr(dialling.Gate, "open_socket", _watched(dialling.Gate.open_socket, opened))
+        answers = await post.many(urls, timeout_s=20.0)
+        dialled = [
+            (a.outgoing.url, a.trouble, a.error)
+            for a in answers
+            if a.trouble not in NEVER_DIALLED and "not found in time" not in a.error
+        ]
+        assert dialled == []
+        assert opened == []
+        assert (canary.accepted, second.accepted) == (0, 0)
+
+
+def _watched(plain, opened):
+    def open_socket(self, purpose, address):
+        made = plain(self, purpose, address)
+        if isinstance(made, socket.socket):
+            opened.append(address)
+        return made
+
+    return open_socket
+
+
+async def test_sabotage_without_the_guard_many_of_them_would_reach_the_canary(monkeypatch):
+    monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
+    monkeypatch.setattr(names, "judge_here", lambda *_: None)
+    spellings = ["127.0.0.1", "0177.0.0.1", "0x7f.1", "2130706433", "127.1", "localhost", "0", "[::ffff:127.0.0.1]"]
+    async with Receiver() as canary, posting(allow=[]) as post:
+        answers = await post.many([f"http://{host}:{canary.port}/" for host in spellings])
+        assert [answer.status for answer in answers] == [200] * len(spellings)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 200])
+@pytest.mark.parametrize(
+    "where", ["http://127.0.0.1:PORT/", "//127.0.0.1:PORT/", "file:///etc/passwd", "gopher://127.0.0.1:PORT/_"]
+)
+async def test_no_answer_sends_the_courier_elsewhere(status, where):
+    async with Receiver() as canary, posting() as post:
+        target = where.replace("PORT", str(canary.port)).encode()
+        script = b'HTTP/1.1 %d X\r\nlocation: %s\r\nrefresh: 0; url=%s\r\nalt-svc: h2="127.0.0.1:%d"\r\nlink: <%s>\r\ncontent-length: 0\r\n\r\n'
+        async with Receiver((script % (status, target, target, canary.port, target),)) as receiver:
+            for _ in range(2):
+                assert (await post(receiver.url)).status == status
+        assert canary.accepted == 0
