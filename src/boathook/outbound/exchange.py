@@ -62,6 +62,7 @@ class Exchange:
         opened: as for `Gate`.
         keep: bytes of a response's body that are kept.
         home: where it waits for its next request; None for one that serves only once.
+        is_detour: whether the requests go through a proxy, which is then all that is dialled.
     """
 
     __slots__ = (
@@ -74,6 +75,7 @@ class Exchange:
         "_gate",
         "_head_size",
         "_interim",
+        "_is_detour",
         "_keep",
         "_lines",
         "_refusal",
@@ -93,9 +95,11 @@ class Exchange:
         opened: list[socket.socket],
         keep: int,
         home: "list[Exchange] | None" = None,
+        is_detour: bool = False,
     ) -> None:
         self._gate = Gate(allow, opened)
         self._keep = keep
+        self._is_detour = is_detour
         self.home = home
         self._url = ""
         self._timeout_ms = self._connect_ms = 0
@@ -200,7 +204,10 @@ class Exchange:
             return Trouble.BLOCKED, self._gate.refusal
         if self._refusal is not None:
             return Trouble.READ, self._refusal
-        return _TROUBLES.get(error, Trouble.READ), " ".join(message.split()) or "no answer came"
+        trouble = _TROUBLES.get(error, Trouble.READ)
+        if self._is_detour and trouble is Trouble.CONNECT:
+            trouble = Trouble.PROXY
+        return trouble, " ".join(message.split()) or "no answer came"
 
     def _open_socket(self, purpose: int, address: Any) -> socket.socket | int:
         try:

@@ -238,6 +238,7 @@ class Transfers:
             keep=self._settings.max_response,
             # One with a client certificate serves that alone.
             home=None if more else self._idle[is_detour],
+            is_detour=is_detour,
         )
 
     def _put_back(self, exchange: Exchange) -> None:

@@ -1,0 +1,202 @@
+"""The courier through proxies written here: CONNECT and SOCKS5, what they are told, and who is reached without them."""
+
+import asyncio
+import base64
+import contextlib
+import socket
+
+import pytest
+
+from boathook.domain.errors import ConfigError
+from boathook.outbound import names
+from boathook.outbound.courier import Courier, Trouble
+from tests.unit.receivers import Authority, Receiver, outbound, posting
+
+
+class Proxy:
+    """A proxy on loopback that notes whom it was asked for."""
+
+    def __init__(self, *, refuses=False, context=None):
+        self.asked = []
+        self.heads = []
+        self._refuses = refuses
+        self._context = context
+        self._tasks = set()
+
+    async def __aenter__(self):
+        # Not the receivers' address, so that a courier that judged the proxy would refuse it.
+        self._server = await asyncio.start_server(self._serve, "127.0.0.3", 0, ssl=self._context)
+        self.place = f"127.0.0.3:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader, writer):
+        self._tasks.add(asyncio.current_task())
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            first = await reader.readexactly(1)
+            host, port = await (
+                self._greet(reader, writer) if first == b"\x05" else self._connect(first, reader, writer)
+            )
+            self.asked.append(f"{host}:{port}")
+            far_reader, far_writer = await asyncio.open_connection(host, port)
+            await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+        writer.close()
+
+    async def _connect(self, first, reader, writer):
+        head = (first + await reader.readuntil(b"\r\n\r\n")).decode()
+        self.heads.append(head)
+        method, place, _ = head.split(" ", 2)
+        if self._refuses or method != "CONNECT":
+            writer.write(b"HTTP/1.1 403 No\r\nx-secret: of the proxy\r\ncontent-length: 3\r\n\r\nno!")
+            raise asyncio.IncompleteReadError(b"", 1)
+        writer.write(b"HTTP/1.1 200 Connected\r\nx-secret: of the proxy\r\n\r\n")
+        host, _, port = place.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    async def _greet(self, reader, writer):
+        await reader.readexactly((await reader.readexactly(1))[0])
+        writer.write(b"\x05\x00")
+        _, command, _, kind = await reader.readexactly(4)
+        assert command == 1
+        match kind:
+            case 1:
+                host = socket.inet_ntop(socket.AF_INET, await reader.readexactly(4))
+            case 4:
+                host = socket.inet_ntop(socket.AF_INET6, await reader.readexactly(16))
+            case _:
+                host = (await reader.readexactly((await reader.readexactly(1))[0])).decode()
+        port = int.from_bytes(await reader.readexactly(2), "big")
+        writer.write(b"\x05\x02\x00\x01" + bytes(6) if self._refuses else b"\x05\x00\x00\x01" + bytes(6))
+        if self._refuses:
+            raise asyncio.IncompleteReadError(b"", 1)
+        return host, port
+
+    async def _pump(self, reader, writer):
+        try:
+            while data := await reader.read(65_536):
+                writer.write(data)
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+def resolver(monkeypatch):
+    """Names of receivers that stand for chosen addresses."""
+    known = {"receiver.test": ["127.0.0.1"]}
+    plain = socket.getaddrinfo
+
+    def look_up(name, *args, **kwargs):
+        if name not in known:
+            return plain(name, *args, **kwargs)
+        return [(10 if ":" in a else 2, 1, 6, "", (a, 0)) for a in known[name]]
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    return known
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5", "socks5h"])
+async def test_the_proxy_is_told_the_judged_address_and_the_receiver_sees_the_name(resolver, scheme):
+    async with Receiver() as receiver, Proxy() as proxy, posting(proxy=f"{scheme}://{proxy.place}") as post:
+        for path in "ab":
+            answer = await post(f"http://receiver.test:{receiver.port}/{path}", body=b"x" * 100_000)
+            assert (answer.status, answer.trouble, "x-secret" in answer.headers) == (200, None, False)
+        assert proxy.asked == [f"127.0.0.1:{receiver.port}"]
+        assert receiver.requests[0].headers["host"] == f"receiver.test:{receiver.port}"
+        assert len(receiver.requests[1].body) == 100_000
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+async def test_tls_goes_through_the_tunnel_and_is_verified_against_the_name(resolver, tmp_path, scheme):
+    authority = Authority(tmp_path)
+    resolver["other.test"] = ["127.0.0.1"]
+    async with Receiver(context=authority.context("receiver.test")) as receiver, Proxy() as proxy:
+        async with posting(proxy=f"{scheme}://{proxy.place}", ca_file=authority.file) as post:
+            assert (await post(f"https://receiver.test:{receiver.port}/")).status == 200
+            assert (await post(f"https://other.test:{receiver.port}/")).trouble is Trouble.TLS
+        assert set(proxy.asked) == {f"127.0.0.1:{receiver.port}"}
+        assert len(receiver.requests) == 1
+
+
+async def test_a_proxy_may_be_reached_by_tls(resolver, tmp_path):
+    authority = Authority(tmp_path)
+    async with Receiver() as receiver, Proxy(context=authority.context("127.0.0.3")) as proxy:
+        async with posting(proxy=f"https://{proxy.place}", ca_file=authority.file) as post:
+            assert (await post(f"http://receiver.test:{receiver.port}/")).status == 200
+        async with posting(proxy=f"https://{proxy.place}") as post:
+            assert (await post(f"http://receiver.test:{receiver.port}/")).status == 0
+        assert len(receiver.requests) == 1
+
+
+async def test_the_proxys_password_goes_to_the_proxy_alone(resolver):
+    async with Receiver() as receiver, Proxy() as proxy, posting(proxy=f"http://me:p%40ss@{proxy.place}") as post:
+        await post(f"http://receiver.test:{receiver.port}/")
+        assert base64.b64encode(b"me:p@ss").decode() in proxy.heads[0]
+        assert "proxy-authorization" not in receiver.requests[0].headers
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+@pytest.mark.parametrize("addresses", [["10.0.0.1"], ["127.0.0.1", "169.254.169.254"], ["::1"], ["64:ff9b::a00:1"]])
+async def test_a_private_address_is_not_asked_of_the_proxy(resolver, scheme, addresses):
+    resolver["evil.test"] = addresses
+    async with Proxy() as proxy, posting(proxy=f"{scheme}://{proxy.place}") as post:
+        hosts = ["evil.test", *(f"[{a}]" if ":" in a else a for a in addresses if a != "127.0.0.1")]
+        for answer in await post.many([f"http://{host}:8080/" for host in hosts]):
+            assert (answer.status, answer.trouble) == (0, Trouble.BLOCKED)
+        assert (proxy.asked, proxy.heads) == ([], [])
+
+
+async def test_sabotage_without_the_guard_the_proxy_would_be_asked(resolver, monkeypatch):
+    monkeypatch.setattr(names, "judge_here", lambda *_: None)
+    async with Receiver() as receiver, Proxy() as proxy, posting(proxy=f"http://{proxy.place}", allow=[]) as post:
+        assert (await post(f"http://receiver.test:{receiver.port}/")).status == 200
+        assert proxy.asked == [f"127.0.0.1:{receiver.port}"]
+
+
+@pytest.mark.parametrize(
+    ("bypass", "host", "is_spared"),
+    [
+        ("receiver.test", "receiver.test", True),
+        ("Receiver.TEST", "receiver.test", True),
+        ("receiver.test", "a.receiver.test", False),
+        (".receiver.test", "receiver.test", True),
+        (".receiver.test", "a.receiver.test", True),
+        (".receiver.test", "areceiver.test", False),
+        ("other.test", "receiver.test", False),
+        ("127.0.0.0/8", "127.0.0.1", True),
+        ("127.0.0.0/8", "receiver.test", True),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("10.0.0.0/8", "127.0.0.1", False),
+    ],
+)
+async def test_the_bypass_list(resolver, monkeypatch, bypass, host, is_spared):
+    monkeypatch.setenv("no_proxy", "*")
+    resolver[host] = ["127.0.0.1"]
+    async with Receiver() as receiver, Proxy() as proxy:
+        async with posting(proxy=f"http://{proxy.place}", proxy_bypass=[bypass]) as post:
+            for _ in range(2):
+                assert (await post(f"http://{host}:{receiver.port}/")).status == 200
+        assert (proxy.asked == []) == is_spared
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+async def test_a_proxy_that_refuses_is_a_trouble_of_the_proxy(resolver, scheme):
+    async with Proxy(refuses=True) as proxy, posting(proxy=f"{scheme}://{proxy.place}") as post:
+        answer = await post("https://receiver.test/")
+        assert (answer.status, answer.trouble, answer.body, dict(answer.headers)) == (0, Trouble.PROXY, b"", {})
+
+
+async def test_a_proxy_that_is_away_is_a_trouble_of_the_proxy(resolver):
+    async with Proxy() as proxy:
+        place = proxy.place
+    async with posting(proxy=f"http://{place}") as post:
+        assert (await post("https://receiver.test/")).trouble is Trouble.PROXY
+
+
+async def test_a_reference_to_a_proxy_is_not_taken_for_one():
+    with pytest.raises(ConfigError, match=r"outbound\.proxy"):
+        Courier(outbound(proxy="env:PROXY"), done=lambda _: None)
