@@ -61,13 +61,12 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a route looks at."""
+    """What a filter looks at."""
 
     body: Any
     """The parsed JSON, or `UNREADABLE`: then every condition on the body fails, and only ``not`` turns that round."""
     headers: Mapping[str, str]
     """Lower-case names."""
-    channels: tuple[str, ...] = ()
 
 
 Test = Callable[[Subject], bool]
@@ -163,24 +162,13 @@ class _Line:
     def __init__(self, route: Route) -> None:
         self._patterns = tuple(map(Pattern, route.types))
         self.recipient = route.recipient
-        self.channels = frozenset(route.channels or ())
+        self.channels = frozenset(route.channels) if route.channels else None
         self.filter = None if route.filter is None else compile_filter(route.filter)
         self.order_key = WHOLE if route.order_by == WHOLE else None
         self.order_parts = None if route.order_by in {None, WHOLE} else split_path(str(route.order_by))
 
     def fits(self, type: str) -> bool:
         return any(pattern.matches(type) for pattern in self._patterns)
-
-    def wants(self, subject: Subject) -> bool:
-        if self.channels and self.channels.isdisjoint(subject.channels):
-            return False
-        return self.filter is None or self.filter(subject)
-
-    def key(self, subject: Subject) -> str | None:
-        if self.order_parts is None or subject.body is UNREADABLE:
-            return self.order_key
-        text = scalar_text(dig(subject.body, self.order_parts))
-        return None if text is None else short_key(text)
 
 
 class Router:
@@ -229,7 +217,7 @@ class Router:
         if plan.always is not None:
             return plan.always
         document = self._parse(body) if plan.reads_body else UNREADABLE
-        return self._judge(plan.lines, Subject(document, headers, channels))
+        return self._judge(plan.lines, Subject(document, headers), channels=channels)
 
     def route_items(
         self, *, source: str, headers: Mapping[str, str], items: Iterable[tuple[str, Any]]
@@ -254,7 +242,7 @@ class Router:
     def _plan(self, source: str | None, application: str | None, type: str) -> "_Plan":
         lines = tuple(line for line in self._lines_for(source, application) if line.fits(type))
         reads_body = any(line.filter is not None or line.order_parts is not None for line in lines)
-        is_plain = not reads_body and not any(line.channels for line in lines)
+        is_plain = not reads_body and all(line.channels is None for line in lines)
         plan = _Plan(lines, self._judge(lines, Subject(UNREADABLE, {})) if is_plain else None, reads_body)
         if len(self._known) >= MAX_PLANS:
             # Types are the senders' words, so there may be more of them than memory.
@@ -273,11 +261,17 @@ class Router:
         return [line for _, line in sorted(found, key=itemgetter(0))]
 
     @staticmethod
-    def _judge(lines: tuple[_Line, ...], subject: Subject, item: int | None = None) -> tuple[NewDelivery, ...]:
+    def _judge(
+        lines: tuple[_Line, ...], subject: Subject, item: int | None = None, channels: tuple[str, ...] = ()
+    ) -> tuple[NewDelivery, ...]:
         owed: dict[str, NewDelivery] = {}
         for line in lines:
-            if line.recipient not in owed and line.wants(subject):
-                owed[line.recipient] = NewDelivery(line.recipient, line.key(subject), item)
+            recipient, wanted, fits, parts = line.recipient, line.channels, line.filter, line.order_parts
+            if recipient in owed or (wanted is not None and wanted.isdisjoint(channels)):
+                continue
+            if fits is None or fits(subject):
+                key = line.order_key if parts is None else _order_key(parts, subject.body)
+                owed[recipient] = NewDelivery(recipient, key, item)
         return tuple(owed.values())
 
 
@@ -298,3 +292,10 @@ def _compile_line(route: Route) -> _Line:
         return _Line(route)
     except ValueError as error:
         raise ValueError(f"route to {route.recipient}: {error}") from None
+
+
+def _order_key(parts: tuple[str, ...], body: Any) -> str | None:
+    if body is UNREADABLE:
+        return None
+    text = scalar_text(dig(body, parts))
+    return None if text is None else short_key(text)
