@@ -6,7 +6,7 @@ Machines are noisy and shared, so every figure worth quoting is a ratio of two m
 from collections.abc import Callable
 from typing import Any
 
-from boathook.bench import handle, ingest, latency
+from boathook.bench import both, deliver, handle, ingest, isolation, latency
 from boathook.bench.stage import Stage
 from boathook.domain.errors import ConfigError
 
@@ -15,6 +15,10 @@ BENCHES: dict[str, Callable[[Stage, float], dict[str, Any]]] = {
     "duplicates": ingest.duplicates,
     "handle": handle.handle,
     "latency": latency.latency,
+    "deliver": deliver.deliver,
+    "fanout": deliver.fanout,
+    "isolation": isolation.isolation,
+    "both": both.both,
 }
 """Each bench takes a stage and the seconds one measurement may last, and returns its figures."""
 

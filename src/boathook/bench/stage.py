@@ -102,18 +102,20 @@ class Stage:
         asyncio.run(schema.migrate(url))
         return url
 
-    def serve(self, database_url: str, *, roles: str = "gateway", more: str = "") -> "Server":
-        """Return `boathook serve` on *database_url* with the bench's handlers, to be entered."""
+    def serve(
+        self, database_url: str, *, roles: str = "gateway", app: str = "boathook.bench.handlers:hook", more: str = ""
+    ) -> "Server":
+        """Return `boathook serve` on *database_url*, with the bench's handlers unless told otherwise, to be entered."""
         port = _free_port()
         file = self.folder / f"boathook-{port}.toml"
         file.write_text(
             f'[database]\nurl = "{database_url}"\n[server]\nbind = "127.0.0.1:{port}"\n'
-            f'data_dir = "{self.folder / f"data-{port}"}"\napp = "boathook.bench.handlers:hook"\n'
+            f'data_dir = "{self.folder / f"data-{port}"}"\napp = "{app}"\n'
             f'[log]\nlevel = "warning"\nformat = "json"\n'
             f'[sources.stripe]\nprovider = "stripe"\nsecrets = ["whsec_bench"]\n{more}'
         )
         command = [sys.executable, "-m", "boathook", "--config", str(file), "serve", "--role", roles]
-        return Server(command, port, self.folder / f"server-{port}.log", path="/readyz")
+        return Server(command, port, self.folder / f"server-{port}.log", path="/readyz" if "gateway" in roles else "")
 
     def module(self, name: str, *arguments: str) -> "Server":
         """Return the server of a module of this package, started with its port and *arguments*, to be entered."""
@@ -131,7 +133,7 @@ class Stage:
 
 
 class Server:
-    """A server process that is ready when entered and gone when left."""
+    """A server process that is ready when entered and gone when left; one without a path is ready once it runs."""
 
     def __init__(self, command: list[str], port: int, log: Path, *, path: str) -> None:
         self.port = port
@@ -150,7 +152,7 @@ class Server:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         deadline = time.monotonic() + _START_DEADLINE_S
-        while not self._answers():
+        while self._path and not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process.kill()
                 raise ConfigError(f"a server of the bench does not start:\n{self._log.read_text()[-2000:]}")

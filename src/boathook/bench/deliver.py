@@ -1,0 +1,113 @@
+"""How fast messages are sent and recorded, against bare loops that only POST to the same sink."""
+
+import asyncio
+import importlib.util
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from boathook.bench.posting import PLACES, post, urls
+from boathook.bench.receivers import SETTINGS, drained, lay_out, owe, publish_one
+from boathook.bench.sink import read_count
+from boathook.bench.stage import Stage
+from boathook.domain.errors import ConfigError
+
+SIZE: Final = 1_024
+CONCURRENCY: Final = 64
+_PER_SECOND: Final = 3_000
+_ROUNDS: Final = 3
+_MANY: Final = 200
+_FANOUT: Final = 1_000
+_FANOUT_ROUNDS: Final = 5
+_LIMITS: Final = f"concurrency = {CONCURRENCY}\nendpoint_concurrency = {CONCURRENCY}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """One round's requests a second."""
+
+    sent: float
+    libcurl: float
+    aiohttp: float
+
+
+def deliver(stage: Stage, seconds: float) -> dict[str, Any]:
+    """Let a sender drain a prepared backlog, and the bare loops post as many bodies, in turn.
+
+    Raises:
+        ConfigError: what to compare with is not installed.
+    """
+    if importlib.util.find_spec("aiohttp") is None:
+        raise ConfigError('the client to compare with is not installed: pip install "boathook[bench]"')
+    count = max(2_000, int(_PER_SECOND * seconds))
+    one = [_round(stage, 1, count, number) for number in range(_ROUNDS)]
+    many = [_round(stage, _MANY, count, number) for number in range(_ROUNDS)]
+    return {
+        **_figures(one, ""),
+        **_figures(many, f"_{_MANY}"),
+        "concurrency": CONCURRENCY,
+        "messages": count,
+        "body_bytes": SIZE,
+    }
+
+
+def _figures(rounds: list[_Round], suffix: str) -> dict[str, Any]:
+    return {
+        f"ratio_to_ceiling{suffix}": round(median(one.sent / one.libcurl for one in rounds), 3),
+        f"ratio_to_naive{suffix}": round(median(one.sent / one.aiohttp for one in rounds), 2),
+        f"delivered_per_s{suffix}": round(median(one.sent for one in rounds)),
+        f"libcurl_per_s{suffix}": round(median(one.libcurl for one in rounds)),
+        f"aiohttp_per_s{suffix}": round(median(one.aiohttp for one in rounds)),
+    }
+
+
+def _round(stage: Stage, endpoints: int, count: int, number: int) -> _Round:
+    stage.report(f"round {number + 1} of {_ROUNDS}, endpoints: {endpoints}")
+    with stage.module("sink", str(PLACES)) as sink:
+        bare = {
+            kind: post(kind, sink.port, endpoints=endpoints, count=count, concurrency=CONCURRENCY, size=SIZE)
+            for kind in ("libcurl", "aiohttp")
+        }
+        before = read_count(sink.port)
+        stage.report(f"  publishing {count} messages")
+        field = lay_out(stage, urls(sink.port, endpoints))
+        asyncio.run(owe(field, count, SIZE))
+        stage.report("  boathook's sender")
+        with stage.serve(field.database_url, roles="worker,keeper", app="", more=SETTINGS + _LIMITS):
+            sent = asyncio.run(drained(field, count))
+        if (got := read_count(sink.port) - before) != count:
+            raise ConfigError(f"the sink got {got} requests for {count} messages")
+    return _Round(sent, **bare)
+
+
+def fanout(stage: Stage, _seconds: float) -> dict[str, Any]:
+    """Publish single messages that a thousand endpoints want, and time each from its publishing to its last delivery.
+
+    Raises:
+        ConfigError: messages got lost, or came twice.
+    """
+    with stage.module("sink", str(PLACES)) as sink:
+        field = lay_out(stage, urls(sink.port, _FANOUT))
+        with stage.serve(field.database_url, roles="worker,keeper", app="", more=SETTINGS + _LIMITS):
+            stage.report(f"warming up {_FANOUT} endpoints")
+            asyncio.run(publish_one(field, SIZE))
+            times, accepts = [], []
+            for number in range(_FANOUT_ROUNDS):
+                stage.report(f"message {number + 1} of {_FANOUT_ROUNDS}")
+                accept_s, total_s = asyncio.run(publish_one(field, SIZE))
+                accepts.append(accept_s)
+                times.append(total_s)
+        wanted = (_FANOUT_ROUNDS + 1) * _FANOUT
+        if (got := read_count(sink.port)) != wanted:
+            raise ConfigError(f"the sink got {got} requests for {wanted} deliveries")
+        stage.report("the bare libcurl loop")
+        bare = post("libcurl", sink.port, endpoints=_FANOUT, count=_FANOUT, concurrency=CONCURRENCY, size=SIZE)
+    return {
+        "ratio_to_ceiling": round(_FANOUT / median(times) / bare, 3),
+        "all_delivered_s": round(median(times), 3),
+        "accepted_s": round(median(accepts), 3),
+        "rows_per_s": round(_FANOUT / median(times)),
+        "libcurl_per_s": round(bare),
+        "endpoints": _FANOUT,
+        "concurrency": CONCURRENCY,
+    }

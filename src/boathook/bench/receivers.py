@@ -1,0 +1,226 @@
+"""An application with endpoints at the sink, messages for them, and how long it takes until they are delivered."""
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from boathook.admin import applications, endpoints, operations
+from boathook.admin.desk import Desk
+from boathook.bench.stage import Stage
+from boathook.config import Settings, load
+from boathook.domain import ids
+from boathook.domain.model import Grade, NewDelivery, NewEvent, Origin, Route
+from boathook.handlers.outbox import Message, Outbox
+from boathook.journal import registry
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.journal.moves import Action
+from boathook.journal.vault import open_vault
+
+_KEY: Final = "a key for made-up secrets only"
+SETTINGS: Final = f'[outbound]\nallow = ["127.0.0.0/8"]\nencryption_keys = ["{_KEY}"]\n'
+"""What `boathook serve` needs to send to the sink; more keys of the table may follow."""
+TYPE: Final = "invoice.paid"
+_ACTION: Final = Action(actor="bench")
+_BATCH: Final = 128
+_LOOK_S: Final = 0.005
+_PATIENCE_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An application whose endpoints are at the sink."""
+
+    database_url: str
+    application: str
+    recipients: tuple[str, ...]
+
+
+def lay_out(stage: Stage, urls: Sequence[str]) -> Field:
+    """Make a database with one application, and an endpoint for each of *urls*."""
+    url = stage.new_database()
+    return asyncio.run(_lay_out(url, urls))
+
+
+def _settings(url: str) -> Settings:
+    changes = {"database.url": url, "outbound.allow": ["127.0.0.0/8"], "outbound.encryption_keys": [_KEY]}
+    return load(Path("/dev/null"), changes)
+
+
+async def _lay_out(url: str, urls: Sequence[str]) -> Field:
+    settings = _settings(url)
+    database = await Database.open(url, purpose="bench", size=1)
+    desk = Desk(settings, database, open_vault(settings), Outbox())
+    try:
+        async with desk.work(actor="bench") as work:
+            application = await applications.create(work, applications.NewApplication(name="bench"))
+            made = [await endpoints.create(work, application, endpoints.NewEndpoint(url=one)) for one in urls]
+    finally:
+        await database.close()
+    return Field(url, application.shown_id, tuple(one.recipient for one in made))
+
+
+def relay(field: Field, source: str, types: Sequence[str]) -> None:
+    """Route what arrives at *source* to the endpoints, each type to one of them."""
+    routes = [
+        Route(recipient=recipient, app="bench", source=source, types=(type,))
+        for recipient, type in zip(field.recipients, types, strict=True)
+    ]
+
+    async def save() -> None:
+        database = await Database.open(field.database_url, purpose="bench", size=1)
+        await registry.register(database, "bench", routes)
+        await database.close()
+
+    asyncio.run(save())
+
+
+async def owe(field: Field, count: int, size: int) -> None:
+    """Store *count* messages with *size* bytes of JSON, each owed to one of the endpoints, in turn."""
+    database = await Database.open(field.database_url, purpose="bench", size=2)
+    routes = await registry.read_routes(database)
+    store = EventStore(database)
+    body = make_body(size)
+    for start in range(0, count, _BATCH):
+        numbers = range(start, min(start + _BATCH, count))
+        await store.append([_message(field, number, body, routes.version) for number in numbers])
+    await database.execute("vacuum analyze boathook.delivery")
+    await database.close()
+
+
+def make_body(size: int) -> bytes:
+    """Return a JSON document of *size* bytes."""
+    head = b'{"type":"invoice.paid","data":{"id":"in_1","text":"'
+    return head + b"x" * (size - len(head) - 3) + b'"}}'
+
+
+def _message(field: Field, number: int, body: bytes, version: int) -> NewEvent:
+    key = f"message_{number}"
+    return NewEvent(
+        id=ids.make(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(10), "big")),
+        source=None,
+        application=field.application,
+        type=TYPE,
+        dedup_key=key,
+        key_hash=UUID(bytes=hashlib.sha256(key.encode()).digest()[:16]),
+        replay_hash=None,
+        grade=Grade.NONE,
+        origin=Origin.PUBLISHED,
+        headers="{}",
+        content_type="application/json",
+        body=body,
+        body_sha256=hashlib.sha256(body).digest(),
+        deliveries=(NewDelivery(field.recipients[number % len(field.recipients)]),),
+        routes_version=version,
+    )
+
+
+async def drained(field: Field, count: int) -> float:
+    """Wait until nothing is owed; return deliveries a second, from the first attempt's start to the last settle.
+
+    Raises:
+        AssertionError: not all of them succeeded, or it took too long.
+    """
+    database = await Database.open(field.database_url, purpose="bench", size=1)
+    try:
+        await _wait_until_nothing_is_owed(database)
+        row = await database.fetchrow("""
+            select extract(epoch from clock_timestamp() - min(started_at))::float8 as seconds,
+                count(*) filter (where outcome = 'succeeded') as succeeded
+            from boathook.attempt
+        """)
+    finally:
+        await database.close()
+    assert row is not None
+    assert row["succeeded"] == count, f"{row['succeeded']} of {count} deliveries succeeded"
+    return float(count / row["seconds"])
+
+
+async def wait_for_all(field: Field, count: int) -> None:
+    """Wait until nothing is owed.
+
+    Raises:
+        AssertionError: not all of *count* deliveries succeeded, or it took too long.
+    """
+    database = await Database.open(field.database_url, purpose="bench", size=1)
+    try:
+        await _wait_until_nothing_is_owed(database)
+        succeeded = await database.fetchval("select count(*) from boathook.outcome where state = 'succeeded'")
+    finally:
+        await database.close()
+    assert succeeded == count, f"{succeeded} of {count} deliveries succeeded"
+
+
+async def _wait_until_nothing_is_owed(database: Database) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while await database.fetchval("select exists (select from boathook.delivery)"):
+        assert time.monotonic() < deadline, "the deliveries of the bench do not end"
+        await asyncio.sleep(_LOOK_S)
+
+
+def _to_all(field: Field, size: int) -> Message:
+    return Message(application=field.application, type=TYPE, payload=make_body(size))
+
+
+async def publish_one(field: Field, size: int) -> tuple[float, float]:
+    """Publish one message; return the seconds until it was accepted, and until it was delivered everywhere."""
+    database = await Database.open(field.database_url, purpose="bench", size=1)
+    try:
+        began = time.perf_counter()
+        await operations.send(database, _settings(field.database_url), _ACTION, _to_all(field, size))
+        accepted = time.perf_counter()
+        await _wait_until_nothing_is_owed(database)
+        return accepted - began, time.perf_counter() - began
+    finally:
+        await database.close()
+
+
+async def publish_steadily(field: Field, rate: float, seconds: float, size: int) -> None:
+    """Publish *rate* messages a second, each when it is due however long the one before took."""
+    database = await Database.open(field.database_url, purpose="bench", size=4)
+    settings, message = _settings(field.database_url), _to_all(field, size)
+    began = time.perf_counter()
+    try:
+        async with asyncio.TaskGroup() as group:
+            for number in range(int(rate * seconds)):
+                await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
+                group.create_task(operations.send(database, settings, _ACTION, message))
+    finally:
+        await database.close()
+
+
+async def read_waits(field: Field, skip_s: float, recipients: Sequence[str]) -> list[float]:
+    """Return the milliseconds from acceptance to delivery at these recipients, the first *skip_s* seconds left out.
+
+    Raises:
+        AssertionError: a delivery to one of them has not succeeded in time.
+    """
+    database = await Database.open(field.database_url, purpose="bench", size=1)
+    names = list(recipients)
+    try:
+        deadline = time.monotonic() + _PATIENCE_S
+        while await database.fetchval(
+            "select exists (select from boathook.delivery where recipient = any ($1::text[]))", names
+        ):
+            assert time.monotonic() < deadline, "the deliveries of the bench do not end"
+            await asyncio.sleep(_LOOK_S * 10)
+        rows = await database.fetch(
+            """
+            select (extract(epoch from a.ended_at - e.accepted_at) * 1000)::float8 as ms
+            from boathook.attempt a
+            join boathook.event e on e.id = a.event_id
+            where a.recipient = any ($1::text[]) and a.outcome = 'succeeded'
+              and e.accepted_at >= (select min(accepted_at) from boathook.event) + $2::float8 * interval '1 second'
+            """,
+            names,
+            skip_s,
+        )
+    finally:
+        await database.close()
+    return [row["ms"] for row in rows]
