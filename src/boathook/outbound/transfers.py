@@ -25,6 +25,8 @@ from boathook.telemetry.log import get_logger
 BODY_S: Final = 3.0
 """How long a response's body may take after its headers."""
 _LOOK_S: Final = 0.5
+_KEPT_OPEN: Final = 512
+"""Connections kept for the next request at least, so that few places at once still serve many endpoints."""
 _MOST_EVENTS: Final = 1_024
 _MOST_PINNED: Final = 10_000
 _MASKS: Final = {
@@ -83,7 +85,7 @@ class Transfers:
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
-        self._multi.setopt(pycurl.M_MAXCONNECTS, self._settings.concurrency)
+        self._multi.setopt(pycurl.M_MAXCONNECTS, max(_KEPT_OPEN, self._settings.concurrency))
 
     def begin(self, outgoing: Outgoing) -> None:
         """Begin a request; one that cannot be made is answered at the end of the turn."""
