@@ -153,7 +153,8 @@ async def list_by_endpoint(
 ) -> Response:
     """List the attempts at one endpoint, newest first."""
     endpoint = await endpoints.get(call.work, call.application, endpoint_id)
-    ended, found = _ended(status, status_code_class), Page[AttemptRow]([], True)
+    ended = _ended(status, status_code_class)
+    found: Page[AttemptRow] = Page([], True)
     if ended is not None:
         found = await journal.list_of_endpoint(
             call.connection,
