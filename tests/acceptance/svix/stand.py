@@ -25,7 +25,7 @@ OUTBOUND = """
     format = "json"
 """
 
-NOWHERE = "http://127.0.0.1:9/"
+NOWHERE = "http://127.0.0.1:61999/"
 """An address that nobody answers at."""
 SUCCESS, PENDING, FAIL, SENDING, CANCELED = range(5)
 
@@ -47,7 +47,9 @@ class Api:
         self.base = base
         self.token = token
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        self.http = httpx.Client(base_url=f"{base}/api/v1", headers=headers, timeout=30)
+        # No connection is kept, so that none is left open where a test does not close its client.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self.http = httpx.Client(base_url=f"{base}/api/v1", headers=headers, timeout=30, limits=limits)
 
     def ask(self, method: str, path: str, *, expect: int, **more: Any) -> Any:
         answer = self.http.request(method, path, **more)
@@ -180,6 +182,8 @@ def open_house(folder: Path, database_url: str, extra: str = OUTBOUND, **environ
     house = None
     try:
         running.start()
+        # The gateway is ready before the API is.
+        until(lambda: httpx.get(f"{running.base}/api/v1/health").status_code == 204)
         house = House(running)
         yield house
     finally:

@@ -171,14 +171,14 @@ class Scenario:
         path = f"{app.path}/endpoint"
         bad = self.canary("secret that is refused")
         requests: list[tuple[str, str, Any]] = [
-            ("POST", path, {"url": "http://127.0.0.1:9/", "secret": bad}),
-            ("POST", path, {"url": "http://127.0.0.1:9/", "secret": {"is": bad}}),
+            ("POST", path, {"url": "http://127.0.0.1:61999/", "secret": bad}),
+            ("POST", path, {"url": "http://127.0.0.1:61999/", "secret": {"is": bad}}),
             ("POST", path, {"url": 5, "secret": f"whsec_{bad}", "headers": {"Authorization": bad}}),
             ("PUT", f"{path}/{endpoint['id']}/headers", {"headers": {"Authorization": f"{bad}\n"}}),
             ("PUT", f"{path}/{endpoint['id']}/headers", {"headers": {"X-Api-Key": [bad]}}),
             ("POST", f"{path}/{endpoint['id']}/secret/rotate", {"key": bad}),
-            ("POST", path, {"url": "http://127.0.0.1:9/", "auth": {"basic": {"password": bad}}}),
-            ("POST", path, {"url": "http://127.0.0.1:9/", "auth": {"mtls": {"certificate": "x", "key": bad}}}),
+            ("POST", path, {"url": "http://127.0.0.1:61999/", "auth": {"basic": {"password": bad}}}),
+            ("POST", path, {"url": "http://127.0.0.1:61999/", "auth": {"mtls": {"certificate": "x", "key": bad}}}),
         ]
         for method, place, body in requests:
             answer = app.api.http.request(method, place, json=body)

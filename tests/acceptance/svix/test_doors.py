@@ -1,9 +1,12 @@
 """Who may ask, what the catalog of event types shows to whom, and all answers that are no resource."""
 
+from typing import Any
+
 import httpx
 import pytest
 
-from tests.acceptance.svix.stand import NOWHERE, Api, Application, word
+from tests.acceptance.svix.stand import NOWHERE, Api, Application, open_database, open_house, word
+from tests.support import until
 
 
 class TestAuthentication:
@@ -30,7 +33,7 @@ class TestAuthentication:
             {},
             {"authorization": "Bearer nonsense"},
             {"authorization": "Basic eDp5"},
-            {"authorization": "Bearer "},
+            {"authorization": "Bearer"},
         ):
             answer = httpx.get(f"{house.base}/api/v1/app", headers=headers)
             assert answer.status_code == 401
@@ -198,3 +201,52 @@ class TestTheRest:
         own.delete(path)
         own.get(path, expect=404)
         assert made["id"] not in [row["id"] for row in own.pages("/app", limit=250)]
+
+
+KEYS = """
+    [outbound]
+    allow = ["127.0.0.0/8"]
+    require_https = true
+    encryption_keys = ["env:ENDPOINT_KEY"]
+"""
+
+
+@pytest.fixture(scope="module")
+def strict(admin_url, pg_template, tmp_path_factory):
+    """A boathook that takes https only, with a key for secrets that can be lost."""
+    environment = {"ENDPOINT_KEY": "the key of yesterday"}
+    with (
+        open_database(admin_url, pg_template) as url,
+        open_house(tmp_path_factory.mktemp("strict"), url, KEYS, **environment) as opened,
+    ):
+        yield opened
+
+
+class TestHttpsOnly:
+    def test_plain_http_is_refused(self, strict):
+        app = strict.application()
+        refused = app.api.post(f"{app.path}/endpoint", {"url": "http://example.com/"}, expect=422)
+        assert refused["detail"][0]["loc"] == ["body", "url"]
+        endpoint = app.endpoint("https://example.com/", disabled=True)
+        path = f"{app.path}/endpoint/{endpoint['id']}"
+        app.api.patch(path, {"url": "http://example.com/"}, expect=422)
+        app.api.put(path, {"url": "http://example.com/"}, expect=422)
+
+
+class TestLostKeys:
+    def test_a_secret_that_cannot_be_read_is_an_error_that_names_the_cause(self, strict):
+        app = strict.application()
+        endpoint = app.endpoint("https://example.com/", disabled=True, headers={"X-Api-Key": "k"})
+        path = f"{app.path}/endpoint/{endpoint['id']}"
+        secret = app.secret(endpoint)
+        strict.running.stop()
+        strict.running.start(ENDPOINT_KEY="the key of tomorrow")
+        until(lambda: httpx.get(f"{strict.base}/api/v1/health").status_code == 204)
+        for part in ("secret", "headers"):
+            refused = app.api.get(f"{path}/{part}", expect=500)
+            assert refused["code"]
+            assert "encryption_keys" in refused["detail"]
+        strict.running.stop()
+        strict.running.start()
+        until(lambda: httpx.get(f"{strict.base}/api/v1/health").status_code == 204)
+        assert app.secret(endpoint) == secret
