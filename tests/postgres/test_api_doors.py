@@ -23,12 +23,13 @@ async def api(db):
 # Tokens
 
 
-@pytest.mark.parametrize(
-    "value", ["", "Bearer", "Bearer ", "Bearer nonsense", "Basic abc", "Bearer a.b.c", "Bearer \x7f"]
-)
-async def test_without_a_valid_token_the_answer_is_401(api, value):
-    error = await api.ask(401, "GET", "/app", headers={"authorization": value})
-    assert error == {"code": "authentication_failed", "detail": "Invalid token"}
+NO_TOKENS = ["", "Bearer", "Bearer ", "Bearer nonsense", "Basic abc", "Bearer a.b.c", "Bearer \x7f"]
+
+
+async def test_without_a_valid_token_the_answer_is_401(api):
+    for value in NO_TOKENS:
+        error = await api.ask(401, "GET", "/app", headers={"authorization": value})
+        assert error == {"code": "authentication_failed", "detail": "Invalid token"}
 
 
 async def test_a_token_is_opaque_and_only_its_hash_is_kept(api, db):
@@ -213,10 +214,12 @@ async def test_the_document_describes_every_operation(api):
     operations = [(path, operation) for path, item in document["paths"].items() for operation in item.values() if path]
     assert len({operation["operationId"] for _, operation in operations}) == len(operations)
     for path, operation in operations:
-        assert operation["operationId"].startswith("v1.") and operation["summary"], path
+        assert operation["operationId"].startswith("v1."), path
+        assert operation["summary"], path
         assert ("security" in operation) is not path.startswith("/api/v1/health"), path
         good = [answer for status, answer in operation["responses"].items() if status[0] == "2"]
-        assert good and all("content" in answer or "204" in operation["responses"] for answer in good), path
+        assert good, path
+        assert all("content" in answer or "204" in operation["responses"] for answer in good), path
         assert operation["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("ProblemsOut")
 
 

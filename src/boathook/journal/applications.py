@@ -141,6 +141,18 @@ async def delete(connection: Connection, application: Application) -> None:
     await connection.execute(SQL["delete_application"], application.organization, application.id)
 
 
+async def find_operational(connection: Connection, organization: str) -> Application | None:
+    """Return the application that an organization's operational events go to, if it was ever needed."""
+    row = await connection.fetchrow(SQL["find_operational_application"], organization)
+    return None if row is None else _application(row)
+
+
+async def ensure_operational(connection: Connection, id: UUID, organization: str) -> Application:
+    """Return the application that an organization's operational events go to, made under this id if there is none."""
+    await connection.execute(SQL["insert_operational_application"], id, organization)
+    return _application(await connection.fetchrow(SQL["find_operational_application"], organization))
+
+
 async def raise_routes_version(connection: Connection, application_id: UUID) -> None:
     """Let all who publish for the application read its endpoints again."""
     await connection.execute(SQL["raise_routes_version"], application_id)

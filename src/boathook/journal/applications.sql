@@ -58,3 +58,12 @@ update boathook.endpoint e
 set deleted_at = now(), updated_at = now(), revision = e.revision + 1
 from gone
 where e.application_id = gone.id and e.deleted_at is null
+
+-- name: find_operational_application
+-- Returns the application that an organization's operational events go to.
+select * from boathook.application where organization = $1 and is_operational and deleted_at is null
+
+-- name: insert_operational_application
+-- Stores the application that an organization's operational events go to, unless there is one.
+insert into boathook.application (id, organization, name, is_operational) values ($1, $2, 'operational webhooks', true)
+on conflict (organization) where is_operational do nothing

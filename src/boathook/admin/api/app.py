@@ -16,9 +16,11 @@ from boathook.admin.api import (
     authentication,
     endpoint_keys,
     endpoints,
+    environment,
     event_types,
     health,
     messages,
+    operational,
     tasks,
 )
 from boathook.admin.api.errors import to_response
@@ -40,6 +42,9 @@ ROUTERS: Final = (
     tasks.expunging,
     tasks.background,
     tasks.statistics,
+    operational.routes,
+    environment.routes,
+    environment.importing,
 )
 _CORS_AGE_S: Final = 600
 _DESCRIPTION: Final = """
