@@ -1,0 +1,129 @@
+"""A network of its own with a name server that deceives; prints what the courier made of it as JSON.
+
+Run as root by ``unshare --mount --net``, with one word: guarded, gate (only the judgement at dialling is left) or
+unguarded.
+"""
+
+import asyncio
+import fcntl
+import json
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+
+from boathook.outbound import dialling, names
+from tests.support import eventually
+from tests.unit.receivers import Receiver, posting
+
+GOOD, BAD = "127.0.0.2", "127.0.0.9"
+CLOSE = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+A, CNAME, AAAA = 1, 5, 28
+
+ZONE = {
+    "steady.test": [{A: [GOOD]}],
+    "rebind.test": [{A: [GOOD]}, {A: [BAD]}],
+    "mixed.test": [{A: [GOOD, BAD]}],
+    "mixed2.test": [{A: [BAD, GOOD]}],
+    "cname.test": [{CNAME: ["inner.test"], A: [BAD]}],
+    "six.test": [{AAAA: ["::1"]}],
+    "split.test": [{A: [GOOD], AAAA: ["::1"]}],
+    "late.test": [{}, {A: [BAD]}],
+    "mapped.test": [{AAAA: ["::ffff:127.0.0.9"]}],
+    "translated.test": [{AAAA: ["64:ff9b::7f00:9"]}],
+    "zero.test": [{A: ["0.0.0.0"]}],
+}
+"""What each name stands for, at each look-up in turn; the last stays."""
+
+
+def packed_name(name):
+    return b"".join(bytes([len(part)]) + part.encode() for part in name.split(".")) + b"\0"
+
+
+def reply(query, asked):
+    name, kind, end = read_question(query)
+    asked[name, kind] += 1
+    rounds = ZONE.get(name, [{}])
+    records = rounds[min(asked[name, kind], len(rounds)) - 1]
+    answers, owner = [], name
+    for alias in records.get(CNAME, []):
+        answers.append((owner, CNAME, packed_name(alias)))
+        owner = alias
+    family = {A: socket.AF_INET, AAAA: socket.AF_INET6}.get(kind)
+    if family is not None:
+        answers += [(owner, kind, socket.inet_pton(family, number)) for number in records.get(kind, [])]
+    head = query[:2] + struct.pack(">HHHHH", 0x8180 if records else 0x8183, 1, len(answers), 0, 0)
+    body = b"".join(packed_name(n) + struct.pack(">HHIH", k, 1, 0, len(data)) + data for n, k, data in answers)
+    return head + query[12:end] + body
+
+
+def read_question(query):
+    parts, at = [], 12
+    while query[at]:
+        parts.append(query[at + 1 : at + 1 + query[at]].decode().lower())
+        at += 1 + query[at]
+    return ".".join(parts), struct.unpack(">H", query[at + 1 : at + 3])[0], at + 5
+
+
+def serve_names(server):
+    asked = Counter()
+    while True:
+        query, client = server.recvfrom(512)
+        server.sendto(reply(query, asked), client)
+
+
+def count_syns(sniffer, syns):
+    while True:
+        packet = sniffer.recv(128)
+        if packet[0] >> 4 == 4:
+            target, segment = socket.inet_ntop(socket.AF_INET, packet[16:20]), packet[(packet[0] & 15) * 4 :]
+            is_tcp = packet[9] == 6
+        else:
+            target, segment, is_tcp = socket.inet_ntop(socket.AF_INET6, packet[24:40]), packet[40:], packet[6] == 6
+        if is_tcp and segment[13] & 0x12 == 0x02:
+            syns[target] += 1
+
+
+def raise_loopback():
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: up, running
+
+
+def set_stage(syns):
+    raise_loopback()
+    with tempfile.NamedTemporaryFile("w", suffix=".conf", delete=False) as file:
+        file.write("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+    subprocess.run(["mount", "--bind", file.name, "/etc/resolv.conf"], check=True)
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(("127.0.0.1", 53))
+    sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0003))
+    sniffer.bind(("lo", 0))
+    threading.Thread(target=serve_names, args=(server,), daemon=True).start()
+    threading.Thread(target=count_syns, args=(sniffer, syns), daemon=True).start()
+
+
+async def play(mode):
+    names.FRESH_S = 0.0
+    if mode != "guarded":
+        names.judge_here = lambda *_: None
+    if mode == "unguarded":
+        dialling.judge_here = lambda *_: None
+    syns, seen = Counter(), {}
+    set_stage(syns)
+    async with Receiver((CLOSE, "close"), host=GOOD) as receiver, posting(allow=[f"{GOOD}/32"]) as post:
+        for name in ZONE:
+            # Three attempts, each with a look-up of its own.
+            answers = [await post(f"http://{name}:{receiver.port}/") for _ in range(3)]
+            seen[name] = [str(answer.trouble or answer.status) for answer in answers]
+        # The packets of all attempts have passed the sniffer once this last one's has.
+        before = syns[GOOD]
+        await post(f"http://{GOOD}:{receiver.port}/")
+        await eventually(lambda: syns[GOOD] > before)
+    return {"seen": seen, "syns": {target: count for target, count in syns.items() if target != GOOD}}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asyncio.run(play(sys.argv[1]))) + "\n")

@@ -1,0 +1,59 @@
+"""Names that change what they stand for: a deceiving name server in a network of its own, and not one packet too many."""
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+UNSHARE = ("unshare", "--mount", "--net")
+
+
+@functools.cache
+def why_not():
+    probe = [*UNSHARE, "mount", "--bind", "/etc/hosts", "/etc/resolv.conf"]
+    try:
+        tried = subprocess.run(probe, check=False, capture_output=True, text=True)
+    except OSError as error:
+        return str(error)
+    return tried.stderr.strip() if tried.returncode else ""
+
+
+def play(mode):
+    if why_not():
+        pytest.skip(f"a network of its own needs root: {why_not()}")
+    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
+    command = [*UNSHARE, sys.executable, "-m", "tests.unit.rebinding_stage", mode]
+    stage = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert stage.returncode == 0, stage.stderr
+    return json.loads(stage.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("mode", ["guarded", "gate"])
+def test_no_packet_goes_to_a_denied_address_whatever_a_name_stands_for(mode):
+    played = play(mode)
+    assert played["syns"] == {}
+    blocked = ["BLOCKED"] * 3
+    expected = {
+        "steady.test": ["200"] * 3,
+        "rebind.test": ["200", "BLOCKED", "BLOCKED"],
+        "cname.test": blocked,
+        "six.test": blocked,
+        "late.test": ["DNS", "BLOCKED", "BLOCKED"],
+        "mapped.test": blocked,
+        "translated.test": blocked,
+        "zero.test": blocked,
+    }
+    if mode == "guarded":
+        # Where only the gate is left, the good address may be dialled before the bad one comes up.
+        expected |= {"mixed.test": blocked, "mixed2.test": blocked, "split.test": blocked}
+    assert {name: played["seen"][name] for name in expected} == expected
+
+
+def test_sabotage_without_the_guard_packets_would_go_there():
+    syns = play("unguarded")["syns"]
+    assert syns["127.0.0.9"] >= 3
+    assert syns["::1"] >= 1
