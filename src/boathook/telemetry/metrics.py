@@ -85,7 +85,7 @@ TABLE: Final = (
     Metric("boathook_oldest_xmin_age_seconds", _GAUGE, "Age of the oldest open snapshot in PostgreSQL.",
            (), (), Merge.MAX),
     Metric("boathook_retention_dropped_total", _COUNTER, "Rows dropped by retention, by kind.", ("kind",)),
-    Metric("boathook_published_total", _COUNTER, "Events published by handlers."),
+    Metric("boathook_published_total", _COUNTER, "Messages published, also where their transactions roll back later."),
     Metric("boathook_sends_total", _COUNTER, "Requests to endpoints, by what became of the delivery.", ("outcome",)),
     Metric("boathook_send_seconds", _HISTOGRAM, "Duration of one request to an endpoint, to its response's headers.",
            (), SECONDS),
