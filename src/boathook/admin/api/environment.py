@@ -1,0 +1,119 @@
+"""Routes that take what an organization has set up out and put it in."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from boathook.admin import environment
+from boathook.admin.api.calls import OrganizationCall, router
+from boathook.admin.api.event_types import EventTypeIn, EventTypeOut, show_event_type
+from boathook.admin.api.fields import Flag, Input, Moment, Output
+from boathook.admin.openapi import read_document
+from boathook.domain.errors import InvalidValue
+
+routes = router("Environment")
+importing = router("Event Type")
+
+
+class EnvironmentIn(Input):
+    """What is put in; boathook has no settings of an organization and no connectors, so those are passed over."""
+
+    event_types: list[EventTypeIn] | None = None
+    settings: dict[str, Any] | None = None
+    connectors: list[dict[str, Any]] | None = None
+
+
+class EnvironmentOut(Output):
+    """What an organization has set up."""
+
+    version: int
+    created_at: Moment
+    event_types: list[EventTypeOut]
+    settings: dict[str, Any] | None
+    connectors: list[dict[str, Any]]
+
+
+class ImportOpenApiIn(Input):
+    """An OpenAPI document whose webhooks become event types."""
+
+    spec: dict[str, Any] | None = Field(default=None, description="The document.")
+    spec_raw: str | None = Field(default=None, description="The document as text, JSON or YAML.")
+    dry_run: Flag = Field(default=False, description="Only tell what would change.")
+    replace_all: Flag = Field(default=False, description="Archive event types that the document does not name.")
+
+
+class EventTypeFromOpenApi(Output):
+    """An event type as the document has it."""
+
+    name: str
+    description: str
+    deprecated: bool
+    schemas: dict[str, Any] | None
+    group_name: str | None = None
+    feature_flags: list[str] | None = None
+
+
+class ImportOpenApiData(Output):
+    """What changes."""
+
+    # The one answer whose names have underscores.
+    model_config = ConfigDict(alias_generator=lambda name: name if name == "to_modify" else to_camel(name))
+
+    modified: list[str] = Field(description="Names of the event types that are new or otherwise than before.")
+    to_modify: list[EventTypeFromOpenApi] | None = None
+
+
+class ImportOpenApiOut(Output):
+    """What the import did, or would do."""
+
+    data: ImportOpenApiData
+
+
+@routes.post("/environment/export", operation_id="v1.environment.export", summary="Take an environment out")
+async def export_environment(call: OrganizationCall) -> EnvironmentOut:
+    """Return all event types of the organization."""
+    return EnvironmentOut(
+        version=environment.VERSION,
+        created_at=datetime.now(UTC),
+        event_types=[show_event_type(one) for one in await environment.export(call.work)],
+        settings=None,
+        connectors=[],
+    )
+
+
+@routes.post(
+    "/environment/import", status_code=204, operation_id="v1.environment.import", summary="Put an environment in"
+)
+async def import_environment(call: OrganizationCall, body: EnvironmentIn) -> None:
+    """Make or change the event types that are given; nothing is deleted."""
+    await environment.take_in(call.work, [(one.name, one.value()) for one in body.event_types or ()])
+
+
+@importing.post(
+    "/event-type/import/openapi",
+    operation_id="v1.event-type.import-openapi",
+    summary="Make event types from an OpenAPI document",
+)
+async def import_openapi(call: OrganizationCall, body: ImportOpenApiIn) -> ImportOpenApiOut:
+    """Make or change the event types that the document's webhooks, or x-webhooks, are."""
+    if (body.spec is None) is (body.spec_raw is None):
+        raise InvalidValue("write spec or specRaw, one of the two", "spec")
+    # Reading YAML takes a while, which others should not wait for.
+    document = body.spec if body.spec_raw is None else await asyncio.to_thread(read_document, body.spec_raw)
+    changed = await environment.import_openapi(
+        call.work, document or {}, is_dry=body.dry_run, is_whole=body.replace_all
+    )
+    shown = [
+        EventTypeFromOpenApi(
+            name=one.name,
+            description=one.description,
+            deprecated=one.is_deprecated,
+            schemas=environment.schemas_of(one),
+        )
+        for one in changed
+    ]
+    names = [one.name for one in changed]
+    return ImportOpenApiOut(data=ImportOpenApiData(modified=names, to_modify=shown if body.dry_run else None))

@@ -1,0 +1,87 @@
+"""What an organization has set up, taken out and put in: its event types, also from an OpenAPI document."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from boathook.admin import event_types
+from boathook.admin.desk import Work
+from boathook.admin.event_types import NewEventType
+from boathook.admin.openapi import WebhookType, read_types
+from boathook.journal.event_types import EventType
+
+VERSION: Final = 1
+"""Of the form in which an environment is taken out."""
+_PAGE: Final = 250
+_FIRST: Final = "1"
+"""The version under which schemas are kept unless told otherwise."""
+
+
+async def export(work: Work) -> list[EventType]:
+    """Return all of an organization's event types, archived ones too, by name."""
+    found: list[EventType] = []
+    while True:
+        place = found[-1].name if found else None
+        page = await event_types.list_some(work, place=place, limit=_PAGE, with_archived=True)
+        found += page
+        if len(page) < _PAGE:
+            return found
+
+
+async def take_in(work: Work, types: Sequence[tuple[str, NewEventType]]) -> None:
+    """Give event types these values; those that are not there are made, others stay. Raises InvalidValue."""
+    for name, new in types:
+        await event_types.put(work, name, new)
+
+
+async def import_openapi(
+    work: Work, document: Mapping[str, Any], *, is_dry: bool = False, is_whole: bool = False
+) -> list[WebhookType]:
+    """Make or change the event types that an OpenAPI document's webhooks are; archived ones come back.
+
+    Args:
+        work: the transaction.
+        document: the parsed document.
+        is_dry: change nothing.
+        is_whole: archive the event types that the document does not name.
+
+    Returns:
+        Those that are new or were otherwise before.
+
+    Raises:
+        InvalidValue: the document holds no such webhooks, or a schema is none.
+    """
+    named = read_types(document)
+    known = {one.name: one for one in await export(work)}
+    changed = [one for one in named if not _is_same(known.get(one.name), one)]
+    if is_dry:
+        return changed
+    for one in changed:
+        await event_types.put(work, one.name, _values(known.get(one.name), one))
+    if is_whole:
+        names = {one.name for one in named}
+        for name, type in known.items():
+            if name not in names and not type.is_archived:
+                await event_types.delete(work, name)
+    return changed
+
+
+def schemas_of(type: WebhookType) -> dict[str, Any] | None:
+    """Return an event type's schemas by version, as they are kept."""
+    return None if type.schema is None else {_FIRST: dict(type.schema)}
+
+
+def _values(known: EventType | None, new: WebhookType) -> NewEventType:
+    return NewEventType(
+        description=new.description,
+        is_deprecated=new.is_deprecated,
+        schemas=schemas_of(new),
+        feature_flags=None if known is None else known.feature_flags,
+        group_name=None if known is None else known.group_name,
+    )
+
+
+def _is_same(known: EventType | None, new: WebhookType) -> bool:
+    if known is None or known.is_archived:
+        return False
+    before = (known.description, known.is_deprecated, known.schemas)
+    return before == (new.description, new.is_deprecated, schemas_of(new))

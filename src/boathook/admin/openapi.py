@@ -1,0 +1,162 @@
+"""Event types read from the webhooks of an OpenAPI document (OpenAPI 3.1.0, section 4.8.1; ``x-webhooks`` before it).
+
+A document is a stranger's: it is read without aliases, without fetching anything, and within bounds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from boathook.domain.endpoints import check_type
+from boathook.domain.errors import InvalidValue
+
+MOST_TYPES: Final = 1_000
+MOST_YAML: Final = 524_288
+"""Characters; YAML takes long to read."""
+_MOST_STEPS: Final = 100_000
+_PARTS: Final = "#/components/"
+_METHODS: Final = ("post", "put", "patch", "get", "delete")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookType:
+    """An event type as a document describes it."""
+
+    name: str
+    description: str
+    is_deprecated: bool
+    schema: Mapping[str, Any] | None
+    """JSON Schema of the payload, with what it refers to inside."""
+
+
+def read_document(text: str) -> Mapping[str, Any]:
+    """Read a document from JSON or YAML.
+
+    Raises:
+        InvalidValue: it is neither, uses aliases, or is too large.
+    """
+    try:
+        document = msgspec.json.decode(text.encode("utf-8", "replace"))
+    except (msgspec.DecodeError, RecursionError):
+        document = _read_yaml(text)
+    if not isinstance(document, Mapping):
+        raise InvalidValue("write an OpenAPI document as JSON or YAML", "specRaw")
+    return document
+
+
+def _read_yaml(text: str) -> Any:
+    if len(text) > MOST_YAML:
+        raise InvalidValue(f"YAML has at most {MOST_YAML:,} characters; write larger documents as JSON", "specRaw")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, loader)):
+            # A few aliases of aliases would unfold to more than memory holds.
+            raise InvalidValue("write it without aliases such as *name", "specRaw")
+        # Dates and numbers as keys become texts, as JSON has them.
+        return msgspec.json.decode(msgspec.json.encode(yaml.load(text, loader)))  # noqa: S506 - both loaders are safe
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidValue(f"it is neither JSON nor YAML: {str(error).splitlines()[0]}", "specRaw") from None
+
+
+def read_types(document: Mapping[str, Any]) -> list[WebhookType]:
+    """Return the event types that a document's webhooks are.
+
+    Raises:
+        InvalidValue: there are none or too many, a name cannot be an event type's, or a reference leads nowhere.
+    """
+    webhooks = document.get("webhooks") or document.get("x-webhooks")
+    if not isinstance(webhooks, Mapping):
+        raise InvalidValue("the document has neither webhooks nor x-webhooks", "spec")
+    if len(webhooks) > MOST_TYPES:
+        raise InvalidValue(f"a document has at most {MOST_TYPES} webhooks, not {len(webhooks)}", "spec", "webhooks")
+    reader = _Reader(document)
+    return [_read_type(reader, str(name), item) for name, item in webhooks.items()]
+
+
+def _read_type(reader: "_Reader", name: str, item: Any) -> WebhookType:
+    try:
+        check_type(name)
+    except ValueError as error:
+        raise InvalidValue(str(error), "spec", "webhooks", name) from None
+    item = reader.follow(item)
+    operation = next((reader.follow(item[method]) for method in _METHODS if method in item), {})
+    words = (operation.get("description"), operation.get("summary"), item.get("description"), item.get("summary"))
+    return WebhookType(
+        name=name,
+        description=next((word for word in words if isinstance(word, str) and word), name),
+        is_deprecated=operation.get("deprecated") is True,
+        schema=_read_schema(reader, operation),
+    )
+
+
+def _read_schema(reader: "_Reader", operation: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    content = reader.follow(reader.follow(operation.get("requestBody")).get("content"))
+    media = reader.follow(next((content[kind] for kind in content if kind.partition(";")[0].endswith("json")), None))
+    if not isinstance(media.get("schema"), Mapping):
+        return None
+    schema = reader.whole(media["schema"])
+    examples = [media["example"]] if "example" in media else []
+    examples += [
+        one["value"] for one in map(reader.follow, reader.follow(media.get("examples")).values()) if "value" in one
+    ]
+    return {**schema, "examples": examples} if examples and "examples" not in schema else schema
+
+
+class _Reader:
+    """Follows references inside one document."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+        self._steps = 0
+
+    def follow(self, value: Any) -> Mapping[str, Any]:
+        """Return the mapping that *value* is or refers to; an empty one where it is none."""
+        while isinstance(value, Mapping) and isinstance(value.get("$ref"), str):
+            self._count()
+            value = self._find(value["$ref"])
+        return value if isinstance(value, Mapping) else {}
+
+    def whole(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a schema that holds all parts of the document that it refers to, as its definitions."""
+        found: dict[str, Any] = {}
+        root: dict[str, Any] = self._rewritten(schema, found)
+        while missing := [name for name, part in found.items() if part is None]:
+            for name in missing:
+                found[name] = self._rewritten(self._find(name), found)
+        if found:
+            root["definitions"] = {**root.get("definitions", {}), **{_key(name): part for name, part in found.items()}}
+        return root
+
+    def _rewritten(self, value: Any, found: dict[str, Any]) -> Any:
+        self._count()
+        match value:
+            case {"$ref": str(name)} if name.startswith(_PARTS):
+                found.setdefault(name, None)
+                return {"$ref": f"#/definitions/{_key(name)}"}
+            case dict():
+                return {key: self._rewritten(part, found) for key, part in value.items()}
+            case list():
+                return [self._rewritten(part, found) for part in value]
+            case _:
+                return value
+
+    def _find(self, name: str) -> Any:
+        value: Any = self._document
+        for part in name.removeprefix("#/").split("/") if name.startswith("#/") else [name]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(value, Mapping) or key not in value:
+                raise InvalidValue(f"the reference {name} leads nowhere within the document", "spec")
+            value = value[key]
+        return value
+
+    def _count(self) -> None:
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise InvalidValue("the document's webhooks are too large, or their references go round", "spec")
+
+
+def _key(name: str) -> str:
+    return name.removeprefix(_PARTS).replace("/", ".")
