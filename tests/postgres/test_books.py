@@ -357,8 +357,6 @@ MESSAGES = {
     "content that is still there": ("deleted content is gone", f"update boathook.event set body = 'x' where id = {OLD_ONE}"),
     "a body lost without a mark": ("bodies match their hashes", f"update boathook.event set body = '' where id = {WAITING}"),
     "a message of its own id forgotten": ("every event is remembered", f"delete from boathook.dedup where event_id = {WAITING}"),
-    "by hand, but no replay": ("open deliveries keep their rules", f"update boathook.delivery set is_manual = true where event_id = {WAITING}"),
-    "by hand, but no replay, ended": ("ended deliveries keep their rules", f"update boathook.outcome set is_manual = true where event_id = {RESENT} and ordinal = 0"),
     "overtaken by nothing": ("what is ignored was decided", "delete from boathook.audit where action = 'delivery.overtake'"),
     "two of one uid": ("the schema's guards stand", "drop index boathook.application_uid"),
 }  # fmt: skip

@@ -216,7 +216,6 @@ where state not in ('pending', 'leased', 'dead')
     or (is_blocked and (state <> 'pending' or order_key is null))
     or attempts_before not between 0 and attempts
     or (item_path is null) <> (item_type is null)
-    or (is_manual and not is_replay)
 limit 5
 
 -- name: find_illegal_ends
@@ -226,7 +225,7 @@ from (
     select event_id as id, ordinal::integer as ordinal, 'outcome ' || state as detail
     from boathook.outcome
     where state not in ('succeeded', 'ignored') or (state = 'ignored' and note is null) or (state = 'succeeded' and attempts < 1)
-        or (item_path is null) <> (item_type is null) or (is_manual and not is_replay)
+        or (item_path is null) <> (item_type is null)
     union all
     select event_id, ordinal, 'attempt ' || number || ' ' || outcome
     from boathook.attempt
