@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from pathlib import Path
 
 from boathook.outbound import dialling, names
 from tests.support import eventually
@@ -97,6 +98,7 @@ def set_stage(syns):
     with tempfile.NamedTemporaryFile("w", suffix=".conf", delete=False) as file:
         file.write("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
     subprocess.run(["mount", "--bind", file.name, "/etc/resolv.conf"], check=True)
+    Path(file.name).unlink()
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("127.0.0.1", 53))
     sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0003))

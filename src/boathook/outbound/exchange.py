@@ -212,6 +212,10 @@ class Exchange:
     def _open_socket(self, purpose: int, address: Any) -> socket.socket | int:
         try:
             return self._gate.open_socket(purpose, address)
+        except OSError as error:
+            _LOG.error("courier_no_socket", error=str(error))
+            self._fault = f"boathook could not open a socket: {error.strerror}"
+            return int(pycurl.SOCKET_BAD)
         except Exception as error:  # noqa: BLE001 - libcurl cannot carry it
             self._note(error)
             return int(pycurl.SOCKET_BAD)
