@@ -11,6 +11,7 @@ from boathook.admin.desk import new_id
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
 from boathook.journal.database import Database
+from boathook.journal.messages import message_key
 
 
 def id_at(moment: datetime, entropy: int | None = None) -> UUID:
@@ -78,6 +79,11 @@ class Mailbag:
         await self.db.execute(
             f"insert into boathook.event ({names}, body_sha256) values ({marks}, sha256($9))", *row.values()
         )
+        await self.db.execute(
+            """insert into boathook.dedup (key, event_id, body_sha256, expires_at)
+               values ($1, $2, sha256($3), now() + interval '30 days')""",
+            message_key(self.name, row["dedup_key"]), identifier, body,
+        )  # fmt: skip
         for ordinal, endpoint_id in enumerate(owed):
             await self.db.execute(
                 """insert into boathook.delivery (event_id, ordinal, recipient, owed_since, due_at, order_key)

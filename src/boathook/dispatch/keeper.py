@@ -1,7 +1,7 @@
 """The keeper: tidies the journal. Any number may run; an advisory lock elects the one that works.
 
-It takes back leases that ran out, frees order keys left waiting, buries what no endpoint will get, runs upkeep and
-counts the backlog. None of that is needed for safety, only for progress, so a keeper that is late or absent harms
+It takes back leases that ran out, frees order keys left waiting, buries what no endpoint will get, runs tasks and
+upkeep, and counts the backlog. None of that is needed for safety, only for progress, so a keeper that is late or absent harms
 nothing.
 """
 
@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from boathook.config import Settings
+from boathook.dispatch.tasks import run_tasks
 from boathook.domain.endpoints import RECIPIENT, read_retry
 from boathook.domain.errors import JournalError
+from boathook.handlers.outbox import Outbox, memory_days
 from boathook.journal.database import Connection, Database, translated
 from boathook.journal.deliveries import Backlog, DeliveryStore, keeper_seat
 from boathook.journal.sending import bury_barred, free_expired
@@ -65,12 +67,14 @@ class Keeper:
         self._store = DeliveryStore(database, endpoint_policy=policy)
         self._known: set[str] = set()
         self._lease_s = settings.worker.lease_s
+        outbox = Outbox(memory_days=memory_days(settings.retention))
         self._reaping = Chore("reap", ROUND_S, self._reap)
         self._chores = (
             self._reaping,
             Chore("unblock", ROUND_S, self._store.unblock),
             Chore("bury", BURY_S, lambda: self._bury(policy.max_age_s)),
             Chore("free", settings.retention.upkeep_s, lambda: free_expired(database)),
+            Chore("tasks", ROUND_S, lambda: run_tasks(database, outbox)),
             Chore("count", COUNT_S, self._count),
             Chore("upkeep", settings.retention.upkeep_s, lambda: run_upkeep(database, settings.retention)),
         )
