@@ -1,8 +1,8 @@
 """The keeper: tidies the journal. Any number may run; an advisory lock elects the one that works.
 
 It takes back leases that ran out, frees order keys left waiting, buries what no endpoint will get, runs tasks and
-upkeep, and counts the backlog. None of that is needed for safety, only for progress, so a keeper that is late or absent harms
-nothing.
+upkeep, and counts the backlog. None of that is needed for safety, only for progress, so a keeper that is late or
+absent harms nothing.
 """
 
 import asyncio
