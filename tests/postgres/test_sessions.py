@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,7 +16,7 @@ from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Accepted
+from boathook.domain.model import Accepted, Duplicate
 from boathook.domain.policy import CONNECTION_LOST, Ignore, Retry, RetryPolicy
 from boathook.domain.replies import Reply
 from boathook.handlers import runner, sessions
@@ -26,6 +27,7 @@ from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.replies import Answered
 from tests.handling import accept, attempts, settled, working
+from tests.publishing import add_application, add_endpoint, owed
 from tests.support import eventually
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -399,6 +401,34 @@ async def test_publishing_goes_with_the_session(shop: Database, kit: Kit) -> Non
         await settled(shop, succeeded=2)
     assert [type(receipt) for receipt in receipts] == [Accepted, Accepted]
     assert await shop.fetchval("select count(*) from boathook.event where origin = 'published'") == 1
+
+
+async def test_publishing_to_endpoints_works_through_every_session(shop: Database, kit: Kit) -> None:
+    acme = await add_application(shop, "acme")
+    endpoint = await add_endpoint(shop, acme, channels=["eu"], order_by="*")
+    await add_endpoint(shop, acme, channels=["us"])
+    hook, receipts, soon = Boathook(), [], datetime.now(UTC) + timedelta(hours=1)
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        publish = hook.publish if kit.is_async else hook.publish_sync
+        for _ in range(2):
+            receipt = yield publish(
+                session, application="acme", type="x", payload={"%s": "ü'"}, id="m", channels=["eu"], tags=["t"],
+                deliver_at=soon, headers={"a": "b"},
+            )  # fmt: skip
+            receipts.append(receipt)
+
+    kit.handler(hook, body, retry=ONCE)
+    async with working(shop, hook):
+        await accept(shop, {})
+        await eventually(lambda: len(receipts) == 2)
+        await settled(shop, succeeded=1, pending=1)
+    first = receipts[0].event_id
+    assert receipts == [Accepted(first), Duplicate(first)]
+    assert await owed(shop, first) == [endpoint]
+    assert await shop.fetchval("select due_at from boathook.delivery where event_id = $1", first) == soon
+    row = await shop.fetchrow("select application, channels, tags, body from boathook.event where id = $1", first)
+    assert tuple(row) == (acme, ["eu"], ["t"], '{"%s":"ü\'"}'.encode())
 
 
 def test_a_session_must_fit_its_handler() -> None:
