@@ -37,7 +37,7 @@ ZONE = {
     "translated.test": [{AAAA: ["64:ff9b::7f00:9"]}],
     "zero.test": [{A: ["0.0.0.0"]}],
 }
-"""What each name stands for, at each look-up in turn; the last stays."""
+"""What each name stands for, at each look-up in turn; the last stays. Names of silent.test are never answered."""
 
 
 def packed_name(name):
@@ -73,7 +73,8 @@ def serve_names(server):
     asked = Counter()
     while True:
         query, client = server.recvfrom(512)
-        server.sendto(reply(query, asked), client)
+        if not read_question(query)[0].endswith("silent.test"):
+            server.sendto(reply(query, asked), client)
 
 
 def count_syns(sniffer, syns):
@@ -96,7 +97,7 @@ def raise_loopback():
 def set_stage(syns):
     raise_loopback()
     with tempfile.NamedTemporaryFile("w", suffix=".conf", delete=False) as file:
-        file.write("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        file.write("nameserver 127.0.0.1\noptions timeout:3 attempts:1\n")
     subprocess.run(["mount", "--bind", file.name, "/etc/resolv.conf"], check=True)
     Path(file.name).unlink()
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -120,6 +121,11 @@ async def play(mode):
             # Three attempts, each with a look-up of its own.
             answers = [await post(f"http://{name}:{receiver.port}/") for _ in range(3)]
             seen[name] = [str(answer.trouble or answer.status) for answer in answers]
+        silent = asyncio.create_task(post.many(["http://silent.test:8080/"] * 200, timeout_s=1.0))
+        others = [await post(f"http://steady.test:{receiver.port}/") for _ in range(20)]
+        seen["beside silent.test"] = sorted({str(answer.trouble or answer.status) for answer in others})
+        seen["is silent.test waited for meanwhile"] = [str(not silent.done())]
+        seen["silent.test"] = sorted({str(answer.trouble) for answer in await silent})
         # The packets of all attempts have passed the sniffer once this last one's has.
         before = syns[GOOD]
         await post(f"http://{GOOD}:{receiver.port}/")

@@ -46,6 +46,10 @@ def test_no_packet_goes_to_a_denied_address_whatever_a_name_stands_for(mode):
         "mapped.test": blocked,
         "translated.test": blocked,
         "zero.test": blocked,
+        # A name whose servers are silent keeps nobody else waiting.
+        "silent.test": ["TIMEOUT"],
+        "beside silent.test": ["200"],
+        "is silent.test waited for meanwhile": ["True"],
     }
     if mode == "guarded":
         # Where only the gate is left, the good address may be dialled before the bad one comes up.
