@@ -265,7 +265,7 @@ async def test_send_publishes_once(store: Store, cli: Cli, tmp_path: Path):
     (first,), (again,) = cli.objects(*send, *more), cli.objects(*send[:-2], "--key", "k")
     assert (first["duplicate"], again) == (False, {**first, "duplicate": True})
     assert first["message_id"] == first["event_id"].replace("evt_", "msg_")
-    (event,) = cli.objects("events", "show", first["event_id"])
+    (event,) = cli.objects("events", "show", first["message_id"])
     assert event["body"] == '{"n": 1}'
     assert event["headers"] == {"x-a": "b"}
     (delivery,) = cli.objects("deliveries", "list")

@@ -15,7 +15,7 @@ from boathook.domain import ids
 from boathook.journal.moves import Key
 
 Source = Annotated[str | None, typer.Option(help="Only of this source.")]
-Application = Annotated[str | None, typer.Option(help="Only for this application.")]
+Application = Annotated[str | None, typer.Option(help="Only for this application: its id or uid.")]
 Type = Annotated[str | None, typer.Option(help="Only of types like this; * stands for any run of characters.")]
 Recipient = Annotated[str | None, typer.Option(help="Only for recipients like this; * as in --type.")]
 Code = Annotated[str | None, typer.Option(help="Only with this error code.")]
@@ -44,11 +44,16 @@ def example(*lines: str) -> str:
 
 
 def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
-    """Read ids as people write them. Raises Misused where one is none."""
+    """Read ids as people write them; an event may be named as the message it is. Raises Misused where one is none."""
     try:
-        return [ids.read(prefix, word) for word in words]
+        return [_read_id(prefix, word) for word in words]
     except ValueError as error:
         raise Misused(str(error)) from None
+
+
+def _read_id(prefix: str, word: str) -> UUID:
+    is_message = prefix == ids.EVENT and word.startswith(f"{ids.MESSAGE}_")
+    return ids.read(ids.MESSAGE if is_message else prefix, word)
 
 
 def read_delivery_ids(words: Sequence[str]) -> list[Key]:
