@@ -61,6 +61,7 @@ class Sink:
         self.running: dict[str, int] = {}
         self.most: dict[str, int] = {}
         """Most requests under way at once, by path."""
+        self._serving: set[asyncio.Task[None]] = set()
 
     @property
     def messages(self) -> list[str]:
@@ -72,6 +73,9 @@ class Sink:
         return [request for request in self.requests if request.path == path]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -81,6 +85,7 @@ class Sink:
                 writer.write(await self._answer(request))
                 await writer.drain()
         writer.close()
+        self._serving.discard(task)
 
     async def _answer(self, request: Request) -> bytes:
         self.requests.append(request)
@@ -106,6 +111,9 @@ class Sink:
             yield self
         finally:
             server.close()
+            for task in self._serving:
+                task.cancel()
+            await asyncio.gather(*self._serving, return_exceptions=True)
 
 
 @dataclass(frozen=True)

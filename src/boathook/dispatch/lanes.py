@@ -39,7 +39,7 @@ _LEARN: Final = 0.2
 class Flight:
     """One claimed delivery on its way to its endpoint."""
 
-    __slots__ = ("attempt_id", "destination", "is_sent", "lane", "lease_until", "send", "started_at")
+    __slots__ = ("attempt_id", "destination", "is_sent", "lane", "lease_until", "overdue_at", "send", "started_at")
 
     def __init__(self, send: Send, lane: "Lane", lease_until: float) -> None:
         self.send = send
@@ -51,6 +51,7 @@ class Flight:
         self.started_at: datetime | None = None
         self.is_sent = False
         """Whether it has one of the places."""
+        self.overdue_at = 0.0
 
 
 class Lane:

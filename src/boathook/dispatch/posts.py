@@ -20,6 +20,7 @@ class Destination:
     revision: int
     url: str
     policy: RetryPolicy
+    timeout_s: float
     target: Target | None = None
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
     """Every text that must not be recorded of a response."""
@@ -43,18 +44,19 @@ class Destination:
 
 def prepare(address: Address, *, policy: RetryPolicy, timeout_s: float) -> Destination:
     """Return the destination of an address; *policy* and *timeout_s* are those of endpoints that say nothing else."""
-    chosen = address.policy or policy
+    chosen, longest_s = address.policy or policy, address.timeout_s or timeout_s
     try:
         if address.fault or not address.secrets:
             raise ValueError(address.fault or "the endpoint has no secret")
-        target = _target(address, address.timeout_s or timeout_s)
+        target = _target(address, longest_s)
     except (ValueError, KeyError) as error:
         fault = Failure(code=UNREADABLE, error=f"nothing was sent: {error}")
-        return Destination(revision=address.revision, url=address.url, policy=chosen, fault=fault)
+        return Destination(revision=address.revision, url=address.url, policy=chosen, timeout_s=longest_s, fault=fault)
     return Destination(
         revision=address.revision,
         url=address.url,
         policy=chosen,
+        timeout_s=longest_s,
         target=target,
         secrets=secrets_of(target),
         oauth=address.auth.get("oauth2"),

@@ -43,6 +43,8 @@ _LONGEST_PAUSE_S: Final = 5.0
 _PROBE_HOLD_S: Final = 10.0
 """How long a probe belongs to its sender past the endpoint's timeout."""
 _PROBE_AGAIN_S: Final = 1.0
+_UNANSWERED_S: Final = 60.0
+"""Past its endpoint's timeout, after which a request is given up that was not answered, not even as failed."""
 _DAY_S: Final = 86_400.0
 
 
@@ -277,11 +279,15 @@ class Sender:
                 self._lanes.finish(flight, None, now)
                 self._lose({flight})
                 continue
+            destination = flight.lane.destination
+            flight.overdue_at = now + _UNANSWERED_S + (0.0 if destination is None else destination.timeout_s)
             flights.append(flight)
         if self._mailing is not None:
             self._mailing.send(flights)
 
     def _ended(self, flight: Flight, ended: Ended, took_s: float) -> None:
+        if not flight.is_sent:
+            return  # given up as unanswered
         self._lanes.finish(flight, took_s, time.monotonic())
         if flight.lane.concurrency is not None:
             self._lanes.rouse(flight.lane)
@@ -335,6 +341,7 @@ class Sender:
         while True:
             await asyncio.sleep(period_s)
             now = time.monotonic()
+            self._give_up(now)
             old = [flight for flight in self._held if flight.lease_until - now < self._lease_s - period_s / 2]
             if not old:
                 continue
@@ -349,6 +356,14 @@ class Sender:
             # One under way cannot be called back; its settling finds the fence gone.
             self._lanes.drop({flight for flight in gone if not flight.is_sent})
             self._lose(gone)
+
+    def _give_up(self, now: float) -> None:
+        """Let go of requests not answered at all, which is a fault of ours; the keeper takes them from here."""
+        silent = {flight for flight in self._held if flight.is_sent and now > flight.overdue_at}
+        for flight in silent:
+            self._log.error("request_unanswered", delivery=ids.show_delivery(flight.send.event_id, flight.send.ordinal))
+            self._lanes.finish(flight, None, now)
+        self._lose(silent)
 
     def _lose(self, gone: set[Flight]) -> None:
         self._held -= gone

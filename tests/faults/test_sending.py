@@ -1,0 +1,130 @@
+"""Senders die at every named moment, and each message still arrives: once, or again where it was on its way."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from boathook.domain import ids
+from boathook.journal.database import Database
+from boathook.telemetry.crashpoints import POINTS
+from tests.acceptance.conftest import Running, boathook  # noqa: F401 - boathook is a fixture
+from tests.sending import KEY, Place, Reply, Sink, add_endpoint, owe
+from tests.support import until
+
+SEND_POINTS = [point for point in POINTS if point.startswith("send.")]
+IN_FLIGHT = 40 + 200
+"""Most messages that may come twice by one crash: those in their places, and a batch of answers not yet settled."""
+CONFIG = f"""
+[outbound]
+allow = ["127.0.0.0/8"]
+encryption_keys = ["{KEY}"]
+concurrency = 40
+"""
+
+
+class Receiver:
+    """A sink in a thread of its own, for tests whose senders are processes."""
+
+    def __init__(self) -> None:
+        self.sink = Sink(lambda _: Reply(after_s=0.002))
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._is_open = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+
+    def __enter__(self) -> "Receiver":
+        self._thread.start()
+        assert self._is_open.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        async with self.sink.open():
+            self._is_open.set()
+            await self._stop.wait()
+
+    @property
+    def arrived(self) -> Counter[str]:
+        """How often each message came."""
+        return Counter(self.sink.messages)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as one:
+        yield one
+
+
+def owe_some(url: str, base: str, number: int) -> set[str]:
+    """Store messages for two endpoints of the receiver, and return their ids."""
+
+    async def store() -> set[str]:
+        db = await Database.open(url, purpose="test", size=2)
+        places: list[Place] = [await add_endpoint(db, f"{base}/{n}", retry=None) for n in range(2)]
+        events = [event for place in places for event in await owe(db, place, number)]
+        await db.close()
+        return {ids.show(ids.MESSAGE, event) for event in events}
+
+    return asyncio.run(store())
+
+
+def open_sends(url: str) -> int:
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute("select count(*) from boathook.delivery").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def judge(running: Running, receiver: Receiver, owed: set[str], *, most_twice: int) -> None:
+    """Assert that all arrived, that only what was on its way came twice, and that the books balance."""
+    until(lambda: open_sends(running.database_url) == 0, timeout=60)
+    arrived = receiver.arrived
+    assert set(arrived) == owed
+    again = sum(count - 1 for count in arrived.values())
+    assert again <= most_twice, f"{again} came again"
+    assert running.cli("verify").returncode == 0
+
+
+@pytest.mark.parametrize("point", SEND_POINTS)
+def test_sender_dies_at(point: str, boathook: Callable[..., Running], receiver: Receiver, tmp_path: Path):  # noqa: F811
+    fired = tmp_path / "fired"
+    running = boathook(roles="worker,keeper", extra=CONFIG, wait=False, BOATHOOK_CRASH_POINT=f"{point}:3:kill:{fired}")
+    until(lambda: running.children("sender"), timeout=60)
+    owed = owe_some(running.database_url, receiver.sink.base, 150)
+    until(fired.exists, timeout=60)
+    judge(running, receiver, owed, most_twice=IN_FLIGHT)
+    assert running.stop() == 0
+
+
+def test_senders_are_killed_under_load(boathook: Callable[..., Running], receiver: Receiver):  # noqa: F811
+    running = boathook(roles="worker,keeper", extra=CONFIG, wait=False)
+    until(lambda: running.children("sender"), timeout=60)
+    owed = owe_some(running.database_url, receiver.sink.base, 1500)
+    for number in range(3):
+        goal = 600 * (number + 1)
+        until(lambda goal=goal: len(receiver.sink.requests) >= goal, timeout=60)
+        running.kill("sender")
+    judge(running, receiver, owed, most_twice=3 * IN_FLIGHT)
+    assert running.stop() == 0
+
+
+def test_the_judge_can_fail(boathook: Callable[..., Running], receiver: Receiver):  # noqa: F811
+    """Sabotage: a message that is lost, and one that comes more often than a crash explains, are found."""
+    running = boathook(roles="worker,keeper", extra=CONFIG, wait=False)
+    until(lambda: running.children("sender"), timeout=60)
+    owed = owe_some(running.database_url, receiver.sink.base, 5)
+    judge(running, receiver, owed, most_twice=0)
+    with pytest.raises(AssertionError):
+        judge(running, receiver, owed | {"msg_lost"}, most_twice=0)
+    receiver.sink.requests.append(receiver.sink.requests[0])
+    with pytest.raises(AssertionError, match="came again"):
+        judge(running, receiver, owed, most_twice=0)
