@@ -276,6 +276,8 @@ async def test_send_publishes_once(store: Store, cli: Cli, tmp_path: Path):
             first["event_id"]
         ]
     assert cli.objects("events", "list", "--application", "other") == []
+    for name in (first["event_id"], first["message_id"]):
+        assert cli.objects("events", "list", "--after", name) == []
     assert "msg_" in cli.run(*send).stdout
 
 

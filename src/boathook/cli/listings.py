@@ -99,10 +99,10 @@ def list_events(
     until: Until = None, limit: Limit = 50, after: After = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """List events, newest first."""
+    after = after and ids.show(ids.EVENT, *read_ids(ids.EVENT, [after]))
     wanted = Filter(
         source=source, application=application, type=type, since=since, until=until, limit=limit, after=after
     )
-    read_ids(ids.EVENT, [after] if after else [])
     _list(ctx, ledger.list_events, wanted, _EVENTS, as_json)
 
 
