@@ -16,6 +16,8 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from boathook.outbound import dialling, names
 from tests.support import eventually
 from tests.unit.receivers import Receiver, posting
@@ -70,7 +72,7 @@ def read_question(query):
 
 
 def serve_names(server):
-    asked = Counter()
+    asked: Counter[tuple[str, int]] = Counter()
     while True:
         query, client = server.recvfrom(512)
         if not read_question(query)[0].endswith("silent.test"):
@@ -109,12 +111,18 @@ def set_stage(syns):
 
 
 async def play(mode):
-    names.FRESH_S = 0.0
-    if mode != "guarded":
-        names.judge_here = lambda *_: None
-    if mode == "unguarded":
-        dialling.judge_here = lambda *_: None
-    syns, seen = Counter(), {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(names, "FRESH_S", 0.0)
+        if mode != "guarded":
+            patch.setattr(names, "judge_here", lambda *_: None)
+        if mode == "unguarded":
+            patch.setattr(dialling, "judge_here", lambda *_: None)
+        return await attempt_all()
+
+
+async def attempt_all():
+    syns: Counter[str] = Counter()
+    seen = {}
     set_stage(syns)
     async with Receiver((CLOSE, "close"), host=GOOD) as receiver, posting(allow=[f"{GOOD}/32"]) as post:
         for name in ZONE:

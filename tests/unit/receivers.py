@@ -40,7 +40,7 @@ class Post:
         fields = {"headers": (("content-type", "application/json"),), "body": b"{}", "timeout_s": 10.0} | fields
         batch = [Outgoing(url=url, token=loop.create_future(), **fields) for url in urls]
         self.courier.send(batch)
-        return await asyncio.gather(*(one.token for one in batch))
+        return [await one.token for one in batch]
 
     def _done(self, answers):
         self.batches.append(answers)

@@ -61,7 +61,7 @@ def test_ports_of_other_services_are_refused_unless_listed(port):
 
 
 def test_https_may_be_required():
-    assert read_address("https://a.test/", require_https=True)
+    assert read_address("https://a.test/", require_https=True).scheme == "https"
     with pytest.raises(ValueError, match=r"start with https://\Z"):
         read_address("http://a.test/", require_https=True)
 

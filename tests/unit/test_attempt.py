@@ -8,7 +8,6 @@ import pytest
 import svix.webhooks
 
 from boathook.domain.policy import Failure, Success
-from boathook.outbound import attempt
 from boathook.outbound.attempt import (
     Target,
     compose,
@@ -208,7 +207,7 @@ def test_retry_after_in_seconds(status, text, expected):
 
 
 def test_retry_after_as_a_date(monkeypatch):
-    monkeypatch.setattr(attempt.time, "time", lambda: 1_000_000_000.0)
+    monkeypatch.setattr(time, "time", lambda: 1_000_000_000.0)
     for offset, expected in ((90, 90.0), (-90, 0.0)):
         date = formatdate(1_000_000_000 + offset, usegmt=True)
         assert verdict(answered(503, retry_after=date)).retry_after_s == expected

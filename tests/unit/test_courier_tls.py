@@ -1,6 +1,12 @@
 """The courier over TLS on loopback: whom it believes, and which client certificate it shows to whom."""
 
+import os
+import shutil
+import signal
 import ssl
+import subprocess
+import sys
+from pathlib import Path
 
 import pycurl
 import pytest
@@ -59,7 +65,7 @@ async def test_older_versions_of_tls_are_not_spoken(authority):
 
 async def test_a_plain_receiver_is_no_https(authority):
     async with Receiver() as receiver, posting(ca_file=authority.file) as post:
-        answer = await post(receiver.url.replace("http:", "https:"), timeout_s=2.0)
+        answer = await post(receiver.url.replace("http:", "https:"), timeout_s=0.5)
         assert answer.trouble in {Trouble.TLS, Trouble.TIMEOUT}
         assert receiver.requests == []
 
@@ -93,3 +99,45 @@ async def test_another_ones_key_is_a_trouble_of_tls(authority):
     async with Receiver(context=context) as receiver, posting(ca_file=authority.file) as post:
         assert (await post(receiver.url, client_certificate=(ann[0], bob[1]))).trouble is Trouble.TLS
         assert receiver.requests == []
+
+
+NODE = shutil.which("node", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+HTTP2_SERVER = """
+const http2 = require('http2'), pem = require('fs').readFileSync(process.argv[1]);
+let sessions = 0;
+const server = http2.createSecureServer({cert: pem, key: pem});
+server.on('session', () => sessions++);
+server.on('stream', (stream, headers) => {
+  let size = 0;
+  stream.on('data', data => size += data.length);
+  stream.on('end', () => {
+    const status = Number(headers[':path'].slice(1));
+    stream.respond({':status': status, 'x-sessions': sessions, 'x-size': size, 'x-id': headers['webhook-id']});
+    stream.end('done');
+  });
+});
+server.listen(0, '127.0.0.1', () => console.log(server.address().port));
+"""
+
+
+@pytest.fixture
+def http2_port(authority, tmp_path):
+    if NODE is None:
+        pytest.skip("the HTTP/2 server is one of Node.js")
+    authority.context()
+    command = [NODE, "-e", HTTP2_SERVER, str(tmp_path / "server.pem")]
+    # In a session of its own: what is called node may be a wrapper, and the server its child.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as server:
+        try:
+            yield int(server.stdout.readline())
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+async def test_http_2_is_spoken_where_the_receiver_offers_it(authority, http2_port):
+    async with posting(ca_file=authority.file) as post:
+        for status in (200, 503, 410):
+            url = f"https://127.0.0.1:{http2_port}/{status}"
+            answer = await post(url, body=b"x" * 100_000, headers=(("Webhook-Id", "msg_1"),))
+            assert (answer.status, answer.trouble, answer.headers["x-sessions"]) == (status, None, "1")
+            assert (answer.headers["x-size"], answer.headers["x-id"]) == ("100000", "msg_1")

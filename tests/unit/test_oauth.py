@@ -67,10 +67,10 @@ async def test_a_token_is_used_until_shortly_before_its_end(monkeypatch):
     async with Receiver((GOOD,)) as server, desk() as tokens:
         await tokens.token(server.url, "id", "secret")
         began = time.monotonic()
-        monkeypatch.setattr(oauth.time, "monotonic", lambda: began + 3_500)
+        monkeypatch.setattr(time, "monotonic", lambda: began + 3_500)
         await tokens.token(server.url, "id", "secret")
         assert len(server.requests) == 1
-        monkeypatch.setattr(oauth.time, "monotonic", lambda: began + 3_580)
+        monkeypatch.setattr(time, "monotonic", lambda: began + 3_580)
         await tokens.token(server.url, "id", "secret")
         assert len(server.requests) == 2
 
@@ -113,7 +113,7 @@ async def test_a_refusal_is_told_without_the_servers_words_and_remembered_for_a_
         assert server.accepted == 1
         server.script = (GOOD,)
         later = time.monotonic() + oauth.FAILED_S + 1
-        monkeypatch.setattr(oauth.time, "monotonic", lambda: later)
+        monkeypatch.setattr(time, "monotonic", lambda: later)
         assert await tokens.token(server.url, "id", "secret") == "tok-1"
 
 

@@ -50,7 +50,7 @@ async def test_the_courier_dials_none_of_them(monkeypatch):
         urls = [f"http://{written(address)}:{canary.port}/" for address in of_kind("address")]
         urls += [f"http://{host}:{port}/" for host in of_kind("host") for port in (canary.port, second.port)]
         urls += [unescaped(url).replace("PORT", str(canary.port)) for url in of_kind("url")]
-        opened = []
+        opened: list[object] = []
         monkeypatch.setattr(dialling.Gate, "open_socket", _watched(dialling.Gate.open_socket, opened))
         answers = await post.many(urls, timeout_s=20.0)
         dialled = [
