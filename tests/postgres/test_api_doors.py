@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -272,9 +273,6 @@ async def test_a_key_is_forgotten_after_its_time(api, db):
     await db.execute("update boathook.idempotency set expires_at = now() - interval '1 second'")
     second = await api.ask(201, "POST", "/app", {"name": "Once"}, **with_key("k"))
     assert second["id"] != first["id"]
-    await db.execute("update boathook.idempotency set expires_at = now() - interval '1 second'")
-    async with db.acquire() as connection:
-        assert await idempotency.delete_expired(connection, 100) == 1
 
 
 async def test_what_was_answered_is_kept_sealed(api, db):
@@ -298,7 +296,7 @@ async def race(pg_url) -> tuple[list, int]:
                     asyncio.create_task(api.request("POST", "/app", json={"name": "Once"}, **with_key("k")))
                     for api in (a, b)
                 ]
-                await eventually(lambda: _waiting(two))
+                await eventually(partial(_waiting, two))
                 assert not any(task.done() for task in pending)
             answers = await asyncio.gather(*pending)
         return answers, await two.fetchval("select count(*) from boathook.application")

@@ -1,4 +1,5 @@
 import base64
+from typing import Any
 
 import pytest
 
@@ -175,7 +176,7 @@ async def test_revisions_rise_with_each_change_and_the_routes_with_those_that_al
 # What may not be
 
 
-BROKEN = [
+BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"url": ""}, "url"),
     ({"url": "ftp://example.com"}, "url"),
     ({"url": "http://exa mple.com"}, "url"),

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from tests.postgres.api import Api, make_token, opened_api
@@ -89,7 +91,7 @@ async def test_the_list_is_ordered_by_name_and_shows_schemas_if_asked(api):
     assert (await api.ask(200, "GET", "/event-type?with_content=true"))["data"][0]["schemas"] == {"1": {}}
 
 
-BROKEN = [
+BROKEN: list[dict[str, Any]] = [
         {"name": "a b"}, {"name": ""}, {"name": "a" * 257}, {"description": None}, {"schemas": {"1": 7}},
         {"schemas": {"1": {"type": "nothing"}}}, {"schemas": []}, {"featureFlags": [7]}, {"archived": "no"},
     ]  # fmt: skip

@@ -37,9 +37,3 @@ async def claim(connection: Connection, key: bytes, fingerprint: bytes) -> Answe
 async def save(connection: Connection, key: bytes, status: int, sealed_response: bytes) -> None:
     """Keep the answer of the request that claimed *key*."""
     await connection.execute(SQL["save_answer"], key, status, sealed_response)
-
-
-async def delete_expired(connection: Connection, most: int) -> int:
-    """Delete keys whose time is over, at most *most*; returns how many."""
-    number: int = await connection.fetchval(SQL["delete_expired_answers"], most)
-    return number

@@ -13,13 +13,3 @@ select fingerprint, status, sealed_response from boathook.idempotency where key 
 -- name: save_answer
 -- Keeps the answer for an idempotency key.
 update boathook.idempotency set status = $2, sealed_response = $3 where key = $1
-
--- name: delete_expired_answers
--- Deletes some keys whose time is over; returns how many.
-with gone as (
-    delete from boathook.idempotency
-    where ctid = any (array(
-        select ctid from boathook.idempotency where expires_at < now() limit $1 for update skip locked))
-    returning 1
-)
-select count(*) from gone

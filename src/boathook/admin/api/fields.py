@@ -1,5 +1,6 @@
 """The values that bodies and queries are made of, and the base classes of what goes in and out."""
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -13,6 +14,7 @@ from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_type, check_uid
 
 _MOST_METADATA: Final = 4_096
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d", re.ASCII)
 _NAME: Final = r"^[a-zA-Z0-9\-_.]{1,256}$"
 
 
@@ -50,6 +52,13 @@ def _utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
+def _written_out(value: object) -> object:
+    # Numbers would be taken for seconds since 1970, which no document of ours says.
+    if not isinstance(value, datetime) and not (isinstance(value, str) and _MOMENT.match(value)):
+        raise ValueError("write a moment such as 2026-01-31T12:00:00Z")
+    return value
+
+
 def show_moment(moment: datetime) -> str:
     """Write a moment as RFC 3339 in UTC, with microseconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -57,6 +66,7 @@ def show_moment(moment: datetime) -> str:
 
 Moment = Annotated[
     datetime,
+    BeforeValidator(_written_out),
     AfterValidator(_utc),
     PlainSerializer(show_moment, return_type=str, when_used="json"),
     Field(json_schema_extra={"format": "date-time", "examples": ["2026-01-31T12:00:00.000000Z"]}),
@@ -95,7 +105,9 @@ def _or_empty(value: object) -> object:
     return {} if value is None else value
 
 
-Metadata = Annotated[dict[str, str], BeforeValidator(_or_empty), AfterValidator(_small)]
+Metadata = Annotated[
+    dict[str, str], BeforeValidator(_or_empty, json_schema_input_type=dict[str, str] | None), AfterValidator(_small)
+]
 
 Channels = Annotated[list[str], AfterValidator(lambda names: list(check_channels(names)))]
 """1 to 10 of them."""
