@@ -124,14 +124,13 @@ class Sender:
     async def _discover(self) -> None:
         while not self._is_stopping:
             self._hint.clear()
-            began = time.monotonic()
             next_at: datetime | None = None
             try:
                 next_at = await self._walk()
             except JournalError as error:
                 self._log.warning("discover_failed", error=str(error))
             self._lanes.sweep(time.monotonic())
-            await asyncio.sleep(max(PACE_S, (time.monotonic() - began) / _SHARE))
+            await asyncio.sleep(PACE_S)
             wait_s = self._poll_s if next_at is None else (next_at - self._now()).total_seconds()
             await _wait(self._hint, min(self._poll_s, max(PACE_S, wait_s)))
 
@@ -147,9 +146,9 @@ class Sender:
                 self._wake.set()
             next_at = min((at for at in (next_at, page.next_due_at) if at is not None), default=None)
             after = page.after
+            await asyncio.sleep((time.monotonic() - began) / _SHARE)
             if not after:
                 break
-            await asyncio.sleep((time.monotonic() - began) / _SHARE)
         return next_at
 
     # Claiming
