@@ -21,6 +21,7 @@ OUTBOUND = """
     [outbound]
     allow = ["127.0.0.0/8"]
     retry = "0.2,0.2"
+    breaker_after = 0
     [log]
     format = "json"
 """
@@ -61,7 +62,7 @@ class Api:
         return answer.json()
 
     def get(self, path: str, *, expect: int = 200, **params: Any) -> Any:
-        return self.ask("GET", path, expect=expect, params=params)
+        return self.ask("GET", path, expect=expect, params=params or None)
 
     def post(self, path: str, body: Any = None, *, expect: int = 200, headers: Mapping[str, str] | None = None) -> Any:
         return self.ask("POST", path, expect=expect, json=body, headers=headers)

@@ -79,12 +79,12 @@ class TestResults:
     def test_a_receiver_that_never_answers_is_given_up_on(self, app):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-            endpoint = app.endpoint(url, retrySchedule=[], timeout=0.3)
+            endpoint = app.endpoint(url, retrySchedule=[], timeoutSeconds=1)
             message = app.send()
             app.wait_status(message, endpoint, FAIL)
             [attempt] = app.attempts(endpoint)
         assert attempt["responseStatusCode"] == 0
-        assert 250 <= attempt["responseDurationMs"] < 15_000
+        assert 900 <= attempt["responseDurationMs"] < 15_000
 
     def test_while_attempts_are_left_the_message_is_sending(self, app, receiver):
         box = receiver.mailbox(BROKEN)

@@ -67,7 +67,7 @@ class TestMessages:
 
     @pytest.mark.parametrize("body", [
         {"eventType": "a.b"}, {"payload": {}}, {"eventType": "a b", "payload": {}}, {"eventType": "a.b", "payload": [1]},
-        {"eventType": "a.b", "payload": "x"}, {"eventType": "a.b", "payload": {}, "channels": []},
+        {"eventType": "a.b", "payload": "x"}, {"eventType": "a.b", "payload": {}, "channels": ["with space"]},
         {"eventType": "a.b", "payload": {}, "payloadRetentionPeriod": 0}, {"eventType": "a.b", "payload": {}, "eventId": "msg_x"},
         {"eventType": "a.b", "payload": {}, "tags": [str(n) for n in range(6)]},
         {"eventType": "a.b", "payload": {}, "deliverAt": "yesterday"},
@@ -256,7 +256,7 @@ class TestRecovering:
         return found
 
     def test_goes_back_two_weeks_at_most(self, app):
-        endpoint = app.endpoint(NOWHERE, disabled=True)
+        endpoint = app.endpoint(NOWHERE)
         path = f"{app.path}/endpoint/{endpoint['id']}/recover"
         refused = app.api.post(path, {"since": ago(days=14, minutes=10)}, expect=422)
         assert refused["detail"][0]["loc"] == ["body", "since"]

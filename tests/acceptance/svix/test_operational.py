@@ -12,7 +12,7 @@ BROKEN = Answer(500, b"broken")
 
 
 class TestOperationalWebhooks:
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def organization(self, house):
         """An organization of its own, so that others' endpoints are none of its business."""
         api = Api(house.base, house.make_key("operational"))

@@ -187,9 +187,8 @@ async function endpoints({ endpoint }, app) {
 }
 
 async function messages({ message }, app) {
-  const made = await message.create(app, {
-    eventType: "invoice.paid", payload: { amount: 7 }, eventId: "evt-1", channels: ["blue"], tags: ["vip"],
-  });
+  const first = { eventType: "invoice.paid", payload: { amount: 7 }, eventId: "evt-1", channels: ["blue"], tags: ["vip"] };
+  const made = await message.create(app, first, { withContent: true });
   fact("msg.created", [form(made.id), made.eventType, made.payload, made.eventId, made.channels]);
   const duplicate = { eventType: "invoice.paid", payload: { amount: 7 }, eventId: "evt-1" };
   fact("msg.conflict", (await refusal(message.create, app, duplicate))[0]);
