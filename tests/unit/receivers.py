@@ -38,9 +38,9 @@ class Post:
     async def many(self, urls, **fields):
         loop = asyncio.get_running_loop()
         fields = {"headers": (("content-type", "application/json"),), "body": b"{}", "timeout_s": 10.0} | fields
-        batch = [Outgoing(url=url, token=loop.create_future(), **fields) for url in urls]
-        self.courier.send(batch)
-        return [await one.token for one in batch]
+        waiting = [loop.create_future() for _ in urls]
+        self.courier.send([Outgoing(url=url, token=token, **fields) for url, token in zip(urls, waiting, strict=True)])
+        return await asyncio.gather(*waiting)
 
     def _done(self, answers):
         self.batches.append(answers)
