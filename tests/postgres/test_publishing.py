@@ -354,7 +354,7 @@ async def test_the_public_way_tells_of_another_payload(db: Database) -> None:
         ({"payload": {"a": object()}}, "payload"),
         ({"payload": {"a": "\ud800"}}, "payload"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "with",
 )
 async def test_a_wrong_field_is_named(db: Database, fields: dict[str, Any], field: str) -> None:
     acme = await add_application(db)
