@@ -1,0 +1,41 @@
+"""Keys of the API, made and ended on the real command line."""
+
+import pytest
+
+from tests.acceptance.test_cli import Cli
+from tests.postgres.api import Api, make_desk
+
+
+@pytest.fixture
+def cli(tmp_path, pg_url):
+    return Cli(tmp_path, pg_url)
+
+
+async def test_a_key_is_made_listed_and_revoked(cli, db):
+    (made,) = cli.objects("keys", "create", "--scope", "organization", "--name", "backend", "--expires", "30d")
+    api = Api(make_desk(db), made["token"])
+    application = await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+    own = cli.run("keys", "create", "--scope", "application", "--application", "acme").stdout.strip()
+    assert own.startswith("bhk_")
+    await api.as_token(own).ask(200, "GET", "/app/acme")
+    await api.as_token(own).ask(403, "GET", "/app")
+
+    listed = cli.objects("keys", "list")
+    assert [(key["scope"], key["application"], key["name"]) for key in listed] == [
+        ("application", application["id"], ""),
+        ("organization", None, "backend"),
+    ]
+    assert listed[1]["id"] == made["id"]
+    assert listed[1]["expires_at"] is not None
+    assert not any("token" in key for key in listed)
+
+    cli.run("keys", "revoke", made["id"])
+    await api.ask(401, "GET", "/app")
+    assert "no valid key" in cli.complaint("keys", "revoke", made["id"], code=1)
+
+
+def test_what_does_not_go_together_is_told_so(cli):
+    assert "--application" in cli.complaint("keys", "create", "--scope", "application")
+    assert "30d" in cli.complaint("keys", "create", "--scope", "organization", "--expires", "soon")
+    create = ("keys", "create", "--scope", "application", "--application", "nobody")
+    assert "nobody" in cli.complaint(*create, code=1)
