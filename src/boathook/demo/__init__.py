@@ -4,6 +4,7 @@ folder   the demo's own folder, with configuration and secrets
 serving  the real `boathook serve`, as a process
 letters, traffic, client   strangers who send, and tally, what they were answered
 handlers what the demo's boathook does with the events
+receiver, sending   a customer whose server is told of what the shop does, and their record
 ledger   the senders' record against the store and the effects
 screen, advice   what is shown, and what to try next
 """
@@ -21,8 +22,9 @@ from rich.console import Console
 from rich.text import Text
 
 from boathook.config import defaults
-from boathook.demo import advice, folder, ledger, screen, serving
+from boathook.demo import advice, folder, ledger, screen, sending, serving
 from boathook.demo.folder import Folder
+from boathook.demo.receiver import Receiver
 from boathook.demo.screen import Screen
 from boathook.demo.serving import Serving
 from boathook.demo.tally import Tally
@@ -70,6 +72,9 @@ class _Stage:
     traffic: Traffic
     tally: Tally
     screen: Screen
+    receiver: Receiver
+    recipients: dict[str, str]
+    """Of the customer's endpoints, by their paths; empty where the play was left before it began."""
 
 
 class _Demo:
@@ -133,12 +138,16 @@ class _Demo:
             try:
                 await ledger.create_tables(database)
                 self._say(f"starting boathook serve on http://127.0.0.1:{port} (its log: {self._folder.log})")
-                async with serving.serve(self._folder, port) as process:
+                receiver = Receiver()
+                async with receiver.listen(), serving.serve(self._folder, port) as process:
                     await self._await_ready(process)
+                    is_left = self._leave.is_set()
+                    recipients = {} if is_left else await sending.set_up(database, self._folder, receiver)
                     tally = Tally(PROVIDERS)
                     dice = random.Random(time.time_ns())
                     traffic = Traffic(port, secrets, tally, dice)
-                    yield _Stage(database, process, traffic, tally, Screen(self._console, database, tally))
+                    shown = Screen(self._console, database, tally)
+                    yield _Stage(database, process, traffic, tally, shown, receiver, recipients)
             finally:
                 await database.close()
         finally:
@@ -197,10 +206,13 @@ class _Demo:
     async def _check(self, stage: _Stage) -> bool:
         """Print the books and the senders' record, and return whether both balance."""
         complaints = ledger.compare(stage.tally, await ledger.read_stored(stage.database, self._folder.mailbox))
+        delivered = await ledger.read_delivered(stage.database)
+        by_path = {path: delivered.get(recipient, set()) for path, recipient in stage.recipients.items()}
+        complaints += sending.compare(stage.receiver, by_path)
         if still_open := await ledger.count_open(stage.database):
             complaints.append(f"{still_open} deliveries have not ended {_DRAIN_S:.0f} seconds after the last request")
         found = await books.verify(stage.database, dedup_days=defaults()["retention"]["dedup_days"], is_deep=True)
-        screen.print_books(self._console, found, stage.tally, complaints)
+        screen.print_books(self._console, found, stage.tally, complaints, stage.receiver.records)
         return found.is_balanced and not complaints
 
     def _advise(self, port: int, secret: str, *, is_serving: bool) -> None:

@@ -28,6 +28,9 @@ app = "boathook.demo.handlers:hook"
 [worker]
 poll_s = 0.1
 
+[outbound]
+allow = ["127.0.0.0/8"]
+
 [log]
 format = "json"
 """

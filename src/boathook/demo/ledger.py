@@ -16,7 +16,8 @@ from boathook.journal.statements import load
 SQL = load(__file__)
 
 States = dict[str, Counter[str]]
-"""Numbers of deliveries by source (empty for published events) and state."""
+"""Numbers of deliveries by source (empty for published events, `ENDPOINTS` for those to endpoints) and state."""
+ENDPOINTS = "sent"
 
 
 async def create_tables(database: Database) -> None:
@@ -35,6 +36,14 @@ async def count_states(database: Database) -> tuple[States, int]:
 async def count_open(database: Database) -> int:
     """Return how many deliveries have yet to end."""
     return int(await database.fetchval(SQL["count_open"]))
+
+
+async def read_delivered(database: Database) -> dict[str, set[str]]:
+    """Return the ids of the messages delivered to endpoints, by recipient."""
+    delivered: dict[str, set[str]] = defaultdict(set)
+    for row in await database.fetch(SQL["list_delivered"]):
+        delivered[row["recipient"]].add(ids.show(ids.MESSAGE, row["event_id"]))
+    return delivered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,14 @@ create table demo.subscription (
 );
 
 -- name: count_states
--- Counts deliveries by their event's source and by what became of them so far; published events have no source.
-select coalesce(e.source, '') as source, s.state, count(*) as number
+-- Counts deliveries by their event's source and by what became of them so far; published events have no source, and
+-- deliveries to endpoints count by themselves.
+select case when s.recipient like 'endpoint:%' then 'sent' else coalesce(e.source, '') end as source, s.state,
+    count(*) as number
 from (
-    select event_id, state from boathook.outcome
+    select event_id, recipient, state from boathook.outcome
     union all
-    select event_id, case
+    select event_id, recipient, case
         when state = 'dead' then 'dead'
         when attempts - attempts_before > (state = 'leased')::integer then 'retrying'
         else 'waiting'
@@ -50,3 +52,7 @@ select event_key, handler, count(*) as number from demo.effect group by 1, 2
 -- name: count_conflicts
 -- Counts by source and id how often a known id came with another body.
 select source, dedup_key, sum(seen)::bigint as number from boathook.conflict group by 1, 2
+
+-- name: list_delivered
+-- Lists the messages that endpoints have got.
+select event_id, recipient from boathook.outcome where recipient like 'endpoint:%' and state = 'succeeded'

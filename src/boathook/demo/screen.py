@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich import box
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from boathook.demo import ledger
 from boathook.demo.ledger import States
+from boathook.demo.receiver import Record
 from boathook.demo.tally import Reply, Tally
 from boathook.journal.books import Books
 from boathook.journal.database import Database
@@ -45,14 +47,18 @@ class View:
     """Requests answered a second, lately."""
 
     def numbers(self, source: str) -> list[int]:
-        """Return a source's figures in the order of the columns; the empty name stands for published events."""
-        replies = self.tally.replies.get(source, Counter({Reply.ACCEPTED: self.published}))
+        """Return a source's figures in the order of the columns; the empty name stands for published events.
+
+        Deliveries to endpoints are of events that were counted where they came from.
+        """
+        accepted = 0 if source == ledger.ENDPOINTS else self.published
+        replies = self.tally.replies.get(source, Counter({Reply.ACCEPTED: accepted}))
         states: Counter[str] = self.states.get(source, Counter())
         return [replies[reply] for reply in _ANSWERS] + [states[state] for state in _STATES]
 
     def totals(self) -> dict[str, int]:
         """Return the figures over all sources, by column."""
-        rows = [self.numbers(source) for source in (*self.tally.replies, "")]
+        rows = [self.numbers(source) for source in (*self.tally.replies, "", ledger.ENDPOINTS)]
         return dict(zip((*map(str, _ANSWERS), *_STATES), map(sum, zip(*rows, strict=True)), strict=True))
 
     @property
@@ -110,7 +116,7 @@ async def _is_set(event: asyncio.Event, seconds: float) -> bool:
 
 def _table(view: View) -> Table:
     """Draw the figures, a row each, so that the table fits a terminal of 80 columns."""
-    sources = (*view.tally.replies, "")
+    sources = (*view.tally.replies, "", ledger.ENDPOINTS)
     columns = [view.numbers(source) for source in sources]
     table = Table(box=box.SIMPLE_HEAD, caption=view.pace, caption_justify="left", pad_edge=False)
     table.add_column("", min_width=9)
@@ -129,10 +135,14 @@ def _line(view: View) -> Text:
     return Text(f"{figures}  {view.pace}")
 
 
-def print_books(console: Console, books: Books, tally: Tally, complaints: list[str]) -> None:
+def print_books(
+    console: Console, books: Books, tally: Tally, complaints: list[str], records: Mapping[str, Record]
+) -> None:
     """Print the two balances, and whatever does not agree."""
     console.print(_balance(books))
     console.print(_verdict(books, tally, complaints))
+    if not complaints:
+        console.print(_sent(records))
     for complaint in complaints[:_MOST_COMPLAINTS]:
         console.print(Text(f"  ledger: {complaint}"), soft_wrap=True)
     if len(complaints) > _MOST_COMPLAINTS:
@@ -162,6 +172,16 @@ def _balance(books: Books) -> Table:
     there = ended + balance.pending + balance.leased + balance.purged
     table.add_row("deliveries owed", str(owed), "deliveries there", str(there), style="bold")
     return table
+
+
+def _sent(records: Mapping[str, Record]) -> Text:
+    taken = sum(record.taken.total() for record in records.values())
+    turned_away = sum(record.turned_away for record in records.values())
+    return Text(
+        f"A customer's server has verified {taken} messages at {len(records)} addresses, each once;\n"
+        f"while one of them was down it turned {turned_away} requests away.",
+        style="green",
+    )
 
 
 def _verdict(books: Books, tally: Tally, complaints: list[str]) -> Text:

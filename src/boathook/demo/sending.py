@@ -1,0 +1,56 @@
+"""The demo's customer: an application whose endpoints are told of every order, and the customer's record of it."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from boathook import config
+from boathook.admin import applications, endpoint_keys, endpoints
+from boathook.admin.desk import Desk
+from boathook.demo.folder import Folder
+from boathook.demo.handlers import APPLICATION
+from boathook.demo.receiver import DOWN_FOR, SHAKY, Receiver
+from boathook.handlers.outbox import Outbox
+from boathook.journal.database import Database
+from boathook.journal.vault import open_vault
+
+_QUICK: Final = (0.5, 1.0, 2.0, 4.0)
+"""Seconds between attempts, as nobody waits for hours in a demo."""
+
+
+async def set_up(database: Database, folder: Folder, receiver: Receiver) -> dict[str, str]:
+    """Make the customer's application and an endpoint for each of their addresses; return the recipients by address."""
+    settings = config.load(folder.configuration, {"server.data_dir": str(folder.data)})
+    desk = Desk(settings, database, open_vault(settings), Outbox())
+    recipients = {}
+    async with desk.work(actor="demo") as work:
+        new = applications.NewApplication(name="A customer of the shop", uid=APPLICATION)
+        application = await applications.create(work, new)
+        for path, record in receiver.records.items():
+            made = await endpoints.create(
+                work, application, endpoints.NewEndpoint(url=receiver.url(path), retry=_QUICK)
+            )
+            record.secret = await endpoint_keys.get_secret(work, application, made.shown_id)
+            recipients[path] = made.recipient
+    return recipients
+
+
+def compare(receiver: Receiver, sent: dict[str, set[str]]) -> Iterator[str]:
+    """Yield one sentence for everything in which the customer's record and the store do not agree.
+
+    Args:
+        receiver: the customer's server.
+        sent: ids of the messages that the store says were delivered, by the customer's address.
+    """
+    for path, record in receiver.records.items():
+        delivered = sent.get(path, set())
+        if record.forged:
+            yield f"{record.forged} requests to {path} had a signature that does not hold"
+        for message in sorted(delivered - record.taken.keys()):
+            yield f"{message} is delivered to {path}, says the store, but never came"
+        for message in sorted(record.taken.keys() - delivered):
+            yield f"{message} came to {path}, but is not recorded as delivered"
+        for message, number in record.taken.items():
+            if number > 1:
+                yield f"{message} was delivered to {path} {number} times"
+    if receiver.records[SHAKY].taken and receiver.records[SHAKY].turned_away != DOWN_FOR:
+        yield f"{SHAKY} should have turned {DOWN_FOR} requests away first"
