@@ -79,7 +79,9 @@ class Sink:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+                headers = {
+                    name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)
+                }
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 request = Request(head[0].split()[1], headers, body, time.monotonic())
                 writer.write(await self._answer(request))

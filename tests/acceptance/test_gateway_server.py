@@ -62,10 +62,10 @@ def test_children_end_with_their_supervisor(boathook: Callable[..., Running]):
     running = boathook()
     children = [
         psutil.Process(child.pid)
-        for role in ("gateway", "worker", "suspects", "keeper")
+        for role in ("gateway", "worker", "suspects", "sender", "keeper")
         for child in running.children(role)
     ]
-    assert len(children) == 4
+    assert len(children) == 5
     assert running.process is not None
     running.process.kill()
     running.process.wait()

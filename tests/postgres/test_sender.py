@@ -189,6 +189,38 @@ async def test_an_unreadable_secret_fails_the_attempt_and_nothing_else(db: Datab
     assert len(sink.requests) == 1
 
 
+async def test_an_access_token_is_fetched_sent_and_fetched_anew_where_it_is_refused(db: Database) -> None:
+    def script(request: Request) -> Reply:
+        if request.path == "/token":
+            return Reply(
+                200, body=json.dumps({"access_token": f"t{len(sink.to('/token'))}", "expires_in": 3600}).encode()
+            )
+        return Reply(200) if request.headers["authorization"] == "Bearer t2" else Reply(401)
+
+    async with Sink(script).open() as sink:
+        client = {"tokenUrl": f"{sink.base}/token", "clientId": "us", "clientSecret": "hush"}
+        place = await add_endpoint(db, f"{sink.base}/in", auth={"oauth2": client})
+        async with sending(db):
+            await owe(db, place)
+            await settled(db, succeeded=1)
+            await owe(db, place, 3)
+            await settled(db, succeeded=4)
+    assert len(sink.to("/token")) == 2
+    recorded = await db.fetch("select request_headers from boathook.attempt")
+    assert not any("Bearer t" in row["request_headers"] for row in recorded)
+
+
+async def test_without_an_access_token_nothing_is_sent(db: Database) -> None:
+    async with Sink(lambda _: Reply(500)).open() as sink:
+        client = {"tokenUrl": f"{sink.base}/token", "clientId": "us", "clientSecret": "hush"}
+        place = await add_endpoint(db, f"{sink.base}/in", auth={"oauth2": client}, retry=RetryPolicy(delays_s=()))
+        async with sending(db):
+            await owe(db, place)
+            await settled(db, dead=1)
+    assert sink.to("/in") == []
+    assert await db.fetchval("select code from boathook.attempt") == "OAUTH"
+
+
 async def test_disabled_endpoints_wait_and_go_on(db: Database) -> None:
     async with Sink().open() as sink:
         place = await add_endpoint(db, sink.base)
@@ -237,10 +269,10 @@ async def test_without_the_fence_it_would(db: Database, monkeypatch: pytest.Monk
 
 
 async def most_at_once(db: Database) -> int:
-    async with Sink(lambda _: Reply(after_s=0.02)).open() as sink:
+    async with Sink(lambda _: Reply(after_s=0.05)).open() as sink:
         place = await add_endpoint(db, f"{sink.base}/in", concurrency=2)
-        await owe(db, place, 30)
         async with sending(db, sender_id="s1"), sending(db, sender_id="s2"):
+            await owe(db, place, 30)
             await settled(db, succeeded=30)
         return sink.most["/in"]
 
@@ -333,7 +365,9 @@ async def test_without_a_breaker_all_attempts_would_be_used_up(db: Database, mon
     """Sabotage twin of the test above: it can fail."""
     blind = journal.SQL["claim_sends"].replace("where h.open_until is null or w.is_probe", "")
     monkeypatch.setitem(journal.SQL, "claim_sends", blind)
-    monkeypatch.setattr(lanes, "_rest_s", lambda lane, now, clock: lane.open_until and setattr(lane, "open_until", None) or 0)
+    monkeypatch.setattr(
+        lanes, "_rest_s", lambda lane, now, clock: (lane.open_until and setattr(lane, "open_until", None)) or 0
+    )
     at_once, failed = await probes_while_down(db)
     assert at_once > 1 or failed > 16
 
@@ -381,7 +415,9 @@ async def test_failures_far_apart_begin_a_new_count(db: Database) -> None:
             await settled(db, dead=1)
 
             async def is_anew() -> bool:
-                return bool(await db.fetchval("select failing_since > now() - interval '1 day' from boathook.endpoint_health"))
+                return bool(
+                    await db.fetchval("select failing_since > now() - interval '1 day' from boathook.endpoint_health")
+                )
 
             await eventually(is_anew)
     assert await _disabled(db, place) is None
@@ -400,7 +436,9 @@ async def test_a_fault_of_ours_disables_nothing(db: Database) -> None:
         await settled(db, dead=1)
 
         async def is_counted() -> bool:
-            return bool(await db.fetchval("select failures = 4 and failing_since is null from boathook.endpoint_health"))
+            return bool(
+                await db.fetchval("select failures = 4 and failing_since is null from boathook.endpoint_health")
+            )
 
         await eventually(is_counted)
     assert await _disabled(db, place) is None
@@ -510,7 +548,9 @@ async def listen(db: Database, organization: str = "default") -> Place:
 
 
 async def told(db: Database) -> list[tuple[str, dict[str, Any]]]:
-    rows = await db.fetch("select body from boathook.event where type like '%.%.%' or type like 'endpoint.%' order by id")
+    rows = await db.fetch(
+        "select body from boathook.event where type like '%.%.%' or type like 'endpoint.%' order by id"
+    )
     documents = [json.loads(row["body"]) for row in rows]
     return [(document["type"], document["data"]) for document in documents]
 
@@ -520,7 +560,9 @@ async def test_an_organization_is_told_how_its_sending_goes(db: Database) -> Non
     bad = iter([*[Reply(500)] * 5, Reply(200), *[Reply(500)] * 9])
     async with Sink(lambda _: next(bad)).open() as sink:
         application = await add_application(db, uid="acme")
-        place = await add_endpoint(db, sink.base, application=application, retry=RetryPolicy(delays_s=(0.01,) * 5, jitter=0.0))
+        place = await add_endpoint(
+            db, sink.base, application=application, retry=RetryPolicy(delays_s=(0.01,) * 5, jitter=0.0)
+        )
         async with sending(db, outbound={"breaker_after": 0}):
             (event,) = await owe(db, place)
 
@@ -587,9 +629,14 @@ async def test_the_keeper_buries_what_nobody_will_send(db: Database) -> None:
         disabled.id,
     )
     assert await journal.bury_barred(db, max_age_s=60.0) == 3
-    await db.execute("update boathook.delivery set owed_since = now() - interval '2 minutes' where recipient = $1", disabled.recipient)
+    await db.execute(
+        "update boathook.delivery set owed_since = now() - interval '2 minutes' where recipient = $1",
+        disabled.recipient,
+    )
     assert await journal.bury_barred(db, max_age_s=600.0) == 2, "its own maximum age is a minute"
-    rows = await db.fetch("select code, count(*) from boathook.delivery where state = 'dead' group by code order by code")
+    rows = await db.fetch(
+        "select code, count(*) from boathook.delivery where state = 'dead' group by code order by code"
+    )
     assert [tuple(row) for row in rows] == [("ENDPOINT_DELETED", 3), ("EXPIRED", 2)]
     assert (await verify(db, dedup_days=30)).imbalances == ()
 
@@ -653,7 +700,9 @@ async def test_discovery_walks_many_endpoints_in_pages(db: Database) -> None:
         [place.id for place in places], application,
     )  # fmt: skip
     await owe(db, places, 2)
-    await db.execute("update boathook.delivery set due_at = now() + interval '1 hour' where recipient = $1", places[0].recipient)
+    await db.execute(
+        "update boathook.delivery set due_at = now() + interval '1 hour' where recipient = $1", places[0].recipient
+    )
     store, found, after, later = SendStore(db, worker="s1"), [], "", []
     while True:
         page = await store.find_due(after, 7)

@@ -46,7 +46,13 @@ listed = st.builds(
     max_age_s=seconds,
 )
 policies = exponential | listed
-failures = st.builds(Failure, code=st.text(max_size=200), error=st.text(max_size=3_000), is_final=st.booleans())
+failures = st.builds(
+    Failure,
+    code=st.text(max_size=200),
+    error=st.text(max_size=3_000),
+    is_final=st.booleans(),
+    retry_after_s=st.none() | st.floats(0, 1_000_000),
+)
 retries = st.builds(Retry, after=st.none() | st.floats(-10, 1_000_000), code=st.text(max_size=200))
 interruptions = st.builds(Interruption, error=st.text(max_size=3_000))
 unsuccessful = failures | retries | st.builds(Dead, st.text(max_size=200), st.text(max_size=3_000))
@@ -137,6 +143,30 @@ def test_a_good_end_is_settled_whatever_the_policy(policy: RetryPolicy, attempt:
     ignored = decide(standing, Ignore(reason), policy, START, luck)
     assert isinstance(ignored, Settle)
     assert ignored.ignored_because
+
+
+@pytest.mark.parametrize(
+    ("planned_s", "asked_s", "waits_s"),
+    [
+        (60.0, 10.0, 60.0),  # never sooner than planned
+        (60.0, 1_200.0, 1_200.0),
+        (60.0, 86_400.0, 3_600.0),  # an hour at most, where that is longer than twice the planned wait
+        (7_200.0, 86_400.0, 14_400.0),
+        (90_000.0, 1_000_000.0, 100_000.0),  # not past the maximum age
+    ],
+)
+def test_being_asked_to_wait_stretches_the_wait_within_bounds(planned_s: float, asked_s: float, waits_s: float) -> None:
+    policy = RetryPolicy(delays_s=(planned_s,), jitter=0.0, max_age_s=100_000.0)
+    failure = Failure(code="HTTP_429", error="too many", retry_after_s=asked_s)
+    move = decide(Standing(attempt=1, owed_since=START), failure, policy, START, 0.5)
+    assert isinstance(move, TryAgain)
+    assert (move.due_at - START).total_seconds() == waits_s
+
+
+def test_being_asked_to_wait_adds_no_attempt() -> None:
+    failure = Failure(code="HTTP_429", error="too many", retry_after_s=5.0)
+    move = decide(Standing(attempt=1, owed_since=START), failure, RetryPolicy(delays_s=()), START, 0.5)
+    assert move == Bury("HTTP_429", "too many")
 
 
 def test_the_default_waits_are_those_documented() -> None:

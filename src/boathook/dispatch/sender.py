@@ -33,6 +33,8 @@ from boathook.telemetry.log import get_logger
 
 PACE_S: Final = 0.002
 """Shortest time between two claims."""
+_IDLE_S: Final = 0.02
+"""Shortest time between two looks, where the first found nothing."""
 _PAGE: Final = 500
 _SHARE: Final = 0.1
 """Discovering takes no more than this share of the time."""
@@ -76,6 +78,8 @@ class Sender:
         """Lanes with claims that are newer than what is known of their endpoint."""
         self._ahead = timedelta()
         """How far the journal's clock is ahead of this host's."""
+        self._met = 0
+        """Endpoints found due so far."""
         self._hint = asyncio.Event()
         self._wake = asyncio.Event()
         self._is_stopping = False
@@ -125,12 +129,14 @@ class Sender:
         while not self._is_stopping:
             self._hint.clear()
             next_at: datetime | None = None
+            met = self._met
             try:
                 next_at = await self._walk()
             except JournalError as error:
                 self._log.warning("discover_failed", error=str(error))
             self._lanes.sweep(time.monotonic())
-            await asyncio.sleep(PACE_S)
+            # Most announcements are meant for handlers, so a look that found nothing is not repeated at once.
+            await asyncio.sleep(PACE_S if self._met > met else _IDLE_S)
             wait_s = self._poll_s if next_at is None else (next_at - self._now()).total_seconds()
             await _wait(self._hint, min(self._poll_s, max(PACE_S, wait_s)))
 
@@ -143,6 +149,7 @@ class Sender:
             for due in page.due:
                 await self._give_back(self._lanes.meet(due))
             if page.due:
+                self._met += len(page.due)
                 self._wake.set()
             next_at = min((at for at in (next_at, page.next_due_at) if at is not None), default=None)
             after = page.after

@@ -286,7 +286,7 @@ class SendStore:
 
     async def heal(self, endpoints: Sequence[UUID]) -> None:
         """Forget the failures of endpoints that have taken a message."""
-        await self._database.execute(SQL["heal"], endpoints)
+        await self._database.execute(SQL["heal_endpoints"], endpoints)
 
     async def judge(
         self, failures: Sequence[Failures], rules: BreakerRules, luck: Callable[[], float]

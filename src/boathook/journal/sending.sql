@@ -262,7 +262,7 @@ select event_id, ordinal::integer as ordinal, recipient, order_key from gone
 insert into boathook.audit (actor, action, subject, note)
 select $1, $2, subject, $4 from unnest($3::text[]) as u (subject)
 
--- name: heal
+-- name: heal_endpoints
 -- Forgets the failures of endpoints that have taken a message; writes nothing for those without any.
 with held as materialized (
     select endpoint_id from boathook.endpoint_health
