@@ -106,6 +106,9 @@ class Client:
 def _find(inner, name):
     if name == "operational_webhook_endpoint" and hasattr(inner, "operational_webhook"):
         return inner.operational_webhook.endpoint
+    if name == "background_task" and not hasattr(inner, name):
+        # Version 1.62 has the class, but its client forgets to offer it.
+        return importlib.import_module("svix.api.background_task").BackgroundTask(inner._client)
     return getattr(inner, name, None)
 
 

@@ -6,6 +6,7 @@ happened, all that boathook stored or said is searched for them, in every form t
 
 import base64
 import json
+import re
 import secrets
 import urllib.parse
 from collections.abc import Iterator
@@ -58,8 +59,11 @@ def dump(url: str) -> dict[str, bytes]:
             "where table_schema not in ('pg_catalog', 'information_schema') and table_type = 'BASE TABLE'"
         ).fetchall()
         for (table,) in tables:
-            with connection.cursor() as cursor, cursor.copy(f"copy {table} to stdout") as copy:
-                found[table] = b"".join(bytes(part) for part in copy)
+            with connection.cursor() as cursor, cursor.copy(f"copy (select * from {table}) to stdout") as copy:
+                text = b"".join(bytes(part) for part in copy)
+            found[table] = text + b"".join(
+                bytes.fromhex(word.decode()) for word in re.findall(rb"\\x([0-9a-f]+)", text)
+            )
     return found
 
 
