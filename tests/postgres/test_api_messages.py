@@ -91,6 +91,7 @@ WRONG = [
     ({"eventId": "msg_x"}, ["body", "eventId"]),
     ({"eventId": "a\x00"}, ["body", "eventId"]),
     ({"channels": [str(n) for n in range(11)]}, ["body", "channels"]),
+    ({"channels": []}, ["body", "channels"]),
     ({"tags": ["a b"]}, ["body", "tags"]),
     ({"tags": list("abcdef")}, ["body", "tags"]),
     ({"payloadRetentionPeriod": 91}, ["body", "payloadRetentionPeriod"]),

@@ -22,12 +22,12 @@ from boathook.admin.api.calls import (
     router,
 )
 from boathook.admin.api.errors import answer_json, invalid
-from boathook.admin.api.fields import Input, Moment, Output, TypeName, show_moment
+from boathook.admin.api.fields import Channels, Input, Moment, Output, TypeName, Whole, show_moment
 from boathook.admin.api.pages import ListOf
 from boathook.admin.api.spans import Filters, MessagePage, WithContent, answer_page
 from boathook.admin.messages import NewMessage
 from boathook.domain import ids
-from boathook.domain.endpoints import check_channels, check_tags, check_uid
+from boathook.domain.endpoints import check_tags, check_uid
 from boathook.domain.errors import InvalidValue
 from boathook.journal import messages as journal
 from boathook.journal.applications import Application, split_reference
@@ -45,7 +45,8 @@ MessageRef = Annotated[
     str, Path(description="The message's id or eventId.", examples=["msg_01h455vb4pex5vsknk084sn02q4", "order-17"])
 ]
 MessageUid = Annotated[str, AfterValidator(lambda uid: check_uid(uid, ids.MESSAGE))]
-MessageChannels = Annotated[list[str], AfterValidator(lambda names: list(check_channels(names)) if names else [])]
+Days = Annotated[Whole, Field(ge=1, le=90)]
+Hours = Annotated[Whole, Field(ge=1, le=2160)]
 Tags = Annotated[list[str], AfterValidator(lambda names: list(check_tags(names)) if names else [])]
 
 
@@ -66,11 +67,11 @@ class MessageIn(Input):
         json_schema_extra={"type": "object"},
     )
     event_id: MessageUid | None = Field(default=None, examples=["order-17"], description="Unique for the application.")
-    channels: MessageChannels | None = Field(default=None, examples=[["project_1337"]])
+    channels: Channels | None = Field(default=None, examples=[["project_1337"]])
     tags: Tags | None = Field(default=None, examples=[["billing"]])
     deliver_at: Moment | None = Field(default=None, description="Sent then and not at once; at most 24 hours ahead.")
-    payload_retention_period: int | None = Field(default=None, ge=1, le=90, description="Days the payload is kept.")
-    payload_retention_hours: int | None = Field(default=None, ge=1, le=2160, description="Hours the payload is kept.")
+    payload_retention_period: Days | None = Field(default=None, description="Days the payload is kept.")
+    payload_retention_hours: Hours | None = Field(default=None, description="Hours the payload is kept.")
     transformations_params: TransformationsParams | None = None
     application: ApplicationIn | None = Field(
         default=None, description="Makes the application where there is none; its uid must be that of the path."
@@ -110,7 +111,7 @@ class PrecheckIn(Input):
     """What would be published."""
 
     event_type: TypeName = Field(examples=["invoice.paid"])
-    channels: MessageChannels | None = None
+    channels: Channels | None = None
 
 
 class PrecheckOut(Output):

@@ -88,18 +88,18 @@ def _filters(request: Request, channel: Channel = None, tag: Tag = None, _types:
 Filters = Annotated[Wanted, Depends(_filters)]
 
 
-def _is_class(number: int) -> int:
+def check_class(number: int) -> int:
+    """Return *number* if it is the lowest of a hundred statuses, or 0. Raises ValueError."""
     if number not in {0, 100, 200, 300, 400, 500}:
         raise ValueError("write 0, 100, 200, 300, 400 or 500")
     return number
 
 
-StatusClass = Annotated[int, AfterValidator(_is_class)]
 StatusParam = Annotated[
     int | None, Query(ge=0, le=4, description="0 success, 1 pending, 2 failed, 3 being sent, 4 canceled.")
 ]
 StatusClassParam = Annotated[
-    StatusClass | None,
+    Annotated[int, AfterValidator(check_class)] | None,
     Query(description="Only attempts answered with such a status; 0: those without an answer."),
 ]
 WithContent = Annotated[bool, Query(description="Whether contents are shown; {} stands in their place otherwise.")]

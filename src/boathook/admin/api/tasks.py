@@ -22,10 +22,10 @@ from boathook.admin.api.calls import (
 )
 from boathook.admin.api.endpoints import EndpointRef
 from boathook.admin.api.errors import answer_json
-from boathook.admin.api.fields import Input, Moment, Output, TypeName, show_moment
+from boathook.admin.api.fields import Input, Moment, Output, TypeName, Whole, show_moment
 from boathook.admin.api.messages import MessageOut, show_message
 from boathook.admin.api.pages import IdPage, ListOf, id_page
-from boathook.admin.api.spans import StatusClass, answer_page
+from boathook.admin.api.spans import answer_page, check_class
 from boathook.admin.tasks import Span
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags
@@ -76,8 +76,10 @@ class BulkReplayIn(SpanIn):
     event_types: list[TypeName] | None = None
     channel: Annotated[str, AfterValidator(lambda name: check_channels([name])[0])] | None = None
     tag: Annotated[str, AfterValidator(lambda name: check_tags([name])[0])] | None = None
-    status: int | None = Field(default=None, ge=0, le=4, description="0 success, 2 failed, 4 canceled.")
-    status_code_class: StatusClass | None = Field(
+    status: Annotated[Whole, Field(ge=0, le=4)] | None = Field(
+        default=None, description="0 success, 2 failed, 4 canceled."
+    )
+    status_code_class: Annotated[Whole, AfterValidator(check_class)] | None = Field(
         default=None, description="Only messages whose last attempt was answered so; 0: not at all."
     )
 
@@ -142,7 +144,9 @@ class EventExampleIn(Input):
     """What an endpoint is tried out with."""
 
     event_type: TypeName = Field(examples=["svix.ping"])
-    example_index: int = Field(default=0, ge=0, description="Which of the examples in the event type's schema.")
+    example_index: Annotated[Whole, Field(ge=0)] = Field(
+        default=0, description="Which of the examples in the event type's schema."
+    )
     payload: dict[str, Any] | None = Field(default=None, description="Sent in place of an example.")
 
 
