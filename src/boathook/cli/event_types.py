@@ -1,6 +1,7 @@
 """Commands about event types: what messages may be about."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -129,6 +130,35 @@ def archive_type(ctx: typer.Context, name: Name) -> None:
 
     run(archive())
     out.print(f"{name} is archived", markup=False)
+
+
+@event_types.command("import-openapi", epilog=example("boathook event-types import-openapi openapi.yaml --dry-run"))
+def import_openapi(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An OpenAPI document, YAML or JSON.")],
+    replace_all: Annotated[bool, typer.Option("--replace-all", help="Archive those it does not name.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make or change the event types that a document's webhooks are, and say which."""
+    from boathook.admin import environment
+    from boathook.admin.openapi import read_document
+
+    try:
+        document = read_document(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misused(f"FILE: cannot read {file}: {error}") from None
+
+    async def take_in() -> list[str]:
+        async with work(session(ctx).settings()) as one:
+            changed = await environment.import_openapi(one, document, is_dry=dry_run, is_whole=replace_all)
+            return [type.name for type in changed]
+
+    for name in run(take_in()):
+        if as_json:
+            show.print_json({"name": name})
+        else:
+            out.print(name, markup=False)
 
 
 def _plain(type: EventType) -> dict[str, Any]:
