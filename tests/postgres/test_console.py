@@ -1,5 +1,7 @@
 """The API on the gateway's port: there when PostgreSQL is, and in nobody's way before."""
 
+from functools import partial
+
 import httpx
 import pytest
 
@@ -36,7 +38,7 @@ async def test_it_answers_503_until_it_is_up_and_again_when_it_is_closed(opened,
     async def answers(status: int) -> bool:
         return (await client.get("/api/v1/app", headers=headers)).status_code == status
 
-    await eventually(lambda: answers(200), timeout=30)
+    await eventually(partial(answers, 200), timeout=30)
     await console.close()
     assert await answers(503)
 

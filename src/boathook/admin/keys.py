@@ -73,6 +73,11 @@ async def _make(work: Work, application: Application | None, key: Key, lifetime:
     return MadeKey(await api_keys.insert(work.connection, key, hash_token(token), lifetime), token)
 
 
+async def list_all(work: Work, organization: str | None = None, *, with_portal: bool = False) -> list[Key]:
+    """Return the deployment's keys or those of one organization, the youngest first."""
+    return await api_keys.list_all(work.connection, organization, with_portal=with_portal)
+
+
 async def revoke(work: Work, id: UUID) -> None:
     """End a key at once. Raises NotFound where there is none that is valid."""
     if not await api_keys.revoke(work.connection, id):

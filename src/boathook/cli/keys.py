@@ -13,7 +13,6 @@ from boathook.cli.session import Misused, out, run, session, work
 from boathook.cli.show import Column
 from boathook.domain import ids
 from boathook.domain.model import DEFAULT_ORGANIZATION
-from boathook.journal import api_keys
 from boathook.journal.api_keys import Key
 
 keys = typer.Typer(no_args_is_help=True, help="Who may use the API.")
@@ -101,10 +100,11 @@ def list_keys(
     as_json: Json = False,
 ) -> None:
     """List keys, the youngest first; their tokens are not known."""
+    from boathook.admin import keys as actions
 
     async def read() -> list[Key]:
         async with work(session(ctx).settings()) as one:
-            return await api_keys.list_all(one.connection, organization, with_portal=portal)
+            return await actions.list_all(one, organization, with_portal=portal)
 
     show.print_rows(run(read()), _COLUMNS, as_json=as_json, plain=_plain, after="")
 

@@ -92,7 +92,13 @@ def _prepare(settings: Settings) -> Callable[[Database], Asgi]:
     from boathook.journal.vault import open_vault
 
     vault, outbox = open_vault(settings), Outbox(memory_days=memory_days(settings.retention))
-    return lambda database: build_api(Desk(settings, database, vault, outbox))
+
+    def build(database: Database) -> Asgi:
+        api = build_api(Desk(settings, database, vault, outbox))
+        api.warm()
+        return api
+
+    return build
 
 
 async def _answer(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any, Final, cast
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -53,31 +54,33 @@ Ids and uids are alike in paths. Lists come in pages: pass `iterator` on until `
 """
 
 
-def build_api(desk: Desk) -> Asgi:
+def build_api(desk: Desk) -> "Api":
     """Return the API below /api/v1, standing on *desk*."""
     app = FastAPI(
         title="boathook",
         version="1",
         description=_DESCRIPTION,
-        openapi_url=f"{BASE}/openapi.json",
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
     app.state.desk = desk
+    app.state.document = None
+    app.add_route(f"{BASE}/openapi.json", _describe, include_in_schema=False)
     for routes in ROUTERS:
         app.include_router(routes)
     app.add_exception_handler(HTTPException, _answer_error)
     app.add_middleware(
         CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"], max_age=_CORS_AGE_S
     )
-    return _Door(cast("Asgi", app))
+    return Api(app)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     response = to_response(error)
-    if response.status_code == 405:
-        response.headers["allow"] = ", ".join(sorted(_methods_of(request)))
+    if response.status_code == 405 and (methods := _methods_of(request)):
+        response.headers["allow"] = ", ".join(sorted(methods))
     return response
 
 
@@ -88,13 +91,31 @@ def _methods_of(request: Request) -> set[str]:
     return {method for route in found for method in route.methods or ()}
 
 
-class _Door:
-    """Takes a trailing slash off the path, and answers whatever was raised outside of routes."""
+async def _describe(request: Request) -> Response:
+    return Response(_document(request.app), media_type="application/json")
 
-    def __init__(self, app: Asgi) -> None:
+
+def _document(app: FastAPI) -> bytes:
+    """Return the OpenAPI document, written once: that takes too long to be done for each stranger who asks."""
+    if app.state.document is None:
+        app.state.document = msgspec.json.encode(app.openapi())
+    document: bytes = app.state.document
+    return document
+
+
+class Api:
+    """The API as an ASGI application, with and without a slash at the end of a path."""
+
+    def __init__(self, app: FastAPI) -> None:
         self._app = app
+        self._answer = cast("Asgi", app)
+
+    def warm(self) -> None:
+        """Do beforehand what would hold up the first request; it may run in a thread."""
+        _document(self._app)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request; what was raised outside of routes becomes JSON too."""
         is_begun = False
 
         async def watch(message: dict[str, Any]) -> None:
@@ -103,7 +124,7 @@ class _Door:
             await send(message)
 
         try:
-            await self._app(_without_slash(scope), receive, watch)
+            await self._answer(_without_slash(scope), receive, watch)
         except Exception as error:  # noqa: BLE001 - a traceback is for the log
             response = to_response(error)
             if is_begun:
