@@ -67,17 +67,21 @@ class Mailbag:
         order_key: str | None = None,
         **columns: Any,
     ) -> UUID:
-        """Publish a message that these endpoints are owed."""
+        """Publish a message that these endpoints are owed; one that is named again is owed it once more."""
         identifier = id_at(moment)
         body = json.dumps({"n": 1} if payload is None else payload).encode()
         row = {
             "id": identifier, "application": self.name, "type": type, "dedup_key": ids.show(ids.EVENT, identifier),
             "grade": "none", "origin": "published", "headers": "{}", "content_type": "application/json", "body": body,
-            "fanout": len(owed), "accepted_at": moment,
+            "fanout": len(set(owed)), "accepted_at": moment,
         } | columns  # fmt: skip
+        if "expunged_at" in columns:
+            row["body"] = b""
         names, marks = ", ".join(row), ", ".join(f"${place}" for place in range(1, len(row) + 1))
         await self.db.execute(
-            f"insert into boathook.event ({names}, body_sha256) values ({marks}, sha256($9))", *row.values()
+            f"insert into boathook.event ({names}, body_sha256) values ({marks}, sha256(${len(row) + 1}))",
+            *row.values(),
+            body,
         )
         await self.db.execute(
             """insert into boathook.dedup (key, event_id, body_sha256, expires_at)
@@ -86,9 +90,9 @@ class Mailbag:
         )  # fmt: skip
         for ordinal, endpoint_id in enumerate(owed):
             await self.db.execute(
-                """insert into boathook.delivery (event_id, ordinal, recipient, owed_since, due_at, order_key)
-                   values ($1, $2, $3, $4, $5, $6)""",
-                identifier, ordinal, recipient(endpoint_id), moment, due or moment, order_key,
+                """insert into boathook.delivery (event_id, ordinal, recipient, owed_since, due_at, order_key, is_replay)
+                   values ($1, $2, $3, $4, $5, $6, $7)""",
+                identifier, ordinal, recipient(endpoint_id), moment, due or moment, order_key, endpoint_id in owed[:ordinal],
             )  # fmt: skip
         return identifier
 
