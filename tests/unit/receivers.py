@@ -98,6 +98,8 @@ class Receiver:
 
     async def __aexit__(self, *_):
         self._server.close()
+        # A connection accepted just now has a task that has not begun; one cancelled before that closes nothing.
+        await asyncio.sleep(0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

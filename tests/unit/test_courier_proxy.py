@@ -31,6 +31,7 @@ class Proxy:
 
     async def __aexit__(self, *_):
         self._server.close()
+        await asyncio.sleep(0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -44,7 +45,8 @@ class Proxy:
             )
             self.asked.append(f"{host}:{port}")
             far_reader, far_writer = await asyncio.open_connection(host, port)
-            await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+            pumps = self._pump(reader, far_writer), self._pump(far_reader, writer)
+            await asyncio.gather(*pumps, return_exceptions=True)
         writer.close()
 
     async def _connect(self, first, reader, writer):
