@@ -43,6 +43,7 @@ from boathook.domain.model import (
 )
 from boathook.handlers.sessions import call, call_sync
 from boathook.journal.calls import PUBLISH_MESSAGE, ROUTES_FOR, Step
+from boathook.journal.messages import message_key
 from boathook.journal.registry import Routing, decode_routing
 from boathook.telemetry import emit
 
@@ -264,11 +265,6 @@ def is_application_id(name: str) -> bool:
         return name.startswith(f"{ids.APPLICATION}_") and ids.read(ids.APPLICATION, name) is not None
     except ValueError:
         return False
-
-
-def message_key(application: str, dedup_key: str) -> UUID:
-    """Return the identity in dedup memory of a message with this key for this application, named as it is stored."""
-    return _hash_key(f"application\x00{application}\x00{dedup_key}".encode())
 
 
 def _hash_key(material: bytes) -> UUID:

@@ -133,7 +133,7 @@ def to_page(rows: list[Row], limit: int, *, is_reversed: bool) -> Page[Row]:
 
 
 def message_key(application: str, uid: str) -> UUID:
-    """Return the identity in dedup memory of a message with this id of the publisher's own."""
+    """Return the identity in dedup memory of an application's message with this id of the publisher's own."""
     digest = hashlib.sha256(f"application\x00{application}\x00{uid}".encode()).digest()
     return UUID(bytes=digest[:16])
 
