@@ -212,14 +212,20 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
         "tests/unit/test_guard.py::test_what_is_not_public_may_not_be_dialled",
         "tests/unit/test_courier.py::test_an_address_that_is_not_allowed_is_never_dialled",
     ),
-    "client: delivery through SOCKS5 and HTTP proxy, with bypass lists": (),
+    "client: delivery through SOCKS5 and HTTP proxy, with bypass lists": (
+        "tests/unit/test_courier_proxy.py::test_the_proxy_is_told_the_judged_address_and_the_receiver_sees_the_name",
+        "tests/unit/test_courier_proxy.py::test_the_bypass_list",
+    ),
     # Store
-    "store: wipe one organization leaves the other": (),
     "store: prune deletes old and keeps new": (
         "tests/postgres/test_upkeep.py::test_an_old_week_is_dropped_and_counted",
         "tests/postgres/test_upkeep.py::test_a_week_is_kept_until_its_last_day_is_old_enough",
     ),
-    "store: background migrations": (),
+    "store: migrations apply once, run concurrently, stop on failure": (
+        "tests/postgres/test_schema.py::test_migrating_again_changes_nothing",
+        "tests/postgres/test_schema.py::test_processes_that_start_together_migrate_once",
+        "tests/postgres/test_schema.py::test_a_refused_migration_changes_nothing_and_is_named",
+    ),
     # Not tested there
     "beyond: crash between commit and enqueue": (
         f"{CRASHES}::test_whichever_process_is_killed_what_was_accepted_arrives",
@@ -271,5 +277,7 @@ ON_PURPOSE: Final[dict[str, tuple[str, ...]]] = {
 
 NOT_HERE: Final[dict[str, str]] = {
     "loss of Redis": "there is none; what PostgreSQL's loss does is tested in tests/postgres/test_outages.py",
+    "store: wipe one organization": "there is no such command; applications are deleted one by one, and only by their own",
+    "store: migrations revert": "migrations only go forward; one that fails changes nothing",
     "secrets written before encryption, legacy unmarked keys": "secrets were encrypted from the first release on",
 }

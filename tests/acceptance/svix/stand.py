@@ -175,6 +175,11 @@ def open_database(admin_url: str, template: str) -> Iterator[str]:
         admin.execute(f"drop database {name} with (force)")
 
 
+def wait_for_api(running: Running) -> None:
+    """Wait until the API is there: a gateway takes webhooks in before."""
+    until(lambda: httpx.get(f"{running.base}/api/v1/health").status_code == 204)
+
+
 @contextlib.contextmanager
 def open_house(folder: Path, database_url: str, extra: str = OUTBOUND, **environment: str) -> Iterator[House]:
     """Start a boathook with all its parts and stop it in the end."""
@@ -183,8 +188,7 @@ def open_house(folder: Path, database_url: str, extra: str = OUTBOUND, **environ
     house = None
     try:
         running.start()
-        # The gateway is ready before the API is.
-        until(lambda: httpx.get(f"{running.base}/api/v1/health").status_code == 204)
+        wait_for_api(running)
         house = House(running)
         yield house
     finally:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 ALL = BEHAVIOURS | ON_PURPOSE
 
 
-def tests_of(file: Path) -> set[str]:
+def named_in(file: Path) -> set[str]:
     """Return the tests of a file, each with its class before it."""
     found = set()
     for node in ast.parse(file.read_text()).body:
@@ -31,7 +31,7 @@ def missing(names: tuple[str, ...]) -> list[str]:
     lost = []
     for name in names:
         file, _, test = name.partition("::")
-        if not (ROOT / file).exists() or test not in tests_of(ROOT / file):
+        if not (ROOT / file).exists() or test not in named_in(ROOT / file):
             lost.append(name)
     return lost
 

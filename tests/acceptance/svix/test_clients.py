@@ -2,6 +2,10 @@
 
 Each runs in a process and an organization of its own. `drive.py` and `drive.mjs` print facts; what they must be is said
 here once for all of them.
+
+To pin another Python version: add it to `VERSIONS` and write its lock file with ``echo svix==X | uv pip compile
+--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header - -o
+requirements/svix-X.lock``. The npm version is in ``npm/package.json``.
 """
 
 import fcntl

@@ -9,7 +9,7 @@ import pytest
 
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.svix.receiver import Answer, Mailbox
-from tests.acceptance.svix.stand import SUCCESS, Application, House, open_database, open_house
+from tests.acceptance.svix.stand import SUCCESS, Application, House, open_database, open_house, wait_for_api
 from tests.support import until
 
 SENDING = tuple(point for point in POINTS if point.startswith("send."))
@@ -118,6 +118,7 @@ def test_what_was_accepted_arrives_after_everything_was_killed_and_started_again
         publisher.wait(20)
         fragile.running.kill_all()
     fragile.running.start()
+    wait_for_api(fragile.running)
     judge(app, endpoint, publisher.accepted, box)
 
 

@@ -5,8 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.svix.stand import NOWHERE, Api, Application, open_database, open_house, word
-from tests.support import until
+from tests.acceptance.svix.stand import NOWHERE, Api, Application, open_database, open_house, wait_for_api, word
 
 
 class TestAuthentication:
@@ -241,12 +240,12 @@ class TestLostKeys:
         secret = app.secret(endpoint)
         strict.running.stop()
         strict.running.start(ENDPOINT_KEY="the key of tomorrow")
-        until(lambda: httpx.get(f"{strict.base}/api/v1/health").status_code == 204)
+        wait_for_api(strict.running)
         for part in ("secret", "headers"):
             refused = app.api.get(f"{path}/{part}", expect=500)
             assert refused["code"]
             assert "encryption_keys" in refused["detail"]
         strict.running.stop()
         strict.running.start()
-        until(lambda: httpx.get(f"{strict.base}/api/v1/health").status_code == 204)
+        wait_for_api(strict.running)
         assert app.secret(endpoint) == secret

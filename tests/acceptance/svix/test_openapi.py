@@ -6,6 +6,7 @@ command line that a failure shows.
 
 import http.server
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -110,6 +111,9 @@ def test_every_answer_is_as_the_document_says(house, receiver, tmp_path):
         "--exclude-operation-id-regex", TAKES_AWAY, *left_out,
     )  # fmt: skip
     judge(done, house.running.log())
+    selected, total = map(int, re.search(r"(\d+) selected / (\d+) total", done.stdout).groups())
+    assert selected >= total - 6, "only what ends the session or takes the objects away is left out"
+    assert f"Tested: {selected}" in done.stdout
 
 
 @pytest.mark.soak
