@@ -1,0 +1,175 @@
+"""What an operator does about applications, endpoints and event types, by the real command line."""
+
+import json
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.acceptance.test_cli import Cli
+
+URL = "https://acme.example/hooks"
+
+
+@pytest.fixture
+def cli(tmp_path: Path, pg_url: str) -> Cli:
+    made = Cli(tmp_path, pg_url)
+    made.run("applications", "create", "Acme Corp", "--uid", "acme", "--metadata", "plan=pro")
+    return made
+
+
+@pytest.fixture
+def endpoint(cli: Cli) -> str:
+    return cli.run("endpoints", "create", "-a", "acme", "--url", URL, "--type", "invoice.*").stdout.strip()
+
+
+def act(cli: Cli, command: str, endpoint: str, *more: str, code: int = 0) -> str:
+    return cli.run("endpoints", command, "-a", "acme", endpoint, *more, code=code).stdout.strip()
+
+
+def seen(cli: Cli, endpoint: str) -> dict:
+    (found,) = cli.objects("endpoints", "show", "-a", "acme", endpoint)
+    return found
+
+
+class TestApplications:
+    def test_are_listed_page_by_page_and_shown_by_uid(self, cli: Cli):
+        cli.run("applications", "create", "Beta")
+        (first,) = cli.objects("applications", "list", "--limit", "1")
+        (second,) = cli.objects("applications", "list", "--after", first["id"])
+        assert (first["uid"], first["metadata"], second["name"]) == ("acme", {"plan": "pro"}, "Beta")
+        assert cli.objects("applications", "show", "acme") == [first]
+
+    def test_a_uid_is_taken_once_and_has_a_form(self, cli: Cli):
+        assert "another application has this uid" in cli.complaint(
+            "applications", "create", "x", "--uid", "acme", code=1
+        )
+        assert "--uid: it must not start with app_" in cli.complaint("applications", "create", "x", "--uid", "app_x")
+        assert "NAME: " in cli.complaint("applications", "create", " ")
+
+    def test_are_deleted_only_when_that_is_confirmed(self, cli: Cli):
+        assert "add --yes to do it" in cli.complaint("applications", "delete", "acme")
+        cli.run("applications", "delete", "acme", "--yes")
+        assert "there is no application acme" in cli.complaint("applications", "show", "acme", code=1)
+
+
+class TestEndpoints:
+    def test_take_every_setting_and_give_it_up_again(self, cli: Cli, endpoint: str):
+        act(cli, "update", endpoint, "--rate", "5", "--retry", "svix", "--filter", '{"body": {"amount": {"gt": 1}}}')
+        act(cli, "update", endpoint, "--channel", "eu", "--order-by", "customer", "--concurrency", "2", "--uid", "one")
+        found = seen(cli, "one")
+        assert (found["rate"], found["retry"], found["order_by"]) == (5, "svix", "customer")
+        assert (found["filter"], found["channels"]) == ({"body": {"amount": {"gt": 1}}}, ["eu"])
+        act(
+            cli,
+            "update",
+            "one",
+            "--rate",
+            "0",
+            "--retry",
+            "",
+            "--filter",
+            "",
+            "--channel",
+            "",
+            "--type",
+            "",
+            "--uid",
+            "",
+        )
+        found = seen(cli, endpoint)
+        assert [found[name] for name in ("rate", "retry", "filter", "channels", "event_types", "uid")] == [None] * 6
+        assert (found["order_by"], found["concurrency"]) == ("customer", 2)
+
+    def test_wrong_values_are_named(self, cli: Cli, endpoint: str):
+        def complaint(*more: str) -> str:
+            return cli.complaint("endpoints", "update", "-a", "acme", endpoint, *more)
+
+        assert "url: " in complaint("--url", "http://10.0.0.1/")
+        assert "eventTypes: there is no event type order.paid" in complaint("--type", "order.paid")
+        assert "filter: " in complaint("--filter", '{"body": {"a": {"bad": 1}}}')
+        assert "retrySchedule: " in complaint("--retry", "often")
+        assert "--auth: oauth2 is an object with clientId" in complaint("--auth", '{"oauth2": {}}')
+        assert "say what to change" in complaint()
+
+    def test_are_disabled_enabled_and_deleted(self, cli: Cli, endpoint: str):
+        act(cli, "disable", endpoint)
+        assert (seen(cli, endpoint)["enabled"], seen(cli, endpoint)["disabled_because"]) == (False, "manual")
+        act(cli, "enable", endpoint, "--backlog", "cancel")
+        assert seen(cli, endpoint)["enabled"] is True
+        assert "add --yes" in cli.complaint("endpoints", "delete", "-a", "acme", endpoint)
+        act(cli, "delete", endpoint, "--yes")
+        assert cli.objects("endpoints", "list", "-a", "acme") == []
+
+    def test_the_backlog_is_cancelled_or_kept(self, cli: Cli, endpoint: str, pg_url: str):
+        for policy, state in (("send", "pending"), ("cancel", "dead")):
+            act(cli, "disable", endpoint)
+            with psycopg.connect(pg_url) as connection:
+                connection.execute(
+                    "insert into boathook.delivery (event_id, ordinal, recipient) values (gen_random_uuid(), 0, %s)",
+                    (f"endpoint:{endpoint}",),
+                )
+            act(cli, "enable", endpoint, "--backlog", policy)
+            with psycopg.connect(pg_url) as connection:
+                rows = connection.execute("select distinct state from boathook.delivery").fetchall()
+            assert rows == [(state,)]
+
+    def test_a_test_message_goes_to_this_one_only(self, cli: Cli, endpoint: str):
+        cli.run("endpoints", "create", "-a", "acme", "--url", URL)
+        message = act(cli, "test", endpoint)
+        assert message.startswith("msg_")
+        (owed,) = cli.objects("deliveries", "list")
+        assert owed["recipient"] == f"endpoint:{endpoint}"
+        assert json.loads(act(cli, "stats", endpoint, "--json"))["pending"] == 1
+
+
+class TestSecrets:
+    def test_are_rotated_and_shown_by_their_public_half(self, cli: Cli, endpoint: str):
+        first = act(cli, "secret", endpoint)
+        assert first.startswith("whsec_")
+        second = act(cli, "rotate-secret", endpoint, "--ed25519", "--grace", "60")
+        assert second.startswith("whpk_")
+        assert act(cli, "secret", endpoint) == second
+
+    def test_headers_are_set_removed_and_hidden_where_they_must_be(self, cli: Cli, endpoint: str):
+        shown = act(cli, "headers", endpoint, "--header", "X-Team: billing", "--header", "Authorization: Bearer canary")
+        assert shown.splitlines() == ["X-Team: billing", "Authorization: (hidden)"]
+        assert act(cli, "headers", endpoint, "--remove", "x-team") == "Authorization: (hidden)"
+
+    def test_are_encrypted_anew_and_the_doctor_says_what_cannot_be_read(self, cli: Cli, endpoint: str):
+        file = cli.folder / ".boathook" / "encryption.key"
+        keys = f'["a brand new key of ours", "file:{file}"]'
+        assert self.secrets(cli)["verdict"] == "ok"
+        assert "old key" in self.secrets(cli, BOATHOOK_OUTBOUND_ENCRYPTION_KEYS=keys)["found"]
+        done = cli.run("endpoints", "reencrypt", "--json", BOATHOOK_OUTBOUND_ENCRYPTION_KEYS=keys)
+        assert json.loads(done.stdout) == {"sealed": 1, "encrypted_anew": 1, "unreadable": 0}
+        assert self.secrets(cli, BOATHOOK_OUTBOUND_ENCRYPTION_KEYS='["a brand new key of ours"]')["verdict"] == "ok"
+        lost = cli.run("endpoints", "reencrypt", code=1)
+        assert "not among outbound.encryption_keys" in lost.stderr
+        found = self.secrets(cli, code=1)
+        assert found["verdict"] == "fail"
+        assert endpoint in found["fix"]
+
+    @staticmethod
+    def secrets(cli: Cli, code: int = 0, **environment: str) -> dict:
+        lines = cli.run("doctor", "--json", code=code, **environment).stdout.splitlines()
+        (found,) = [one for one in map(json.loads, lines) if one["check"] == "secrets"]
+        return found
+
+
+class TestEventTypes:
+    def test_are_made_imported_and_archived(self, cli: Cli):
+        cli.run("event-types", "create", "invoice.paid", "--schema", '{"type": "object"}')
+        schema = {"post": {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}}
+        (cli.folder / "api.json").write_text(json.dumps({"openapi": "3.1.0", "webhooks": {"order.paid": schema}}))
+        assert cli.objects("event-types", "import-openapi", "api.json", "--dry-run") == [{"name": "order.paid"}]
+        assert len(cli.objects("event-types", "list")) == 1
+        cli.run("event-types", "import-openapi", "api.json")
+        cli.run("event-types", "archive", "invoice.paid")
+        assert [one["name"] for one in cli.objects("event-types", "list")] == ["order.paid"]
+        assert len(cli.objects("event-types", "list", "--all")) == 2
+
+    def test_wrong_ones_are_refused(self, cli: Cli):
+        assert "NAME: an event type is" in cli.complaint("event-types", "create", "a b")
+        assert "--schema: that is no JSON" in cli.complaint("event-types", "create", "a", "--schema", "{")
+        assert "schemas.1: " in cli.complaint("event-types", "create", "a", "--schema", '{"type": 5}')
