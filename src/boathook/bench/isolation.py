@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any, Final
 
 from boathook.bench.posting import PLACES, urls
-from boathook.bench.receivers import SETTINGS, lay_out, publish_steadily, read_waits
+from boathook.bench.receivers import SETTINGS, lay_out, publish_steadily, read_waits, wait_for_sender
 from boathook.bench.sink import NEVER
 from boathook.bench.stage import Server, Stage
 
@@ -14,7 +14,7 @@ RATE: Final = 25
 """Messages a second, each for all healthy endpoints."""
 _HEALTHY: Final = 20
 _SIZE: Final = 1_024
-_ROUNDS: Final = 3
+_ROUNDS: Final = 2
 _WARM_UP_S: Final = 2.0
 
 
@@ -49,6 +49,7 @@ def _measure(stage: Stage, seconds: float, *, is_beside: bool) -> _Waits:
     with stage.module("sink", str(PLACES)) as sink:
         field = lay_out(stage, [*urls(sink.port, _HEALTHY), *([_dead_end(sink)] if is_beside else [])])
         with stage.serve(field.database_url, roles="worker,keeper", app="", more=SETTINGS):
+            asyncio.run(wait_for_sender(field))
             asyncio.run(publish_steadily(field, RATE, _WARM_UP_S + seconds, _SIZE))
             waits = sorted(asyncio.run(read_waits(field, _WARM_UP_S, field.recipients[:_HEALTHY])))
     return _Waits(waits[len(waits) // 2], waits[len(waits) * 99 // 100])

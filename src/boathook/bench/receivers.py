@@ -181,6 +181,21 @@ async def publish_one(field: Field, size: int) -> tuple[float, float]:
         await database.close()
 
 
+async def wait_for_sender(field: Field) -> None:
+    """Wait until a sender is connected to the database."""
+    database = await Database.open(field.database_url, purpose="bench", size=1)
+    try:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not await database.fetchval(
+            "select exists (select from pg_stat_activity"
+            " where application_name = 'boathook:sender' and datname = current_database())"
+        ):
+            assert time.monotonic() < deadline, "the bench's sender does not start"
+            await asyncio.sleep(_LOOK_S * 10)
+    finally:
+        await database.close()
+
+
 async def publish_steadily(field: Field, rate: float, seconds: float, size: int) -> None:
     """Publish *rate* messages a second, each when it is due however long the one before took."""
     database = await Database.open(field.database_url, purpose="bench", size=4)
