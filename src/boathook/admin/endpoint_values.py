@@ -27,6 +27,8 @@ from boathook.outbound.signer import read_signer
 _MOST_TYPES: Final = 500
 _LONGEST_TYPE: Final = 256
 _MOST_HEADERS: Final = 50
+_MOST_HEADER_TEXT: Final = 16_384
+"""Characters of names and values; they are sent and recorded with each attempt."""
 
 Values = dict[str, Any]
 
@@ -165,6 +167,8 @@ def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
         seen.add(name.lower())
     if len(headers) > _MOST_HEADERS:
         raise InvalidValue(f"an endpoint has at most {_MOST_HEADERS} headers", "headers")
+    if sum(len(name) + len(value) for name, value in headers.items()) > _MOST_HEADER_TEXT:
+        raise InvalidValue(f"all headers together have at most {_MOST_HEADER_TEXT:,} characters", "headers")
     return dict(headers)
 
 

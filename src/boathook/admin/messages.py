@@ -103,6 +103,7 @@ def _row(new: NewMessage, identifier: UUID) -> MessageRow:
         uid=new.uid,
         channels=new.channels or None,
         tags=new.tags or None,
+        deliver_at=new.deliver_at,
         body=new.body,
         is_gone=False,
     )
@@ -110,7 +111,9 @@ def _row(new: NewMessage, identifier: UUID) -> MessageRow:
 
 async def get(work: Work, application: Application, reference: str) -> MessageRow:
     """Return a message by its id or its eventId. Raises NotFound."""
-    found = await messages.find(work.connection, application.shown_id, reference)
+    # PostgreSQL knows no NUL in text, so no message has it in its name either.
+    is_text = "\x00" not in reference
+    found = await messages.find(work.connection, application.shown_id, reference) if is_text else None
     if found is None:
         raise NotFound(f"there is no message {reference}")
     return found

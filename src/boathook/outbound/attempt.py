@@ -27,6 +27,7 @@ _CONTROL: Final = "webhook-delivery"
 _SHORTEST: Final = 4
 """A shorter text is no secret worth hiding, and would tear responses apart."""
 _SHORTEST_PART: Final = 8
+_MOST_PLACES: Final = 64
 _SECRETIVE: Final = ("auth", "cookie", "credential", "key", "password", "secret", "token")
 
 
@@ -157,11 +158,23 @@ def redact(response: bytes, secrets: Iterable[bytes]) -> bytes:
     for secret in secrets:
         if secret in response:
             response = response.replace(secret, REDACTED.encode())
-        for length in range(len(secret) - 1, _SHORTEST_PART - 1, -1):
-            if response.endswith(secret[:length]):
-                response = response[:-length] + REDACTED.encode()
-                break
+        cut_at = _cut_off(response, secret)
+        if cut_at is not None:
+            response = response[:cut_at] + REDACTED.encode()
     return response
+
+
+def _cut_off(response: bytes, secret: bytes) -> int | None:
+    """Return where a secret begins that the response's end cuts off, if one does.
+
+    Whoever chose both can make its beginning come again and again; the first place counts then, which hides too much.
+    """
+    first = place = response.find(secret[:_SHORTEST_PART], max(0, len(response) - len(secret) + 1))
+    for _ in range(_MOST_PLACES):
+        if place < 0 or secret.startswith(response[place:]):
+            return place if place >= 0 else None
+        place = response.find(secret[:_SHORTEST_PART], place + 1)
+    return first
 
 
 def verdict(answer: Answer) -> Success | Failure:

@@ -49,7 +49,10 @@ def either(new: str, old: str) -> AliasChoices:
 
 
 def _utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("it lies outside the years 1 to 9999 in UTC") from None
 
 
 def _written_out(value: object) -> object:

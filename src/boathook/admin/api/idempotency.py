@@ -26,7 +26,7 @@ class IdempotencyKey:
     """What identifies a request that may be sent twice."""
 
     key: bytes
-    """32 bytes, made of whose it is, the client's key, and the route."""
+    """32 bytes, made of whose it is and what they may do, the client's key, and the route."""
     fingerprint: bytes
     """32 bytes, made of all else that decides what the request does."""
 
@@ -48,7 +48,9 @@ def read_key(request: Request, principal: Principal, body: bytes) -> Idempotency
     word = request.headers.get("idempotency-key")
     if not word:
         return None
-    whose = f"{principal.organization}\x00{principal.application_id or ''}"
+    # Answers hold secrets, so only whoever may do the same is given them.
+    rights = None if principal.capabilities is None else sorted(principal.capabilities)
+    whose = f"{principal.organization}\x00{principal.application_id or ''}\x00{rights}"
     route = f"{request.method} {request.url.path}"
     return IdempotencyKey(
         key=_hash(whose.encode(), route.encode(), word.encode("utf-8", "surrogateescape")),

@@ -1,0 +1,64 @@
+"""Attacks on the sending side's API that once came through, each held off."""
+
+import pytest
+
+from boathook.admin.api import idempotency
+from boathook.admin.api.auth import Principal
+from tests.postgres.api import Api, opened_api
+
+
+@pytest.fixture
+async def api(db):
+    async with opened_api(db) as client:
+        yield client
+
+
+@pytest.fixture
+async def endpoint(api) -> str:
+    await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+    made = await api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/hook"})
+    return f"/app/acme/endpoint/{made['id']}"
+
+
+async def visitor(api: Api, **fields: object) -> Api:
+    return api.as_token((await api.ask(200, "POST", "/auth/app-portal-access/acme", fields))["token"])
+
+
+async def rotate(who: Api, endpoint: str) -> tuple[int, str]:
+    answer = await who.post(f"{endpoint}/secret/rotate", json={}, headers={"idempotency-key": "rotate-1"})
+    return answer.status_code, answer.text
+
+
+async def test_a_kept_answer_is_not_given_to_who_may_not_do_what_was_answered(api, endpoint):
+    status, told = await rotate(await visitor(api), endpoint)
+    assert status == 200
+    assert "whsec_" in told
+    assert await rotate(await visitor(api), endpoint) == (200, told)
+    assert (await rotate(await visitor(api, readOnly=True), endpoint))[0] == 403
+    assert (await rotate(await visitor(api, capabilities=["ManageEndpoint"]), endpoint))[0] == 403
+
+
+async def test_without_rights_in_the_key_a_reader_is_given_the_secret(api, endpoint, monkeypatch):
+    read_key = idempotency.read_key
+
+    def forgetful(request, principal, body):
+        return read_key(request, Principal(principal.key_id, principal.organization, principal.application_id), body)
+
+    monkeypatch.setattr("boathook.admin.api.calls.read_key", forgetful)
+    _, told = await rotate(await visitor(api), endpoint)
+    assert await rotate(await visitor(api, readOnly=True), endpoint) == (200, told)
+
+
+@pytest.mark.parametrize("name", ["%00", "a%00b"])
+async def test_a_message_whose_name_holds_nul_is_not_found(api, endpoint, name):
+    await api.ask(404, "GET", f"/app/acme/msg/{name}")
+    await api.ask(404, "DELETE", f"/app/acme/msg/{name}/content")
+    await api.ask(404, "GET", f"/app/acme/attempt/msg/{name}")
+    await api.ask(404, "POST", f"/app/acme/msg/{name}/endpoint/{endpoint.rpartition('/')[2]}/resend")
+
+
+async def test_moments_outside_of_the_calendar_in_utc_are_wrong_values(api, endpoint):
+    early = "0001-01-01T00:00:00+14:00"
+    await api.ask(422, "GET", "/app/acme/msg", params={"before": early})
+    await api.ask(422, "POST", f"{endpoint}/recover", {"since": early})
+    await api.ask(422, "POST", "/app/acme/msg", {"eventType": "a.b", "payload": {}, "deliverAt": early})

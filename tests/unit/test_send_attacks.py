@@ -1,0 +1,50 @@
+"""Attacks on the sending side that once came through, each held off."""
+
+import time
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from boathook.admin.api.fields import Moment
+from boathook.admin.endpoint_values import read_headers
+from boathook.domain.errors import InvalidValue
+from boathook.outbound.attempt import REDACTED, Target, redact, secrets_of
+from boathook.outbound.signer import make_secret, read_signer
+
+
+def test_a_moment_that_is_outside_of_the_calendar_in_utc_is_a_wrong_value():
+    for text in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
+        with pytest.raises(ValidationError, match="outside the years 1 to 9999"):
+            TypeAdapter(Moment).validate_python(text)
+
+
+@pytest.mark.parametrize("letters", ["ab/", "a"])
+def test_hiding_secrets_takes_little_time_whatever_secrets_and_response_are_chosen(letters):
+    long = (letters * 4_096)[:4_000]
+    headers = {f"x-key-{number}": f"{long}{number}" for number in range(50)}
+    target = Target(url="http://x/", signers=(read_signer(make_secret()),), timeout_s=1, headers=headers)
+    secrets = secrets_of(target)
+    assert len(secrets) >= 50
+    began = time.process_time()
+    redact(b"." * 100 + long.encode() + b"!", secrets)
+    once_s = time.process_time() - began
+    began = time.process_time()
+    for secret in secrets:
+        # What a look at every possible end of each secret costs.
+        for length in range(len(secret) - 1, 7, -1):
+            long.encode().endswith(secret[:length])
+    assert once_s < (time.process_time() - began) / 2
+
+
+def test_a_cut_secret_is_hidden_though_its_beginning_comes_again_and_again():
+    secret = b"abcdefgh" * 200 + b"ijkl"
+    for cut in range(8, len(secret), 37):
+        found = redact(b"told: " + secret[:cut], (secret,))
+        assert found == b"told: " + REDACTED.encode()
+    assert redact(b"abcdefgh-", (secret,)) == b"abcdefgh-"
+
+
+def test_headers_are_not_too_many_characters_together():
+    read_headers({f"x-{number}": "v" * 4_000 for number in range(4)})
+    with pytest.raises(InvalidValue, match="together"):
+        read_headers({f"x-{number}": "v" * 4_000 for number in range(5)})
