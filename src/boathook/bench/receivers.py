@@ -146,7 +146,7 @@ async def wait_for_all(field: Field, count: int) -> None:
     """Wait until nothing is owed.
 
     Raises:
-        AssertionError: not all of *count* deliveries succeeded, or it took too long.
+        AssertionError: fewer than *count* deliveries succeeded, or it took too long.
     """
     database = await Database.open(field.database_url, purpose="bench", size=1)
     try:
@@ -154,7 +154,7 @@ async def wait_for_all(field: Field, count: int) -> None:
         succeeded = await database.fetchval("select count(*) from boathook.outcome where state = 'succeeded'")
     finally:
         await database.close()
-    assert succeeded == count, f"{succeeded} of {count} deliveries succeeded"
+    assert succeeded >= count, f"{succeeded} of {count} deliveries succeeded"
 
 
 async def _wait_until_nothing_is_owed(database: Database) -> None:
