@@ -127,6 +127,8 @@ async def test_an_idempotency_key_publishes_once_and_costs_no_row(api, app):
     assert again.status_code == 202
     assert again.json() == first
     assert again.headers["idempotent-replayed"] == "true"
+    stored = await api.ask(200, "GET", f"/app/acme/msg/{first['id']}")
+    assert stored["deliverAt"] == first["deliverAt"] is not None
     assert len(await open_deliveries(api)) == 1
     clash = await api.ask(409, "POST", "/app/acme/msg", PAID | {"payload": {"n": 2}}, headers=headers)
     assert clash["code"] == "idempotency_key_reused"

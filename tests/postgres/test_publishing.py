@@ -69,7 +69,7 @@ async def test_what_is_stored_of_a_message(db: Database) -> None:
     row = dict(await db.fetchrow("select * from boathook.event where id = $1", receipt.event_id))
     wanted = {
         "source": None, "application": acme, "type": "invoice.paid", "dedup_key": "inv-1", "origin": "published",
-        "channels": ["eu"], "tags": ["a/b"], "content_until": soon + DAY, "expunged_at": None, "fanout": 1,
+        "channels": ["eu"], "tags": ["a/b"], "content_until": soon + DAY, "deliver_at": soon, "expunged_at": None, "fanout": 1,
         "headers": '{"x-trace":"t"}', "body": b'{"n": 1.50}', "content_type": "application/json",
     }  # fmt: skip
     assert {name: row[name] for name in wanted} == wanted

@@ -3,7 +3,7 @@
 -- name: columns
 -- What is shown of an attempt a and its message e: a part of other statements.
 a.id, a.event_id, a.recipient, a.url, a.status, a.duration_ms, a.outcome, a.error, a.is_manual,
-case when $2 then a.response end as response, e.type, e.dedup_key, e.channels, e.tags, case when $3 then e.body end as body,
+case when $2 then a.response end as response, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at, case when $3 then e.body end as body,
 e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone
 
 -- name: fitting

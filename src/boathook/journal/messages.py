@@ -67,6 +67,8 @@ class MessageRow:
     """The id that its publisher gave it, if any."""
     channels: tuple[str, ...] | None
     tags: tuple[str, ...] | None
+    deliver_at: datetime | None
+    """When it was to be sent, where that was not at once."""
     body: bytes | None
     """None where it was not asked for."""
     is_gone: bool
@@ -274,6 +276,7 @@ def to_message(row: Record | Mapping[str, Any]) -> MessageRow:
         uid=None if row["dedup_key"] == ids.show(ids.EVENT, row["id"]) else row["dedup_key"],
         channels=None if row["channels"] is None else tuple(row["channels"]),
         tags=None if row["tags"] is None else tuple(row["tags"]),
+        deliver_at=row["deliver_at"],
         body=row["body"],
         is_gone=row["is_gone"],
     )

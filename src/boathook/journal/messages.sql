@@ -22,19 +22,19 @@ end
 
 -- name: find_message
 -- Reads one message of an application by its id.
-select id, type, dedup_key, channels, tags, body, expunged_at is not null or coalesce(content_until < now(), false) as is_gone
+select id, type, dedup_key, channels, tags, deliver_at, body, expunged_at is not null or coalesce(content_until < now(), false) as is_gone
 from boathook.event
 where id = $2 and application = $1 and origin = 'published'
 
 -- name: find_message_by_key
 -- Reads one message of an application by its id of the caller's own, through the memory of keys.
-select id, type, dedup_key, channels, tags, body, expunged_at is not null or coalesce(content_until < now(), false) as is_gone
+select id, type, dedup_key, channels, tags, deliver_at, body, expunged_at is not null or coalesce(content_until < now(), false) as is_gone
 from boathook.event
 where id = (select event_id from boathook.dedup where key = $2) and application = $1 and dedup_key = $3 and origin = 'published'
 
 -- name: list_messages
 -- Reads a page of an application's messages.
-select id, type, dedup_key, channels, tags, case when $4 then body end as body,
+select id, type, dedup_key, channels, tags, deliver_at, case when $4 then body end as body,
     expunged_at is not null or coalesce(content_until < now(), false) as is_gone
 from boathook.event
 where application = $1 and origin = 'published' and id >= $2 and id < $3
@@ -47,7 +47,7 @@ limit $8
 -- name: list_owed_messages
 -- Reads a page of an application's messages with how each stands at one endpoint, where it is owed them; walks the
 -- application's messages from the page's end on.
-select e.id, e.type, e.dedup_key, e.channels, e.tags, case when $4 then e.body end as body,
+select e.id, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at, case when $4 then e.body end as body,
     e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone, s.status, s.next_at
 from boathook.event e
 cross join lateral (
@@ -65,7 +65,7 @@ limit $8
 
 -- name: list_open_messages
 -- The same for messages that have not succeeded there, found through what is still owed or dead.
-select e.id, e.type, e.dedup_key, e.channels, e.tags, case when $4 then e.body end as body,
+select e.id, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at, case when $4 then e.body end as body,
     e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone, s.status, s.next_at
 from (
     select distinct event_id from boathook.delivery where recipient = $9 and event_id >= $2 and event_id < $3

@@ -91,6 +91,7 @@ create table boathook.event (
     fanout smallint not null check (fanout >= 0),
     channels text[],
     tags text[],
+    deliver_at timestamptz,
     content_until timestamptz,
     expunged_at timestamptz,
     check (origin <> 'received' or source is not null),
@@ -709,10 +710,10 @@ begin
     end if;
     insert into boathook.event (
         id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout,
-        channels, tags, content_until)
+        channels, tags, deliver_at, content_until)
     values (
         m.id, null, m.name, m.type, m.dedup_key, 'none', 'published', m.headers, m.content_type, p_body, sha,
-        json_array_length(p_deliveries), m.channels, m.tags, m.content_until);
+        json_array_length(p_deliveries), m.channels, m.tags, m.deliver_at, m.content_until);
     owed := greatest(owed, m.deliver_at);
     insert into boathook.delivery (event_id, ordinal, recipient, owed_since, due_at, order_key, is_blocked)
     select m.id, u.position - 1, u.recipient, owed, owed, u.order_key,

@@ -150,6 +150,7 @@ def show_message(row: MessageRow, *, has_content: bool = True) -> dict[str, Any]
         "payload": _content(row) if has_content else _HIDDEN,
         "channels": row.channels,
         "tags": row.tags,
+        "deliverAt": None if row.deliver_at is None else show_moment(row.deliver_at),
         "timestamp": show_moment(ids.made_at(row.id)),
     }
 
@@ -204,8 +205,6 @@ async def create_message(
     new = _new(call, body, await body_of(request))
     row, is_repeated = await messages.create(call.work, application, new)
     shown = show_message(row, has_content=with_content)
-    if body.deliver_at is not None:
-        shown["deliverAt"] = show_moment(body.deliver_at)
     return answer_json(202, shown, {"idempotent-replayed": "true"} if is_repeated else None)
 
 

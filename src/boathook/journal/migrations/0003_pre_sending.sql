@@ -126,6 +126,7 @@ create index task_of_organization on boathook.task (organization, id);
 alter table boathook.event
     add column channels text[],
     add column tags text[],
+    add column deliver_at timestamptz,
     add column content_until timestamptz,
     add column expunged_at timestamptz;
 create index event_of_application on boathook.event (application, id) where application is not null;
@@ -310,10 +311,10 @@ begin
     end if;
     insert into boathook.event (
         id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout,
-        channels, tags, content_until)
+        channels, tags, deliver_at, content_until)
     values (
         m.id, null, m.name, m.type, m.dedup_key, 'none', 'published', m.headers, m.content_type, p_body, sha,
-        json_array_length(p_deliveries), m.channels, m.tags, m.content_until);
+        json_array_length(p_deliveries), m.channels, m.tags, m.deliver_at, m.content_until);
     owed := greatest(owed, m.deliver_at);
     insert into boathook.delivery (event_id, ordinal, recipient, owed_since, due_at, order_key, is_blocked)
     select m.id, u.position - 1, u.recipient, owed, owed, u.order_key,
