@@ -25,7 +25,7 @@ class TestOperationalWebhooks:
         secret = organization.get(f"/operational-webhook/endpoint/{watcher['id']}/secret")["key"]
         app = Application(organization, uid="watched")
         box = receiver.mailbox(BROKEN)
-        endpoint = app.endpoint(box, uid="one", retrySchedule=[0.05] * 5)
+        endpoint = app.endpoint(box, uid="one", retrySchedule=[0.05, 0.05, 0.05, 1, 1])
         message = app.send(eventId="order-1")
 
         def names() -> list[str]:
