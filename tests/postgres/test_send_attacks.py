@@ -2,7 +2,7 @@
 
 import pytest
 
-from boathook.admin.api import idempotency
+from boathook.admin.api import calls, idempotency
 from boathook.admin.api.auth import Principal
 from tests.postgres.api import Api, opened_api
 
@@ -62,3 +62,16 @@ async def test_moments_outside_of_the_calendar_in_utc_are_wrong_values(api, endp
     await api.ask(422, "GET", "/app/acme/msg", params={"before": early})
     await api.ask(422, "POST", f"{endpoint}/recover", {"since": early})
     await api.ask(422, "POST", "/app/acme/msg", {"eventType": "a.b", "payload": {}, "deliverAt": early})
+
+
+async def test_the_body_of_a_stranger_is_not_parsed(api, endpoint, monkeypatch):
+    parsed = []
+    read = calls._read_json
+    monkeypatch.setattr(calls, "_read_json", lambda raw: parsed.append(raw) or read(raw))
+    stranger = api.as_token("bhk_unknown")
+    body = b"[" + b",".join([b"{}"] * 1_000) + b"]"
+    assert (await stranger.post("/app", content=body)).status_code == 401
+    assert (await stranger.post("/app", content=b"{")).status_code == 401
+    assert parsed == []
+    assert (await api.post("/app", content=body)).status_code == 422
+    assert parsed == [body]

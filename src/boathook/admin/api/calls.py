@@ -13,8 +13,9 @@ call under way: its connection, who calls, and the application of the path::
     AttemptCall, SecretCall, NewSecretCall    the same with CreateAttempts, ViewEndpointSecret, ManageEndpointSecret
     OwnApplicationCall     a token of the organization, ``{app_id}`` in the path
 
-Around the route (`ApiRoute`), in this order: the body is read with a cap and parsed as JSON whatever its type is said
-to be, a connection is taken, the token looked up, the idempotency key of a POST claimed, then FastAPI does the rest.
+Around the route (`ApiRoute`), in this order: the body is read with a cap, a connection is taken, the token looked up,
+the body parsed as JSON whatever its type is said to be, the idempotency key of a POST claimed, then FastAPI does the
+rest.
 Requests other than GET are one transaction on `call.connection`, committed before the answer goes out; whatever is
 raised rolls all of it back and becomes JSON by `errors.to_response`. Raise domain errors (`NotFound`, `InvalidValue`,
 `Taken`, ...) or `ApiError`; never return an error. Decorators: `@open_to_all` needs no token and gets no connection;
@@ -84,17 +85,17 @@ def remembers_itself(route: Route) -> Route:
 class _ApiRequest(Request):
     """A request whose body was read, and is JSON whatever its content type says."""
 
-    def __init__(self, scope: Scope, receive: Receive, raw: bytes, document: Any) -> None:
+    def __init__(self, scope: Scope, receive: Receive, raw: bytes) -> None:
         others = [header for header in scope["headers"] if header[0] != b"content-type"]
         super().__init__({**scope, "headers": [*others, (b"content-type", b"application/json")]}, receive)
         self._raw = raw
-        self._document = document
+        self.document: Any = None
 
     async def body(self) -> bytes:
         return self._raw
 
     async def json(self) -> Any:
-        return self._document
+        return self.document
 
 
 async def body_of(request: Request) -> bytes:
@@ -120,12 +121,13 @@ class ApiRoute(APIRoute):
     async def _answer(self, request: Request, inner: Callable[[Request], Awaitable[Response]]) -> Response:
         desk: Desk = request.app.state.desk
         raw = await _read_body(request, desk.settings.outbound.max_message)
-        document = _read_json(raw) if raw and self.body_field is not None else None
-        whole = _ApiRequest(request.scope, request.receive, raw, document)
+        whole = _ApiRequest(request.scope, request.receive, raw)
         if getattr(self.endpoint, "is_open", False):
             return await inner(whole)
         async with _session(desk, request.method) as connection:
             principal = await authenticate(connection, request.headers)
+            # Not before: parsed, a body may take thirty times its size, and only as many as there are connections do.
+            whole.document = _read_json(raw) if raw and self.body_field is not None else None
             key = read_key(request, principal, raw) if request.method == "POST" else None
             whole.state.call = Call(desk, connection, principal, key)
             if key is None or getattr(self.endpoint, "remembers_itself", False):
