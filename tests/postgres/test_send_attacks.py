@@ -1,7 +1,11 @@
 """Attacks on the sending side's API that once came through, each held off."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
+from boathook.admin import endpoints
 from boathook.admin.api import calls, idempotency
 from boathook.admin.api.auth import Principal
 from tests.postgres.api import Api, opened_api
@@ -65,9 +69,14 @@ async def test_moments_outside_of_the_calendar_in_utc_are_wrong_values(api, endp
 
 
 async def test_the_body_of_a_stranger_is_not_parsed(api, endpoint, monkeypatch):
-    parsed = []
+    parsed: list[bytes] = []
     read = calls._read_json
-    monkeypatch.setattr(calls, "_read_json", lambda raw: parsed.append(raw) or read(raw))
+
+    def watched(raw: bytes) -> Any:
+        parsed.append(raw)
+        return read(raw)
+
+    monkeypatch.setattr(calls, "_read_json", watched)
     stranger = api.as_token("bhk_unknown")
     body = b"[" + b",".join([b"{}"] * 1_000) + b"]"
     assert (await stranger.post("/app", content=body)).status_code == 401
@@ -75,3 +84,14 @@ async def test_the_body_of_a_stranger_is_not_parsed(api, endpoint, monkeypatch):
     assert parsed == []
     assert (await api.post("/app", content=body)).status_code == 422
     assert parsed == [body]
+
+
+async def test_an_application_has_a_bounded_number_of_endpoints(api, endpoint, monkeypatch):
+    monkeypatch.setattr(endpoints, "MOST_ENDPOINTS", 3)
+    path, body = "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/hook"}
+    made = await asyncio.gather(*(api.post(path, json=body) for _ in range(6)))
+    assert sorted(one.status_code for one in made) == [201, 201, 400, 400, 400, 400]
+    assert (await api.ask(400, "PUT", f"{path}/crm", body))["code"] == "limit_reached"
+    assert len((await api.ask(200, "GET", path))["data"]) == 3
+    await api.ask(204, "DELETE", endpoint)
+    await api.ask(201, "POST", path, body)

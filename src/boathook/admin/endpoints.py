@@ -14,7 +14,7 @@ from boathook.admin.applications import uid_from
 from boathook.admin.desk import Work, new_id
 from boathook.admin.endpoint_values import Values, dump, read_auth, read_headers, read_secret, read_url, read_values
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue, NotFound
+from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.handlers.operational import report
 from boathook.journal import endpoints
 from boathook.journal.applications import Application, Window
@@ -54,6 +54,8 @@ class NewEndpoint:
     """Any of ``basic``, ``oauth2`` and ``mtls``."""
 
 
+MOST_ENDPOINTS: Final = 1_000
+"""Of one application; each message is matched against all of them and may be owed to each."""
 _OWN: Final = frozenset({"auth", "is_disabled"})
 """Values that are not simply columns."""
 
@@ -99,6 +101,7 @@ async def create(
     Raises:
         InvalidValue: a value breaks a rule.
         Taken: the uid is in use.
+        LimitReached: the application has as many endpoints as it may.
     """
     secret = make_secret() if secret is None else read_secret(secret, "secret")
     values = _values(new)
@@ -107,6 +110,9 @@ async def create(
     if headers:
         endpoint = seal_headers(work, endpoint, read_headers(headers))
     made = await endpoints.insert(work.connection, _seal_auth(work, endpoint, values))
+    # Counted behind the insert, which makes whoever adds to the same application wait.
+    if await endpoints.count(work.connection, application.id) > MOST_ENDPOINTS:
+        raise LimitReached(f"an application has at most {MOST_ENDPOINTS:,} endpoints; delete one first")
     sealed = work.desk.vault.seal(secret, f"endpoint_secret:{made.shown_id}")
     await endpoints.add_secret(work.connection, made.id, sealed)
     await _tell(work, application, made, "created")

@@ -124,7 +124,7 @@ class Taken(AdminError):
 
 
 class LimitReached(AdminError):
-    """There are as many as there may be; the message says when there is room again."""
+    """There are as many as there may be; the message says how there will be room again."""
 
 
 class NotPossible(AdminError):

@@ -96,6 +96,12 @@ async def insert(connection: Connection, endpoint: Endpoint) -> Endpoint:
     return _endpoint(row)
 
 
+async def count(connection: Connection, application_id: UUID) -> int:
+    """Return how many endpoints an application has."""
+    number: int = await connection.fetchval(SQL["count_endpoints"], application_id)
+    return number
+
+
 async def find(connection: Connection, application_id: UUID, reference: str) -> Endpoint | None:
     """Return an application's endpoint by id or uid."""
     return await _find("find_endpoint", connection, application_id, reference)
