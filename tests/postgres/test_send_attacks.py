@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from boathook.admin import endpoints
+from boathook.admin import endpoints, tasks
 from boathook.admin.api import calls, idempotency
 from boathook.admin.api.auth import Principal
-from tests.postgres.api import Api, opened_api
+from boathook.dispatch.tasks import run_tasks
+from tests.postgres.api import Api, make_token, opened_api
+from tests.postgres.mailbag import ago
 
 
 @pytest.fixture
@@ -95,3 +97,19 @@ async def test_an_application_has_a_bounded_number_of_endpoints(api, endpoint, m
     assert len((await api.ask(200, "GET", path))["data"]) == 3
     await api.ask(204, "DELETE", endpoint)
     await api.ask(201, "POST", path, body)
+
+
+async def test_an_application_and_an_organization_have_a_bounded_number_of_running_tasks(api, endpoint, monkeypatch):
+    span = {"since": ago(hours=1).isoformat()}
+    monkeypatch.setattr(tasks, "MOST_OF_APPLICATION", 2)
+    monkeypatch.setattr(tasks, "MOST_OF_ORGANIZATION", 3)
+    for _ in range(2):
+        await api.ask(202, "POST", f"{endpoint}/recover", span)
+    assert (await api.ask(400, "POST", f"{endpoint}/replay-missing", span))["code"] == "limit_reached"
+    await api.ask(202, "PUT", "/stats/usage/event-types")
+    await api.ask(400, "PUT", "/stats/usage/event-types")
+    # Others are not held up, and whoever waits is let in again.
+    other = api.as_token(await make_token(api.desk, "other"))
+    await other.ask(202, "PUT", "/stats/usage/event-types")
+    await run_tasks(api.desk.database, api.desk.outbox)
+    await api.ask(202, "POST", f"{endpoint}/recover", span)

@@ -9,7 +9,7 @@ from uuid import UUID
 from boathook.admin.desk import Work, new_id
 from boathook.admin.messages import get_live_endpoint
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue, NotFound
+from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.windows import LONGEST
 from boathook.journal import applications, tasks
 from boathook.journal.applications import Application
@@ -18,6 +18,9 @@ from boathook.journal.tasks import Kind, Task
 
 _GRACE: Final = timedelta(minutes=5)
 _LONGEST_RECOVERY: Final = timedelta(days=14) + _GRACE
+MOST_OF_APPLICATION: Final = 20
+MOST_OF_ORGANIZATION: Final = 500
+"""Tasks that run at once; all take turns, so those of one tenant hold up everybody else's."""
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -35,6 +38,7 @@ async def recover(work: Work, application: Application, endpoint: str, span: Spa
     Raises:
         NotFound: there is no such endpoint.
         NotPossible: it is disabled.
+        LimitReached: too many tasks are running.
         InvalidValue: the span is longer than 14 days, or ends before it begins.
     """
     return await _about_endpoint(work, application, endpoint, Kind.RECOVER, _request(span, _LONGEST_RECOVERY))
@@ -123,12 +127,16 @@ async def _begin(
     endpoint_id: UUID | None = None,
     subject: str,
 ) -> Task:
+    application_id = None if application is None else application.id
+    of_organization, of_application = await tasks.count_running(work.connection, work.organization, application_id)
+    if of_organization >= MOST_OF_ORGANIZATION or of_application >= MOST_OF_APPLICATION:
+        raise LimitReached(f"{of_application or of_organization} tasks are running; wait until one of them has ended")
     task = await tasks.insert(
         work.connection,
         new_id(),
         kind,
         organization=work.organization,
-        application_id=None if application is None else application.id,
+        application_id=application_id,
         endpoint_id=endpoint_id,
         request=request,
     )

@@ -118,6 +118,12 @@ async def insert(
     return _task(row)
 
 
+async def count_running(connection: Connection, organization: str, application_id: UUID | None) -> tuple[int, int]:
+    """Return how many tasks of an organization run, and how many of these are about an application."""
+    (row,) = await connection.fetch(SQL["count_running"], organization, application_id)
+    return row["of_organization"], row["of_application"]
+
+
 async def find(connection: Connection, organization: str, id: UUID) -> Task | None:
     """Return an organization's task."""
     row = await connection.fetchrow(SQL["find_task"], organization, id)

@@ -4,6 +4,11 @@ insert into boathook.task (id, organization, application_id, endpoint_id, kind, 
 values ($1, $2, $3, $4, $5, $6)
 returning *
 
+-- name: count_running
+-- Returns how many tasks of an organization run, and how many of these are about an application.
+select count(*) as of_organization, count(*) filter (where application_id = $2) as of_application
+from boathook.task where state = 'running' and organization = $1
+
 -- name: find_task
 -- Reads one task of an organization.
 select * from boathook.task where organization = $1 and id = $2
