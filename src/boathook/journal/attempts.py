@@ -102,7 +102,7 @@ async def list_of_message(
 
 async def find(connection: Connection, application: str, message_id: UUID, attempt_id: UUID) -> AttemptRow | None:
     """Return one attempt at an application's message."""
-    sql = SQL["find_attempt"].replace("{columns}", SQL["columns"])
+    sql = SQL["find_attempt"].replace("{columns}", SQL["read_columns"])
     row = await connection.fetchrow(sql, application, True, False, message_id, attempt_id)
     return None if row is None else _attempt(row)
 
@@ -136,7 +136,7 @@ def _arguments(
 
 
 def _fill(name: str, window: Window) -> str:
-    sql = SQL[name].replace("{columns}", SQL["columns"]).replace("{fitting}", SQL["fitting"])
+    sql = SQL[name].replace("{columns}", SQL["read_columns"]).replace("{fitting}", SQL["keep_fitting"])
     return fill(sql, is_upward=window.is_upward)
 
 

@@ -1,12 +1,12 @@
--- Words in braces are put in by attempts.py: {direction} is asc or desc, {columns} and {fitting} the parts of that name.
+-- Words in braces are put in by attempts.py: {direction} is asc or desc, {columns} and {fitting} the parts read_columns and keep_fitting.
 
--- name: columns
+-- name: read_columns
 -- What is shown of an attempt a and its message e: a part of other statements.
 a.id, a.event_id, a.recipient, a.url, a.status, a.duration_ms, a.outcome, a.error, a.is_manual,
 case when $2 then a.response end as response, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at, case when $3 then e.body end as body,
 e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone
 
--- name: fitting
+-- name: keep_fitting
 -- Which attempts a at messages e a list is about: a part of other statements.
 e.application = $1 and e.origin = 'published'
 and a.id is not null and a.id >= $4 and a.id < $5

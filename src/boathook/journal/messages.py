@@ -16,8 +16,8 @@ from boathook.journal.database import Connection, Record
 from boathook.journal.statements import load
 
 SQL = load(__file__)
-STANDING: Final = SQL["standing"]
-STATUS: Final = SQL["status"]
+STANDING: Final = SQL["list_standing"]
+STATUS: Final = SQL["tell_status"]
 
 Row = TypeVar("Row")
 

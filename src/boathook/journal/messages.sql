@@ -1,7 +1,7 @@
 -- Words in braces are put in by messages.py and its neighbours: {direction} is asc or desc, {standing} and {status} are
--- the parts of that name below.
+-- the parts list_standing and tell_status below.
 
--- name: standing
+-- name: list_standing
 -- Everything that is or was owed, by what tells how it ended: a part of other statements.
 select event_id, ordinal::integer as ordinal, recipient, state, code, attempts, due_at
 from boathook.delivery
@@ -9,7 +9,7 @@ union all
 select event_id, ordinal, recipient, state, null, attempts, null
 from boathook.outcome
 
--- name: status
+-- name: tell_status
 -- How one message stands at one endpoint, over the deliveries k it is owed there: a part of other statements. 0 success,
 -- 1 pending, 2 failed, 3 being sent, 4 canceled; null where it is owed nothing.
 case
