@@ -113,3 +113,15 @@ async def test_an_application_and_an_organization_have_a_bounded_number_of_runni
     await other.ask(202, "PUT", "/stats/usage/event-types")
     await run_tasks(api.desk.database, api.desk.outbox)
     await api.ask(202, "POST", f"{endpoint}/recover", span)
+
+
+async def test_what_publishers_read_of_an_application_is_bounded(api, endpoint, monkeypatch):
+    monkeypatch.setattr(endpoints, "MOST_ROUTING", 2_000)
+    path, url = "/app/acme/endpoint", "http://127.0.0.1:18080/hook"
+    long = {"body": {"n": {"in": [str(number) for number in range(400)]}}}
+    types = [f"invoice.{number}.*" for number in range(200)]
+    assert (await api.ask(400, "POST", path, {"url": url, "filter": long}))["code"] == "limit_reached"
+    await api.ask(400, "PATCH", endpoint, {"filter": long})
+    await api.ask(400, "PUT", endpoint, {"url": url, "eventTypes": types})
+    await api.ask(200, "PATCH", endpoint, {"filter": {"body": {"n": {"in": ["1", "2"]}}}})
+    await api.ask(201, "POST", path, {"url": url, "channels": ["eu"]})

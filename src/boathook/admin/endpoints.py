@@ -56,6 +56,8 @@ class NewEndpoint:
 
 MOST_ENDPOINTS: Final = 1_000
 """Of one application; each message is matched against all of them and may be owed to each."""
+MOST_ROUTING: Final = 524_288
+"""Bytes of event types, channels and filters of all of them; publishers read them again after each change."""
 _OWN: Final = frozenset({"auth", "is_disabled"})
 """Values that are not simply columns."""
 
@@ -68,6 +70,19 @@ async def get(work: Work, application: Application, reference: str) -> Endpoint:
 async def lock(work: Work, application: Application, reference: str) -> Endpoint:
     """Return an application's endpoint for a change of it in this transaction. Raises NotFound."""
     return _found(await endpoints.lock(work.connection, application.id, reference), reference)
+
+
+async def _check_room(work: Work, application: Application) -> None:
+    """Refuse what was just stored if it is too much. Raises LimitReached."""
+    # Behind a change of the routes' version, which makes whoever else changes the application's endpoints wait.
+    number, size = await endpoints.measure(work.connection, application.id)
+    if number > MOST_ENDPOINTS:
+        raise LimitReached(f"an application has at most {MOST_ENDPOINTS:,} endpoints; delete one first")
+    if size > MOST_ROUTING:
+        raise LimitReached(
+            f"event types, channels and filters of all of an application's endpoints have at most {MOST_ROUTING:,} "
+            f"bytes, and with these {size:,}"
+        )
 
 
 def _found(endpoint: Endpoint | None, reference: str) -> Endpoint:
@@ -101,7 +116,7 @@ async def create(
     Raises:
         InvalidValue: a value breaks a rule.
         Taken: the uid is in use.
-        LimitReached: the application has as many endpoints as it may.
+        LimitReached: the application's endpoints are too many, or listen to too much.
     """
     secret = make_secret() if secret is None else read_secret(secret, "secret")
     values = _values(new)
@@ -110,9 +125,7 @@ async def create(
     if headers:
         endpoint = seal_headers(work, endpoint, read_headers(headers))
     made = await endpoints.insert(work.connection, _seal_auth(work, endpoint, values))
-    # Counted behind the insert, which makes whoever adds to the same application wait.
-    if await endpoints.count(work.connection, application.id) > MOST_ENDPOINTS:
-        raise LimitReached(f"an application has at most {MOST_ENDPOINTS:,} endpoints; delete one first")
+    await _check_room(work, application)
     sealed = work.desk.vault.seal(secret, f"endpoint_secret:{made.shown_id}")
     await endpoints.add_secret(work.connection, made.id, sealed)
     await _tell(work, application, made, "created")
@@ -165,6 +178,7 @@ async def _change(
     columns = await _columns(work, application, before, values)
     after = _seal_auth(work, replace(before, **columns), values)
     saved = await endpoints.save(work.connection, before, after)
+    await _check_room(work, application)
     if before.is_disabled and not saved.is_disabled:
         await endpoints.forget_failures(work.connection, saved.id)
         if backlog is Backlog.CANCEL:

@@ -83,8 +83,9 @@ def _negate(condition: Condition) -> Condition:
 def _member(operand: Any, where: str) -> Condition:
     if not is_list(operand):
         raise ValueError(f"{where}: write a list of values, not {operand!r}")
-    conditions = [_equal(_scalar(wanted, where)) for wanted in operand]
-    return lambda value: any(condition(value) for condition in conditions)
+    # As `_equal` does it, but in one look however long the list is.
+    members = frozenset((isinstance(wanted, bool), _scalar(wanted, where)) for wanted in operand)
+    return lambda value: not isinstance(value, (list, dict)) and (isinstance(value, bool), value) in members
 
 
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {

@@ -96,10 +96,10 @@ async def insert(connection: Connection, endpoint: Endpoint) -> Endpoint:
     return _endpoint(row)
 
 
-async def count(connection: Connection, application_id: UUID) -> int:
-    """Return how many endpoints an application has."""
-    number: int = await connection.fetchval(SQL["count_endpoints"], application_id)
-    return number
+async def measure(connection: Connection, application_id: UUID) -> tuple[int, int]:
+    """Return how many endpoints an application has, and how many bytes of event types, channels and filters."""
+    (row,) = await connection.fetch(SQL["measure_endpoints"], application_id)
+    return row["number"], row["bytes"]
 
 
 async def find(connection: Connection, application_id: UUID, reference: str) -> Endpoint | None:

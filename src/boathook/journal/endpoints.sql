@@ -6,9 +6,12 @@ insert into boathook.endpoint (id, application_id, uid, url, description, event_
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 returning *
 
--- name: count_endpoints
--- Returns how many endpoints an application has.
-select count(*) from boathook.endpoint where application_id = $1 and deleted_at is null
+-- name: measure_endpoints
+-- Returns how many endpoints an application has, and how many bytes of event types, channels and filters.
+select count(*) as number,
+    coalesce(sum(octet_length(concat(event_types::text, channels::text, filter::text))), 0)::bigint as bytes
+from boathook.endpoint
+where application_id = $1 and deleted_at is null
 
 -- name: find_endpoint
 -- Returns an application's endpoint by its id or uid.
