@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -111,10 +112,14 @@ def test_senders_are_killed_under_load(boathook: Callable[..., Running], receive
     owed = owe_some(running.database_url, receiver.sink.base, 1500)
     for number in range(3):
         goal = 600 * (number + 1)
-        until(lambda goal=goal: len(receiver.sink.requests) >= goal, timeout=60)
+        until(partial(_has_come_to, receiver, goal), timeout=60)
         running.kill("sender")
     judge(running, receiver, owed, most_twice=3 * IN_FLIGHT)
     assert running.stop() == 0
+
+
+def _has_come_to(receiver: Receiver, goal: int) -> bool:
+    return len(receiver.sink.requests) >= goal
 
 
 def test_the_judge_can_fail(boathook: Callable[..., Running], receiver: Receiver):  # noqa: F811

@@ -10,6 +10,7 @@ import pytest
 from boathook.admin.api.attempts import EndpointMessageOut, MessageAttemptOut, MessageEndpointOut
 from boathook.dispatch.tasks import run_tasks
 from boathook.domain import ids
+from boathook.domain.windows import Window
 from boathook.journal import attempts, messages
 from boathook.journal.applications import find
 from tests.postgres.api import Api, make_token, opened_api
@@ -374,7 +375,7 @@ async def test_pages_of_100_000_attempts_are_read_by_index(api, bag):
         await bag.db.execute(f"analyze boathook.{table}")
     span = (ids.first_of(ago(days=90)), ids.first_of(datetime.now(UTC) + timedelta(hours=1)))
     nothing = (None, None, None)
-    window = messages.Window(*span)
+    window = Window(*span)
     statements: dict[str, tuple[str, tuple[Any, ...]]] = {
         "attempts": (
             attempts._fill("list_of_endpoint", window),

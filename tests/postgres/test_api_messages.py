@@ -89,7 +89,7 @@ async def test_data_is_another_name_of_the_payload(api, app):
     assert made["payload"] == {"n": 2}
 
 
-WRONG = [
+WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"eventType": "a b"}, ["body", "eventType"]),
     ({"eventId": "msg_x"}, ["body", "eventId"]),
     ({"eventId": "a\x00"}, ["body", "eventId"]),

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -15,7 +17,7 @@ from boathook.handlers.api import Boathook
 from boathook.handlers.operational import report
 from boathook.handlers.outbox import Message, Outbox
 from boathook.journal.database import Database
-from boathook.journal.registry import register
+from boathook.journal.registry import decode_routing, register
 from tests.publishing import add_application, add_endpoint, add_endpoint_in, bump, hashed, owed, publish
 from tests.support import eventually
 
@@ -24,7 +26,7 @@ DAY = timedelta(days=1)
 
 async def test_ids_are_written_and_read_alike_in_sql_and_python(db: Database) -> None:
     for number in (0, 1, (1 << 128) - 1, 0x0192F0C1_2345_7ABC_8DEF_0123456789AB):
-        identifier = ids.UUID(int=number)
+        identifier = UUID(int=number)
         shown = ids.show("app", identifier)
         assert await db.fetchval("select boathook.show_id('app', $1)", identifier) == shown
         assert await db.fetchval("select boathook.read_id('app', $1)", shown) == identifier
@@ -140,7 +142,8 @@ async def test_a_uid_leads_to_whoever_bears_it_at_the_moment(db: Database) -> No
 
 async def _endpoints_added_meanwhile(db: Database, rounds: int) -> list[str]:
     """Publish while endpoints are being added; say which were there before a call and did not get its message."""
-    acme, outbox, lost = await add_application(db, "acme"), Outbox(), []
+    acme, outbox = await add_application(db, "acme"), Outbox()
+    lost: list[str] = []
     known: list[str] = []
     is_over = False
     await publish(db, outbox, "acme")
@@ -226,10 +229,9 @@ async def test_without_the_transactions_mark_a_version_would_be_taken_for_anothe
 
 async def test_routes_that_never_hold_still_are_an_error(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     acme = await add_application(db)
-    honest = outbox_module.decode_routing
 
     def stale(document: Any) -> Any:
-        found = honest(document)
+        found = decode_routing(document)
         return type(found)(registry="0.0", application=found.application, routes=found.routes)
 
     monkeypatch.setattr(outbox_module, "decode_routing", stale)
@@ -286,12 +288,12 @@ async def _two_at_once(db: Database, **fields: Any) -> list[Any]:
         blocked = (
             "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
         )
-        await eventually(lambda: _either(db, blocked, waiting))
+        await eventually(partial(_either, db, blocked, waiting))
     return [first, await waiting]
 
 
 async def _either(db: Database, blocked: str, waiting: "asyncio.Task[Any]") -> bool:
-    return waiting.done() or await db.fetchval(blocked) > 0
+    return waiting.done() or bool(await db.fetchval(blocked) > 0)
 
 
 async def test_the_same_key_in_flight_waits_for_the_first(db: Database) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import time
+from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -139,7 +141,11 @@ async def _two_rounds(db: Database) -> None:
         place = await add_endpoint(db, sink.base)
         for number in (1, 2):
             await owe(db, place)
-            await eventually(lambda number=number: len(sink.requests) == number)
+            await eventually(partial(_has, sink, number))
+
+
+def _has(sink: Sink, number: int) -> bool:
+    return len(sink.requests) == number
 
 
 async def test_a_change_counts_for_the_next_attempt(db: Database) -> None:
@@ -365,9 +371,12 @@ async def test_without_a_breaker_all_attempts_would_be_used_up(db: Database, mon
     """Sabotage twin of the test above: it can fail."""
     blind = journal.SQL["claim_sends"].replace("where h.open_until is null or w.is_probe", "")
     monkeypatch.setitem(journal.SQL, "claim_sends", blind)
-    monkeypatch.setattr(
-        lanes, "_rest_s", lambda lane, now, clock: (lane.open_until and setattr(lane, "open_until", None)) or 0
-    )
+
+    def never_rests(lane: lanes.Lane, _now: float, _clock: datetime) -> float:
+        lane.open_until = None
+        return 0
+
+    monkeypatch.setattr(lanes, "_rest_s", never_rests)
     at_once, failed = await probes_while_down(db)
     assert at_once > 1 or failed > 16
 

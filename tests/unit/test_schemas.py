@@ -1,6 +1,7 @@
 """JSON Schemas of event types: what fits, what is refused, and that nothing written into one can hang or fetch."""
 
 import socket
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_a_wrong_schema_is_refused_with_its_place(schema, fault):
 
 
 def nested(depth):
-    schema = {}
+    schema: dict[str, Any] = {}
     for _ in range(depth):
         schema = {"properties": {"a": schema}}
     return schema
@@ -121,7 +122,7 @@ def test_no_schema_makes_a_payload_dear(name):
 
 def test_without_the_budget_the_work_doubles_and_doubles(monkeypatch):
     """The sabotage twin: steps that cost nothing let a schema of a few lines run for ever."""
-    spent = []
+    spent: list[int] = []
     monkeypatch.setattr(schemas, "_spend", spent.append)
     assert judge(1, doubling(12)) is not None
     few = len(spent)
