@@ -9,6 +9,7 @@ from boathook.admin import endpoints, tasks
 from boathook.admin.api import calls, idempotency
 from boathook.admin.api.auth import Principal
 from boathook.dispatch.tasks import run_tasks
+from boathook.journal import messages
 from tests.postgres.api import Api, make_token, opened_api
 from tests.postgres.mailbag import ago
 
@@ -125,3 +126,28 @@ async def test_what_publishers_read_of_an_application_is_bounded(api, endpoint, 
     await api.ask(400, "PUT", endpoint, {"url": url, "eventTypes": types})
     await api.ask(200, "PATCH", endpoint, {"filter": {"body": {"n": {"in": ["1", "2"]}}}})
     await api.ask(201, "POST", path, {"url": url, "channels": ["eu"]})
+
+
+async def walk(api: Api, path: str, **params: Any) -> tuple[list[list[str]], list[str]]:
+    """Return the pages of ids of a list, and the ids of its last page walked back."""
+    pages: list[list[str]] = []
+    page: dict[str, Any] = {"done": False, "iterator": None}
+    while not page["done"]:
+        page = await api.ask(200, "GET", path, params=params | ({"iterator": page["iterator"]} if pages else {}))
+        pages.append([one["id"] for one in page["data"]])
+    before = await api.ask(200, "GET", path, params=params | {"iterator": page["prevIterator"]})
+    return pages, [one["id"] for one in before["data"]]
+
+
+async def test_a_page_ends_where_contents_are_large_together(api, endpoint, monkeypatch):
+    monkeypatch.setattr(messages, "MOST_CONTENT", 3_500)
+    sent = [
+        (await api.ask(202, "POST", "/app/acme/msg", {"eventType": "a.b", "payload": {"n": "x" * size}}))["id"]
+        for size in (1_000, 1_000, 1_000, 1_000, 1_000, 9_000, 10)
+    ]
+    newest = sent[::-1]
+    for path in ("/app/acme/msg", f"{endpoint}/msg", f"{endpoint}/msg?status=1"):
+        pages, before = await walk(api, path)
+        assert pages == [newest[:2], newest[2:6], newest[6:]]
+        assert before == newest[2:6]
+        assert await walk(api, path, with_content=False, limit=4) == ([newest[:4], newest[4:]], newest[:4])

@@ -8,7 +8,7 @@ from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
 from boathook.domain.windows import Window
 from boathook.journal.database import Connection, Record
-from boathook.journal.messages import EVERYTHING, MessageRow, Page, Wanted, endpoint_of, fill, to_message, to_page
+from boathook.journal.messages import EVERYTHING, MessageRow, Page, Wanted, bound, endpoint_of, to_bounded, to_message
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -77,7 +77,7 @@ async def list_of_endpoint(
     arguments = _arguments(application, window, wanted, ended, limit, has_response, has_payload)
     sql = _fill("list_of_endpoint", window)
     rows = await connection.fetch(sql, *arguments, recipient_of(ids.show(ids.ENDPOINT, endpoint_id)))
-    return to_page([_attempt(row) for row in rows], limit, is_reversed=window.is_upward)
+    return to_bounded(rows, _attempt, limit, is_reversed=window.is_upward)
 
 
 async def list_of_message(
@@ -97,7 +97,7 @@ async def list_of_message(
     arguments = _arguments(application, window, wanted, ended, limit, has_response, has_payload)
     recipient = None if endpoint_id is None else recipient_of(ids.show(ids.ENDPOINT, endpoint_id))
     rows = await connection.fetch(_fill("list_of_message", window), *arguments, message_id, recipient)
-    return to_page([_attempt(row) for row in rows], limit, is_reversed=window.is_upward)
+    return to_bounded(rows, _attempt, limit, is_reversed=window.is_upward)
 
 
 async def find(connection: Connection, application: str, message_id: UUID, attempt_id: UUID) -> AttemptRow | None:
@@ -137,7 +137,7 @@ def _arguments(
 
 def _fill(name: str, window: Window) -> str:
     sql = SQL[name].replace("{columns}", SQL["read_columns"]).replace("{fitting}", SQL["keep_fitting"])
-    return fill(sql, is_upward=window.is_upward)
+    return bound(sql, is_upward=window.is_upward)
 
 
 def _attempt(row: Record) -> AttemptRow:

@@ -1,7 +1,7 @@
 """Messages as an application's owner sees them: the events published for it, and how each stands at its endpoints."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
@@ -18,6 +18,9 @@ from boathook.journal.statements import load
 SQL = load(__file__)
 STANDING: Final = SQL["list_standing"]
 STATUS: Final = SQL["tell_status"]
+
+MOST_CONTENT: Final = 16_777_216
+"""Bytes of contents after which a page ends; it holds one row at least."""
 
 Row = TypeVar("Row")
 
@@ -128,6 +131,19 @@ def fill(statement: str, *, is_upward: bool = False) -> str:
     return statement
 
 
+def bound(page: str, *, is_upward: bool) -> str:
+    """Put the parts in braces into a statement that reads a page with contents, and bound these; see `to_bounded`."""
+    bounded = SQL["bound_page"].replace("{page}", page).replace("{most}", str(MOST_CONTENT))
+    return fill(bounded, is_upward=is_upward)
+
+
+def to_bounded(records: Sequence[Record], read: Callable[[Record], Row], limit: int, *, is_reversed: bool) -> Page[Row]:
+    """Make a page as `to_page` does, which ends early where contents are large together."""
+    kept = [read(record) for record in records[:limit]]
+    is_last = not records or len(kept) == records[0]["found"]
+    return Page(kept[::-1] if is_reversed else kept, is_last)
+
+
 def to_page(rows: list[Row], limit: int, *, is_reversed: bool) -> Page[Row]:
     """Make a page of *limit* rows from one row more, turned round where it was read against the list's order."""
     kept = rows[:limit]
@@ -161,10 +177,9 @@ async def list_some(
     has_content: bool = True,
 ) -> Page[MessageRow]:
     """Return a page of an application's messages, newest first."""
-    sql = fill(SQL["list_messages"], is_upward=window.is_upward)
+    sql = bound(SQL["list_messages"], is_upward=window.is_upward)
     arguments = (application, window.low, window.high, has_content, *wanted.arguments(), limit + 1)
-    rows = [to_message(row) for row in await connection.fetch(sql, *arguments)]
-    return to_page(rows, limit, is_reversed=window.is_upward)
+    return to_bounded(await connection.fetch(sql, *arguments), to_message, limit, is_reversed=window.is_upward)
 
 
 async def list_owed(
@@ -181,11 +196,14 @@ async def list_owed(
     """Return a page of the messages that one endpoint was ever owed, newest first, with how each stands there."""
     # Few messages are open or dead and most succeed, so each is looked for where it is found soonest.
     is_open = status not in {None, Status.SUCCESS}
-    sql = fill(SQL["list_open_messages" if is_open else "list_owed_messages"], is_upward=window.is_upward)
+    sql = bound(SQL["list_open_messages" if is_open else "list_owed_messages"], is_upward=window.is_upward)
     filters = (application, window.low, window.high, has_content, *wanted.arguments(), limit + 1)
     rows = await connection.fetch(sql, *filters, _recipient(endpoint_id), status)
-    owed = [OwedMessage(to_message(row), Status(row["status"]), row["next_at"]) for row in rows]
-    return to_page(owed, limit, is_reversed=window.is_upward)
+    return to_bounded(rows, _owed, limit, is_reversed=window.is_upward)
+
+
+def _owed(row: Record) -> OwedMessage:
+    return OwedMessage(to_message(row), Status(row["status"]), row["next_at"])
 
 
 async def list_destinations(

@@ -1,5 +1,5 @@
 -- Words in braces are put in by messages.py and its neighbours: {direction} is asc or desc, {standing} and {status} are
--- the parts list_standing and tell_status below.
+-- the parts list_standing and tell_status below; bound_page is put around another statement, its {page}.
 
 -- name: list_standing
 -- Everything that is or was owed, by what tells how it ended: a part of other statements.
@@ -31,6 +31,16 @@ where id = $2 and application = $1 and origin = 'published'
 select id, type, dedup_key, channels, tags, deliver_at, body, expunged_at is not null or coalesce(content_until < now(), false) as is_gone
 from boathook.event
 where id = (select event_id from boathook.dedup where key = $2) and application = $1 and dedup_key = $3 and origin = 'published'
+
+-- name: bound_page
+-- Keeps of a page the rows before which contents come to less than so many bytes, and says how many there were.
+select * from (
+    select p.*, count(*) over () as found,
+        sum(octet_length(p.body)) over (order by p.id {direction} rows between unbounded preceding and 1 preceding) as before
+    from ({page}) as p
+) as q
+where coalesce(before, 0) < {most}
+order by id {direction}
 
 -- name: list_messages
 -- Reads a page of an application's messages.
