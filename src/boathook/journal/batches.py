@@ -17,7 +17,8 @@ from boathook.domain import ids
 from boathook.domain.errors import JournalError, RegistryChanged
 from boathook.domain.model import Accepted, Duplicate, NewEvent, NewItem, Receipt
 from boathook.journal.database import Connection, Record
-from boathook.journal.memory import forget_expired, unblock
+from boathook.journal.lines import unblock
+from boathook.journal.memory import forget_expired
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -87,9 +88,7 @@ async def _insert(connection: Connection, event: NewEvent, leaders: Mapping[UUID
     if row is None or not row["is_current"]:
         raise RegistryChanged("the routes changed after this batch was routed")
     if row["has_blocked"]:
-        await unblock(
-            connection, [(one.recipient, one.order_key) for one in event.deliveries if one.order_key is not None]
-        )
+        await unblock(connection, [(one.recipient, one.order_key) for one in event.deliveries])
     return row
 
 

@@ -13,7 +13,8 @@ from boathook.domain.errors import JournalError, NotFound, RegistryChanged
 from boathook.domain.model import Accepted, Duplicate, Event, Grade, NewEvent, Origin, Receipt
 from boathook.journal.batches import append_batch
 from boathook.journal.database import Connection, Database, Record, translated
-from boathook.journal.memory import forget_expired, unblock
+from boathook.journal.lines import unblock
+from boathook.journal.memory import forget_expired
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -95,7 +96,7 @@ class EventStore:
         if row is None or not row["is_current"]:
             raise RegistryChanged("the routes changed after these events were routed")
         if row["has_blocked"]:
-            await unblock(connection, [(recipient, key) for _, _, recipient, key in owed if key is not None])
+            await unblock(connection, [(recipient, key) for _, _, recipient, key in owed])
         return set(row["fresh"])
 
     async def _explain(self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]) -> None:

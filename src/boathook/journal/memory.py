@@ -1,6 +1,6 @@
-"""What storing an event and storing a batch have in common: keys freed when their memory ends, order keys let go."""
+"""Dedup memory as events and batches share it: keys are freed when their memory ends."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from boathook.journal.database import Connection
@@ -12,9 +12,3 @@ SQL = load(__file__)
 async def forget_expired(connection: Connection, keys: Sequence[UUID]) -> None:
     """Free those of *keys* whose memory has run out."""
     await connection.execute(SQL["forget_expired"], keys)
-
-
-async def unblock(connection: Connection, ordered: Iterable[tuple[str, str]]) -> None:
-    """Let the first delivery of each recipient and order key run, if what was before it has ended meanwhile."""
-    recipients, order_keys = zip(*ordered, strict=True)
-    await connection.execute(SQL["unblock_order_keys"], recipients, order_keys)

@@ -13,6 +13,7 @@ from boathook.domain.endpoints import recipient_of
 from boathook.domain.model import Route
 from boathook.domain.windows import Cursor, Window
 from boathook.journal.database import Connection, Record
+from boathook.journal.lines import unblock
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -259,8 +260,7 @@ async def expunge(connection: Connection, application: str, message_ids: Sequenc
     await connection.execute(SQL["lock_pending"], list(message_ids))
     row = await connection.fetchrow(SQL["expunge_messages"], application, list(message_ids))
     assert row is not None
-    if row["recipients"]:
-        await connection.execute(SQL["unblock_lines"], row["recipients"], row["order_keys"])
+    await unblock(connection, zip(row["recipients"], row["order_keys"], strict=True))
     return list(row["gone"])
 
 

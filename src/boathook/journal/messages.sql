@@ -174,9 +174,3 @@ from boathook.event
 where application = $1 and origin = 'published' and id > $2 and id < $3
 order by id
 limit $4
-
--- name: unblock_lines
--- Lets the first delivery of each of these order keys run.
-select boathook.unblock(recipient, order_key)
-from (select distinct * from unnest($1::text[], $2::text[]) as u (recipient, order_key)) as u
-order by recipient, order_key

@@ -17,6 +17,7 @@ from boathook.domain.errors import IllegalMove
 from boathook.domain.model import MAX_DELIVERIES
 from boathook.journal.database import Connection, Database, Record
 from boathook.journal.ledger import Filter, like
+from boathook.journal.lines import unblock
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -112,7 +113,7 @@ async def replay_dead(database: Database, selection: Selection, action: Action, 
         if keys:
             await _revive(connection, keys, pace)
             await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in keys])
-            await connection.execute(SQL["announce_due"])
+            await announce_due(connection)
         return keys
 
 
@@ -166,10 +167,10 @@ async def replay_events(
         await _revive(connection, dead, pace)
         later = replace(pace, place=pace.place + len(dead))
         rows = await _add_replays(connection, todo, later, like(type))
-        await _unblock(connection, [tuple(row) for row in rows])
+        await unblock(connection, [tuple(row) for row in rows])
         await record_each(connection, action, REPLAY_EVENT, [ids.show(ids.EVENT, event_id) for event_id in todo])
         await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in dead])
-        await connection.execute(SQL["announce_due"])
+        await announce_due(connection)
         return Replayed(len(todo), len(rows), len(dead))
 
 
@@ -195,9 +196,9 @@ async def mark_rejection(database: Database, rejection_id: UUID, event_id: UUID,
         return is_marked
 
 
-async def announce_due(database: Database) -> None:
+async def announce_due(to: Database | Connection) -> None:
     """Tell every worker that something is due."""
-    await database.execute(SQL["announce_due"])
+    await to.execute(SQL["announce_due"])
 
 
 async def record(connection: Connection, action: Action, name: str, subject: str) -> None:
@@ -219,7 +220,7 @@ async def _lock_dead(
 
 async def _revive(connection: Connection, keys: Sequence[Key], pace: Pace) -> None:
     rows = await connection.fetch(SQL["revive_dead"], *_columns(keys), pace.start, pace.place, pace.gap_s)
-    await _unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
+    await unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
 
 
 async def _add_replays(
@@ -235,12 +236,6 @@ async def _add_replays(
             "more; replay fewer items of it, by --type, or its dead letters alone, by boathook dead replay"
         ) from None
     return rows
-
-
-async def _unblock(connection: Connection, lines: Sequence[tuple[str, str | None]]) -> None:
-    ordered = [line for line in lines if line[1] is not None]
-    if ordered:
-        await connection.execute(SQL["unblock_lines"], *_columns(ordered))
 
 
 async def _not_done(connection: Connection, event_ids: Sequence[UUID], action: Action) -> list[UUID]:

@@ -49,7 +49,7 @@ for update of d
 
 -- name: revive_dead
 -- Makes locked dead letters pending with a new budget of attempts, one every $5 seconds from $3, after the $4 before
--- them. An ordered one waits until `unblock_lines` finds it first in its line. Code and error stay until the next
+-- them. An ordered one waits until `lines.unblock` finds it first in its line. Code and error stay until the next
 -- attempt, so that it can be seen what was wrong.
 update boathook.delivery d
 set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, lost = 0, excused = 0, died_at = null,
@@ -60,12 +60,6 @@ from (
 ) as u
 where d.event_id = u.event_id and d.ordinal = u.ordinal and d.state = 'dead'
 returning d.recipient, d.order_key
-
--- name: unblock_lines
--- Lets the first delivery of each of these order keys run.
-select boathook.unblock(recipient, order_key)
-from (select distinct * from unnest($1::text[], $2::text[]) as u (recipient, order_key)) as u
-order by recipient, order_key
 
 -- name: settle_dead
 -- Ends locked dead letters as ignored, with the operator's note.

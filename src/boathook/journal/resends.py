@@ -18,6 +18,7 @@ from boathook.domain.filters import Router
 from boathook.domain.windows import Window
 from boathook.journal import moves
 from boathook.journal.database import Connection, Record
+from boathook.journal.lines import unblock
 from boathook.journal.messages import Status, Wanted, fill
 from boathook.journal.moves import Action
 from boathook.journal.statements import load
@@ -145,12 +146,11 @@ async def _revive(
 
 async def _settle_in(connection: Connection, recipient: str, rows: Sequence[Record], action: Action, name: str) -> None:
     """Put what was made pending into its lines, record it, and tell the workers."""
-    if orders := [row["order_key"] for row in rows if row["order_key"] is not None]:
-        await connection.execute(SQL["unblock_lines"], recipient, orders)
+    await unblock(connection, [(recipient, row["order_key"]) for row in rows])
     subjects = [_subject(name, row) for row in rows]
     await moves.record_each(connection, action, name, subjects)
     if rows:
-        await connection.execute(SQL["announce_due"])
+        await moves.announce_due(connection)
 
 
 def _keys(router: Router, application: str, row: Record) -> list[str | None]:

@@ -23,7 +23,7 @@ for update
 -- name: revive_dead
 -- Makes one dead letter of each of these messages pending again, with a new budget of attempts, where nothing of the
 -- message is owed to the recipient or came to a good end there, and it still has its content. Those that died after $3
--- are left, and canceled ones unless $4. An ordered one waits until `unblock_lines` finds it first in its line.
+-- are left, and canceled ones unless $4. An ordered one waits until `lines.unblock` finds it first in its line.
 with chosen as (
     select distinct on (d.event_id) d.event_id, d.ordinal
     from boathook.delivery d
@@ -71,16 +71,6 @@ from planned
 where ordinal <= 32767
 order by position
 returning event_id, ordinal::integer as ordinal, order_key
-
--- name: unblock_lines
--- Lets the first delivery of each of these order keys run.
-select boathook.unblock($1, order_key)
-from (select distinct order_key from unnest($2::text[]) as u (order_key)) as u
-order by order_key
-
--- name: announce_due
--- Tells every worker that something is due.
-select pg_notify('boathook_due', '')
 
 -- name: page_candidates
 -- Reads the next messages of an application, oldest first, with what routing looks at; the body only if $6.
