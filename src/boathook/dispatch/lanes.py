@@ -20,9 +20,9 @@ from boathook.journal.sending import Due, EndpointWant, Send
 
 SHARE: Final = 4
 """A lane has at most one of so many of the places that are left to it."""
-MOST_CLAIMED: Final = 200
+MOST_CLAIMED: Final = 400
 AHEAD_S: Final = 0.03
-MOST_AHEAD: Final = 100
+MOST_AHEAD: Final = 250
 FULL_LOOK_S: Final = 1.0
 """Seconds between looks that ignore the watermark."""
 SLOW_S: Final = 1.0

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -57,10 +56,11 @@ class Mailing:
     def send(self, flights: Sequence[Flight]) -> None:
         """Begin an attempt at each; what cannot be sent ends at once."""
         batch: list[Outgoing] = []
+        now, now_ms = self._now(), time.time_ns() // 1_000_000
         for flight in flights:
             flight.destination = destination = flight.lane.destination
-            flight.started_at = self._now()
-            flight.attempt_id = ids.make(time.time_ns() // 1_000_000, secrets.randbits(74))
+            flight.started_at = now
+            flight.attempt_id = ids.make(now_ms, random.getrandbits(74))
             if destination is None or destination.target is None or flight.send.body is None:
                 self._conclude(flight, (destination and destination.fault) or _EXPUNGED)
             elif destination.oauth is not None:

@@ -39,7 +39,9 @@ order by w.recipient
 with wanted as materialized (
     select w.*, p.revision,
         coalesce(h.failures > 0 or h.failing_since is not null or h.open_until is not null, false) as is_ailing
-    from unnest($1::text[], $2::uuid[], $3::integer[], $4::timestamptz[], $5::integer[], $6::boolean[])
+    from unnest(
+            $1::text[], $2::text::uuid[], $3::text::integer[], $4::text::timestamptz[], $5::text::integer[],
+            $6::text::boolean[])
         as w (recipient, endpoint_id, slots, since, most, is_probe)
     join boathook.endpoint p on p.id = w.endpoint_id and not p.is_disabled and p.deleted_at is null
     join boathook.application a on a.id = p.application_id and a.deleted_at is null
@@ -173,18 +175,20 @@ from unnest($1::uuid[], $2::timestamptz[]) as u (endpoint_id, open_until)
 where h.endpoint_id = u.endpoint_id and h.open_until = u.open_until
 
 -- name: settle_sends
--- Ends attempts whose fence still holds, in the order of their keys, and records them; says which they were.
+-- Ends attempts whose fence still holds, in the order of their keys, and records them; says which they were. Empty codes
+-- and errors stand for none.
 with ended as (
     select * from unnest(
-        $1::uuid[], $2::integer[], $3::bigint[], $4::text[], $5::timestamptz[], $6::text[], $7::text[], $8::uuid[], $9::text[],
-        $10::integer[], $11::integer[], $12::text[], $13::bytea[], $14::timestamptz[]
+        $1::text::uuid[], $2::text::integer[], $3::text::bigint[], $4::text::text[], $5::text::timestamptz[], $6::text[],
+        $7::text[], $8::text::uuid[], $9::text[], $10::text::integer[], $11::text::integer[], $12::text[], $13::bytea[],
+        $14::text::timestamptz[]
     ) with ordinality as u (
-        event_id, ordinal, fence, next_state, next_due_at, next_code, next_error, attempt_id, url, status, duration_ms,
+        event_id, ordinal, fence, next_state, next_due_at, code, error, attempt_id, url, status, duration_ms,
         request_headers, response, started_at, position)
     order by event_id, ordinal
 ),
 held as materialized (
-    select u.*, d.recipient, d.attempts, d.order_key, d.is_replay, d.replays, d.item_path, d.item_type, d.is_manual,
+    select u.*, nullif(u.code, '') as next_code, nullif(u.error, '') as next_error, d.recipient, d.attempts, d.order_key, d.is_replay, d.replays, d.item_path, d.item_type, d.is_manual,
         clock_timestamp() as ended_at
     from ended u
     cross join lateral (

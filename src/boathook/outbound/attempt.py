@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 from urllib.parse import quote_plus, unquote, urlsplit
 
+import msgspec
+
 from boathook.config.tables import OutboundSettings
 from boathook.domain.endpoints import SENSITIVE_HEADERS, check_header
 from boathook.domain.policy import Failure, Success
@@ -117,7 +119,7 @@ def recorded_headers(outgoing: Outgoing, target: Target) -> str:
     user = target.basic or _user_of(target.url)
     if user is not None and not any(name.lower() == "authorization" for name, _ in pairs):
         pairs.append(("authorization", REDACTED))
-    return json.dumps(pairs, separators=(",", ":"))
+    return msgspec.json.encode(pairs).decode()
 
 
 @lru_cache(1_024)
@@ -143,6 +145,8 @@ def secrets_of(target: Target) -> tuple[bytes, ...]:
 
 
 def _user_of(url: str) -> tuple[str, str] | None:
+    if "@" not in url:
+        return None
     info, at, _ = urlsplit(url).netloc.rpartition("@")
     name, _, password = info.partition(":")
     return (unquote(name), unquote(password)) if at else None
