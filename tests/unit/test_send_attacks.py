@@ -1,15 +1,19 @@
 """Attacks on the sending side that once came through, each held off."""
 
 import time
+from uuid import UUID
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from boathook.admin.api.fields import Moment
 from boathook.admin.endpoint_values import read_headers
+from boathook.admin.keys import MadeKey
 from boathook.domain.conditions import Budget, compile_condition
 from boathook.domain.errors import InvalidValue
+from boathook.journal.api_keys import Key
 from boathook.outbound.attempt import REDACTED, Target, redact, secrets_of
+from boathook.outbound.outgoing import Answer, Outgoing
 from boathook.outbound.signer import make_secret, read_signer
 
 
@@ -67,3 +71,15 @@ def test_lists_of_values_tell_json_types_apart():
     fits = compile_condition({"in": [1, "1", False, None]}, "filter", Budget())
     assert all(map(fits, (1, 1.0, "1", False, None)))
     assert not any(map(fits, (True, 0, 0.0, "", [1], {"1": 1})))
+
+
+def test_requests_that_appear_in_a_log_show_no_secrets():
+    outgoing = Outgoing(
+        url="https://user:hunter2@example.com/hunter2",
+        headers=(("authorization", "Bearer hunter2"),),
+        body=b"hunter2",
+        timeout_s=1,
+        basic=("user", "hunter2"),
+    )
+    assert "hunter2" not in repr(Answer(outgoing, 0, {}, b"", 0.0, None, ""))
+    assert "hunter2" not in repr(MadeKey(Key(id=UUID(int=1), organization="o", application_id=None), "hunter2"))

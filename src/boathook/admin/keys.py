@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -25,7 +25,7 @@ class MadeKey:
     """A key that was just made."""
 
     key: Key
-    token: str
+    token: str = field(repr=False)
     """What its holder shows; it is not kept and cannot be shown again."""
 
 

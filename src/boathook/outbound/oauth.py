@@ -12,7 +12,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
@@ -36,7 +36,7 @@ _Key = tuple[str, str, bytes, str]
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    token: str
+    token: str = field(repr=False)
     error: str
     """Why there is no token."""
     until: float

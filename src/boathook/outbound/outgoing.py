@@ -28,14 +28,13 @@ class Trouble(StrEnum):
     """Our own fault; the log tells more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One POST about to be made."""
 
-    url: str
-    headers: tuple[tuple[str, str], ...]
+    url: str = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
     """All that are sent besides Host, Accept and Content-Length, in order and as spelled."""
-    body: bytes
+    body: bytes = field(repr=False)
     timeout_s: float
     """For the whole attempt."""
     basic: tuple[str, str] | None = field(default=None, repr=False)
@@ -46,8 +45,7 @@ class Outgoing:
     """The caller's own, handed back with the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, eq=False):
     """What came of an outgoing request."""
 
     outgoing: Outgoing
