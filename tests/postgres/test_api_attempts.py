@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from boathook.admin.api.attempts import EndpointMessageOut, MessageAttemptOut, MessageEndpointOut
+from boathook.admin.api.attempts import MessageAttemptOut
+from boathook.admin.api.standings import EndpointMessageOut, MessageEndpointOut
 from boathook.dispatch.tasks import run_tasks
 from boathook.domain import ids
-from boathook.domain.windows import Window
 from boathook.journal import attempts, messages
 from boathook.journal.applications import find
 from tests.postgres.api import Api, make_token, opened_api
@@ -375,10 +375,9 @@ async def test_pages_of_100_000_attempts_are_read_by_index(api, bag):
         await bag.db.execute(f"analyze boathook.{table}")
     span = (ids.first_of(ago(days=90)), ids.first_of(datetime.now(UTC) + timedelta(hours=1)))
     nothing = (None, None, None)
-    window = Window(*span)
     statements: dict[str, tuple[str, tuple[Any, ...]]] = {
         "attempts": (
-            attempts._fill("list_of_endpoint", window),
+            attempts._fill("list_of_endpoint"),
             (bag.name, True, False, *span, *nothing, None, None, 51, parts[0]),
         ),
         "owed": (

@@ -29,6 +29,26 @@ ANYHOW: Final = Ended()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Which attempts a page shows, and what of them."""
+
+    window: Window
+    wanted: Wanted = EVERYTHING
+    """By their messages."""
+    ended: Ended = ANYHOW
+    limit: int
+    has_response: bool = True
+    has_payload: bool = False
+
+    def arguments(self) -> tuple[object, ...]:
+        """Return it as the arguments of statements that follow the application."""
+        return (
+            self.has_response, self.has_payload, self.window.low, self.window.high, *self.wanted.arguments(),
+            self.ended.is_success, self.ended.status_class, self.limit + 1,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
     """One request that was sent."""
 
@@ -61,43 +81,22 @@ class Counts:
     canceled: int
 
 
-async def list_of_endpoint(
+async def list_some(
     connection: Connection,
     application: str,
-    endpoint_id: UUID,
-    window: Window,
-    wanted: Wanted = EVERYTHING,
-    ended: Ended = ANYHOW,
+    listing: Listing,
     *,
-    limit: int,
-    has_response: bool = True,
-    has_payload: bool = False,
-) -> Page[AttemptRow]:
-    """Return a page of the attempts at one endpoint, newest first."""
-    arguments = _arguments(application, window, wanted, ended, limit, has_response, has_payload)
-    sql = _fill("list_of_endpoint", window)
-    rows = await connection.fetch(sql, *arguments, recipient_of(ids.show(ids.ENDPOINT, endpoint_id)))
-    return to_bounded(rows, _attempt, limit, is_reversed=window.is_upward)
-
-
-async def list_of_message(
-    connection: Connection,
-    application: str,
-    message_id: UUID,
-    window: Window,
-    wanted: Wanted = EVERYTHING,
-    ended: Ended = ANYHOW,
-    *,
+    message_id: UUID | None = None,
     endpoint_id: UUID | None = None,
-    limit: int,
-    has_response: bool = True,
-    has_payload: bool = False,
 ) -> Page[AttemptRow]:
-    """Return a page of the attempts at one message, newest first; *endpoint_id* leaves out those elsewhere."""
-    arguments = _arguments(application, window, wanted, ended, limit, has_response, has_payload)
+    """Return a page of the attempts at one message, at one endpoint, or at one message there, newest first."""
+    is_upward = listing.window.is_upward
     recipient = None if endpoint_id is None else recipient_of(ids.show(ids.ENDPOINT, endpoint_id))
-    rows = await connection.fetch(_fill("list_of_message", window), *arguments, message_id, recipient)
-    return to_bounded(rows, _attempt, limit, is_reversed=window.is_upward)
+    name = "list_of_endpoint" if message_id is None else "list_of_message"
+    place = [recipient] if message_id is None else [message_id, recipient]
+    sql = _fill(name, is_upward=is_upward)
+    rows = await connection.fetch(sql, application, *listing.arguments(), *place)
+    return to_bounded(rows, _attempt, listing.limit, is_reversed=is_upward)
 
 
 async def find(connection: Connection, application: str, message_id: UUID, attempt_id: UUID) -> AttemptRow | None:
@@ -126,18 +125,9 @@ async def count(connection: Connection, application_id: UUID, endpoint_id: UUID,
     return Counts(**dict(ended), **dict(owed))
 
 
-def _arguments(
-    application: str, window: Window, wanted: Wanted, ended: Ended, limit: int, has_response: bool, has_payload: bool
-) -> tuple[object, ...]:
-    return (
-        application, has_response, has_payload, window.low, window.high, *wanted.arguments(), ended.is_success,
-        ended.status_class, limit + 1,
-    )  # fmt: skip
-
-
-def _fill(name: str, window: Window) -> str:
+def _fill(name: str, *, is_upward: bool = False) -> str:
     sql = SQL[name].replace("{columns}", SQL["read_columns"]).replace("{fitting}", SQL["keep_fitting"])
-    return bound(sql, is_upward=window.is_upward)
+    return bound(sql, is_upward=is_upward)
 
 
 def _attempt(row: Record) -> AttemptRow:

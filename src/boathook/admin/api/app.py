@@ -19,9 +19,11 @@ from boathook.admin.api import (
     endpoints,
     environment,
     event_types,
+    examples,
     health,
     messages,
     operational,
+    standings,
     tasks,
 )
 from boathook.admin.api.errors import to_response
@@ -39,6 +41,9 @@ ROUTERS: Final = (
     health.routes,
     messages.routes,
     attempts.routes,
+    attempts.counting,
+    standings.routes,
+    examples.routes,
     tasks.routes,
     tasks.expunging,
     tasks.background,

@@ -35,6 +35,12 @@ class EndpointSecretRotateIn(Input):
         default=None, description="How long the present secret signs along; 86400 unless given."
     )
 
+    @property
+    def grace(self) -> timedelta:
+        """How long the present secret signs along."""
+        seconds = self.grace_period_seconds
+        return endpoint_keys.GRACE if seconds is None else timedelta(seconds=seconds)
+
 
 class EndpointHeadersIn(Input):
     """All headers sent with each message."""
@@ -58,6 +64,11 @@ class EndpointHeadersOut(Output):
     sensitive: list[str] = Field(description="Names of those whose values are not shown.", examples=[["authorization"]])
 
 
+def show_headers(headers: endpoint_keys.Headers) -> EndpointHeadersOut:
+    """Return an endpoint's headers as the API shows them."""
+    return EndpointHeadersOut(headers=dict(headers.shown), sensitive=list(headers.sensitive))
+
+
 @routes.get(
     "/app/{app_id}/endpoint/{endpoint_id}/secret", operation_id="v1.endpoint.get-secret", summary="Get a secret"
 )
@@ -77,14 +88,9 @@ async def rotate_secret(
     call: NewSecretCall, endpoint_id: EndpointRef, request: Request, body: EndpointSecretRotateIn | None = None
 ) -> Response:
     """Give an endpoint another secret; the present one signs along for a while."""
-    body = body or EndpointSecretRotateIn()
-    seconds = body.grace_period_seconds
+    given = body or EndpointSecretRotateIn()
     key = await endpoint_keys.rotate_secret(
-        call.work,
-        call.application,
-        endpoint_id,
-        secret=body.key,
-        grace=endpoint_keys.GRACE if seconds is None else timedelta(seconds=seconds),
+        call.work, call.application, endpoint_id, secret=given.key, grace=given.grace
     )
     return Response(status_code=204) if _wants_nothing(request) else answer_json(200, {"key": key})
 
@@ -100,8 +106,7 @@ def _wants_nothing(request: Request) -> bool:
 )
 async def get_headers(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointHeadersOut:
     """Return an endpoint's headers; of sensitive ones only the names."""
-    headers = await endpoint_keys.get_headers(call.work, call.application, endpoint_id)
-    return EndpointHeadersOut(headers=dict(headers.shown), sensitive=list(headers.sensitive))
+    return show_headers(await endpoint_keys.get_headers(call.work, call.application, endpoint_id))
 
 
 @routes.put(

@@ -1,5 +1,6 @@
 """Routes of endpoints."""
 
+from dataclasses import fields, replace
 from typing import Annotated, Any
 
 from fastapi import Path, Response
@@ -89,8 +90,8 @@ class AuthIn(Input):
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
-class EndpointUpdate(Input):
-    """What an endpoint shall be like; what is left out returns to its default. Secret, headers and auth stay."""
+class EndpointBasics(Input):
+    """What every kind of endpoint has."""
 
     url: Text = Field(min_length=1, examples=["https://example.com/hook"])
     description: Text = ""
@@ -102,8 +103,18 @@ class EndpointUpdate(Input):
     )
     is_disabled: Flag = Field(default=False, validation_alias="disabled")
     event_types: list[str] | None = _TYPES
-    channels: list[str] | None = Field(default=None, examples=[["eu", "us"]])
     metadata: Metadata = Field(default_factory=dict)
+
+    def value(self) -> NewEndpoint:
+        """Return what actions take."""
+        names = {field.name for field in fields(NewEndpoint)} & type(self).model_fields.keys() - {"auth"}
+        return NewEndpoint(**{name: getattr(self, name) for name in names})
+
+
+class EndpointUpdate(EndpointBasics):
+    """What an endpoint shall be like; what is left out returns to its default. Secret, headers and auth stay."""
+
+    channels: list[str] | None = Field(default=None, examples=[["eu", "us"]])
     api_version: Annotated[Whole, Field(ge=1, le=2_147_483_647)] = Field(
         default=1, validation_alias="version", json_schema_extra=OLD
     )
@@ -121,9 +132,7 @@ class EndpointUpdate(Input):
 
     def value(self) -> NewEndpoint:
         """Return what actions take."""
-        names = set(type(self).model_fields) - {"auth", "backlog", "secret", "headers"}
-        values = {name: getattr(self, name) for name in names}
-        return NewEndpoint(**values, auth=self.auth.value() if self.auth else None)
+        return replace(super().value(), auth=None if self.auth is None else self.auth.value())
 
 
 class EndpointIn(EndpointUpdate):
@@ -168,23 +177,28 @@ class EndpointPatch(Input):
         return values
 
 
-class EndpointOut(Output):
-    """An endpoint."""
+class EndpointBasicsOut(Output):
+    """What is shown of every kind of endpoint."""
 
     id: str = Field(examples=["ep_01h455vb4pex5vsknk084sn02q4"])
     uid: str | None = Field(examples=["crm"])
     url: str = Field(examples=["https://example.com/hook"])
     description: str
     disabled: bool
-    version: int = Field(json_schema_extra=OLD)
     throttle_rate: int | None
     rate_limit: int | None = Field(json_schema_extra=OLD)
     event_types: list[str] | None
     filter_types: list[str] | None = Field(json_schema_extra=OLD)
-    channels: list[str] | None
-    metadata: dict[str, str]
     created_at: Moment
     updated_at: Moment
+
+
+class EndpointOut(EndpointBasicsOut):
+    """An endpoint."""
+
+    version: int = Field(json_schema_extra=OLD)
+    channels: list[str] | None
+    metadata: dict[str, str]
     filter: dict[str, Any] | None
     order_by: str | None
     concurrency: int | None
@@ -193,26 +207,31 @@ class EndpointOut(Output):
     auth: list[str] = Field(description="How the endpoint is shown who sends.", examples=[["mtls"]])
 
 
+def basics_of(endpoint: Endpoint) -> dict[str, Any]:
+    """Return the fields of `EndpointBasicsOut`."""
+    types = None if endpoint.event_types is None else list(endpoint.event_types)
+    return {
+        "id": endpoint.shown_id,
+        "uid": endpoint.uid,
+        "url": endpoint.url,
+        "description": endpoint.description,
+        "disabled": endpoint.is_disabled,
+        "throttle_rate": endpoint.throttle_rate,
+        "rate_limit": endpoint.throttle_rate,
+        "event_types": types,
+        "filter_types": types,
+        "created_at": endpoint.created_at,
+        "updated_at": endpoint.updated_at,
+    }
+
+
 def show_endpoint(work: Work, endpoint: Endpoint) -> EndpointOut:
     """Return an endpoint as the API shows it."""
-    types = None if endpoint.event_types is None else list(endpoint.event_types)
-    assert endpoint.created_at is not None
-    assert endpoint.updated_at is not None
     return EndpointOut(
-        id=endpoint.shown_id,
-        uid=endpoint.uid,
-        url=endpoint.url,
-        description=endpoint.description,
-        disabled=endpoint.is_disabled,
+        **basics_of(endpoint),
         version=endpoint.api_version,
-        throttle_rate=endpoint.throttle_rate,
-        rate_limit=endpoint.throttle_rate,
-        event_types=types,
-        filter_types=types,
         channels=None if endpoint.channels is None else list(endpoint.channels),
         metadata=dict(endpoint.metadata),
-        created_at=endpoint.created_at,
-        updated_at=endpoint.updated_at,
         filter=None if endpoint.filter is None else dict(endpoint.filter),
         order_by=endpoint.order_by,
         concurrency=endpoint.concurrency,

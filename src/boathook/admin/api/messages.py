@@ -24,7 +24,7 @@ from boathook.admin.api.calls import (
 from boathook.admin.api.errors import answer_json, invalid
 from boathook.admin.api.fields import Channels, Input, Moment, Output, TypeName, Whole, show_moment
 from boathook.admin.api.pages import ListOf
-from boathook.admin.api.spans import Filters, MessagePage, WithContent, answer_page
+from boathook.admin.api.spans import Messages, WithContent, answer_page
 from boathook.admin.messages import NewMessage
 from boathook.domain import ids
 from boathook.domain.endpoints import check_tags, check_uid
@@ -174,19 +174,17 @@ def _content(row: MessageRow) -> Any:
     summary="List messages",
     response_model=ListOf[MessageOut],
 )
-async def list_messages(
-    call: ApplicationCall, page: MessagePage, filters: Filters, with_content: WithContent = True
-) -> Response:
+async def list_messages(call: ApplicationCall, query: Messages) -> Response:
     """List an application's messages, newest first."""
     found = await journal.list_some(
         call.connection,
         call.application.shown_id,
-        page.window,
-        filters,
-        limit=page.limit,
-        has_content=with_content,
+        query.page.window,
+        query.filters,
+        limit=query.page.limit,
+        has_content=query.with_content,
     )
-    return answer_page(found, lambda row: row.shown_id, lambda row: show_message(row, has_content=with_content))
+    return answer_page(found, lambda row: row.shown_id, lambda row: show_message(row, has_content=query.with_content))
 
 
 @routes.post(

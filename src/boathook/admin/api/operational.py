@@ -3,8 +3,7 @@
 They are endpoints of one application that no other route shows; it is made when the first of them is.
 """
 
-from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Response
 from pydantic import Field
@@ -16,13 +15,13 @@ from boathook.admin.api.endpoint_keys import (
     EndpointHeadersOut,
     EndpointSecretOut,
     EndpointSecretRotateIn,
+    show_headers,
 )
-from boathook.admin.api.endpoints import EndpointRef
+from boathook.admin.api.endpoints import EndpointBasics, EndpointBasicsOut, EndpointRef, basics_of
 from boathook.admin.api.errors import not_found
-from boathook.admin.api.fields import OLD, EndpointUid, Flag, Input, Metadata, Moment, Output, Rate, Text, either
+from boathook.admin.api.fields import Text, either
 from boathook.admin.api.pages import EndpointPage, ListOf
 from boathook.admin.desk import new_id
-from boathook.admin.endpoints import NewEndpoint
 from boathook.journal import applications
 from boathook.journal.endpoints import Endpoint
 
@@ -30,33 +29,15 @@ routes = router("Operational Webhook Endpoint")
 _BASE = "/operational-webhook/endpoint"
 
 
-class OperationalEndpointUpdate(Input):
+class OperationalEndpointUpdate(EndpointBasics):
     """What an operational webhook endpoint shall be like; what is left out returns to its default."""
 
-    url: Text = Field(min_length=1, examples=["https://example.com/hook"])
-    description: Text = ""
-    uid: EndpointUid | None = None
-    throttle_rate: Rate | None = Field(default=None, validation_alias=either("throttleRate", "rateLimit"))
-    is_disabled: Flag = Field(default=False, validation_alias="disabled")
     event_types: list[str] | None = Field(
         default=None,
         validation_alias=either("eventTypes", "filterTypes"),
         description="Types of operational events; null or none is all.",
         examples=[["message.attempt.exhausted"]],
     )
-    metadata: Metadata = Field(default_factory=dict)
-
-    def value(self) -> NewEndpoint:
-        """Return what actions take."""
-        return NewEndpoint(
-            url=self.url,
-            description=self.description,
-            uid=self.uid,
-            throttle_rate=self.throttle_rate,
-            is_disabled=self.is_disabled,
-            event_types=self.event_types,
-            metadata=self.metadata,
-        )
 
 
 class OperationalEndpointIn(OperationalEndpointUpdate):
@@ -66,41 +47,14 @@ class OperationalEndpointIn(OperationalEndpointUpdate):
     headers: dict[str, str] | None = Field(default=None, description="Sent with each event.")
 
 
-class OperationalEndpointOut(Output):
+class OperationalEndpointOut(EndpointBasicsOut):
     """An operational webhook endpoint."""
 
-    id: str = Field(examples=["ep_01h455vb4pex5vsknk084sn02q4"])
-    uid: str | None
-    url: str
-    description: str
-    disabled: bool
-    throttle_rate: int | None
-    rate_limit: int | None = Field(json_schema_extra=OLD)
-    event_types: list[str] | None
-    filter_types: list[str] | None = Field(json_schema_extra=OLD)
     metadata: dict[str, str]
-    created_at: Moment
-    updated_at: Moment
 
 
 def _show(endpoint: Endpoint) -> OperationalEndpointOut:
-    types = None if endpoint.event_types is None else list(endpoint.event_types)
-    assert endpoint.created_at is not None
-    assert endpoint.updated_at is not None
-    return OperationalEndpointOut(
-        id=endpoint.shown_id,
-        uid=endpoint.uid,
-        url=endpoint.url,
-        description=endpoint.description,
-        disabled=endpoint.is_disabled,
-        throttle_rate=endpoint.throttle_rate,
-        rate_limit=endpoint.throttle_rate,
-        event_types=types,
-        filter_types=types,
-        metadata=dict(endpoint.metadata),
-        created_at=endpoint.created_at,
-        updated_at=endpoint.updated_at,
-    )
+    return OperationalEndpointOut(**basics_of(endpoint), metadata=dict(endpoint.metadata))
 
 
 async def _existing(call: OrganizationCall) -> Call:
@@ -195,10 +149,8 @@ async def rotate_secret(
     call: ExistingCall, endpoint_id: EndpointRef, body: EndpointSecretRotateIn | None = None
 ) -> None:
     """Give an endpoint another secret; the present one signs along for a while."""
-    given: dict[str, Any] = {} if body is None else {"secret": body.key}
-    if body is not None and body.grace_period_seconds is not None:
-        given["grace"] = timedelta(seconds=body.grace_period_seconds)
-    await endpoint_keys.rotate_secret(call.work, call.application, endpoint_id, **given)
+    given = body or EndpointSecretRotateIn()
+    await endpoint_keys.rotate_secret(call.work, call.application, endpoint_id, secret=given.key, grace=given.grace)
 
 
 @routes.get(
@@ -208,8 +160,7 @@ async def rotate_secret(
 )
 async def get_headers(call: ExistingCall, endpoint_id: EndpointRef) -> EndpointHeadersOut:
     """Return an endpoint's headers; of sensitive ones only the names."""
-    headers = await endpoint_keys.get_headers(call.work, call.application, endpoint_id)
-    return EndpointHeadersOut(headers=dict(headers.shown), sensitive=list(headers.sensitive))
+    return show_headers(await endpoint_keys.get_headers(call.work, call.application, endpoint_id))
 
 
 @routes.put(

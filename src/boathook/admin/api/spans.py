@@ -103,5 +103,15 @@ StatusClassParam = Annotated[
     Query(description="Only attempts answered with such a status; 0: those without an answer."),
 ]
 WithContent = Annotated[bool, Query(description="Whether contents are shown; {} stands in their place otherwise.")]
-WithMessage = Annotated[bool, Query(description="Whether each attempt's message is shown too.")]
-Expanded = Annotated[bool, Query(description="Whether canceled messages are told from successful ones.")]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQuery:
+    """Which messages a list shows, and what of them."""
+
+    page: MessagePage
+    filters: Filters
+    with_content: WithContent = True
+
+
+Messages = Annotated[MessageQuery, Depends()]

@@ -1,39 +1,31 @@
-"""Routes of what is done in the background, of what an endpoint saw, and of trying one out."""
+"""Routes of tasks: what is asked to be done in the background, and how far it has come."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-import msgspec
-from fastapi import Path, Query, Request
+from fastapi import Path, Query
 from pydantic import AfterValidator, Field
 from starlette.responses import Response
 
-from boathook.admin import endpoints, messages, tasks
+from boathook.admin import tasks
 from boathook.admin.api.calls import (
-    ApplicationCall,
     AttemptCall,
-    Call,
     OrganizationCall,
     OwnApplicationCall,
-    body_of,
     router,
 )
 from boathook.admin.api.endpoints import EndpointRef
 from boathook.admin.api.errors import answer_json
 from boathook.admin.api.fields import Input, Moment, Output, TypeName, Whole, show_moment
-from boathook.admin.api.messages import MessageOut, show_message
 from boathook.admin.api.pages import IdPage, ListOf, id_page
 from boathook.admin.api.spans import answer_page, check_class
 from boathook.admin.tasks import Span
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags
-from boathook.domain.errors import NotPossible
-from boathook.domain.windows import LONGEST, Window, range_of
-from boathook.journal import attempts as attempt_journal
+from boathook.domain.windows import LONGEST, Window
 from boathook.journal import tasks as journal
-from boathook.journal.attempts import Counts
 from boathook.journal.tasks import Kind, Task, TaskState
 
 routes = router("Endpoint")
@@ -41,14 +33,9 @@ background = router("Background Tasks")
 statistics = router("Statistics")
 expunging = router("Message")
 
-_LONGEST_COUNT: Final = timedelta(days=28)
-_GRACE: Final = timedelta(minutes=5)
-_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 _LAST: Final = UUID(int=(1 << 128) - 1)
 
 TaskPage = Annotated[IdPage, id_page(ids.TASK)]
-Since = Annotated[Moment | None, Query(description="From when on; by default 28 days before until.")]
-Until = Annotated[Moment | None, Query(description="Until when; by default now.")]
 
 
 class SpanIn(Input):
@@ -122,40 +109,6 @@ class UsageOut(TaskOut):
     unresolved_app_ids: list[str] = Field(description="Those of appIds that belong to no application.")
 
 
-class EndpointStatsOut(Output):
-    """How an endpoint's attempts ended, and how many messages it is still owed."""
-
-    success: int
-    pending: int
-    sending: int
-    fail: int
-    canceled: int
-
-
-class AttemptStatsOut(Output):
-    """How an endpoint's attempts ended."""
-
-    success: int
-    fail: int
-    canceled: int
-
-
-class EventExampleIn(Input):
-    """What an endpoint is tried out with."""
-
-    event_type: TypeName = Field(examples=["svix.ping"])
-    example_index: Annotated[Whole, Field(ge=0)] = Field(
-        default=0, description="Which of the examples in the event type's schema."
-    )
-    payload: dict[str, Any] | None = Field(default=None, description="Sent in place of an example.")
-
-
-class _Payload(msgspec.Struct):
-    """The bytes of a payload within a request."""
-
-    payload: msgspec.Raw
-
-
 def show_task(task: Task) -> dict[str, Any]:
     """Return a task as the API shows it."""
     return {
@@ -206,69 +159,6 @@ async def bulk_replay(call: AttemptCall, endpoint_id: EndpointRef, body: BulkRep
     """Send an endpoint messages of a time once more, in the background, whether they succeeded or failed."""
     task = await tasks.bulk_replay(call.work, call.application, endpoint_id, body.value(), body.filters())
     return answer_json(202, show_task(task))
-
-
-@routes.post(
-    "/app/{app_id}/endpoint/{endpoint_id}/send-example",
-    operation_id="v1.endpoint.send-example",
-    summary="Try an endpoint out",
-    response_model=MessageOut,
-)
-async def send_example(
-    call: OwnApplicationCall, request: Request, endpoint_id: EndpointRef, body: EventExampleIn
-) -> Response:
-    """Send an endpoint one message, whatever it listens to."""
-    payload = None
-    if body.payload is not None:
-        payload = messages.object_of(bytes(msgspec.json.decode(await body_of(request), type=_Payload).payload))
-    row = await messages.send_example(
-        call.work, call.application, endpoint_id, body.event_type, payload=payload, index=body.example_index
-    )
-    return answer_json(200, show_message(row, has_content=False))
-
-
-@routes.get(
-    "/app/{app_id}/endpoint/{endpoint_id}/stats",
-    operation_id="v1.endpoint.get-stats",
-    summary="Count an endpoint's attempts",
-)
-async def get_stats(
-    call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
-) -> EndpointStatsOut:
-    """Count an endpoint's attempts of at most 28 days by how they ended, and what it is owed of that time."""
-    counts = await _count(call, endpoint_id, since, until)
-    return EndpointStatsOut(
-        success=counts.success,
-        pending=counts.pending,
-        sending=counts.sending,
-        fail=counts.fail,
-        canceled=counts.canceled,
-    )
-
-
-@routes.get(
-    "/app/{app_id}/endpoint/{endpoint_id}/attempt-stats",
-    operation_id="v1.endpoint.get-attempt-stats",
-    summary="Count an endpoint's attempts alone",
-)
-async def get_attempt_stats(
-    call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
-) -> AttemptStatsOut:
-    """Count an endpoint's attempts of at most 28 days by how they ended."""
-    counts = await _count(call, endpoint_id, since, until)
-    return AttemptStatsOut(success=counts.success, fail=counts.fail, canceled=counts.canceled)
-
-
-async def _count(call: Call, reference: str, since: datetime | None, until: datetime | None) -> Counts:
-    now = datetime.now(UTC)
-    end = until or now
-    if end > now + _GRACE:
-        raise NotPossible("until lies in the future", "invalid_range")
-    start = since or max(end, _EARLIEST + _LONGEST_COUNT) - _LONGEST_COUNT
-    if end - start > _LONGEST_COUNT + _GRACE or start > end:
-        raise NotPossible("write a time of at most 28 days that ends after it begins", "invalid_range")
-    endpoint = await endpoints.get(call.work, call.application, reference)
-    return await attempt_journal.count(call.connection, call.application.id, endpoint.id, range_of(start, end))
 
 
 @background.get(
