@@ -1,6 +1,7 @@
 """Attacks on the sending side that once came through, each held off."""
 
 import time
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from boathook.admin.api.fields import Moment
 from boathook.admin.endpoint_values import read_headers
 from boathook.admin.keys import MadeKey
+from boathook.admin.schemas import MAX_PATTERNS_S, check_schema
 from boathook.domain.conditions import Budget, compile_condition
 from boathook.domain.errors import InvalidValue
 from boathook.journal.api_keys import Key
@@ -83,3 +85,12 @@ def test_requests_that_appear_in_a_log_show_no_secrets():
     )
     assert "hunter2" not in repr(Answer(outgoing, 0, {}, b"", 0.0, None, ""))
     assert "hunter2" not in repr(MadeKey(Key(id=UUID(int=1), organization="o", application_id=None), "hunter2"))
+
+
+def test_a_schema_of_patterns_that_are_slow_to_make_ready_is_refused_soon():
+    slow: dict[str, Any] = {"patternProperties": {f"\\w{{80}}{number}": {} for number in range(1_000)}}
+    began = time.thread_time()
+    with pytest.raises(ValueError, match="too long to make ready"):
+        check_schema({"properties": {"a": {"items": [slow]}}})
+    assert time.thread_time() - began < 4 * MAX_PATTERNS_S
+    check_schema({"properties": {f"p{number}": {"pattern": f"^[a-z]{{1,{number}}}$"} for number in range(1, 60)}})

@@ -5,13 +5,16 @@ Both sides may be a stranger's, so nothing here can be made to fetch, hang or re
 - A ``$ref`` leads only into its own schema. The registry of others is empty, and nothing is ever fetched.
 - A ``pattern`` runs on an engine whose time grows with the text alone, whatever the pattern (Rust's, which comes with
   pydantic). It knows no look-around and no back-references; a schema with such a pattern is refused.
+- A schema whose patterns take long to make ready is refused: some take longer than a thousand usual ones.
 - Every keyword applied counts as a step, and so do long texts and lists; a payload that needs more than `MAX_STEPS`
   is refused, as schemas can be written that double the work with each line.
 
 Schemas are read as draft 7, as Svix does, whatever their ``$schema`` says; ``format`` is a comment.
 """
 
+import contextlib
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextvars import ContextVar
 from functools import lru_cache
@@ -32,6 +35,8 @@ from boathook.journal.registry import read_schemas
 MAX_SCHEMA: Final = 262_144
 """Bytes of one schema as JSON."""
 MAX_PATTERN: Final = 1_000
+MAX_PATTERNS_S: Final = 0.5
+"""Seconds of computing that a schema's patterns may take to be made ready, when it is stored."""
 MAX_STEPS: Final = 50_000
 """Steps that judging one payload may take, a few microseconds each."""
 _LONGEST_MESSAGE: Final = 300
@@ -54,7 +59,34 @@ def check_schema(schema: Any) -> None:
     Raises:
         ValueError: it is none of draft 7, too large, or uses what is refused here; the message says where.
     """
-    _validator(_document(schema))
+    document = _document(schema)
+    _check_time(msgspec.json.decode(document))
+    _validator(document)
+
+
+def _check_time(schema: Any) -> None:
+    """Refuse patterns that take long to make ready, which a few characters can bring about, and hundreds of them."""
+    began = time.thread_time()
+    for pattern in _patterns(schema):
+        # What is wrong with one, and whether it is one at all, is judged later.
+        with contextlib.suppress(ValueError):
+            _regex(pattern)
+        if time.thread_time() - began > MAX_PATTERNS_S:
+            raise ValueError("the schema's patterns take too long to make ready; write fewer or simpler ones")
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    parts = [schema]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Mapping):
+            parts += part.values()
+            named = part.get("patternProperties")
+            yield from named if isinstance(named, Mapping) else ()
+            if isinstance(part.get("pattern"), str):
+                yield part["pattern"]
+        elif isinstance(part, list):
+            parts += part
 
 
 def validate(payload: Any, schemas: Mapping[str, Any] | None) -> str | None:
