@@ -381,11 +381,11 @@ async def test_pages_of_100_000_attempts_are_read_by_index(api, bag):
             (bag.name, True, False, *span, *nothing, None, None, 51, parts[0]),
         ),
         "owed": (
-            messages.fill(messages.SQL["list_owed_messages"]),
+            messages.fill(messages.owed_at_endpoint(None)),
             (bag.name, *span, True, *nothing, 51, parts[0], None),
         ),
         "open": (
-            messages.fill(messages.SQL["list_open_messages"]),
+            messages.fill(messages.owed_at_endpoint(messages.Status.FAIL)),
             (bag.name, *span, True, *nothing, 51, parts[0], 2),
         ),
     }

@@ -11,7 +11,7 @@ import msgspec
 from boathook.domain import ids
 from boathook.domain.endpoints import check_uid
 from boathook.journal.database import Connection, Record, unique
-from boathook.journal.statements import load
+from boathook.journal.statements import directed, load
 
 SQL = load(__file__)
 _TAKEN: Final = "another application has this uid"
@@ -129,10 +129,8 @@ async def list_some(
         only_with_endpoints: leave out those without endpoints.
         only_all_enabled: leave out those that have a disabled endpoint.
     """
-    name = "list_applications" if window.is_ascending else "list_applications_back"
-    rows = await connection.fetch(
-        SQL[name], organization, window.bound, window.limit, only_with_endpoints, only_all_enabled
-    )
+    sql = directed(SQL["list_applications"], is_ascending=window.is_ascending)
+    rows = await connection.fetch(sql, organization, window.bound, window.limit, only_with_endpoints, only_all_enabled)
     return [_application(row) for row in rows]
 
 

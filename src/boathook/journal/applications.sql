@@ -23,23 +23,13 @@ where organization = $1 and id = $2
 returning *
 
 -- name: list_applications
--- Returns the applications after an id, the oldest first.
+-- Returns the applications after an id, the oldest first, or before it, the youngest first.
 select * from boathook.application a
-where organization = $1 and deleted_at is null and not is_operational and id > $2
+where organization = $1 and deleted_at is null and not is_operational and id {beyond} $2
     and (not $4 or exists (select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null))
     and (not $5 or not exists (
         select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null and e.is_disabled))
-order by id
-limit $3
-
--- name: list_applications_back
--- Returns the applications before an id, the youngest first.
-select * from boathook.application a
-where organization = $1 and deleted_at is null and not is_operational and id < $2
-    and (not $4 or exists (select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null))
-    and (not $5 or not exists (
-        select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null and e.is_disabled))
-order by id desc
+order by id {direction}
 limit $3
 
 -- name: raise_routes_version

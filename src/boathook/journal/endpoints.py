@@ -17,7 +17,7 @@ from boathook.domain.endpoints import recipient_of
 from boathook.domain.policy import RetryPolicy
 from boathook.journal.applications import Window, raise_routes_version, split_reference
 from boathook.journal.database import Connection, Record, unique
-from boathook.journal.statements import load
+from boathook.journal.statements import directed, load
 
 SQL = load(__file__)
 _TAKEN: Final = "another endpoint of the application has this uid"
@@ -129,8 +129,8 @@ async def save(connection: Connection, before: Endpoint, after: Endpoint) -> End
 
 async def list_some(connection: Connection, application_id: UUID, window: Window) -> list[Endpoint]:
     """Return a stretch of an application's endpoints, in the order of the window."""
-    name = "list_endpoints" if window.is_ascending else "list_endpoints_back"
-    rows = await connection.fetch(SQL[name], application_id, window.bound, window.limit)
+    sql = directed(SQL["list_endpoints"], is_ascending=window.is_ascending)
+    rows = await connection.fetch(sql, application_id, window.bound, window.limit)
     return [_endpoint(row) for row in rows]
 
 

@@ -35,17 +35,10 @@ where id = $1 and application_id = $2
 returning *
 
 -- name: list_endpoints
--- Returns the endpoints of an application after an id, the oldest first.
+-- Returns an application's endpoints after an id, the oldest first, or before it, the youngest first.
 select * from boathook.endpoint
-where application_id = $1 and deleted_at is null and id > $2
-order by id
-limit $3
-
--- name: list_endpoints_back
--- Returns the endpoints of an application before an id, the youngest first.
-select * from boathook.endpoint
-where application_id = $1 and deleted_at is null and id < $2
-order by id desc
+where application_id = $1 and deleted_at is null and id {beyond} $2
+order by id {direction}
 limit $3
 
 -- name: delete_endpoint

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from boathook.journal.database import Connection, Record
-from boathook.journal.statements import load
+from boathook.journal.statements import directed, load
 
 SQL = load(__file__)
 _BEHIND_ALL: Final = "~"
@@ -72,10 +72,10 @@ async def list_some(
     flags: Collection[str] | None = None,
 ) -> list[EventType]:
     """Return event types from the name *place* on, exclusively, in rising or falling order."""
-    name = "list_event_types" if is_ascending else "list_event_types_back"
+    sql = directed(SQL["list_event_types"], is_ascending=is_ascending)
     bound = place or ("" if is_ascending else _BEHIND_ALL)
     rows = await connection.fetch(
-        SQL[name], organization, bound, limit, with_archived, None if flags is None else list(flags)
+        sql, organization, bound, limit, with_archived, None if flags is None else list(flags)
     )
     return [_event_type(row) for row in rows]
 

@@ -25,19 +25,11 @@ where organization = $1 and name = $2
 returning *
 
 -- name: list_event_types
--- Returns the event types after a name, in the order of names.
+-- Returns the event types after a name, in the order of names, or before it, in the opposite order.
 select * from boathook.event_type
-where organization = $1 and (name collate "C") > $2 and ($4 or not is_archived)
+where organization = $1 and (name collate "C") {beyond} $2 and ($4 or not is_archived)
     and ($5::text[] is null or feature_flags is null or feature_flags && $5)
-order by name collate "C"
-limit $3
-
--- name: list_event_types_back
--- Returns the event types before a name, in the opposite order.
-select * from boathook.event_type
-where organization = $1 and (name collate "C") < $2 and ($4 or not is_archived)
-    and ($5::text[] is null or feature_flags is null or feature_flags && $5)
-order by name collate "C" desc
+order by name collate "C" {direction}
 limit $3
 
 -- name: list_missing

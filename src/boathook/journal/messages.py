@@ -14,7 +14,7 @@ from boathook.domain.model import Route
 from boathook.domain.windows import Cursor, Window
 from boathook.journal.database import Connection, Record
 from boathook.journal.lines import unblock
-from boathook.journal.statements import load
+from boathook.journal.statements import directed, load
 
 SQL = load(__file__)
 STANDING: Final = SQL["list_standing"]
@@ -126,10 +126,8 @@ class Example:
 
 def fill(statement: str, *, is_upward: bool = False) -> str:
     """Put the parts in braces into a statement."""
-    named = {"{direction}": "asc" if is_upward else "desc", "{standing}": STANDING, "{status}": STATUS}
-    for word, text in named.items():
-        statement = statement.replace(word, text)
-    return statement
+    whole = statement.replace("{standing}", STANDING).replace("{status}", STATUS)
+    return directed(whole, is_ascending=is_upward)
 
 
 def bound(page: str, *, is_upward: bool) -> str:
@@ -195,12 +193,17 @@ async def list_owed(
     has_content: bool = True,
 ) -> Page[OwedMessage]:
     """Return a page of the messages that one endpoint was ever owed, newest first, with how each stands there."""
-    # Few messages are open or dead and most succeed, so each is looked for where it is found soonest.
-    is_open = status not in {None, Status.SUCCESS}
-    sql = bound(SQL["list_open_messages" if is_open else "list_owed_messages"], is_upward=window.is_upward)
+    sql = bound(owed_at_endpoint(status), is_upward=window.is_upward)
     filters = (application, window.low, window.high, has_content, *wanted.arguments(), limit + 1)
     rows = await connection.fetch(sql, *filters, _recipient(endpoint_id), status)
     return to_bounded(rows, _owed, limit, is_reversed=window.is_upward)
+
+
+def owed_at_endpoint(status: Status | None) -> str:
+    """Return the statement that reads what an endpoint is owed, with this status or with any."""
+    # Few messages are open or dead and most succeed, so each is looked for where it is found soonest.
+    is_open = status not in {None, Status.SUCCESS}
+    return SQL["list_owed_messages"].replace("{messages}", SQL["walk_open" if is_open else "walk_all"])
 
 
 def _owed(row: Record) -> OwedMessage:

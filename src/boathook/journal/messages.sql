@@ -54,12 +54,23 @@ where application = $1 and origin = 'published' and id >= $2 and id < $3
 order by id {direction}
 limit $8
 
+-- name: walk_all
+-- An application's messages e from the page's end on, as most of them succeed: a part of other statements.
+boathook.event e
+
+-- name: walk_open
+-- The messages e that have not succeeded at an endpoint, found through what is still owed or dead: a part likewise.
+(
+    select distinct event_id from boathook.delivery where recipient = $9 and event_id >= $2 and event_id < $3
+) as o
+join boathook.event e on e.id = o.event_id
+
 -- name: list_owed_messages
--- Reads a page of an application's messages with how each stands at one endpoint, where it is owed them; walks the
--- application's messages from the page's end on.
+-- Reads a page of an application's messages with how each stands at one endpoint, where it is owed them; they come from
+-- one of the two parts above.
 select e.id, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at, case when $4 then e.body end as body,
     e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone, s.status, s.next_at
-from boathook.event e
+from {messages}
 cross join lateral (
     select {status} as status, min(k.due_at) filter (where k.state = 'pending') as next_at
     from ({standing}) as k
@@ -70,27 +81,6 @@ where e.application = $1 and e.origin = 'published' and e.id >= $2 and e.id < $3
     and ($6::text is null or $6 = any (e.channels))
     and ($7::text is null or $7 = any (e.tags))
     and s.status is not null and ($10::integer is null or s.status = $10)
-order by e.id {direction}
-limit $8
-
--- name: list_open_messages
--- The same for messages that have not succeeded there, found through what is still owed or dead.
-select e.id, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at, case when $4 then e.body end as body,
-    e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone, s.status, s.next_at
-from (
-    select distinct event_id from boathook.delivery where recipient = $9 and event_id >= $2 and event_id < $3
-) as o
-join boathook.event e on e.id = o.event_id
-cross join lateral (
-    select {status} as status, min(k.due_at) filter (where k.state = 'pending') as next_at
-    from ({standing}) as k
-    where k.event_id = e.id and k.recipient = $9
-) as s
-where e.application = $1 and e.origin = 'published' and e.id >= $2 and e.id < $3
-    and ($5::text[] is null or e.type = any ($5))
-    and ($6::text is null or $6 = any (e.channels))
-    and ($7::text is null or $7 = any (e.tags))
-    and s.status = $10
 order by e.id {direction}
 limit $8
 

@@ -20,3 +20,9 @@ def load(module_file: str) -> dict[str, str]:
     if len(set(names)) != len(names):
         raise ValueError(f"{path.name} names a statement twice")
     return {name: body.strip().rstrip(";") for name, body in zip(names, parts[1::2], strict=True)}
+
+
+def directed(statement: str, *, is_ascending: bool) -> str:
+    """Return a statement that reads a list, with ``{direction}`` and ``{beyond}`` put in for one of the two ways."""
+    direction, beyond = ("asc", ">") if is_ascending else ("desc", "<")
+    return statement.replace("{direction}", direction).replace("{beyond}", beyond)
