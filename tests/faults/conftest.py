@@ -66,7 +66,7 @@ class Sender:
     @property
     def accepted(self) -> set[str]:
         """Keys that were answered 2xx."""
-        return {key for key, statuses in list(self.answered.items()) if 200 in statuses}
+        return {key for key, statuses in self.answered.copy().items() if 200 in statuses}
 
     def wait_for(self, accepted: int, timeout: float = 60) -> None:
         """Wait until so many keys more than now were answered 2xx."""
