@@ -151,3 +151,13 @@ async def test_a_page_ends_where_contents_are_large_together(api, endpoint, monk
         assert pages == [newest[:2], newest[2:6], newest[6:]]
         assert before == newest[2:6]
         assert await walk(api, path, with_content=False, limit=4) == ([newest[:4], newest[4:]], newest[:4])
+
+
+async def test_an_event_type_has_a_bounded_number_of_versions(api):
+    schemas = {str(version): {"type": "object"} for version in range(21)}
+    refused = await api.ask(422, "POST", "/event-type", {"name": "a.b", "description": "d", "schemas": schemas})
+    assert refused["detail"][0]["loc"] == ["body", "schemas"]
+    del schemas["20"]
+    await api.ask(201, "POST", "/event-type", {"name": "a.b", "description": "d", "schemas": schemas})
+    many = [{"name": f"a.{number}", "description": "d"} for number in range(1001)]
+    await api.ask(422, "POST", "/environment/import", {"eventTypes": many})

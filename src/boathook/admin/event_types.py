@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from boathook.admin.desk import Work
 from boathook.admin.schemas import check_schema
@@ -10,6 +10,10 @@ from boathook.domain.errors import InvalidValue, NotFound, Taken
 from boathook.journal import event_types
 from boathook.journal.audit import note
 from boathook.journal.event_types import EventType
+
+
+MOST_VERSIONS: Final = 20
+"""Versions of its schema that an event type may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,10 @@ async def _save(work: Work, found: EventType, columns: dict[str, Any]) -> EventT
 
 
 def _checked(columns: dict[str, Any]) -> dict[str, Any]:
-    for version, schema in (columns.get("schemas") or {}).items():
+    schemas = columns.get("schemas") or {}
+    if len(schemas) > MOST_VERSIONS:
+        raise InvalidValue(f"an event type has at most {MOST_VERSIONS} versions; leave out old ones", "schemas")
+    for version, schema in schemas.items():
         try:
             check_schema(schema)
         except ValueError as error:

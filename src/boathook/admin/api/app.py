@@ -15,7 +15,7 @@ from boathook.admin.api import (
     applications,
     attempts,
     authentication,
-    endpoint_keys,
+    endpoint_secrets,
     endpoints,
     environment,
     event_types,
@@ -35,7 +35,7 @@ BASE: Final = "/api/v1"
 ROUTERS: Final = (
     applications.routes,
     endpoints.routes,
-    endpoint_keys.routes,
+    endpoint_secrets.routes,
     event_types.routes,
     authentication.routes,
     health.routes,

@@ -11,7 +11,7 @@ from boathook.admin import environment
 from boathook.admin.api.calls import OrganizationCall, router
 from boathook.admin.api.event_types import EventTypeIn, EventTypeOut, show_event_type
 from boathook.admin.api.fields import Flag, Input, Moment, Output
-from boathook.admin.openapi import read_document
+from boathook.admin.openapi import MOST_TYPES, read_document
 from boathook.domain.errors import InvalidValue
 
 routes = router("Environment")
@@ -21,7 +21,7 @@ importing = router("Event Type")
 class EnvironmentIn(Input):
     """What is put in; boathook has no settings of an organization and no connectors, so those are passed over."""
 
-    event_types: list[EventTypeIn] | None = None
+    event_types: list[EventTypeIn] | None = Field(default=None, max_length=MOST_TYPES)
     settings: dict[str, Any] | None = None
     connectors: list[dict[str, Any]] | None = None
 

@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import Depends, Response
 from pydantic import Field
 
-from boathook.admin import endpoint_keys, endpoints
+from boathook.admin import endpoint_secrets, endpoints
 from boathook.admin.api.calls import Call, OrganizationCall, router
-from boathook.admin.api.endpoint_keys import (
+from boathook.admin.api.endpoint_secrets import (
     EndpointHeadersIn,
     EndpointHeadersOut,
     EndpointSecretOut,
@@ -136,7 +136,7 @@ async def delete_endpoint(call: ExistingCall, endpoint_id: EndpointRef) -> None:
 )
 async def get_secret(call: ExistingCall, endpoint_id: EndpointRef) -> EndpointSecretOut:
     """Return what signatures are verified with."""
-    return EndpointSecretOut(key=await endpoint_keys.get_secret(call.work, call.application, endpoint_id))
+    return EndpointSecretOut(key=await endpoint_secrets.get_secret(call.work, call.application, endpoint_id))
 
 
 @routes.post(
@@ -150,7 +150,7 @@ async def rotate_secret(
 ) -> None:
     """Give an endpoint another secret; the present one signs along for a while."""
     given = body or EndpointSecretRotateIn()
-    await endpoint_keys.rotate_secret(call.work, call.application, endpoint_id, secret=given.key, grace=given.grace)
+    await endpoint_secrets.rotate_secret(call.work, call.application, endpoint_id, secret=given.key, grace=given.grace)
 
 
 @routes.get(
@@ -160,7 +160,7 @@ async def rotate_secret(
 )
 async def get_headers(call: ExistingCall, endpoint_id: EndpointRef) -> EndpointHeadersOut:
     """Return an endpoint's headers; of sensitive ones only the names."""
-    return show_headers(await endpoint_keys.get_headers(call.work, call.application, endpoint_id))
+    return show_headers(await endpoint_secrets.get_headers(call.work, call.application, endpoint_id))
 
 
 @routes.put(
@@ -171,4 +171,4 @@ async def get_headers(call: ExistingCall, endpoint_id: EndpointRef) -> EndpointH
 )
 async def put_headers(call: ExistingCall, endpoint_id: EndpointRef, body: EndpointHeadersIn) -> None:
     """Replace all headers of an endpoint."""
-    await endpoint_keys.set_headers(call.work, call.application, endpoint_id, body.headers)
+    await endpoint_secrets.set_headers(call.work, call.application, endpoint_id, body.headers)

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from fastapi import Request, Response
 from pydantic import Field
 
-from boathook.admin import endpoint_keys
+from boathook.admin import endpoint_secrets
 from boathook.admin.api.calls import ApplicationCall, NewSecretCall, SecretCall, router
 from boathook.admin.api.endpoints import EndpointRef
 from boathook.admin.api.errors import answer_json
@@ -39,7 +39,7 @@ class EndpointSecretRotateIn(Input):
     def grace(self) -> timedelta:
         """How long the present secret signs along."""
         seconds = self.grace_period_seconds
-        return endpoint_keys.GRACE if seconds is None else timedelta(seconds=seconds)
+        return endpoint_secrets.GRACE if seconds is None else timedelta(seconds=seconds)
 
 
 class EndpointHeadersIn(Input):
@@ -64,7 +64,7 @@ class EndpointHeadersOut(Output):
     sensitive: list[str] = Field(description="Names of those whose values are not shown.", examples=[["authorization"]])
 
 
-def show_headers(headers: endpoint_keys.Headers) -> EndpointHeadersOut:
+def show_headers(headers: endpoint_secrets.Headers) -> EndpointHeadersOut:
     """Return an endpoint's headers as the API shows them."""
     return EndpointHeadersOut(headers=dict(headers.shown), sensitive=list(headers.sensitive))
 
@@ -74,7 +74,7 @@ def show_headers(headers: endpoint_keys.Headers) -> EndpointHeadersOut:
 )
 async def get_secret(call: SecretCall, endpoint_id: EndpointRef) -> EndpointSecretOut:
     """Return what receivers verify signatures with."""
-    return EndpointSecretOut(key=await endpoint_keys.get_secret(call.work, call.application, endpoint_id))
+    return EndpointSecretOut(key=await endpoint_secrets.get_secret(call.work, call.application, endpoint_id))
 
 
 @routes.post(
@@ -89,7 +89,7 @@ async def rotate_secret(
 ) -> Response:
     """Give an endpoint another secret; the present one signs along for a while."""
     given = body or EndpointSecretRotateIn()
-    key = await endpoint_keys.rotate_secret(
+    key = await endpoint_secrets.rotate_secret(
         call.work, call.application, endpoint_id, secret=given.key, grace=given.grace
     )
     return Response(status_code=204) if _wants_nothing(request) else answer_json(200, {"key": key})
@@ -106,7 +106,7 @@ def _wants_nothing(request: Request) -> bool:
 )
 async def get_headers(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointHeadersOut:
     """Return an endpoint's headers; of sensitive ones only the names."""
-    return show_headers(await endpoint_keys.get_headers(call.work, call.application, endpoint_id))
+    return show_headers(await endpoint_secrets.get_headers(call.work, call.application, endpoint_id))
 
 
 @routes.put(
@@ -117,7 +117,7 @@ async def get_headers(call: ApplicationCall, endpoint_id: EndpointRef) -> Endpoi
 )
 async def put_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointHeadersIn) -> None:
     """Replace all headers of an endpoint."""
-    await endpoint_keys.set_headers(call.work, call.application, endpoint_id, body.headers)
+    await endpoint_secrets.set_headers(call.work, call.application, endpoint_id, body.headers)
 
 
 @routes.patch(
@@ -128,4 +128,4 @@ async def put_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: End
 )
 async def patch_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointHeadersPatchIn) -> None:
     """Set or remove some headers of an endpoint."""
-    await endpoint_keys.change_headers(call.work, call.application, endpoint_id, body.headers, body.delete_headers)
+    await endpoint_secrets.change_headers(call.work, call.application, endpoint_id, body.headers, body.delete_headers)

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from boathook.admin import checkup
-from boathook.admin.finding import Finding, Verdict
+from boathook.admin.doctor import sending
+from boathook.admin.doctor.finding import Finding, Verdict
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, ConfigError, UnsafeDatabase
 from boathook.inbound.gates import compile_gates, verifier_of
@@ -25,9 +25,6 @@ _LEAST_DISK: Final = 256 * _MIB
 _LITTLE_DISK: Final = 2_048 * _MIB
 _FILES_BESIDES: Final = 256
 """Open files a gateway needs besides its clients' connections."""
-
-
-__all__ = ["Finding", "Verdict", "examine"]
 
 
 async def examine(settings: Settings, database: Database | None, trouble: str = "") -> AsyncIterator[Finding]:
@@ -71,7 +68,7 @@ async def _database(settings: Settings, database: Database) -> AsyncIterator[Fin
     yield _routes(vitals)
     yield _dead(vitals)
     yield _snapshot(vitals)
-    async for finding in checkup.examine(settings, database):
+    async for finding in sending.examine(settings, database):
         yield finding
 
 

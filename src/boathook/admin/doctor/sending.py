@@ -5,7 +5,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from boathook.admin import sealing
-from boathook.admin.finding import Finding, Verdict
+from boathook.admin.doctor.finding import Finding, Verdict
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
 from boathook.journal.database import Database
