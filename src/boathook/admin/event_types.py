@@ -11,7 +11,6 @@ from boathook.journal import event_types
 from boathook.journal.audit import note
 from boathook.journal.event_types import EventType
 
-
 MOST_VERSIONS: Final = 20
 """Versions of its schema that an event type may have."""
 
