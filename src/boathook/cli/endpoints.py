@@ -215,9 +215,9 @@ def disable_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner
 @endpoints.command("secret", epilog=example("boathook endpoints secret -a acme ep_01h455vb4pex5vsknk084sn02q4"))
 def show_secret(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
     """Print what an endpoint's receiver verifies with: the shared secret, or the public half of a key pair."""
-    from boathook.admin import endpoint_keys
+    from boathook.admin import endpoint_secrets
 
-    _print_key(_act(ctx, application, lambda one, owner: endpoint_keys.get_secret(one, owner, endpoint)), as_json)
+    _print_key(_act(ctx, application, lambda one, owner: endpoint_secrets.get_secret(one, owner, endpoint)), as_json)
 
 
 @endpoints.command(
@@ -236,14 +236,14 @@ def rotate_secret(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Sign with another secret, and for a while with the present one too; print what the receiver verifies with."""
-    from boathook.admin import endpoint_keys
+    from boathook.admin import endpoint_secrets
 
     signs = _read_secret(session(ctx).settings(), secret, ed25519)
     pause = timedelta(seconds=grace)
     key = _act(
         ctx,
         application,
-        lambda one, owner: endpoint_keys.rotate_secret(one, owner, endpoint, secret=signs, grace=pause),
+        lambda one, owner: endpoint_secrets.rotate_secret(one, owner, endpoint, secret=signs, grace=pause),
     )
     _print_key(key, as_json)
 
@@ -256,14 +256,14 @@ def change_headers(
     remove: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Send it no longer.")] = None,
 ) -> None:  # fmt: skip
     """Show the headers sent along with each message, after setting or removing some."""
-    from boathook.admin import endpoint_keys
+    from boathook.admin import endpoint_secrets
 
     given = read_pairs("--header", header or [], ":")
 
-    async def change(one: Any, owner: Application) -> endpoint_keys.Headers:
+    async def change(one: Any, owner: Application) -> endpoint_secrets.Headers:
         if given or remove:
-            await endpoint_keys.change_headers(one, owner, endpoint, given, remove or ())
-        return await endpoint_keys.get_headers(one, owner, endpoint)
+            await endpoint_secrets.change_headers(one, owner, endpoint, given, remove or ())
+        return await endpoint_secrets.get_headers(one, owner, endpoint)
 
     found = _act(ctx, application, change)
     for name, value in {**found.shown, **dict.fromkeys(found.sensitive, "(hidden)")}.items():

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from boathook.admin import told
+from boathook.admin import told_secrets
 from boathook.cli import show
 from boathook.cli.running import all_settings
 from boathook.cli.session import action, journal, out, session
@@ -114,9 +114,9 @@ def show_secret(
 async def _secret(settings: Settings, name: str, *, forget: bool) -> str | None:
     async with journal(settings) as database:
         if forget:
-            await told.forget_secret(database, settings, name, action())
+            await told_secrets.forget_secret(database, settings, name, action())
             return None
-        return await told.show_secret(database, settings, name, action())
+        return await told_secrets.show_secret(database, settings, name, action())
 
 
 async def _try(settings: Settings, name: str) -> list[Step]:

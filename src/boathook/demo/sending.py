@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from boathook import config
-from boathook.admin import applications, endpoint_keys, endpoints
+from boathook.admin import applications, endpoint_secrets, endpoints
 from boathook.admin.desk import Desk
 from boathook.demo.folder import Folder
 from boathook.demo.handlers import APPLICATION
@@ -29,7 +29,7 @@ async def set_up(database: Database, folder: Folder, receiver: Receiver) -> dict
             made = await endpoints.create(
                 work, application, endpoints.NewEndpoint(url=receiver.url(path), retry=_QUICK)
             )
-            record.secret = await endpoint_keys.get_secret(work, application, made.shown_id)
+            record.secret = await endpoint_secrets.get_secret(work, application, made.shown_id)
             recipients[path] = made.recipient
     return recipients
 
