@@ -16,9 +16,8 @@ from boathook.domain.errors import InvalidMessage, InvalidValue, NotFound, NotPo
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Clash, Duplicate, Repeated
 from boathook.handlers.outbox import Message
-from boathook.journal import attempts, event_types, messages, resends
+from boathook.journal import event_types, messages, resends
 from boathook.journal.applications import Application
-from boathook.journal.attempts import AttemptRow
 from boathook.journal.audit import note
 from boathook.journal.endpoints import Endpoint
 from boathook.journal.messages import Example, MessageRow
@@ -217,30 +216,6 @@ async def expunge_some(work: Work, application: Application, references: Sequenc
     for identifier in found.values():
         await note(work.connection, work.actor, "message.expunge", ids.show(ids.MESSAGE, identifier))
     return {reference: reference in found for reference in references}
-
-
-async def get_attempt(work: Work, application: Application, message: str, reference: str) -> AttemptRow:
-    """Return an attempt at a message. Raises NotFound."""
-    found = await get(work, application, message)
-    identifier = _attempt_id(reference)
-    row = await attempts.find(work.connection, application.shown_id, found.id, identifier) if identifier else None
-    if row is None:
-        raise NotFound(f"there is no attempt {reference}")
-    return row
-
-
-async def expunge_attempt(work: Work, application: Application, message: str, reference: str) -> None:
-    """Forget what an endpoint answered to an attempt. Raises NotFound."""
-    row = await get_attempt(work, application, message, reference)
-    await attempts.expunge(work.connection, application.shown_id, row.message.id, row.id)
-    await note(work.connection, work.actor, "attempt.expunge", ids.show(ids.ATTEMPT, row.id))
-
-
-def _attempt_id(reference: str) -> UUID | None:
-    try:
-        return ids.read(ids.ATTEMPT, reference) if reference.startswith(f"{ids.ATTEMPT}_") else None
-    except ValueError:
-        return None
 
 
 def object_of(payload: bytes) -> bytes:

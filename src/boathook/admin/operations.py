@@ -1,4 +1,4 @@
-"""What operators do with deliveries, events and rejections: replay, ignore, purge, verify again, and send from the shell.
+"""What operators do with deliveries, events and rejections: replay, ignore, purge, verify again; and send by shell.
 
 Each leaves a row in the audit, in the transaction that makes the change. Large jobs run in bounded batches, so that
 they neither hold locks for long nor keep a transaction open, and may be interrupted and repeated at any point: what

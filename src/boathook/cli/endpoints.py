@@ -2,19 +2,34 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from boathook.cli import show
-from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, example, read_json, read_pairs
+from boathook.cli.endpoint_options import (
+    Auth,
+    Channels,
+    Concurrency,
+    Description,
+    Ed25519,
+    FilterText,
+    Headers,
+    OrderBy,
+    RateLimit,
+    Retry,
+    SecretReference,
+    Timeout,
+    Types,
+    Uid,
+    read_secret,
+    read_values,
+)
+from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, example, read_pairs
 from boathook.cli.session import Misused, action, confirm, err, journal, out, run, session, work
 from boathook.cli.show import Column
-from boathook.config import Settings
-from boathook.domain import ids, windows
-from boathook.domain.endpoints import check_uid
 from boathook.journal.applications import Application, Window
 from boathook.journal.endpoints import Endpoint
 
@@ -24,34 +39,6 @@ Result = TypeVar("Result")
 Owner = Annotated[str, typer.Option("--application", "-a", help="Whose endpoint, by id or uid.")]
 Reference = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Its id or uid.")]
 
-Types = Annotated[
-    list[str] | None,
-    typer.Option("--type", help="Only messages of this type; * stands for any run of characters.", show_default=False),
-]
-Channels = Annotated[
-    list[str] | None, typer.Option("--channel", help="Only messages of one of these channels.", show_default=False)
-]
-FilterText = Annotated[
-    str | None, typer.Option("--filter", metavar="JSON", help="Only messages whose body fits; @FILE reads a file.")
-]
-Uid = Annotated[str | None, typer.Option(help="The application's own word for it, to be used in place of the id.")]
-Description = Annotated[str | None, typer.Option(help="What people should know about it.")]
-Retry = Annotated[
-    str | None, typer.Option(metavar="NAME|SECONDS", help="A preset such as svix, or waits such as '5, 60, 3600'.")
-]
-RateLimit = Annotated[int | None, typer.Option(min=0, max=65_535, help="Most messages a second.")]
-Concurrency = Annotated[int | None, typer.Option(min=0, max=32_767, help="Most requests under way at once.")]
-Timeout = Annotated[float | None, typer.Option(min=0, max=3_600, help="Seconds one attempt may take.")]
-OrderBy = Annotated[
-    str | None, typer.Option(metavar="PATH", help="Send those with the same value there one after another; * for all.")
-]
-Headers = Annotated[
-    list[str] | None, typer.Option("--header", metavar="NAME:VALUE", help="Send this along.", show_default=False)
-]
-Auth = Annotated[
-    str | None, typer.Option(metavar="JSON", help="Credentials: basic, oauth2 or mtls; @FILE reads a file.")
-]
-_STATS = timedelta(days=28)
 _COLUMNS = (
     Column("id", lambda one: one.shown_id, is_whole=True),
     Column("uid", lambda one: one.uid, is_optional=True),
@@ -59,12 +46,6 @@ _COLUMNS = (
     Column("types", lambda one: " ".join(one.event_types or ["*"])),
     Column("url", lambda one: one.url),
 )
-_CLEARED = {"description": "", "metadata": {}}
-_AUTH = {
-    "basic": ({"username", "password"}, set[str]()),
-    "oauth2": ({"tokenUrl", "clientId", "clientSecret"}, {"scope"}),
-    "mtls": ({"certificate", "key"}, set[str]()),
-}
 
 
 class Waiting(StrEnum):
@@ -88,10 +69,7 @@ def create_endpoint(
     description: Description = None, retry: Retry = None, rate: RateLimit = None, concurrency: Concurrency = None,
     timeout: Timeout = None, order_by: OrderBy = None, header: Headers = None, auth: Auth = None,
     metadata: Metadata = None,
-    secret: Annotated[
-        str | None, typer.Option(metavar="REFERENCE", help="What signs: env:NAME or file:PATH; made where absent.")
-    ] = None,
-    ed25519: Annotated[bool, typer.Option("--ed25519", help="Make a key pair instead of a shared secret.")] = False,
+    secret: SecretReference = None, ed25519: Ed25519 = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="Send nothing until it is enabled.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -99,8 +77,8 @@ def create_endpoint(
     from boathook.admin import endpoints as actions
 
     settings = session(ctx).settings()
-    signs = _read_secret(settings, secret, ed25519)
-    values = _read_values(
+    signs = read_secret(settings, secret, ed25519)
+    values = read_values(
         url=url, event_types=type, channels=channel, filter=filter, uid=uid, description=description, retry=retry,
         throttle_rate=rate, concurrency=concurrency, timeout_s=timeout, order_by=order_by, auth=auth, metadata=metadata,
     )  # fmt: skip
@@ -171,7 +149,7 @@ def update_endpoint(
     """Change what is given, and nothing else. An empty text, or 0, takes a setting away."""
     from boathook.admin import endpoints as actions
 
-    values = _read_values(
+    values = read_values(
         url=url, event_types=type, channels=channel, filter=filter, uid=uid, description=description, retry=retry,
         throttle_rate=rate, concurrency=concurrency, timeout_s=timeout, order_by=order_by, auth=auth, metadata=metadata,
     )  # fmt: skip
@@ -226,10 +204,7 @@ def show_secret(ctx: typer.Context, endpoint: Reference, application: Owner, as_
 )
 def rotate_secret(
     ctx: typer.Context, endpoint: Reference, application: Owner,
-    secret: Annotated[
-        str | None, typer.Option(metavar="REFERENCE", help="What signs: env:NAME or file:PATH; made where absent.")
-    ] = None,
-    ed25519: Annotated[bool, typer.Option("--ed25519", help="Make a key pair instead of a shared secret.")] = False,
+    secret: SecretReference = None, ed25519: Ed25519 = False,
     grace: Annotated[
         int, typer.Option(min=0, max=604_800, help="Seconds for which the present secret signs along.")
     ] = 86_400,
@@ -238,7 +213,7 @@ def rotate_secret(
     """Sign with another secret, and for a while with the present one too; print what the receiver verifies with."""
     from boathook.admin import endpoint_secrets
 
-    signs = _read_secret(session(ctx).settings(), secret, ed25519)
+    signs = read_secret(session(ctx).settings(), secret, ed25519)
     pause = timedelta(seconds=grace)
     key = _act(
         ctx,
@@ -294,18 +269,9 @@ def show_stats(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Count an endpoint's attempts, and what it is still owed, of the last 28 days unless told otherwise."""
-    from boathook.admin import endpoints as actions
-    from boathook.journal import attempts
+    from boathook.admin import attempts
 
-    now = datetime.now(UTC)
-    low, high = since or now - _STATS, until or now
-
-    async def count(one: Any, owner: Application) -> attempts.Counts:
-        found = await actions.get(one, owner, endpoint)
-        window = windows.Window(ids.first_of(low), ids.first_of(high))
-        return await attempts.count(one.connection, owner.id, found.id, window)
-
-    counts = asdict(_act(ctx, application, count))
+    counts = asdict(_act(ctx, application, lambda one, owner: attempts.count(one, owner, endpoint, since, until)))
     if as_json:
         show.print_json(counts)
     else:
@@ -351,17 +317,6 @@ def delete_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner,
     out.print(f"{found.shown_id} is deleted", markup=False)
 
 
-def _read_secret(settings: Settings, secret: str | None, ed25519: bool) -> str | None:
-    """Return what shall sign; None lets one be made."""
-    from boathook.outbound.signer import make_ed25519_secret
-
-    if secret is not None and ed25519:
-        raise Misused("--secret or --ed25519, not both")
-    if ed25519:
-        return make_ed25519_secret()
-    return None if secret is None else settings.resolve(secret, "--secret")
-
-
 def _print_key(key: str, as_json: bool) -> None:
     if as_json:
         show.print_json({"key": key})
@@ -383,57 +338,6 @@ def _act(ctx: typer.Context, application: str, act: Callable[[Any, Application],
             return await act(one, await _owner(one, application))
 
     return run(do())
-
-
-def _read_values(**given: Any) -> dict[str, Any]:
-    """Return the values of an endpoint that are given; what is empty or 0 takes its setting away."""
-    values = {name: _read_value(name, value) for name, value in given.items() if value is not None and value != []}
-    if not values.get("url", "-"):
-        raise Misused("--url: write an address such as https://acme.example/hooks")
-    return values
-
-
-def _read_value(name: str, value: Any) -> Any:
-    if value in ("", 0, [""]):
-        return _CLEARED.get(name)
-    match name:
-        case "filter":
-            return _read_mapping("--filter", value)
-        case "auth":
-            return _read_auth(value)
-        case "metadata":
-            return read_pairs("--metadata", value, "=")
-        case "uid":
-            return _read_uid(value)
-        case _:
-            return value
-
-
-def _read_uid(uid: str) -> str:
-    try:
-        return check_uid(uid, ids.ENDPOINT)
-    except ValueError as error:
-        raise Misused(f"--uid: {error}") from None
-
-
-def _read_mapping(option: str, text: str) -> dict[str, Any]:
-    found = read_json(option, text)
-    if not isinstance(found, dict):
-        raise Misused(f"{option}: write a JSON object, not {text!r}")
-    return found
-
-
-def _read_auth(text: str) -> dict[str, Any]:
-    auth = _read_mapping("--auth", text)
-    for kind, value in auth.items():
-        if kind not in _AUTH:
-            raise Misused(f"--auth: write any of {', '.join(_AUTH)}, not {kind!r}")
-        needed, possible = _AUTH[kind]
-        if not isinstance(value, dict) or not needed <= value.keys() <= needed | possible:
-            raise Misused(f"--auth: {kind} is an object with {', '.join(sorted(needed | possible))}")
-        if not all(isinstance(part, str) for part in value.values()):
-            raise Misused(f"--auth: the values of {kind} are texts")
-    return auth
 
 
 def _plain(endpoint: Endpoint) -> dict[str, Any]:

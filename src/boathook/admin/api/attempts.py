@@ -2,13 +2,12 @@
 
 import base64
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Response
 from pydantic import Field
 
-from boathook.admin import endpoints, messages
+from boathook.admin import attempts, endpoints, messages
 from boathook.admin.api.calls import ApplicationCall, AttemptCall, Call, OwnApplicationCall, router
 from boathook.admin.api.endpoints import EndpointRef
 from boathook.admin.api.errors import answer_json
@@ -18,18 +17,12 @@ from boathook.admin.api.pages import ListOf
 from boathook.admin.api.spans import AttemptPage, Filters, StatusClassParam, StatusParam, WithContent, answer_page
 from boathook.admin.api.standings import show_status
 from boathook.domain import ids
-from boathook.domain.errors import NotPossible
-from boathook.domain.windows import range_of
 from boathook.journal import attempts as journal
 from boathook.journal.attempts import AttemptRow, Counts, Ended, Listing
 from boathook.journal.messages import Page, Status
 
 routes = router("Message Attempt")
 counting = router("Endpoint")
-
-_LONGEST_COUNT: Final = timedelta(days=28)
-_GRACE: Final = timedelta(minutes=5)
-_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 AttemptRef = Annotated[str, Path(description="The attempt's id.", examples=["atmpt_01h455vb4pex5vsknk084sn02q4"])]
 EndpointParam = Annotated[str | None, Query(description="Only attempts at this endpoint: its id or uid.")]
@@ -194,7 +187,7 @@ async def list_at_endpoint(
 )
 async def get_attempt(call: ApplicationCall, msg_id: MessageRef, attempt_id: AttemptRef) -> Response:
     """Return one attempt at a message."""
-    row = await messages.get_attempt(call.work, call.application, msg_id, attempt_id)
+    row = await attempts.get(call.work, call.application, msg_id, attempt_id)
     return answer_json(200, _show_attempt(row, has_content=True, has_message=False))
 
 
@@ -206,7 +199,7 @@ async def get_attempt(call: ApplicationCall, msg_id: MessageRef, attempt_id: Att
 )
 async def expunge_response(call: OwnApplicationCall, msg_id: MessageRef, attempt_id: AttemptRef) -> None:
     """Forget what the endpoint answered."""
-    await messages.expunge_attempt(call.work, call.application, msg_id, attempt_id)
+    await attempts.expunge(call.work, call.application, msg_id, attempt_id)
 
 
 @routes.post(
@@ -230,7 +223,7 @@ async def get_stats(
     call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
 ) -> EndpointStatsOut:
     """Count an endpoint's attempts of at most 28 days by how they ended, and what it is owed of that time."""
-    counts = await _count(call, endpoint_id, since, until)
+    counts = await attempts.count(call.work, call.application, endpoint_id, since, until)
     return EndpointStatsOut(pending=counts.pending, sending=counts.sending, **_show_ended(counts))
 
 
@@ -243,21 +236,9 @@ async def get_attempt_stats(
     call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
 ) -> AttemptStatsOut:
     """Count an endpoint's attempts of at most 28 days by how they ended."""
-    counts = await _count(call, endpoint_id, since, until)
+    counts = await attempts.count(call.work, call.application, endpoint_id, since, until)
     return AttemptStatsOut(**_show_ended(counts))
 
 
 def _show_ended(counts: Counts) -> dict[str, int]:
     return {"success": counts.success, "fail": counts.fail, "canceled": counts.canceled}
-
-
-async def _count(call: Call, reference: str, since: datetime | None, until: datetime | None) -> Counts:
-    now = datetime.now(UTC)
-    end = until or now
-    if end > now + _GRACE:
-        raise NotPossible("until lies in the future", "invalid_range")
-    start = since or max(end, _EARLIEST + _LONGEST_COUNT) - _LONGEST_COUNT
-    if end - start > _LONGEST_COUNT + _GRACE or start > end:
-        raise NotPossible("write a time of at most 28 days that ends after it begins", "invalid_range")
-    endpoint = await endpoints.get(call.work, call.application, reference)
-    return await journal.count(call.connection, call.application.id, endpoint.id, range_of(start, end))
