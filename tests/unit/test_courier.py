@@ -369,6 +369,24 @@ async def test_answers_come_in_the_loop_that_made_the_courier():
         courier.close()
 
 
+async def test_what_is_handed_over_while_the_courier_takes_the_last_of_it_is_begun_too(monkeypatch):
+    answered: asyncio.Queue[str] = asyncio.Queue()
+    courier = Courier(outbound(), done=lambda answers: [answered.put_nowait(one.outgoing.url) for one in answers])
+    more = [Outgoing(url="nowhere:2", headers=(), body=b"", timeout_s=5.0)]
+    turn = transfers.Transfers.turn
+
+    def hand_over_and_turn(self, events):
+        if more:
+            courier.send([more.pop()])
+        return turn(self, events)
+
+    monkeypatch.setattr(transfers.Transfers, "turn", hand_over_and_turn)
+    # Neither is ever under way, so nothing else ends the courier's wait.
+    courier.send([Outgoing(url="nowhere:1", headers=(), body=b"", timeout_s=5.0)])
+    assert {await asyncio.wait_for(answered.get(), 10) for _ in range(2)} == {"nowhere:1", "nowhere:2"}
+    courier.close()
+
+
 async def test_nothing_leaks(monkeypatch):
     monkeypatch.setattr(transfers, "BODY_S", 0.1)
     scripts = [(OK,), ("reset",), (30.0,), (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", 30.0)]

@@ -4,6 +4,7 @@ import base64
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import pycurl
@@ -17,6 +18,7 @@ from boathook.telemetry.log import get_logger
 MOST_READ: Final = 65_536
 """Bytes of a response's body after which the connection is cut."""
 _MOST_HEAD: Final = 65_536
+_BLANK: Final = frozenset({b"\r\n", b"\n"})
 _MOST_INTERIM: Final = 16
 """Answers of 1xx before the final one."""
 _MOST_KEPT: Final = 64
@@ -70,17 +72,16 @@ class Exchange:
         "_began_at",
         "_body",
         "_body_size",
-        "_connect_ms",
         "_fault",
         "_gate",
         "_head_size",
         "_interim",
         "_is_detour",
         "_keep",
+        "_limits",
         "_lines",
         "_refusal",
         "_status",
-        "_timeout_ms",
         "_url",
         "handle",
         "home",
@@ -102,7 +103,7 @@ class Exchange:
         self._is_detour = is_detour
         self.home = home
         self._url = ""
-        self._timeout_ms = self._connect_ms = 0
+        self._limits = 0.0, 0.0
         self._refusal: str | None
         self._fault: str | None
         self._answered_at: float | None
@@ -142,7 +143,7 @@ class Exchange:
         if address.url != self._url:
             handle.setopt(pycurl.URL, address.url)
             self._url = address.url
-        self._limit(outgoing.timeout_s - spent_s, min(connect_s, outgoing.timeout_s) - spent_s)
+        self._limit(outgoing.timeout_s - spent_s, connect_s - spent_s)
         self.outgoing = outgoing
         self._gate.refusal = None
         self._refusal = self._fault = None
@@ -151,13 +152,11 @@ class Exchange:
         self._began_at = time.monotonic() - spent_s
 
     def _limit(self, timeout_s: float, connect_s: float) -> None:
-        timeout_ms, connect_ms = max(1, int(timeout_s * 1_000)), max(1, int(connect_s * 1_000))
-        if timeout_ms != self._timeout_ms:
-            self.handle.setopt(pycurl.TIMEOUT_MS, timeout_ms)
-            self._timeout_ms = timeout_ms
-        if connect_ms != self._connect_ms:
-            self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, connect_ms)
-            self._connect_ms = connect_ms
+        if (timeout_s, connect_s) == self._limits:
+            return
+        self._limits = timeout_s, connect_s
+        self.handle.setopt(pycurl.TIMEOUT_MS, max(1, int(timeout_s * 1_000)))
+        self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(min(timeout_s, connect_s) * 1_000)))
 
     def is_late(self, answered_before: float) -> bool:
         """Return whether its headers came before this moment of the monotonic clock."""
@@ -170,9 +169,10 @@ class Exchange:
             error: libcurl's; 0 for none.
             message: what it says about it.
         """
-        outgoing, body = self.outgoing, b"".join(self._body)
+        outgoing = self.outgoing
         # Once a final status has come, the receiver has decided; how its body went on changes nothing.
         if self._answered_at is not None:
+            body = b"".join(self._body) if self._body else b""
             answer = Answer(
                 outgoing,
                 self._status,
@@ -221,23 +221,25 @@ class Exchange:
             return int(pycurl.SOCKET_BAD)
 
     def _take_header(self, line: bytes) -> int | None:
+        # It runs for each line of each answer, so what is rare is elsewhere.
+        self._head_size += len(line)
+        if line in _BLANK or self._head_size > _MOST_HEAD or self._answered_at is not None:
+            return self._take_rare()
+        self._lines.append(line)
+        return None
+
+    def _take_rare(self) -> int | None:
         try:
-            self._head_size += len(line)
             if self._head_size > _MOST_HEAD:
                 self._refusal = f"the answer's headers are larger than {_MOST_HEAD} bytes"
                 return -1
-            if line not in {b"\r\n", b"\n"}:
-                if self._answered_at is None:
-                    self._lines.append(line)
-                return None
-            return self._end_head()
+            # After the final head, only trailers can come.
+            return self._end_head() if self._answered_at is None else None
         except Exception as error:  # noqa: BLE001 - libcurl cannot carry it
             self._note(error)
             return -1
 
     def _end_head(self) -> int | None:
-        if self._answered_at is not None:
-            return None  # it ends the trailers
         self._status = int(self._lines[0].split(None, 2)[1])
         if self._status >= 200:
             self._answered_at = time.monotonic()
@@ -260,34 +262,31 @@ class Exchange:
         self._fault = f"boathook failed: {type(error).__name__}"
 
 
-def _header_lines(outgoing: Outgoing, address: Address) -> list[bytes]:
+def _header_lines(outgoing: Outgoing, address: Address) -> list[str] | list[bytes]:
     """Write the headers as libcurl takes them. Raises ValueError."""
-    lines = [b"Expect:"]
-    has_type = has_authorization = False
-    for name, value in outgoing.headers:
-        lower = name.lower()
-        if lower == "content-type":
-            has_type = True
-        elif lower == "authorization":
-            has_authorization = True
-        # A value that is empty is written with a semicolon; libcurl takes the colon as a wish to leave the header out.
-        line = f"{name}: {value}" if value else f"{name};"
-        if not line.isprintable() and _is_unsafe(line):
-            raise ValueError(f"the header {name!r} holds a control character")
-        lines.append(_encode(line))
+    # A value that is empty is written with a semicolon; libcurl takes the colon as a wish to leave the header out.
+    lines = [f"{name}: {value}" if value else f"{name};" for name, value in outgoing.headers]
+    has_type, has_authorization = _look_for(tuple([name for name, _ in outgoing.headers]))
+    lines.append("Expect:")
     if not has_type:
-        lines.append(b"Content-Type:")
+        lines.append("Content-Type:")
     basic = outgoing.basic or address.user
     if basic is not None and not has_authorization:
-        lines.append(b"Authorization: Basic " + base64.b64encode(":".join(basic).encode()))
-    return lines
+        lines.append("Authorization: Basic " + base64.b64encode(":".join(basic).encode()).decode())
+    whole = "".join(lines)
+    return lines if whole.isascii() and whole.isprintable() else [_encode(line) for line in lines]
 
 
-def _is_unsafe(line: str) -> bool:
-    return any(char < " " and char != "\t" for char in line) or "\x7f" in line
+@lru_cache(1_024)
+def _look_for(names: tuple[str, ...]) -> tuple[bool, bool]:
+    """Return whether Content-Type and Authorization are among these names."""
+    lower = {name.lower() for name in names}
+    return "content-type" in lower, "authorization" in lower
 
 
 def _encode(line: str) -> bytes:
+    if any(char < " " and char != "\t" for char in line) or "\x7f" in line:
+        raise ValueError(f"the header {line.partition(':')[0]!r} holds a control character")
     try:
         return line.encode("latin-1")
     except UnicodeEncodeError:

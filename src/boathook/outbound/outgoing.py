@@ -1,8 +1,9 @@
 """One POST about to be made, and what came of it: the values that senders and the courier exchange."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 
 class Trouble(StrEnum):
@@ -31,18 +32,22 @@ class Trouble(StrEnum):
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One POST about to be made."""
 
-    url: str = field(repr=False)
-    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    url: str
+    headers: tuple[tuple[str, str], ...]
     """All that are sent besides Host, Accept and Content-Length, in order and as spelled."""
-    body: bytes = field(repr=False)
+    body: bytes
     timeout_s: float
     """For the whole attempt."""
-    basic: tuple[str, str] | None = field(default=None, repr=False)
+    basic: tuple[str, str] | None = None
     """User name and password."""
-    client_certificate: tuple[str, str] | None = field(default=None, repr=False)
+    client_certificate: tuple[str, str] | None = None
     """The certificate and its key as PEM texts."""
     token: object = None
     """The caller's own, handed back with the answer."""
+
+    def __repr__(self) -> str:
+        """Name it without what may be secret, which is nearly all of it."""
+        return f"Outgoing(timeout_s={self.timeout_s})"
 
 
 class Answer(msgspec.Struct, frozen=True, eq=False):

@@ -77,7 +77,8 @@ class Transfers:
 
     def _open(self) -> None:
         self._pinned: dict[tuple[str, int], Found] = {}
-        self._watched: set[int] = set()
+        self._resting: set[int] = set()
+        """Sockets that libcurl has no wish for at the moment; most of them soon serve the next request."""
         self._timer_at: float | None = None
         self._look_at = 0.0
         self._poll = select.epoll()
@@ -111,13 +112,19 @@ class Transfers:
 
     def wait(self) -> list[Event]:
         """Return the next events of sockets; none where it is time for something else."""
-        return self._poll.poll(self._pause_s(), _MOST_EVENTS)
+        events = self._poll.poll(self._pause_s(), _MOST_EVENTS)
+        # Hushed later, it might take with it a ring for what was put in after everybody looked.
+        rung = (self.bell.descriptor, select.EPOLLIN)
+        if rung in events:
+            events.remove(rung)
+            self.bell.hush()
+        return events
 
     def turn(self, events: list[Event]) -> list[Answer]:
         """Move every request on that can move, and return the answers."""
         for descriptor, bits in events:
-            if descriptor == self.bell.descriptor:
-                self.bell.hush()
+            if descriptor in self._resting:
+                self._poll.unregister(descriptor)
             else:
                 self._multi.socket_action(descriptor, _conditions(bits))
         self._unpark()
@@ -299,13 +306,14 @@ class Transfers:
 
     def _watch(self, what: int, descriptor: int, _multi: object, _data: object) -> None:
         """Follow libcurl's wish to be told of a socket's events."""
-        is_watched = descriptor in self._watched
-        if what != pycurl.POLL_REMOVE:
-            self._watched.add(descriptor)
-            (self._poll.modify if is_watched else self._poll.register)(descriptor, _MASKS[what])
-        elif is_watched:
-            self._watched.discard(descriptor)
-            self._poll.unregister(descriptor)
+        if what == pycurl.POLL_REMOVE:
+            self._resting.add(descriptor)
+            return
+        self._resting.discard(descriptor)
+        try:
+            self._poll.modify(descriptor, _MASKS[what])
+        except FileNotFoundError:  # closed since, or never known
+            self._poll.register(descriptor, _MASKS[what])
 
 
 def _conditions(bits: int) -> int:
