@@ -23,13 +23,8 @@ The packages are installed once, into ``npm/node_modules``, and again only when 
 """
 
 import base64
-import fcntl
-import hashlib
 import json
-import os
-import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +32,8 @@ from typing import Any
 
 import pytest
 import time_machine
+
+from tests.npm import find_program, install
 
 _DAY_S = 86_400.0
 FOLDER = Path(__file__).parent / "npm"
@@ -74,38 +71,6 @@ class Judge:
             self._process.wait(10)
 
 
-PROGRAMS = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-"""Where programs are looked for: first beside the Python that runs the tests, where a wheel brings Node.js."""
-
-
-def find_program(name: str) -> str:
-    path = shutil.which(name, path=PROGRAMS)
-    if path is None:
-        pytest.fail(f"the tests of providers ask npm packages and need {name}: make dev brings it along")
-    return path
-
-
-def install() -> None:
-    """Install what the lock file names, unless it is there; xdist's processes wait for one another."""
-    wanted = hashlib.sha256((FOLDER / "package-lock.json").read_bytes()).hexdigest()
-    stamp = FOLDER / "node_modules" / ".installed"
-    with FOLDER.joinpath("judge.mjs").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if stamp.exists() and stamp.read_text() == wanted:
-            return
-        done = subprocess.run(
-            [find_program("npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
-            cwd=FOLDER,
-            env=os.environ | {"PATH": PROGRAMS},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, f"npm could not install the judges: {done.stderr[-2000:]}"
-        stamp.write_text(wanted)
-
-
 @pytest.fixture(autouse=True)
 def _clock(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let a test begin at its module's `NOW`: the whole run takes longer than packages accept a timestamp."""
@@ -120,7 +85,7 @@ def _clock(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def judge() -> Iterator[Judge]:
     """The senders' npm packages, ready to be asked."""
-    install()
+    install(FOLDER, timeout=300)
     asked = Judge(find_program("node"))
     yield asked
     asked.close()

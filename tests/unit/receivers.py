@@ -77,6 +77,16 @@ class Request:
         return {name.lower(): value for name, _, value in (line.partition(": ") for line in self.lines[1:])}
 
 
+async def stop_serving(server, tasks):
+    """Stop a server, and end the tasks of its connections."""
+    server.close()
+    # A connection accepted just now has a task that has not begun; one cancelled before that closes nothing.
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @dataclass
 class Receiver:
     """A server on loopback that answers each request by its script: bytes, seconds to wait, or "reset"."""
@@ -97,12 +107,7 @@ class Receiver:
         return self
 
     async def __aexit__(self, *_):
-        self._server.close()
-        # A connection accepted just now has a task that has not begun; one cancelled before that closes nothing.
-        await asyncio.sleep(0)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop_serving(self._server, self._tasks)
 
     async def _serve(self, reader, writer):
         self.accepted += 1

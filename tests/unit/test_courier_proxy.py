@@ -10,7 +10,7 @@ import pytest
 from boathook.domain.errors import ConfigError
 from boathook.outbound import names
 from boathook.outbound.courier import Courier, Trouble
-from tests.unit.receivers import Authority, Receiver, outbound, posting
+from tests.unit.receivers import Authority, Receiver, outbound, posting, stop_serving
 
 
 class Proxy:
@@ -30,11 +30,7 @@ class Proxy:
         return self
 
     async def __aexit__(self, *_):
-        self._server.close()
-        await asyncio.sleep(0)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop_serving(self._server, self._tasks)
 
     async def _serve(self, reader, writer):
         self._tasks.add(asyncio.current_task())

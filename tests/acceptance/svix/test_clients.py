@@ -9,10 +9,7 @@ requirements/svix-X.lock``. The npm version is in ``npm/package.json``.
 """
 
 import fcntl
-import hashlib
 import json
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +20,7 @@ import pytest
 
 from tests.acceptance.svix.receiver import Answer, Received, Receiver
 from tests.acceptance.svix.stand import House
-from tests.providers.conftest import PROGRAMS, find_program
+from tests.npm import find_program, install
 
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[3]
@@ -244,31 +241,8 @@ def test_the_newest_python_client_works_unchanged(house, receiver):
 
 
 def test_the_npm_client_works_unchanged(house, receiver):
-    install_npm()
+    install(HERE / "npm", timeout=100)
     run = Run(house, receiver, "npm")
     report = run.go(find_program("node"), "drive.mjs", cwd=HERE / "npm")
     judge(report, (2, 5))
     run.judge_receivers()
-
-
-def install_npm() -> None:
-    """Install what the lock file names, unless it is there; xdist's processes wait for one another."""
-    folder = HERE / "npm"
-    wanted = hashlib.sha256((folder / "package-lock.json").read_bytes()).hexdigest()
-    stamp = folder / "node_modules" / ".installed"
-    with (folder / "drive.mjs").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if stamp.exists() and stamp.read_text() == wanted:
-            return
-        shutil.rmtree(folder / "node_modules", ignore_errors=True)
-        done = subprocess.run(
-            [find_program("npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
-            cwd=folder,
-            env=os.environ | {"PATH": PROGRAMS},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert done.returncode == 0, f"npm could not install the client: {done.stderr[-2000:]}"
-        stamp.write_text(wanted)
