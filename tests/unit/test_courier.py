@@ -371,7 +371,12 @@ async def test_answers_come_in_the_loop_that_made_the_courier():
 
 async def test_what_is_handed_over_while_the_courier_takes_the_last_of_it_is_begun_too(monkeypatch):
     answered: asyncio.Queue[str] = asyncio.Queue()
-    courier = Courier(outbound(), done=lambda answers: [answered.put_nowait(one.outgoing.url) for one in answers])
+
+    def note(answers):
+        for one in answers:
+            answered.put_nowait(one.outgoing.url)
+
+    courier = Courier(outbound(), done=note)
     more = [Outgoing(url="nowhere:2", headers=(), body=b"", timeout_s=5.0)]
     turn = transfers.Transfers.turn
 
