@@ -56,24 +56,7 @@ async def create(work: Work, application: Application, new: NewMessage) -> tuple
     if work.desk.settings.outbound.validate_payloads:
         payload = _parsed(new.body)
         await check_message(work.connection, organization=work.organization, type=new.type, payload=payload)
-    key, fingerprint = new.idempotency or (None, None)
-    outcome = await work.desk.outbox.publish(
-        work.connection,
-        Message(
-            organization=work.organization,
-            application=application.shown_id,
-            type=new.type,
-            payload=new.body,
-            content_type="application/json",
-            id=new.uid,
-            channels=new.channels,
-            tags=new.tags,
-            deliver_at=new.deliver_at,
-            content_until=new.content_until,
-            idempotency=key,
-            fingerprint=fingerprint,
-        ),
-    )
+    outcome = await work.desk.outbox.publish(work.connection, _to_publish(work, application, new))
     match outcome:
         case Accepted():
             return _row(new, outcome.event_id), False
@@ -86,6 +69,24 @@ async def create(work: Work, application: Application, new: NewMessage) -> tuple
             raise Taken("this Idempotency-Key came with another request before", kind=REUSED)
         case _:
             assert_never(outcome)
+
+
+def _to_publish(work: Work, application: Application, new: NewMessage) -> Message:
+    key, fingerprint = new.idempotency or (None, None)
+    return Message(
+        organization=work.organization,
+        application=application.shown_id,
+        type=new.type,
+        payload=new.body,
+        content_type="application/json",
+        id=new.uid,
+        channels=new.channels,
+        tags=new.tags,
+        deliver_at=new.deliver_at,
+        content_until=new.content_until,
+        idempotency=key,
+        fingerprint=fingerprint,
+    )
 
 
 def _parsed(body: bytes) -> Any:

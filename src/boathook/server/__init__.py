@@ -1,9 +1,10 @@
-"""`boathook serve`: one supervisor, and a child process for each gateway, worker and keeper.
+"""`boathook serve`: one supervisor, and a child process for each gateway, worker, sender and keeper.
 
     supervisor ──binds the port, starts PostgreSQL, migrates, registers routes──> starts and watches children
         gateway-0 …      take requests in, on the supervisor's socket
         worker-0 …       run handlers
         suspects-0       runs, one at a time, what took two workers down
+        sender-0 …       send endpoints what they are owed
         keeper-0         takes over what vanished workers held, and keeps the journal in bounds
 
 A child learns what to do from one line on its standard input, which then stays open: its end means that the

@@ -61,52 +61,59 @@ async def _live(role: str, order: Order, settings: Settings) -> None:
 
 
 async def _play(role: str, life: Life) -> None:
-    settings, stop, beat = life.settings, life.stop, life.beat
     match role:
         case "gateway":
             from boathook.server.gateway import run_gateway
 
             await run_gateway(life)
         case "worker" | "suspects":
-            from boathook.dispatch.worker import Stuck, run_worker
-            from boathook.inbound.inline import inline_sources
-            from boathook.server.loading import load_app
-
-            life.ready()
-            try:
-                await run_worker(
-                    settings,
-                    load_app(settings),
-                    worker_id=life.order.worker_id,
-                    only_suspects=role == "suspects",
-                    inline=inline_sources(settings),
-                    stop=stop,
-                    beat=beat,
-                    predecessors=life.order.predecessors,
-                )
-            except Stuck as error:
-                # A thread that cannot be stopped would keep the interpreter from ending.
-                log.get_logger("server").error("worker_stuck", error=str(error))
-                log.flush()
-                os._exit(1)
+            await _handle(life, only_suspects=role == "suspects")
         case "sender":
-            from boathook.dispatch.sender import run_sender
-
-            life.ready()
-            await run_sender(
-                settings,
-                sender_id=life.order.worker_id,
-                stop=stop,
-                beat=beat,
-                predecessors=life.order.predecessors,
-            )
+            await _send(life)
         case "keeper":
             from boathook.dispatch.keeper import run_keeper
 
             life.ready()
-            await run_keeper(settings, stop=stop, beat=beat)
+            await run_keeper(life.settings, stop=life.stop, beat=life.beat)
         case _:
             raise ValueError(f"there is no role {role!r}")
+
+
+async def _handle(life: Life, *, only_suspects: bool) -> None:
+    from boathook.dispatch.worker import Stuck, run_worker
+    from boathook.inbound.inline import inline_sources
+    from boathook.server.loading import load_app
+
+    life.ready()
+    try:
+        await run_worker(
+            life.settings,
+            load_app(life.settings),
+            worker_id=life.order.worker_id,
+            only_suspects=only_suspects,
+            inline=inline_sources(life.settings),
+            stop=life.stop,
+            beat=life.beat,
+            predecessors=life.order.predecessors,
+        )
+    except Stuck as error:
+        # A thread that cannot be stopped would keep the interpreter from ending.
+        log.get_logger("server").error("worker_stuck", error=str(error))
+        log.flush()
+        os._exit(1)
+
+
+async def _send(life: Life) -> None:
+    from boathook.dispatch.sender import run_sender
+
+    life.ready()
+    await run_sender(
+        life.settings,
+        sender_id=life.order.worker_id,
+        stop=life.stop,
+        beat=life.beat,
+        predecessors=life.order.predecessors,
+    )
 
 
 async def _keep_beating(beat: Callable[[], None]) -> None:

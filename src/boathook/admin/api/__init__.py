@@ -4,7 +4,8 @@ app          all routes as one ASGI application
 calls        how a route is written: who may call it, its transaction (read its docstring first)
 auth         who calls
 idempotency  a POST that comes twice is done once
-pages        lists
+pages        lists in the order of ids or names
+spans        lists in windows of time: messages and attempts, and what they are filtered by
 fields       the values of bodies and queries
 errors       every error as JSON
 and a module of routes for each kind of thing.

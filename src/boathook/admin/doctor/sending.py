@@ -41,15 +41,19 @@ async def _secrets(settings: Settings, database: Database, sending: Sending) -> 
         found = await sealing.examine(database, open_vault(settings))
     except ConfigError as error:
         return Finding(check, Verdict.FAIL, str(error), "correct outbound.encryption_keys")
+    if is_file and sending.hosts > 1 and not found.unreadable:
+        fix = f'set outbound.encryption_keys on all hosts, such as to ["file:{file}"]'
+        hosts = f"boathook runs on {sending.hosts} hosts, and the key is a file of this one"
+        return Finding(check, Verdict.WARN, hosts, fix)
+    return _sealed(check, found)
+
+
+def _sealed(check: str, found: sealing.Findings) -> Finding:
     if found.unreadable:
         reasons = "; ".join(found.unreadable)
         names = _names(found.endpoints)
         fix = f"add the missing key to outbound.encryption_keys, or give these endpoints other secrets: {names}"
         return Finding(check, Verdict.FAIL, f"{found.unreadable.total()} cannot be read: {reasons}", fix)
-    if is_file and sending.hosts > 1:
-        fix = f'set outbound.encryption_keys on all hosts, such as to ["file:{file}"]'
-        found_text = f"boathook runs on {sending.hosts} hosts, and the key is a file of this one"
-        return Finding(check, Verdict.WARN, found_text, fix)
     if found.old:
         fix = "run `boathook endpoints reencrypt`; then the old key may go"
         return Finding(check, Verdict.WARN, f"{found.old} of {found.number} are encrypted with an old key", fix)
