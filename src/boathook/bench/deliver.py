@@ -10,6 +10,7 @@ from boathook.bench.posting import PLACES, post, urls
 from boathook.bench.receivers import SETTINGS, drained, lay_out, owe, publish_one
 from boathook.bench.sink import read_count
 from boathook.bench.stage import Stage
+from boathook.dispatch.lanes import SHARE
 from boathook.domain.errors import ConfigError
 
 SIZE: Final = 1_024
@@ -19,7 +20,6 @@ _ROUNDS: Final = 3
 _MANY: Final = 200
 _FANOUT: Final = 1_000
 _FANOUT_ROUNDS: Final = 5
-_LIMITS: Final = f"concurrency = {CONCURRENCY}\nendpoint_concurrency = {CONCURRENCY}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,12 @@ def deliver(stage: Stage, seconds: float) -> dict[str, Any]:
     }
 
 
+def _limits(endpoints: int) -> str:
+    """Return settings that let as many requests be under way as the bare loops have; one endpoint gets but a share."""
+    places = CONCURRENCY * SHARE if endpoints == 1 else CONCURRENCY
+    return f"concurrency = {places}\nendpoint_concurrency = {CONCURRENCY}\n"
+
+
 def _figures(rounds: list[_Round], suffix: str) -> dict[str, Any]:
     return {
         f"ratio_to_ceiling{suffix}": round(median(one.sent / one.libcurl for one in rounds), 3),
@@ -73,7 +79,7 @@ def _round(stage: Stage, endpoints: int, count: int, number: int) -> _Round:
         field = lay_out(stage, urls(sink.port, endpoints))
         asyncio.run(owe(field, count, SIZE))
         stage.report("  boathook's sender")
-        with stage.serve(field.database_url, roles="worker,keeper", app="", more=SETTINGS + _LIMITS):
+        with stage.serve(field.database_url, roles="worker,keeper", app="", more=SETTINGS + _limits(endpoints)):
             sent = asyncio.run(drained(field, count))
         if (got := read_count(sink.port) - before) != count:
             raise ConfigError(f"the sink got {got} requests for {count} messages")
@@ -88,7 +94,7 @@ def fanout(stage: Stage, _seconds: float) -> dict[str, Any]:
     """
     with stage.module("sink", str(PLACES)) as sink:
         field = lay_out(stage, urls(sink.port, _FANOUT))
-        with stage.serve(field.database_url, roles="worker,keeper", app="", more=SETTINGS + _LIMITS):
+        with stage.serve(field.database_url, roles="worker,keeper", app="", more=SETTINGS + _limits(_FANOUT)):
             stage.report(f"warming up {_FANOUT} endpoints")
             asyncio.run(publish_one(field, SIZE))
             times, accepts = [], []
