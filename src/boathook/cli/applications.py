@@ -6,7 +6,7 @@ import typer
 
 from boathook.cli import show
 from boathook.cli.options import Json, Limit, Metadata, Yes, example, read_pairs
-from boathook.cli.session import Misused, confirm, out, run, session, work
+from boathook.cli.session import Misused, act, confirm, out, run, session, work
 from boathook.cli.show import Column
 from boathook.domain import ids
 from boathook.domain.endpoints import check_uid
@@ -79,15 +79,8 @@ def show_application(ctx: typer.Context, application: Reference, as_json: Json =
     """Show one application."""
     from boathook.admin import applications as actions
 
-    async def read() -> Application:
-        async with work(session(ctx).settings()) as one:
-            return await actions.get(one, application)
-
-    found = _plain(run(read()))
-    if as_json:
-        show.print_json(found)
-    else:
-        show.facts(show.readable(found))
+    found = _plain(act(ctx, lambda one: actions.get(one, application)))
+    show.print_one(found, as_json=as_json)
 
 
 @applications.command("delete", epilog=example("boathook applications delete acme --yes"))
@@ -95,19 +88,9 @@ def delete_application(ctx: typer.Context, application: Reference, yes: Yes = Fa
     """Delete an application with its endpoints; what they are still owed is buried. What was sent stays on record."""
     from boathook.admin import applications as actions
 
-    settings = session(ctx).settings()
-
-    async def read() -> Application:
-        async with work(settings) as one:
-            return await actions.get(one, application)
-
-    async def delete(reference: str) -> None:
-        async with work(settings) as one:
-            await actions.delete(one, reference)
-
-    found = run(read())
+    found = act(ctx, lambda one: actions.get(one, application))
     confirm(f"delete the application {found.name!r} ({found.shown_id}) with all its endpoints", yes=yes)
-    run(delete(found.shown_id))
+    act(ctx, lambda one: actions.delete(one, found.shown_id))
     out.print(f"{found.shown_id} is deleted", markup=False)
 
 

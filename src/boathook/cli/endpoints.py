@@ -28,7 +28,7 @@ from boathook.cli.endpoint_options import (
     read_values,
 )
 from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, example, read_pairs
-from boathook.cli.session import Misused, action, confirm, err, journal, out, run, session, work
+from boathook.cli.session import Misused, act, action, confirm, err, journal, out, run, session, work
 from boathook.cli.show import Column
 from boathook.journal.applications import Application, Window
 from boathook.journal.endpoints import Endpoint
@@ -125,10 +125,7 @@ def show_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, a
     from boathook.admin import endpoints as actions
 
     found = _plain(_act(ctx, application, lambda one, owner: actions.get(one, owner, endpoint)))
-    if as_json:
-        show.print_json(found)
-    else:
-        show.facts(show.readable(found))
+    show.print_one(found, as_json=as_json)
 
 
 @endpoints.command(
@@ -330,14 +327,13 @@ async def _owner(one: Any, reference: str) -> Application:
     return await applications.get(one, reference)
 
 
-def _act(ctx: typer.Context, application: str, act: Callable[[Any, Application], Awaitable[Result]]) -> Result:
+def _act(ctx: typer.Context, application: str, change: Callable[[Any, Application], Awaitable[Result]]) -> Result:
     """Do something about an application's endpoint in one transaction."""
 
-    async def do() -> Result:
-        async with work(session(ctx).settings()) as one:
-            return await act(one, await _owner(one, application))
+    async def do(one: Any) -> Result:
+        return await change(one, await _owner(one, application))
 
-    return run(do())
+    return act(ctx, do)
 
 
 def _plain(endpoint: Endpoint) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import typer
 
 from boathook.cli import show
 from boathook.cli.options import Json, Limit, example, read_json
-from boathook.cli.session import Misused, out, run, session, work
+from boathook.cli.session import Misused, act, out, run, session, work
 from boathook.cli.show import Column
 from boathook.domain.endpoints import check_type
 from boathook.journal.event_types import EventType
@@ -79,12 +79,7 @@ def list_types(
     as_json: Json = False,
 ) -> None:
     """List event types by name."""
-
-    async def read() -> list[EventType]:
-        async with work(session(ctx).settings()) as one:
-            return await _read_all(one, after, limit, with_archived)
-
-    rows = run(read())
+    rows = act(ctx, lambda one: _read_all(one, after, limit, with_archived))
     more = rows[-1].name if rows and len(rows) == limit else ""
     show.print_rows(rows, _COLUMNS, as_json=as_json, plain=_plain, after=more)
 
@@ -108,15 +103,8 @@ def show_type(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
     """Show one event type with its schemas."""
     from boathook.admin import event_types as actions
 
-    async def read() -> EventType:
-        async with work(session(ctx).settings()) as one:
-            return await actions.get(one, name)
-
-    found = _plain(run(read()))
-    if as_json:
-        show.print_json(found)
-    else:
-        show.facts(show.readable(found))
+    found = _plain(act(ctx, lambda one: actions.get(one, name)))
+    show.print_one(found, as_json=as_json)
 
 
 @event_types.command("archive", epilog=example("boathook event-types archive invoice.paid"))
@@ -124,11 +112,7 @@ def archive_type(ctx: typer.Context, name: Name) -> None:
     """Take an event type out of the catalog: endpoints can no longer ask for it; those that do still get it."""
     from boathook.admin import event_types as actions
 
-    async def archive() -> None:
-        async with work(session(ctx).settings()) as one:
-            await actions.delete(one, name)
-
-    run(archive())
+    act(ctx, lambda one: actions.delete(one, name))
     out.print(f"{name} is archived", markup=False)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import getpass
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -126,6 +126,16 @@ async def work(settings: config.Settings, organization: str = DEFAULT_ORGANIZATI
         desk = Desk(settings, database, open_vault(settings), Outbox())
         async with desk.work(organization, action().actor) as one:
             yield one
+
+
+def act(ctx: typer.Context, do: Callable[["Work"], Awaitable[Result]]) -> Result:
+    """Run what is done in one transaction of the organization, and return what came of it."""
+
+    async def inside() -> Result:
+        async with work(session(ctx).settings()) as one:
+            return await do(one)
+
+    return run(inside())
 
 
 async def _explain(database: Database, error: JournalError) -> None:

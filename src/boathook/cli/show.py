@@ -158,6 +158,14 @@ def facts(pairs: Mapping[str, object]) -> None:
             out.print(Text(f"{name:<{width}}  ", style="bold") + text(value), soft_wrap=True)
 
 
+def print_one(values: Mapping[str, object], *, as_json: bool) -> None:
+    """Print the fields of one object, for people or as JSON."""
+    if as_json:
+        print_json(values)
+    else:
+        facts(readable(values))
+
+
 def block(title: str, body: str) -> None:
     """Print a titled block of text as it is, except for what would steer the terminal."""
     out.print(Text(title, style="bold"))
