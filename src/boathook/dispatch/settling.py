@@ -47,7 +47,7 @@ class Settling:
         self._waiting: list[tuple[Flight, Ended]] = []
         self._wake = asyncio.Event()
         self._is_held_up = asyncio.Event()
-        """Whether an order key waits for what is to be written."""
+        """Whether another delivery waits for what is to be written."""
         self._is_writing = False
         self._log = get_logger("sender")
 
@@ -60,7 +60,7 @@ class Settling:
         """Queue one."""
         self._waiting.append((flight, ended))
         self._wake.set()
-        if ended.send.is_ordered:
+        if _holds_up(flight, ended):
             self._is_held_up.set()
 
     async def run(self) -> None:
@@ -78,9 +78,9 @@ class Settling:
                 await self._gather(began + _PACE_S)
 
     async def _gather(self, until: float) -> None:
-        """Let the next batch grow, but for attempts that hold up the next one of their order key."""
+        """Let the next batch grow, unless something in it holds up the next delivery."""
         self._is_held_up.clear()
-        if not any(ended.send.is_ordered for _, ended in self._waiting):
+        if not any(_holds_up(flight, ended) for flight, ended in self._waiting):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(until - time.monotonic()):
                     await self._is_held_up.wait()
@@ -156,6 +156,11 @@ class Settling:
             if is_disabled:
                 emit.count("boathook_endpoints_disabled_total", because=because)
                 self._log.warning("endpoint_disabled", endpoint=ids.show(ids.ENDPOINT, key), because=because)
+
+
+def _holds_up(flight: Flight, ended: Ended) -> bool:
+    """Return whether another delivery cannot be claimed before this one is written."""
+    return ended.send.is_ordered or flight.lane.concurrency is not None
 
 
 def weigh(batch: Iterable[Ended]) -> tuple[list[Failures], set[UUID]]:
