@@ -21,6 +21,7 @@ from boathook.domain.policy import Bury, RetryPolicy, Settle, TryAgain
 from boathook.journal.database import Connection, Database, Record
 from boathook.journal.deliveries import CLAIM_ROUNDS, Want, claiming
 from boathook.journal.endpoints import Disabled, disable, forget_failures
+from boathook.journal.lines import unblock
 from boathook.journal.statements import load
 from boathook.journal.vault import Vault
 
@@ -230,7 +231,7 @@ class SendStore:
         async with self._database.transaction() as connection:
             rows = await connection.fetch(SQL["settle_sends"], *_columns(ended), self._worker)
             await self._overtake(connection, [(ended[row["position"] - 1], row["recipient"]) for row in rows])
-            await _unblock(connection, [(row["recipient"], row["freed_key"]) for row in rows])
+            await unblock(connection, [(row["recipient"], row["freed_key"]) for row in rows])
             held = _held(rows, len(ended))
             if after is not None:
                 await after(connection, [one for one, is_held in zip(ended, held, strict=True) if is_held])
@@ -250,7 +251,7 @@ class SendStore:
         subjects = [ids.show_delivery(row["event_id"], row["ordinal"]) for row in rows]
         if subjects:
             await connection.execute(SQL["record_overtaken"], self._worker, OVERTAKEN, subjects, note)
-        await _unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
+        await unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
 
     async def load(self, endpoints: Sequence[UUID], vault: Vault) -> dict[UUID, Address]:
         """Return where these endpoints are, with their secrets opened; those that are gone are left out."""
@@ -415,12 +416,6 @@ def _to_address(row: Record, vault: Vault) -> Address:
 
 def _open(vault: Vault, sealed: bytes | None, context: str, read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     return {} if sealed is None else read(vault.open(sealed, context))
-
-
-async def _unblock(connection: Connection, lines: Sequence[tuple[str, str | None]]) -> None:
-    ordered = [line for line in lines if line[1] is not None]
-    if ordered:
-        await connection.execute(SQL["unblock_lines"], [one[0] for one in ordered], [one[1] for one in ordered])
 
 
 def _held(rows: Sequence[Record], number: int) -> list[bool]:

@@ -230,12 +230,6 @@ closed as (
 select position::integer as position, recipient, case when next_state <> 'pending' then order_key end as freed_key
 from held
 
--- name: unblock_lines
--- Lets the first delivery of each of these order keys run.
-select boathook.unblock(recipient, order_key)
-from (select distinct * from unnest($1::text[], $2::text[]) as u (recipient, order_key)) as u
-order by recipient, order_key
-
 -- name: end_overtaken
 -- Ends as ignored what was still planned of these messages for these recipients, because a resend by hand succeeded; what
 -- is under way at this moment is left alone.
