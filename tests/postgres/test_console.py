@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from boathook import config
+from boathook.journal.database import DUE_CHANNEL
 from boathook.server.console import Console
 from tests.postgres.api import make_desk, make_token
 from tests.support import eventually
@@ -54,3 +55,23 @@ async def test_other_paths_are_not_found(opened, pg_url):
     _, client = opened(pg_url)
     answer = await client.get("/elsewhere")
     assert (answer.status_code, answer.json()["error"]) == (404, "not found")
+
+
+async def test_messages_are_announced_once_they_are_committed(opened, pg_url, db):
+    console, client = opened(pg_url)
+    client.headers["authorization"] = f"Bearer {await make_token(make_desk(db))}"
+    heard: list[str] = []
+    await db.listen(DUE_CHANNEL, heard.append)
+    console.open()
+
+    async def is_heard() -> bool:
+        await db.execute("select pg_notify($1, 'test')", DUE_CHANNEL)
+        return (
+            "test" in heard and (await client.post("/api/v1/app", json={"name": "A", "uid": "acme"})).status_code < 500
+        )
+
+    await eventually(is_heard, timeout=30)
+    assert (await client.post("/api/v1/app/acme/msg", json={"eventType": "a b", "payload": {}})).status_code == 422
+    assert "" not in heard
+    assert (await client.post("/api/v1/app/acme/msg", json={"eventType": "a.b", "payload": {}})).status_code == 202
+    await eventually(lambda: "" in heard)

@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -24,6 +24,8 @@ class Desk:
     database: Database
     vault: Vault
     outbox: Outbox
+    rouse: Callable[[], None] = lambda: None
+    """Called once messages are committed, so that they are sent at once and not at the next poll."""
 
     @contextlib.asynccontextmanager
     async def work(self, organization: str = DEFAULT_ORGANIZATION, actor: str = "unknown") -> AsyncIterator["Work"]:

@@ -56,7 +56,7 @@ def _settings(url: str) -> Settings:
 async def _lay_out(url: str, urls: Sequence[str]) -> Field:
     settings = _settings(url)
     database = await Database.open(url, purpose="bench", size=1)
-    desk = Desk(settings, database, open_vault(settings), Outbox())
+    desk = Desk(settings, database, open_vault(settings), Outbox(memory_days=memory_days(settings.retention)))
     try:
         async with desk.work(actor="bench") as work:
             application = await applications.create(work, applications.NewApplication(name="bench"))

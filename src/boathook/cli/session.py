@@ -119,11 +119,11 @@ async def work(settings: config.Settings, organization: str = DEFAULT_ORGANIZATI
     """
     # Imported only here, as most commands do without encryption.
     from boathook.admin.desk import Desk
-    from boathook.handlers.outbox import Outbox
+    from boathook.handlers.outbox import Outbox, memory_days
     from boathook.journal.vault import open_vault
 
     async with journal(settings) as database:
-        desk = Desk(settings, database, open_vault(settings), Outbox())
+        desk = Desk(settings, database, open_vault(settings), Outbox(memory_days=memory_days(settings.retention)))
         async with desk.work(organization, action().actor) as one:
             yield one
 

@@ -9,7 +9,7 @@ from boathook.admin.desk import Desk
 from boathook.demo.folder import Folder
 from boathook.demo.handlers import APPLICATION
 from boathook.demo.receiver import DOWN_FOR, SHAKY, Receiver
-from boathook.handlers.outbox import Outbox
+from boathook.handlers.outbox import Outbox, memory_days
 from boathook.journal.database import Database
 from boathook.journal.vault import open_vault
 
@@ -20,7 +20,7 @@ _QUICK: Final = (0.5, 1.0, 2.0, 4.0)
 async def set_up(database: Database, folder: Folder, receiver: Receiver) -> dict[str, str]:
     """Make the customer's application and an endpoint for each of their addresses; return the recipients by address."""
     settings = config.load(folder.configuration, {"server.data_dir": str(folder.data)})
-    desk = Desk(settings, database, open_vault(settings), Outbox())
+    desk = Desk(settings, database, open_vault(settings), Outbox(memory_days=memory_days(settings.retention)))
     recipients = {}
     async with desk.work(actor="demo") as work:
         new = applications.NewApplication(name="A customer of the shop", uid=APPLICATION)

@@ -17,10 +17,9 @@ from uuid import UUID
 
 from boathook.domain.errors import JournalError, JournalUnavailable, Overloaded, RegistryChanged
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
+from boathook.journal.announcer import Announcer
 from boathook.telemetry import emit
 from boathook.telemetry.crashpoints import crash_point
-
-_ANNOUNCE_GAP_S = 0.005
 
 
 class Store(Protocol):
@@ -54,17 +53,16 @@ class Intake:
         remembered: int = 65_536,
     ) -> None:
         self._store = store
-        self._announce = announce
+        self._announcer = None if announce is None else Announcer(announce)
         self._lanes = lanes
         self._batch = batch
         self._queue_size = queue
         self._waiting: deque[tuple[NewEvent, asyncio.Future[Receipt]]] = deque()
         self._recent = _RecentKeys(remembered)
         self._has_work = asyncio.Event()
-        self._has_news = asyncio.Event()
         self._is_draining = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._announcer: asyncio.Task[None] | None = None
+        self._announcing: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -74,18 +72,18 @@ class Intake:
     def start(self) -> None:
         """Open the lanes; call it inside the running event loop."""
         self._tasks = [asyncio.create_task(self._run_lane(), name=f"intake:{n}") for n in range(self._lanes)]
-        if self._announce is not None:
-            self._announcer = asyncio.create_task(self._run_announcer(self._announce), name="intake:announce")
+        if self._announcer is not None:
+            self._announcing = asyncio.create_task(self._announcer.run(), name="intake:announce")
 
     async def drain(self) -> None:
         """Commit what waits, then close the lanes."""
         self._is_draining = True
         self._has_work.set()
         await asyncio.gather(*self._tasks)
-        if self._announcer is not None:
-            self._announcer.cancel()
+        if self._announcing is not None:
+            self._announcing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._announcer
+                await self._announcing
 
     async def accept(self, event: NewEvent) -> Receipt:
         """Return a receipt once the event, or its first copy, is committed.
@@ -147,19 +145,10 @@ class Intake:
         for (event, waiter), receipt in zip(entries, receipts, strict=True):
             if not receipt.conflict:  # a copy of it is to be counted as a conflict again
                 self._recent.remember(event, receipt.event_id)
-            if event.deliveries and isinstance(receipt, Accepted):
-                self._has_news.set()
+            if self._announcer is not None and event.deliveries and isinstance(receipt, Accepted):
+                self._announcer.ring()
             if not waiter.done():
                 waiter.set_result(receipt)
-
-    async def _run_announcer(self, announce: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await self._has_news.wait()
-            self._has_news.clear()
-            # A hint that is lost costs a poll interval, never a delivery.
-            with contextlib.suppress(JournalError):
-                await announce()
-            await asyncio.sleep(_ANNOUNCE_GAP_S)
 
 
 def _fail(entries: Sequence[tuple[NewEvent, asyncio.Future[Receipt]]], error: Exception) -> None:

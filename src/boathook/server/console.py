@@ -5,7 +5,7 @@ and until PostgreSQL is there, requests to it are answered 503.
 """
 
 import asyncio
-import contextlib
+import functools
 import gc
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,7 +13,9 @@ from typing import Any, Final
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, JournalUnavailable
 from boathook.inbound.app import Asgi, Receive, Send
+from boathook.journal.announcer import Announcer
 from boathook.journal.database import Database
+from boathook.journal.moves import announce_due
 from boathook.telemetry.log import get_logger
 
 _CONNECTIONS: Final = 8
@@ -32,19 +34,18 @@ class Console:
         self._settings = settings
         self._api: Asgi | None = None
         self._database: Database | None = None
-        self._opening: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def open(self) -> None:
         """Begin to bring the API up."""
-        self._opening = asyncio.create_task(self._open(), name="console:open")
+        self._tasks.append(asyncio.create_task(self._open(), name="console:open"))
 
     async def close(self) -> None:
         """Give its connections back; requests that come now are answered 503."""
         self._api = None
-        if self._opening is not None:
-            self._opening.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._opening
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._database is not None:
             await self._database.close()
 
@@ -55,7 +56,9 @@ class Console:
         except BoathookError as error:
             _LOG.error("console_failed", error=str(error))
             return
-        self._api = await asyncio.to_thread(build, self._database)
+        announcer = Announcer(functools.partial(announce_due, self._database))
+        self._tasks.append(asyncio.create_task(announcer.run(), name="console:announce"))
+        self._api = await asyncio.to_thread(build, self._database, announcer.ring)
         gc.freeze()
         _LOG.debug("console_ready")
 
@@ -84,7 +87,7 @@ class Console:
             await self._api(scope, receive, send)
 
 
-def _prepare(settings: Settings) -> Callable[[Database], Asgi]:
+def _prepare(settings: Settings) -> Callable[[Database, Callable[[], None]], Asgi]:
     """Import what the API stands on, and return what builds it."""
     from boathook.admin.api import build_api
     from boathook.admin.desk import Desk
@@ -93,8 +96,8 @@ def _prepare(settings: Settings) -> Callable[[Database], Asgi]:
 
     vault, outbox = open_vault(settings), Outbox(memory_days=memory_days(settings.retention))
 
-    def build(database: Database) -> Asgi:
-        api = build_api(Desk(settings, database, vault, outbox))
+    def build(database: Database, rouse: Callable[[], None]) -> Asgi:
+        api = build_api(Desk(settings, database, vault, outbox, rouse))
         api.warm()
         return api
 

@@ -124,6 +124,16 @@ class ApiRoute(APIRoute):
         whole = _ApiRequest(request.scope, request.receive, raw)
         if getattr(self.endpoint, "is_open", False):
             return await inner(whole)
+        published = desk.outbox.published
+        answer = await self._act(request, whole, raw, inner)
+        if desk.outbox.published != published:
+            desk.rouse()
+        return answer
+
+    async def _act(
+        self, request: Request, whole: _ApiRequest, raw: bytes, inner: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        desk: Desk = request.app.state.desk
         async with _session(desk, request.method) as connection:
             principal = await authenticate(connection, request.headers)
             # Not before: parsed, a body may take thirty times its size, and only as many as there are connections do.
