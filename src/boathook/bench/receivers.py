@@ -16,7 +16,7 @@ from boathook.bench.stage import Stage
 from boathook.config import Settings, load
 from boathook.domain import ids
 from boathook.domain.model import Grade, NewDelivery, NewEvent, Origin, Route
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Message, Outbox, memory_days
 from boathook.journal import registry
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
