@@ -88,10 +88,11 @@ def free_port() -> int:
 class Running:
     """One `boathook serve` with its configuration, to be started, killed and started again."""
 
-    def __init__(self, folder: Path, database_url: str, *, roles: str, extra: str = "") -> None:
+    def __init__(self, folder: Path, database_url: str, *, roles: str, extra: str = "", senders: int = 0) -> None:
         self.folder = folder
         self.database_url = database_url
         self.roles = roles
+        self.senders = senders
         self.port = free_port()
         self.base = f"http://127.0.0.1:{self.port}"
         self.environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONUNBUFFERED": "1"}
@@ -109,6 +110,7 @@ class Running:
             data_dir = "data"
             app = "shop:hook"
             roles = {json.dumps(self.roles.split(","))}
+            senders = {self.senders}
             [worker]
             lease_s = 2.0
             poll_s = 0.1
@@ -234,6 +236,7 @@ def boathook(tmp_path: Path, pg_url: str) -> Iterator[Callable[..., Running]]:
     def make(
         *,
         roles: str = "gateway,worker,keeper",
+        senders: int = 0,
         extra: str = "",
         start: bool = True,
         wait: bool = True,
@@ -244,7 +247,7 @@ def boathook(tmp_path: Path, pg_url: str) -> Iterator[Callable[..., Running]]:
         folder.mkdir()
         with psycopg.connect(database_url, autocommit=True) as connection:
             connection.execute(TABLES)
-        running = Running(folder, database_url, roles=roles, extra=extra)
+        running = Running(folder, database_url, roles=roles, extra=extra, senders=senders)
         made.append(running)
         return running.start(wait=wait, **environment) if start else running
 

@@ -59,7 +59,7 @@ def _written(running: Running, slot: str) -> float:
 
 
 def test_children_end_with_their_supervisor(boathook: Callable[..., Running]):
-    running = boathook()
+    running = boathook(senders=1)
     children = [
         psutil.Process(child.pid)
         for role in ("gateway", "worker", "suspects", "sender", "keeper")

@@ -98,7 +98,9 @@ def judge(running: Running, receiver: Receiver, owed: set[str], *, most_twice: i
 @pytest.mark.parametrize("point", SEND_POINTS)
 def test_sender_dies_at(point: str, boathook: Callable[..., Running], receiver: Receiver, tmp_path: Path):  # noqa: F811
     fired = tmp_path / "fired"
-    running = boathook(roles="worker,keeper", extra=CONFIG, wait=False, BOATHOOK_CRASH_POINT=f"{point}:3:kill:{fired}")
+    running = boathook(
+        roles="worker,keeper", senders=1, extra=CONFIG, wait=False, BOATHOOK_CRASH_POINT=f"{point}:3:kill:{fired}"
+    )
     until(lambda: running.children("sender"), timeout=60)
     owed = owe_some(running.database_url, receiver.sink.base, 150)
     until(fired.exists, timeout=60)
@@ -107,7 +109,7 @@ def test_sender_dies_at(point: str, boathook: Callable[..., Running], receiver: 
 
 
 def test_senders_are_killed_under_load(boathook: Callable[..., Running], receiver: Receiver):  # noqa: F811
-    running = boathook(roles="worker,keeper", extra=CONFIG, wait=False)
+    running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False)
     until(lambda: running.children("sender"), timeout=60)
     owed = owe_some(running.database_url, receiver.sink.base, 1500)
     for number in range(3):
@@ -124,7 +126,7 @@ def _has_come_to(receiver: Receiver, goal: int) -> bool:
 
 def test_the_judge_can_fail(boathook: Callable[..., Running], receiver: Receiver):  # noqa: F811
     """Sabotage: a message that is lost, and one that comes more often than a crash explains, are found."""
-    running = boathook(roles="worker,keeper", extra=CONFIG, wait=False)
+    running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False)
     until(lambda: running.children("sender"), timeout=60)
     owed = owe_some(running.database_url, receiver.sink.base, 5)
     judge(running, receiver, owed, most_twice=0)

@@ -47,7 +47,7 @@ class ServerSettings(Table):
     roles: tuple[Role, ...] = Field(min_length=1)
     gateways: Count
     workers: Count
-    senders: Count
+    senders: Annotated[int, Field(ge=0)]
     public_url: BaseUrl
     trusted_proxies: Networks
     linger_s: NotNegative

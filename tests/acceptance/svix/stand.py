@@ -183,7 +183,7 @@ def wait_for_api(running: Running) -> None:
 @contextlib.contextmanager
 def open_house(folder: Path, database_url: str, extra: str = OUTBOUND, **environment: str) -> Iterator[House]:
     """Start a boathook with all its parts and stop it in the end."""
-    running = Running(folder, database_url, roles=ROLES, extra=extra)
+    running = Running(folder, database_url, roles=ROLES, extra=extra, senders=1)
     running.environment |= environment
     house = None
     try:
