@@ -121,7 +121,7 @@ def _table(view: View) -> Table:
     table = Table(box=box.SIMPLE_HEAD, caption=view.pace, caption_justify="left", pad_edge=False)
     table.add_column("", min_width=9)
     for name in (*(source or "published" for source in sources), "all"):
-        table.add_column(name, justify="right", min_width=7, style="bold" if name == "all" else "")
+        table.add_column(name, justify="right", min_width=6, style="bold" if name == "all" else "")
     for row, (name, total) in enumerate(view.totals().items()):
         numbers = [str(column[row]) if column[row] else "·" for column in columns]
         table.add_row(name, *numbers, str(total), style=_STYLES.get(name, "") if total else "dim")
