@@ -289,12 +289,17 @@ def endpoint_of(recipient: str) -> UUID:
     return ids.read(ids.ENDPOINT, recipient.removeprefix(recipient_of("")))
 
 
+def uid_of(event_id: UUID, dedup_key: str) -> str | None:
+    """Return the id that a message's publisher gave it; None where it has only its own."""
+    return None if dedup_key == ids.show(ids.EVENT, event_id) else dedup_key
+
+
 def to_message(row: Record | Mapping[str, Any]) -> MessageRow:
     """Build a message from its columns."""
     return MessageRow(
         id=row["id"],
         type=row["type"],
-        uid=None if row["dedup_key"] == ids.show(ids.EVENT, row["id"]) else row["dedup_key"],
+        uid=uid_of(row["id"], row["dedup_key"]),
         channels=None if row["channels"] is None else tuple(row["channels"]),
         tags=None if row["tags"] is None else tuple(row["tags"]),
         deliver_at=row["deliver_at"],

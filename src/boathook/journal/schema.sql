@@ -398,16 +398,6 @@ create function boathook.made_at(id uuid) returns timestamptz language sql immut
     select to_timestamp(('x0000' || left(replace(id::text, '-', ''), 12))::bit(64)::bigint / 1000.0)
 $$;
 
--- The endpoint that deliveries to this recipient go to; null where it is no endpoint.
-create function boathook.endpoint_of(recipient text) returns uuid language sql immutable strict parallel safe as $$
-    select string_agg(lpad(to_hex(substr(bits, 8 + 32 * part, 32)::bit(32)::bigint), 8, '0'), '' order by part)::uuid
-    from (
-        select string_agg((strpos('0123456789abcdefghjkmnpqrstvwxyz', digit) - 1)::bit(5)::text, '' order by place) as bits
-        from regexp_split_to_table(substr(recipient, 13), '') with ordinality as d (digit, place)
-    ) as read, generate_series(0, 3) as part
-    where recipient ~ '^endpoint:ep_[0-9a-hjkmnp-tv-z]{27}$'
-$$;
-
 -- Creates the weekly partitions (Monday to Monday, UTC) from this week to so many weeks ahead; says how many are new.
 create function boathook.ensure_partitions(weeks_ahead integer) returns integer language plpgsql as $$
 declare
@@ -606,6 +596,11 @@ create function boathook.read_id(prefix text, name text) returns uuid language s
         from regexp_split_to_table(lower(substr(name, length(prefix) + 2)), '') with ordinality as d (digit, place)
     ) as read, generate_series(0, 3) as part
     where starts_with(name, prefix || '_') and lower(substr(name, length(prefix) + 2)) ~ '^0[0-7][0-9a-hjkmnp-tv-z]{25}$'
+$$;
+
+-- The endpoint that deliveries to this recipient go to; null where it is no endpoint.
+create function boathook.endpoint_of(recipient text) returns uuid language sql immutable strict parallel safe as $$
+    select boathook.read_id('ep', substr(recipient, 10)) where recipient ~ '^endpoint:ep_[0-9a-hjkmnp-tv-z]{27}$'
 $$;
 
 -- The names under which events of an application are stored, given its id or uid, or a name that is neither.

@@ -22,6 +22,7 @@ from boathook.journal.database import Connection, Database, Record
 from boathook.journal.deliveries import CLAIM_ROUNDS, Want, claiming
 from boathook.journal.endpoints import Disabled, disable, forget_failures
 from boathook.journal.lines import unblock
+from boathook.journal.messages import uid_of
 from boathook.journal.statements import load
 from boathook.journal.vault import Vault
 
@@ -346,11 +347,7 @@ async def listeners(connection: Connection, endpoints: Sequence[UUID]) -> dict[U
 async def message_names(connection: Connection, events: Sequence[UUID]) -> dict[UUID, str | None]:
     """Return the ids that publishers gave to their messages; None where one was given none."""
     rows = await connection.fetch(SQL["name_messages"], events)
-    return {row["id"]: _name(row["id"], row["dedup_key"]) for row in rows}
-
-
-def _name(event_id: UUID, dedup_key: str) -> str | None:
-    return None if dedup_key == ids.show(ids.EVENT, event_id) else dedup_key
+    return {row["id"]: uid_of(row["id"], row["dedup_key"]) for row in rows}
 
 
 async def bury_barred(database: Database, *, max_age_s: float, most: int = 1_000) -> int:

@@ -147,16 +147,6 @@ alter table boathook.attempt
     add column is_manual boolean;
 create index attempt_of_recipient on boathook.attempt (recipient, id) where id is not null;
 
--- The endpoint that deliveries to this recipient go to; null where it is no endpoint.
-create function boathook.endpoint_of(recipient text) returns uuid language sql immutable strict parallel safe as $$
-    select string_agg(lpad(to_hex(substr(bits, 8 + 32 * part, 32)::bit(32)::bigint), 8, '0'), '' order by part)::uuid
-    from (
-        select string_agg((strpos('0123456789abcdefghjkmnpqrstvwxyz', digit) - 1)::bit(5)::text, '' order by place) as bits
-        from regexp_split_to_table(substr(recipient, 13), '') with ordinality as d (digit, place)
-    ) as read, generate_series(0, 3) as part
-    where recipient ~ '^endpoint:ep_[0-9a-hjkmnp-tv-z]{27}$'
-$$;
-
 -- Ends a delivery well, inside the transaction that holds its effects. Raises BH001 when the fence no longer
 -- holds, which aborts that transaction: a stale worker cannot commit, even if its code swallows errors. Raises BH002
 -- when p_mark is not what boathook.mark holds: it was set for this transaction only, so the handler has ended it.
@@ -207,6 +197,11 @@ create function boathook.read_id(prefix text, name text) returns uuid language s
         from regexp_split_to_table(lower(substr(name, length(prefix) + 2)), '') with ordinality as d (digit, place)
     ) as read, generate_series(0, 3) as part
     where starts_with(name, prefix || '_') and lower(substr(name, length(prefix) + 2)) ~ '^0[0-7][0-9a-hjkmnp-tv-z]{25}$'
+$$;
+
+-- The endpoint that deliveries to this recipient go to; null where it is no endpoint.
+create function boathook.endpoint_of(recipient text) returns uuid language sql immutable strict parallel safe as $$
+    select boathook.read_id('ep', substr(recipient, 10)) where recipient ~ '^endpoint:ep_[0-9a-hjkmnp-tv-z]{27}$'
 $$;
 
 -- The names under which events of an application are stored, given its id or uid, or a name that is neither.
