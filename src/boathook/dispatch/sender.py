@@ -314,8 +314,7 @@ class Sender:
         if isinstance(ended.move, TryAgain):
             self._remind(flight.lane, ended.move)
         if ended.send.is_ordered:
-            self._lanes.rouse(flight.lane)  # the next one of its order key is free
-            self._wake.set()
+            self._rouse(flight.lane)  # the next one of its order key is free
         if not isinstance(ended.move, Settle):
             self._log.warning(
                 "send_failed", **_words(ended), outcome=what, code=ended.move.code, error=ended.move.error
@@ -325,14 +324,13 @@ class Sender:
 
     def _remind(self, lane: Lane, move: TryAgain) -> None:
         """Look for a retry at its very moment, where the next poll would be late."""
-
-        def rouse() -> None:
-            self._lanes.rouse(lane)
-            self._wake.set()
-
         wait_s = (move.due_at - self._now()).total_seconds()
         if wait_s < self._poll_s:
-            asyncio.get_running_loop().call_later(max(0.0, wait_s) + PACE_S, rouse)
+            asyncio.get_running_loop().call_later(max(0.0, wait_s) + PACE_S, self._rouse, lane)
+
+    def _rouse(self, lane: Lane) -> None:
+        self._lanes.rouse(lane)
+        self._wake.set()
 
     # Leases
 
