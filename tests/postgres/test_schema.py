@@ -23,7 +23,7 @@ from boathook.journal.schema import migrate, pending
 
 SCHEMA = Path(schema.__file__).with_name("schema.sql")
 FIRST = "0001_pre_first_schema"
-LAST = "0003_pre_sending"
+LAST = "0004_pre_apps"
 
 CATALOG = """
     select 'column' as kind, c.relname || '.' || a.attname as name,

@@ -1,23 +1,32 @@
 """Declares which function handles which events; see `Boathook.on`."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.filters import Pattern, compile_filter
 from boathook.domain.model import Receipt, Route
 from boathook.domain.policy import Breaker, RetryPolicy
 from boathook.handlers.event import Event
+from boathook.handlers.manifest import USUAL_BOUNDS, Asgi, Chore, Manifest, Meter, Mount, Sources, make_meter
 from boathook.handlers.outbox import Message, Outbox, receipt_of
+from boathook.handlers.platform import Desk, Http, Platform
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 from boathook.handlers.transaction import SyncTransaction, Transaction
+from boathook.telemetry.log import get_logger
+from boathook.telemetry.metrics import Kind
 
 __all__ = ["Boathook", "Event", "Handler", "SyncTransaction", "Transaction"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +84,130 @@ class Handler:
 
 
 class Boathook:
-    """The handlers of one app, and its way to publish events of its own."""
+    """The handlers of one app, its way to publish events of its own, and whatever else it is made of.
 
-    def __init__(self) -> None:
+    Args:
+        name: For an app that ``apps.load`` names: its table in boathook.toml, its schema in the database and its
+            command are called so, and its handlers ``name.function``.
+        settings: Checks that table; `settings` is then an instance of it. Texts such as ``env:NAME`` stay as they are
+            until `resolve` is asked for them.
+        migrations: A folder of ``NNNN_what.sql``, each applied once, in order, as part of ``boathook migrate``.
+    """
+
+    def __init__(
+        self, name: str = "", *, settings: type[BaseModel] | None = None, migrations: Path | None = None
+    ) -> None:
+        self.name = name
         self.handlers: dict[str, Handler] = {}
+        self.manifest = Manifest(settings=settings, migrations=migrations)
+        self.log = get_logger(name or "app")
+        self._settings: BaseModel | None = None
+        self._platform: Platform | None = None
         self._outbox = Outbox()
+
+    @property
+    def settings(self) -> Any:
+        """The app's own settings, once boathook has loaded it. Raises ConfigError before."""
+        if self._settings is None:
+            raise ConfigError(
+                f"the settings of {self.name or 'an app without a name'} are known once boathook loads it"
+            )
+        return self._settings
+
+    @property
+    def platform(self) -> Platform:
+        """What boathook offers the running app. Raises ConfigError where boathook does not run it."""
+        if self._platform is None:
+            raise ConfigError(f"{self.name or 'this app'} is not run by boathook, which would lend it its database")
+        return self._platform
+
+    def bind(self, settings: BaseModel | None, platform: Platform | None) -> None:
+        """Tell the app its settings and what it may use; for whoever loads it."""
+        self._settings = settings
+        self._platform = platform
+
+    def sources(self, function: Sources) -> Sources:
+        """Make the decorated function say which sources the app needs.
+
+        It takes the app's settings and returns, by name, what would stand in ``[sources.NAME]``; keys that the owner
+        sets there themselves win.
+        """
+        self.manifest.sources = function
+        return function
+
+    def every(self, seconds: float, *, name: str | None = None) -> Callable[[Function], Function]:
+        """Make the decorated function, which is async and takes nothing, run every so many seconds.
+
+        It runs in one process of all hosts, the elected keeper, and never twice at once; an error is logged, and it is
+        tried again the next time.
+        """
+
+        def decorate(function: Function) -> Function:
+            title = name or str(getattr(function, "__name__", "chore"))
+            chore = Chore(name=title, every_s=seconds, function=function)
+            self.manifest.add_chore(chore)
+            return function
+
+        return decorate
+
+    def mount(self, path: str, app: Asgi, *, is_open: bool = False) -> None:
+        """Serve an ASGI application, WebSockets included, at *path* and all paths below, on the gateway's port.
+
+        Unless it *is_open*, only who brings the token of an organization's API key (``boathook keys create``) gets
+        through, as ``Authorization: Bearer TOKEN``, or for WebSockets as the subprotocol ``bearer.TOKEN``.
+        Paths of sources win over mounted ones, longer mounted paths over shorter ones.
+        """
+        self.manifest.add_mount(Mount(path=path.rstrip("/"), app=app, is_open=is_open))
+
+    def commands(self, app: Any) -> None:
+        """Run a `typer.Typer` as ``boathook <name> ...``."""
+        self.manifest.commands = app
+
+    def counter(self, name: str, help: str, *labels: str) -> Meter:
+        """Declare a counter; count with ``.add(n, label=value)``. It appears in /metrics with all others."""
+        return make_meter(Kind.COUNTER, name, help, labels)
+
+    def gauge(self, name: str, help: str, *labels: str) -> Meter:
+        """Declare a gauge; set it with ``.set(value, label=value)``. Over processes the values are added up."""
+        return make_meter(Kind.GAUGE, name, help, labels)
+
+    def histogram(self, name: str, help: str, *labels: str, bounds: Sequence[float] = USUAL_BOUNDS) -> Meter:
+        """Declare a histogram; record with ``.observe(value, label=value)``. *bounds* are its buckets, rising."""
+        return make_meter(Kind.HISTOGRAM, name, help, labels, bounds)
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """Lend a transaction outside any handler; it commits at the end of the block and rolls back on an error.
+
+        It has no `newer`, which remembers by handler. What is published in it is delivered as soon as it commits.
+        """
+        return self.platform.transaction()
+
+    async def broadcast(self, tx: Transaction, channel: str, message: Any) -> None:
+        """Tell *message* (JSON, up to 7,900 bytes) to all who `hear` *channel*, in any process, when *tx* commits."""
+        await self.platform.broadcast(tx, channel, message)
+
+    def hear(self, channel: str) -> AsyncIterator[Any]:
+        """Yield what is broadcast on *channel* from now on; a reader that is too slow misses the oldest."""
+        return self.platform.hear(channel)
+
+    @property
+    def desk(self) -> Desk:
+        """What operators can do: deliveries, replays, applications and endpoints; see `boathook.handlers.platform`."""
+        return self.platform.desk
+
+    @property
+    def http(self) -> Http:
+        """The guarded HTTP client; see `boathook.handlers.platform`."""
+        return self.platform.http
+
+    def resolve(self, reference: str, key: str) -> str:
+        """Return the text behind ``env:NAME`` or ``file:PATH``, other text as it is; *key* names it in an error."""
+        return self.platform.resolve(reference, f"{self.name}.{key}")
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a command's asynchronous part to its end, with the database at hand."""
+        result: Result = self.platform.run(work)
+        return result
 
     def on(
         self,
@@ -124,7 +252,7 @@ class Boathook:
         line = _line(source, application, types, order_by, filter)
 
         def decorate(function: Function) -> Function:
-            handler = _handler(function, name, line)
+            handler = _handler(function, name, line, self.name)
             options = {
                 "retry": retry,
                 "timeout_s": timeout,
@@ -253,7 +381,7 @@ def _line(
     return Line(source=source, application=application, types=types or ("*",), order_by=order_by, filter=filter)
 
 
-def _handler(function: Callable[..., Any], name: str | None, line: Line) -> Handler:
+def _handler(function: Callable[..., Any], name: str | None, line: Line, app: str) -> Handler:
     name = name or getattr(function, "__name__", None)
     if not name or name == "<lambda>":
         raise ConfigError("a handler without a name of its own needs name=, under which its deliveries are stored")
@@ -266,6 +394,7 @@ def _handler(function: Callable[..., Any], name: str | None, line: Line) -> Hand
         raise ConfigError(
             f"handler {name} must take the event and, if it wants one, a transaction: ({name}(event, tx))"
         )
+    name = f"{app}.{name}" if app else name
     call = getattr(function, "__call__", function)  # noqa: B004 an object may be a handler by its async __call__
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
     return Handler(name=name, function=function, is_async=is_async, takes_session=len(needed) != 1, lines=(line,))

@@ -14,6 +14,7 @@
 --   application, endpoint, endpoint_secret, event_type   whom we send to, where, how signed, and what
 --   endpoint_health      how an endpoint does: failures in a row, its breaker, its place in its rate
 --   api_key, idempotency, task   who may call the API, what was answered before, what is done in the background
+--   app_revision         which of their own migrations the apps have applied
 --
 -- A delivery is named by its event and an ordinal: 0 to event.fanout - 1 for those owed when the event was
 -- accepted, higher ones for replays. A row of `delivery` that ends well leaves it and is written once to
@@ -387,6 +388,15 @@ create table boathook.task (
 );
 create index task_running on boathook.task (id) where state = 'running';
 create index task_of_organization on boathook.task (organization, id);
+
+-- The migrations of apps, such as boathook.apps.billing, that were applied, with the text's SHA-256.
+create table boathook.app_revision (
+    app text not null check (app <> ''),
+    name text not null check (name <> ''),
+    sha256 bytea not null,
+    applied_at timestamptz not null default now(),
+    primary key (app, name)
+);
 
 -- Time to id: the smallest UUIDv7 of a moment.
 create function boathook.first_id(moment timestamptz) returns uuid language sql immutable strict parallel safe as $$

@@ -6,7 +6,7 @@ Everything here belongs to one process and one event loop; threads may lose an i
 """
 
 from bisect import bisect_left
-from typing import Final
+from typing import Any, Final
 
 from boathook.telemetry.metrics import METRICS, Kind
 
@@ -45,11 +45,23 @@ class Histogram:
         self.total += value
 
 
-_counters: dict[str, dict[SeriesKey, Counter]] = {name: {} for name, m in METRICS.items() if m.kind is Kind.COUNTER}
-_gauges: dict[str, dict[SeriesKey, Counter]] = {name: {} for name, m in METRICS.items() if m.kind is Kind.GAUGE}
-_histograms: dict[str, dict[SeriesKey, Histogram]] = {
-    name: {} for name, m in METRICS.items() if m.kind is Kind.HISTOGRAM
-}
+class _Tables(dict[str, Any]):
+    """The series of all metrics of one kind; those of an app are there from their first use."""
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__({name: {} for name, metric in METRICS.items() if metric.kind is kind})
+        self._kind = kind
+
+    def __missing__(self, name: str) -> dict[SeriesKey, Any]:
+        if METRICS[name].kind is not self._kind:
+            raise KeyError(f"{name} is a {METRICS[name].kind}")
+        table: dict[SeriesKey, Any] = self.setdefault(name, {})
+        return table
+
+
+_counters: dict[str, dict[SeriesKey, Counter]] = _Tables(Kind.COUNTER)
+_gauges: dict[str, dict[SeriesKey, Counter]] = _Tables(Kind.GAUGE)
+_histograms: dict[str, dict[SeriesKey, Histogram]] = _Tables(Kind.HISTOGRAM)
 
 
 _quick: dict[tuple[object, ...], Counter] = {}

@@ -1,5 +1,6 @@
 """The one table of metrics: name, kind, what it says, and which labels it carries."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -99,3 +100,14 @@ TABLE: Final = (
 )  # fmt: skip
 
 METRICS: Final = {metric.name: metric for metric in TABLE}
+"""All metrics of this process: boathook's own, and those that its apps have declared."""
+
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+
+
+def declare(metric: Metric) -> None:
+    """Add a metric of an app. Raises ValueError where the name is impossible, or means another metric already."""
+    if not _NAME.fullmatch(metric.name) or not all(_NAME.fullmatch(label) for label in metric.labels):
+        raise ValueError(f"{metric.name}: names of metrics and labels are letters, digits and underscores")
+    if METRICS.setdefault(metric.name, metric) != metric:
+        raise ValueError(f"the metric {metric.name} exists already, with other labels or another meaning")

@@ -1,0 +1,100 @@
+"""What an app declares besides its handlers: settings, tables, sources, chores, HTTP routes, commands and metrics."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from boathook.domain.errors import ConfigError
+from boathook.telemetry import emit
+from boathook.telemetry.metrics import SECONDS, Kind, Merge, Metric, declare
+
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
+Sources = Callable[[Any], Mapping[str, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chore:
+    """Something an app does every so many seconds, in one process of all."""
+
+    name: str
+    every_s: float
+    function: Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """An ASGI application at a path."""
+
+    path: str
+    """Without a slash at its end; the application gets every path from here on, unchanged."""
+    app: Asgi
+    is_open: bool = False
+    """Whether anybody may call it; else only who brings the token of an organization's API key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """A metric of an app: one series for each combination of label values."""
+
+    metric: Metric
+
+    def add(self, n: float = 1, **labels: object) -> None:
+        """Raise a counter by *n*."""
+        emit.count(self.metric.name, n, **labels)
+
+    def set(self, value: float, **labels: object) -> None:
+        """Set a gauge."""
+        emit.gauge(self.metric.name, value, **labels)
+
+    def observe(self, value: float, **labels: object) -> None:
+        """Record one observation of a histogram, in its unit."""
+        emit.observe(self.metric.name, value, **labels)
+
+
+@dataclass(slots=True)
+class Manifest:
+    """All of it for one app, in the order of declaration."""
+
+    settings: type[BaseModel] | None = None
+    """Checks the app's own table of boathook.toml."""
+    migrations: Path | None = None
+    """A folder of ``NNNN_what.sql``, each applied once, in order, in a transaction of its own."""
+    sources: Sources | None = None
+    chores: list[Chore] = field(default_factory=list)
+    mounts: list[Mount] = field(default_factory=list)
+    commands: Any = None
+    """A `typer.Typer`, run as ``boathook <app> ...``."""
+
+    def add_chore(self, chore: Chore) -> None:
+        """Take in a chore. Raises ConfigError where its interval is none, or its name is taken."""
+        if chore.every_s <= 0:
+            raise ConfigError(f"hook.every: the chore {chore.name} needs a number of seconds above 0")
+        if any(known.name == chore.name for known in self.chores):
+            raise ConfigError(f"hook.every: two chores are named {chore.name}; give one of them another name=")
+        self.chores.append(chore)
+
+    def add_mount(self, mount: Mount) -> None:
+        """Take in an ASGI application. Raises ConfigError where its path is impossible, or taken."""
+        if not mount.path.startswith("/") or mount.path.endswith("/") or any(char in mount.path for char in "?# %"):
+            raise ConfigError(f'hook.mount: {mount.path!r} must start with "/", not end with one, and be a plain path')
+        if any(known.path == mount.path for known in self.mounts):
+            raise ConfigError(f"hook.mount: {mount.path} is mounted twice")
+        self.mounts.append(mount)
+
+
+def make_meter(
+    kind: Kind, name: str, help: str, labels: Sequence[str], bounds: Sequence[float] = (), merge: Merge = Merge.SUM
+) -> Meter:
+    """Declare a metric of an app. Raises ConfigError where the name is another metric's."""
+    metric = Metric(name, kind, help, tuple(labels), tuple(bounds) if kind is Kind.HISTOGRAM else (), merge)
+    try:
+        declare(metric)
+    except ValueError as error:
+        raise ConfigError(f"hook.{kind}: {error}") from None
+    return Meter(metric)
+
+
+USUAL_BOUNDS: Final = SECONDS
