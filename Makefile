@@ -24,6 +24,8 @@ demo: setup ## start everything and send it real signed traffic; ARGS="--seconds
 	@$(BIN)/boathook demo $(ARGS)
 
 test: check ## run the checks and all tests; ARGS="-k name" picks some
+	@scripts/need-program promtool prometheus
+	@scripts/need-program chromium chromium
 	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 check: dev ## run the linters and the type checker only
