@@ -1,0 +1,56 @@
+"""How rows look on a terminal, and as JSON: what the commands of all apps print with."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print one JSON object a line, else a table whose columns are the keys of the first row."""
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    console = Console(highlight=False)
+    console.print(_table(rows) if rows else Text("nothing there", style="dim"))
+
+
+def print_json(row: Mapping[str, Any]) -> None:
+    """Print one object on one line; moments as ISO 8601 in UTC, other values that JSON lacks as text."""
+    sys.stdout.write(json.dumps(plain(row), ensure_ascii=False, separators=(", ", ": ")) + "\n")
+
+
+def plain(value: object) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in rows[0]:
+        table.add_column(title.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*map(_cell, row.values()))
+    return table
+
+
+def _cell(value: object) -> Text:
+    # What strangers wrote is text: no markup, and no character that steers the terminal.
+    words = "" if value is None else _moment(value) if isinstance(value, datetime) else str(plain(value))
+    return Text("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in words))
+
+
+def _moment(value: datetime) -> str:
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
