@@ -97,7 +97,7 @@ EVENTS = {
     "notion": ("page.created", "boathook-told01"),
     "intercom": ("conversation.user.created", "notif_boathook-told01"),
     "typeform": ("form_response", "01boathook-told01"),
-    "suno": ("complete", "boathook-told01.complete"),
+    "suno": ("complete", "suno:boathook-told01:complete"),
     "standard-webhooks": ("user.created", "msg_boathook-told01"),
     "standard-webhooks-v1a": ("user.created", "msg_boathook-told01"),
     "resend": ("email.delivered", "msg_boathook-told01"),

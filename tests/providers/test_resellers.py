@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -39,11 +40,11 @@ def reason(verdict: object) -> str:
 def test_suno_signs_task_and_moment_as_its_documentation_shows():
     suno = verifier("suno", SECRET)
     verdict = suno.verify(suno_request(song()), NOW)
-    assert (verdict.type, verdict.dedup_key, verdict.grade) == ("complete", "2fac9f72.complete", Grade.METADATA)
+    assert (verdict.type, verdict.dedup_key, verdict.grade) == ("complete", "suno:2fac9f72:complete", Grade.METADATA)
     assert verdict.timestamp.timestamp() == NOW
     assert reason(suno.verify(suno_request(song(task="2fac9f73")), NOW)) == "signature_mismatch"
     assert reason(suno.verify(suno_request(song(), secret="other"), NOW)) == "signature_mismatch"
-    assert suno.verify(suno_request(song()), NOW + 21 * 60).dedup_key == "2fac9f72.complete"
+    assert suno.verify(suno_request(song()), NOW + 21 * 60).dedup_key == "suno:2fac9f72:complete"
     assert reason(suno.verify(suno_request(song()), NOW + 1_801)) == "timestamp_too_old"
     assert reason(suno.verify(suno_request(song(), stamp="17e8"), NOW)) == "timestamp_malformed"
     assert reason(suno.verify(suno_request({"code": 200}), NOW)) == "signature_missing"
@@ -53,15 +54,24 @@ def test_suno_signs_task_and_moment_as_its_documentation_shows():
 def test_each_stage_of_a_suno_task_is_an_event():
     suno = verifier("suno", SECRET)
     keys = [suno.verify(suno_request(song(stage)), NOW).dedup_key for stage in ("text", "first", "complete", "error")]
-    assert keys == ["2fac9f72.text", "2fac9f72.first", "2fac9f72.complete", "2fac9f72.error"]
+    assert keys == [
+        "suno:2fac9f72:text",
+        "suno:2fac9f72:first",
+        "suno:2fac9f72:complete",
+        "suno:2fac9f72:error",
+    ]
 
 
 @pytest.mark.parametrize(
     ("document", "key", "type"),
     [
-        ({"code": 200, "data": {"taskId": "t1", "status": "wait_validating"}}, "t1.wait_validating", "wait_validating"),
-        ({"code": 200, "data": {"taskId": "t1", "state": "success"}}, "t1.success", "success"),
-        ({"taskId": "t1", "data": {"callbackType": "complete"}}, "t1.complete", "complete"),
+        (
+            {"code": 200, "data": {"taskId": "t1", "status": "wait_validating"}},
+            "suno:t1:wait_validating",
+            "wait_validating",
+        ),
+        ({"code": 200, "data": {"taskId": "t1", "state": "success"}}, "suno:t1:success", "success"),
+        ({"taskId": "t1", "data": {"callbackType": "complete"}}, "suno:t1:complete", "complete"),
     ],
 )
 def test_sunos_other_callbacks_name_the_task_otherwise(document, key, type):
@@ -72,8 +82,51 @@ def test_sunos_other_callbacks_name_the_task_otherwise(document, key, type):
 def test_suno_sends_unsigned_where_no_key_is_set():
     sent = request(json.dumps(song()).encode(), {"x-delivery-id": "d1"})
     verdict = verifier("suno", secrets=(), unsigned=True).verify(sent, NOW)
-    assert (verdict.grade, verdict.dedup_key) == (Grade.NONE, "2fac9f72.complete")
+    assert (verdict.grade, verdict.dedup_key) == (Grade.NONE, "d1")
     assert verdict.kept_headers["x-delivery-id"] == "d1"
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"),
+    [
+        ({"x-delivery-id": "d1", "x-webhook-id": "w1"}, "d1"),
+        ({"x-delivery-id": "", "x-webhook-id": "w1"}, "w1"),
+        ({"x-webhook-id": "w1"}, "w1"),
+        ({}, "suno:2fac9f72:complete"),
+    ],
+)
+def test_a_suno_delivery_is_named_by_its_headers_else_by_task_and_stage(headers, key):
+    suno = verifier("suno", SECRET)
+    sent = suno_request(song())
+    verdict = suno.verify(replace(sent, headers=dict(sent.headers) | headers), NOW)
+    assert (verdict.dedup_key, verdict.kept_headers) == (key, {**verdict.kept_headers, **headers})
+
+
+def test_no_unsigned_header_takes_the_name_of_another_tasks_event():
+    suno = verifier("suno", SECRET)
+    sent = suno_request(song())
+    squatting = replace(sent, headers=dict(sent.headers) | {"x-delivery-id": "suno:other:complete"})
+    other = suno.verify(suno_request(song(task="other"), task="other"), NOW)
+    assert other.dedup_key == "suno:other:complete"
+    assert suno.verify(squatting, NOW).dedup_key == "id:id:suno:other:complete"
+
+
+def test_a_captured_suno_request_under_another_delivery_id_is_no_other_event():
+    suno = verifier("suno", SECRET)
+    sent = suno_request(song())
+    first = suno.verify(replace(sent, headers=dict(sent.headers) | {"x-delivery-id": "d1"}), NOW)
+    second = suno.verify(replace(sent, headers=dict(sent.headers) | {"x-delivery-id": "d2"}), NOW)
+    assert first.dedup_key != second.dedup_key
+    assert first.replay_material == second.replay_material == sent.body
+
+
+@pytest.mark.parametrize("scheme", ["hmac", "token"])
+def test_suno_names_its_events_alike_however_it_proves_itself(scheme):
+    made = signed_request("suno", SECRET, json.dumps(song()).encode(), timestamp=NOW, scheme=scheme)
+    verdict = verifier("suno", SECRET, scheme=scheme).verify(
+        request(made.body, dict(made.headers), query=made.url.partition("?")[2]), NOW
+    )
+    assert (verdict.type, verdict.dedup_key) == ("complete", "suno:2fac9f72:complete")
 
 
 @pytest.mark.judge("suno")

@@ -106,23 +106,26 @@ def reader_of(place: Place) -> Reader:
             return lambda request, _picked: find_field(read_form(request.body), place)
 
 
-def first_of(places: Iterable[Place | tuple[Place, ...]], *, whole: bool) -> Callable[[Request, Picked], str | None]:
+def first_of(
+    places: Iterable[Place | tuple[Place, ...]], *, whole: bool, form: str = ""
+) -> Callable[[Request, Picked], str | None]:
     """Return a function that gives the first name found at *places*.
 
-    A tuple's parts are joined by dots. With *whole*, it must be there whole; else the parts that are there do, as
-    long as the first is. Only non-empty strings and integers are names: a boolean or a rounded number would make
-    different events look alike.
+    A tuple's parts are written as *form* says, else joined by dots. With *whole*, it must be there whole; else the
+    parts that are there do, as long as the first is. Only non-empty strings and integers are names: a boolean or a
+    rounded number would make different events look alike.
     """
     groups = [tuple(map(reader_of, place)) if isinstance(place, tuple) else (reader_of(place),) for place in places]
+    beginning = form.partition("{")[0]
 
     def read(request: Request, picked: Picked) -> str | None:
         for readers in groups:
             texts = [_name(reader(request, picked)) for reader in readers]
             if len(texts) == 1:
                 if texts[0]:
-                    return texts[0]
+                    return f"id:{texts[0]}" if beginning and texts[0].startswith(beginning) else texts[0]
             elif all(texts) if whole else texts[0]:
-                return ".".join(text for text in texts if text)
+                return form.format(*texts) if form else ".".join(text for text in texts if text)
         return None
 
     return read

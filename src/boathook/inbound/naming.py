@@ -31,7 +31,7 @@ class Names:
     def __init__(self, recipe: Recipe, spec: SourceSpec, settings: dict[str, str]) -> None:
         self._recipe = recipe
         self._settings = settings
-        self._id_of = first_of(recipe.id.places, whole=True)
+        self._id_of = first_of(recipe.id.places, whole=True, form=recipe.id.form)
         self._type_of = first_of(recipe.type.places, whole=False)
         self._fields = tuple(_split(spec, path) for path in spec.dedup_fields)
         self.paths = (*json_paths(recipe.id.places), *json_paths(recipe.type.places), *self._fields)

@@ -33,6 +33,10 @@ class EventId:
 
     places: tuple[Place | tuple[Place, ...], ...] = ()
     """The first that holds something counts; a tuple is composed, and must be there whole."""
+    form: str = ""
+    """How a composed id is written, with ``{}`` for each part; empty: the parts joined by dots. An id that a place
+    holds by itself and that begins like one is set apart, so that nobody can choose what another event will be called.
+    """
     is_signed: bool = True
     """Whether the signature covers it; else a captured body could come back under another id."""
     is_repeatable: bool = False

@@ -15,6 +15,12 @@ from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Reci
 _SUNO_TASKS: Final = (Json("data.task_id"), Json("data.taskId"), Json("taskId"))
 """Callbacks about songs say ``task_id``, those about voices and the market's other models ``taskId``."""
 _SUNO_STAGES: Final = (Json("data.callbackType"), Json("data.status"), Json("data.state"))
+_SUNO_DELIVERIES: Final = (Header("x-delivery-id"), Header("x-webhook-id"))
+_SUNO_ID: Final = EventId(
+    places=(*_SUNO_DELIVERIES, *((task, stage) for task in _SUNO_TASKS for stage in _SUNO_STAGES)),
+    form="suno:{}:{}",
+    is_signed=False,
+)
 
 
 def _suno_state(facts: Facts, _secret: str) -> Statements | str:
@@ -29,7 +35,7 @@ def _suno_state(facts: Facts, _secret: str) -> Statements | str:
     return (Statement(Header("x-webhook-signature"), f"{task}.{moment}".encode("utf-8", "surrogatepass")),)
 
 
-_SUNO: Final = Recipe(
+_SUNO_BY_FIELDS: Final = Recipe(
     name="suno",
     aliases=("kie", "sunoapi"),
     title="Suno by kie.ai and sunoapi.org",
@@ -46,13 +52,33 @@ _SUNO: Final = Recipe(
         body=b'{"code":200,"msg":"All generated successfully.","data":{"callbackType":"complete",'
         b'"task_id":"boathook-sample","data":[{"id":"e231","audio_url":"https://example.com/a.mp3","duration":198.44}]}}',
     ),
-    id=EventId(places=tuple((task, stage) for task in _SUNO_TASKS for stage in _SUNO_STAGES), is_signed=False),
+    id=_SUNO_ID,
     type=EventType(places=_SUNO_STAGES),
-    keep=("x-delivery-id", "x-webhook-id"),
     answer_within_s=15.0,
     retries="after 1, 5 and 15 minutes",
     retries_for_days=0.02,
     checked=("requests built by hand from its documentation",),
+)
+
+_SUNO: Final = replace(
+    _SUNO_BY_FIELDS,
+    # For whoever stands between such a reseller and us, and proves itself in a way of its own.
+    schemes={
+        "hmac": replace(
+            _SUNO_BY_FIELDS,
+            grade=Grade.BODY,
+            proof=Hmac(headers=(SignedHeaders(signature="x-signature"),)),
+            settings=HMAC_SETTINGS,
+            configure=configure_hmac,
+        ),
+        "token": replace(
+            _SUNO_BY_FIELDS,
+            grade=Grade.TOKEN,
+            proof=Token(place=Query("token")),
+            settings=TOKEN_SETTINGS,
+            configure=configure_usual_token,
+        ),
+    },
 )
 
 _SUNO_MUSICAPI: Final = Recipe(
@@ -71,7 +97,7 @@ _SUNO_MUSICAPI: Final = Recipe(
         b'"title":"Sample","audio_url":"https://example.com/a.mp3","duration":"104.88"}]}',
         headers={"x-webhook-id": "boathook-sample", "x-webhook-event": "song.completed"},
     ),
-    id=EventId(places=(Header("x-webhook-id"),), is_signed=False),
+    id=_SUNO_ID,
     type=EventType(places=(Header("x-webhook-event"),)),
     retries="3 times",
     checked=("requests built by hand from its documentation",),
@@ -89,7 +115,8 @@ _SUNO_SUNOAPI: Final = Recipe(
         body=b'{"code":200,"data":[{"clip_id":"boathook-sample","state":"succeeded","title":"Sample",'
         b'"audio_url":"https://example.com/a.mp3","duration":"104.88"}]}'
     ),
-    # It says to tell events by task and platform, but not where they stand: a body's hash names it.
+    # It says to tell events by task and platform, but not where they stand: without a header, a body's hash names it.
+    id=_SUNO_ID,
     type=EventType(places=(Json("data.0.state"),)),
     retries="3 times",
     checked=("requests built by hand from its documentation",),
