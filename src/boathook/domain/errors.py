@@ -141,7 +141,16 @@ class NotPossible(AdminError):
 
 
 class FetchFailed(BoathookError):
-    """What lies at an address could not be had: it may not be dialled, did not answer, or not well."""
+    """What lies at an address could not be had: it may not be dialled, did not answer, or not well.
+
+    Args:
+        message: one sentence, which holds no credential.
+        status: the HTTP status of the answer that could not be used; None where none came.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class IllegalMove(BoathookError):

@@ -13,30 +13,8 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from boathook.handlers.transaction import Transaction
-
-
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """What a server answered."""
-
-    status: int
-    headers: Mapping[str, str]
-    """By lower-case name."""
-    body: bytes
-
-    @property
-    def is_ok(self) -> bool:
-        """Whether the status is one of success."""
-        return 200 <= self.status < 300
-
-
-@dataclass(frozen=True, slots=True)
-class Downloaded:
-    """A file that was fetched whole."""
-
-    size: int
-    content_type: str
-    sha256: str
+from boathook.outbound.answers import Downloaded as Downloaded  # noqa: PLC0414 - a part of `Http`, to be had with it
+from boathook.outbound.answers import HttpAnswer as HttpAnswer  # noqa: PLC0414 - the same
 
 
 class Http(Protocol):

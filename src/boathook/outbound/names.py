@@ -87,13 +87,27 @@ class Names:
 
     def _run(self) -> None:
         while (name := self._questions.get()) is not None:
-            try:
-                found = look_up(name, self._allow)
-            except Exception as error:  # noqa: BLE001 - a fault fails requests, never the thread
-                _LOG.error("names_fault", exc_info=error)
-                found = Found((), Trouble.FAULT, f"boathook failed: {type(error).__name__}")
-            self._ended.append((name, found))
+            self._ended.append((name, _look_up_always(name, self._allow)))
             self._ring()
+
+
+def _look_up_always(name: str, allow: Sequence[Network]) -> Found:
+    """Return as `look_up` does; a fault of ours fails requests, never the thread."""
+    try:
+        return look_up(name, allow)
+    except Exception as error:  # noqa: BLE001 - as said
+        _LOG.error("names_fault", exc_info=error)
+        return Found((), Trouble.FAULT, f"boathook failed: {type(error).__name__}")
+
+
+def look_up_within(name: str, allow: Sequence[Network], timeout_s: float) -> Found:
+    """Return as `look_up` does, and wait no longer than this; the resolver itself cannot be told to."""
+    found: queue.SimpleQueue[Found] = queue.SimpleQueue()
+    threading.Thread(target=lambda: found.put(_look_up_always(name, allow)), name="boathook-name", daemon=True).start()
+    try:
+        return found.get(timeout=timeout_s)
+    except queue.Empty:
+        return Found((), Trouble.TIMEOUT, f"the name {name} was not found in time")
 
 
 def look_up(name: str, allow: Sequence[Network]) -> Found:
