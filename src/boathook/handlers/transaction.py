@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from boathook.domain.errors import HandlerMisuse
 from boathook.domain.model import Claim
-from boathook.journal.calls import NEWER, Arguments, Call
+from boathook.journal.calls import NEWER, PUBLISH_MESSAGE, Arguments, Call
 from boathook.journal.database import Connection, Record
 
 Stamp = int | float | Decimal | datetime | str
@@ -55,18 +55,21 @@ def newer_arguments(claim: Claim, kind: str, key: str, stamp: Stamp) -> Argument
 
 
 class Transaction:
-    """boathook's own transaction for one attempt, on asyncpg.
+    """boathook's own transaction for one attempt, or for a block of ``hook.transaction()``, on asyncpg.
 
     Parameters are written ``$1``, ``$2`` as asyncpg does. Do not commit or roll back by hand: boathook commits
-    when the handler returns, together with the end of the delivery, and rolls back when it raises.
+    when the handler returns, together with the end of the delivery, or when the block ends, and rolls back when it
+    raises.
     """
 
-    __slots__ = ("_claim", "_connection", "_savepoints")
+    __slots__ = ("_claim", "_connection", "_savepoints", "has_published")
 
-    def __init__(self, connection: Connection, claim: Claim) -> None:
+    def __init__(self, connection: Connection, claim: Claim | None = None) -> None:
         self._savepoints = 0
         self._connection: Connection | None = connection
         self._claim = claim
+        self.has_published = False
+        """Whether a message was stored in it, which is to be told to the workers once it is committed."""
 
     @property
     def _open(self) -> Connection:
@@ -104,7 +107,15 @@ class Transaction:
 
         The guard against events that arrive out of order: an equal stamp is not newer. *kind* keeps several uses
         in one handler apart. A stamp is a number, a `datetime` with a zone, or a text of either.
+
+        Raises:
+            HandlerMisuse: this is no handler's transaction, so there is nobody to remember for.
         """
+        if self._claim is None:
+            raise HandlerMisuse(
+                "newer() remembers what each handler has seen, and hook.transaction() belongs to none; "
+                "call it in a handler, or compare with a column of your own table"
+            )
         return bool(await self._call(NEWER, newer_arguments(self._claim, kind, key, stamp)))
 
     @asynccontextmanager
@@ -122,7 +133,17 @@ class Transaction:
         await self._open.execute(f"release {name}")
 
     async def _call(self, call: Call, arguments: Arguments) -> Any:
+        self.has_published |= call is PUBLISH_MESSAGE
         return await self._open.fetchval(call.sql(lambda position: f"${position}"), *arguments)
+
+
+def connection_of(transaction: Transaction) -> Connection:
+    """Return the connection that a transaction runs on, for boathook's own statements in it.
+
+    Raises:
+        HandlerMisuse: it has ended.
+    """
+    return transaction._open  # noqa: SLF001 the one way in for boathook's own rooms
 
 
 class SyncTransaction:

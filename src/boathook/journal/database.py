@@ -151,6 +151,34 @@ class Database:
                 async with connection.transaction():
                     yield connection
 
+    @contextlib.asynccontextmanager
+    async def lend(self) -> AsyncIterator[Connection]:
+        """Lend a transaction to code that is not boathook's.
+
+        It differs from `transaction` in two ways: of what that code raises only the driver's errors are translated,
+        and a transaction that PostgreSQL has given up, by an error which that code has swallowed, is not taken for
+        committed.
+
+        Raises:
+            JournalError: a statement failed, or the transaction could not be committed.
+        """
+        async with self.acquire() as connection:
+            with translated():
+                await connection.execute("begin")
+            try:
+                yield connection
+            except BaseException as error:
+                with contextlib.suppress(*_AWAY, asyncpg.PostgresError):
+                    await connection.execute("rollback")
+                if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError):
+                    with translated():
+                        raise
+                raise
+            with translated():
+                tag = await connection.execute("commit")
+            if tag != "COMMIT":
+                raise JournalError("a statement of this transaction had failed before, so nothing of it was committed")
+
     async def fetch(self, sql: str, *args: Any) -> list[Record]:
         """Run one statement and return its rows."""
         with translated():

@@ -1,0 +1,223 @@
+"""What boathook lends its apps, on a real PostgreSQL."""
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boathook import Boathook
+from boathook.admin.platform import AppPlatform, open_platform
+from boathook.config import Settings, load
+from boathook.domain.errors import ConfigError, HandlerMisuse, InvalidMessage, JournalError, JournalUnavailable
+from boathook.domain.model import Accepted
+from boathook.journal.database import DUE_CHANNEL, Database
+from tests.support import eventually
+
+
+def settings_for(url: str, folder: Path) -> Settings:
+    return load(None, {"database.url": url, "server.data_dir": str(folder)})
+
+
+@pytest.fixture
+async def platform(pg_url: str, tmp_path: Path) -> AsyncIterator[AppPlatform]:
+    opened = open_platform(settings_for(pg_url, tmp_path)).for_app("shop")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def hook(platform: AppPlatform) -> Boathook:
+    shop = Boathook("shop")
+    shop.bind(None, platform)
+    return shop
+
+
+@pytest.fixture
+async def notes(db: Database) -> Database:
+    await db.execute("create table note (text text primary key)")
+    return db
+
+
+async def read(notes: Database) -> list[str]:
+    return [row["text"] for row in await notes.fetch("select text from note order by text")]
+
+
+class TestTransaction:
+    async def test_commits_at_the_end_of_the_block(self, hook: Boathook, notes: Database):
+        async with hook.transaction() as tx:
+            await tx.execute("insert into note values ($1)", "one")
+            assert await read(notes) == []
+        assert await read(notes) == ["one"]
+
+    async def test_rolls_back_on_an_error_which_passes_unchanged(self, hook: Boathook, notes: Database):
+        with pytest.raises(FileNotFoundError):
+            async with hook.transaction() as tx:
+                await tx.execute("insert into note values ($1)", "one")
+                raise FileNotFoundError
+        with pytest.raises(asyncio.CancelledError):
+            async with hook.transaction() as tx:
+                await tx.execute("insert into note values ($1)", "two")
+                raise asyncio.CancelledError
+        assert await read(notes) == []
+
+    async def test_a_failed_statement_becomes_a_journal_error(self, hook: Boathook, notes: Database):
+        with pytest.raises(JournalError, match='relation "nowhere" does not exist'):
+            async with hook.transaction() as tx:
+                await tx.execute("insert into note values ($1)", "one")
+                await tx.fetch("select from nowhere")
+        assert await read(notes) == []
+
+    async def test_is_not_taken_for_committed_where_a_failed_statement_was_swallowed(
+        self, hook: Boathook, notes: Database
+    ):
+        with pytest.raises(JournalError, match="nothing of it was committed"):
+            async with hook.transaction() as tx:
+                await tx.execute("insert into note values ($1)", "one")
+                try:
+                    await tx.fetch("select from nowhere")
+                except Exception:  # noqa: BLE001, S110 what careless code does
+                    pass
+        assert await read(notes) == []
+
+    async def test_sabotage_the_usual_block_would_say_it_had_committed(self, notes: Database):
+        async with notes.transaction() as connection:
+            await connection.execute("insert into note values ('one')")
+            try:
+                await connection.fetch("select from nowhere")
+            except Exception:  # noqa: BLE001, S110 what careless code does
+                pass
+        assert await read(notes) == []
+
+    async def test_undoes_what_a_savepoint_holds_and_goes_on(self, hook: Boathook, notes: Database):
+        async with hook.transaction() as tx:
+            await tx.execute("insert into note values ($1)", "one")
+            with pytest.raises(KeyError):
+                async with tx.savepoint():
+                    await tx.execute("insert into note values ($1)", "two")
+                    raise KeyError
+        assert await read(notes) == ["one"]
+
+    async def test_has_no_newer_and_says_why(self, hook: Boathook):
+        async with hook.transaction() as tx:
+            with pytest.raises(HandlerMisuse, match="belongs to none"):
+                await tx.newer("car", "1", 1)
+
+    async def test_has_ended_with_its_block(self, hook: Boathook):
+        async with hook.transaction() as tx:
+            pass
+        with pytest.raises(HandlerMisuse, match="has ended"):
+            await tx.fetch("select 1")
+
+    async def test_many_at_once_open_one_pool_and_all_get_their_turn(self, hook: Boathook, notes: Database):
+        async def write(number: int) -> None:
+            async with hook.transaction() as tx:
+                await tx.execute("insert into note values ($1)", f"{number:02}")
+                await hook.desk.deliveries(limit=1)
+
+        await asyncio.gather(*(write(number) for number in range(30)))
+        assert len(await read(notes)) == 30
+        backends = await notes.fetchval(
+            "select count(*) from pg_stat_activity where datname = current_database() and application_name like $1",
+            "boathook:apps%",
+        )
+        assert 2 <= backends <= 9
+
+    async def test_what_is_published_in_it_is_announced_once_it_is_committed(self, hook: Boathook, db: Database):
+        heard: list[str] = []
+        await db.listen(DUE_CHANNEL, heard.append)
+        listening = "select count(*) from pg_stat_activity where application_name = 'boathook:test:listen'"
+        await eventually(lambda: db.fetchval(listening))
+        async with hook.transaction() as tx:
+            receipt = await hook.publish(tx, application="shop", type="order.paid", payload={"order": 1})
+            assert isinstance(receipt, Accepted)
+            assert await db.fetchval("select count(*) from boathook.event") == 0
+        assert await db.fetchval("select type from boathook.event where id = $1", receipt.event_id) == "order.paid"
+        await eventually(lambda: heard)
+
+    async def test_what_is_published_is_rolled_back_with_it(self, hook: Boathook, db: Database):
+        with pytest.raises(KeyError):
+            async with hook.transaction() as tx:
+                await hook.publish(tx, application="shop", type="order.paid", payload={})
+                raise KeyError
+        assert await db.fetchval("select count(*) from boathook.event") == 0
+
+    async def test_goes_on_when_postgresql_was_away_at_the_first_use(self, pg_url: str, tmp_path: Path):
+        tries: list[int] = []
+
+        @contextlib.asynccontextmanager
+        async def server_url() -> AsyncIterator[str]:
+            tries.append(1)
+            if len(tries) == 1:
+                raise JournalUnavailable("it is not up yet")
+            yield pg_url
+
+        platform = open_platform(settings_for("", tmp_path), server_url=server_url)
+        with pytest.raises(JournalUnavailable):
+            async with platform.transaction():
+                pass
+        async with platform.transaction() as tx:
+            assert await tx.fetchval("select 1") == 1
+        await platform.close()
+
+
+class TestRun:
+    def test_runs_a_command_with_the_database_at_hand_and_closes_it(self, pg_url: str, tmp_path: Path):
+        platform = open_platform(settings_for(pg_url, tmp_path))
+
+        async def work() -> Any:
+            async with platform.transaction() as tx:
+                return await tx.fetchval("select 40 + 2")
+
+        assert platform.run(work()) == 42
+        assert platform.run(work()) == 42
+
+    def test_names_the_migrations_that_lack(self, empty_url: str, tmp_path: Path):
+        platform = open_platform(settings_for(empty_url, tmp_path))
+        with pytest.raises(ConfigError, match="run `boathook migrate` first"):
+            platform.run(platform.desk.deliveries())
+
+    def test_says_where_there_is_no_database(self, tmp_path: Path):
+        platform = open_platform(settings_for("", tmp_path))
+        with pytest.raises(ConfigError, match="database.url"):
+            platform.run(platform.desk.deliveries())
+
+
+class TestResolve:
+    async def test_reads_a_variable_and_names_the_key_where_there_is_none(
+        self, hook: Boathook, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setenv("SHOP_SECRET", "hush")
+        assert hook.resolve("env:SHOP_SECRET", "secret") == "hush"
+        with pytest.raises(ConfigError, match=r"shop\.secret"):
+            hook.resolve("env:SHOP_NOTHING", "secret")
+
+
+class TestBroadcast:
+    async def test_is_heard_when_it_commits_and_not_when_it_rolls_back(self, hook: Boathook):
+        hearing = hook.hear("shop.orders")
+        other = hook.hear("shop.cars")
+        first = asyncio.ensure_future(anext(hearing))
+
+        async def tell() -> bool:
+            with pytest.raises(KeyError):
+                async with hook.transaction() as tx:
+                    await hook.broadcast(tx, "shop.orders", {"order": 0})
+                    raise KeyError
+            async with hook.transaction() as tx:
+                await hook.broadcast(tx, "shop.orders", {"order": 1})
+            await asyncio.sleep(0.05)
+            return first.done()
+
+        await eventually(tell)
+        assert first.result() == {"order": 1}
+        del other
+        gc.collect()
+
+    async def test_a_message_that_is_too_large_is_refused(self, hook: Boathook):
+        async with hook.transaction() as tx:
+            with pytest.raises(InvalidMessage, match="send an id"):
+                await hook.broadcast(tx, "shop.orders", "x" * 9_000)
