@@ -9,8 +9,9 @@ from typing import Any, Final, TypeVar
 
 from boathook.config.tables import OutboundSettings
 from boathook.domain.errors import FetchFailed
-from boathook.outbound.answers import HttpAnswer
+from boathook.outbound.answers import Downloaded, HttpAnswer
 from boathook.outbound.call import Call
+from boathook.outbound.download import Wish, download
 from boathook.outbound.line import Line, Stopped
 
 REQUESTS: Final = 16
@@ -58,6 +59,27 @@ class Client:
         """
         call = Call(method=method, url=url, headers=dict(headers or {}), body=body, timeout_s=timeout_s)
         return await self._run(self._requests, lambda is_stopped: self._ask(call, max_bytes, is_stopped))
+
+    async def download(
+        self,
+        url: str,
+        to: Path,
+        *,
+        max_bytes: int,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 300.0,
+    ) -> Downloaded:
+        """Fetch a file to *to*, which appears only once it is whole.
+
+        What an earlier call left unfinished beside it (``<name>.part``) is gone on with by a Range request, if the
+        server still has the same file (by its ETag or Last-Modified), else begun anew.
+
+        Raises:
+            FetchFailed: it may not or could not be fetched, or is larger than *max_bytes*, or another download to the
+                same place is under way; what came so far is kept unless it is too large.
+        """
+        wish = Wish(url=url, to=to, headers=dict(headers or {}), max_bytes=max_bytes, timeout_s=timeout_s)
+        return await self._run(self._downloads, lambda is_stopped: download(self._line, wish, is_stopped))
 
     def close(self) -> None:
         """Give up what is under way; it fails within a second."""
