@@ -53,7 +53,7 @@ class Share:
         if now_s - self._full_look_at >= FULL_LOOK_S:
             self._full_look_at = now_s
             since = EVER
-        return Want(self.handler.recipient, slots, since, self.handler.concurrency)
+        return Want(self.handler.recipient, slots, since, self.handler.most_at_once)
 
     def accept(self, works: Iterable[Work], slots: int) -> None:
         """Take in what was claimed for *slots*."""
@@ -121,7 +121,7 @@ class Schedule:
         if len(share.waiting) > ahead // 2:  # claim many at a time, not one for each that ends
             return 0
         slots = self._room(share) + ahead - len(share.waiting)
-        limit = share.handler.concurrency
+        limit = share.handler.most_at_once
         if limit is not None:
             slots = min(slots, limit - share.running - len(share.waiting))
         breaker_room = self._breaker_room(share, now)

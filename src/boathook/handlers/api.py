@@ -53,8 +53,8 @@ class Handler:
     retry: RetryPolicy | None = None
     timeout_s: float | None = None
     """Seconds one attempt may take; None: the worker's own limit."""
-    concurrency: int | None = None
-    """Most attempts at once over all workers; None: no limit but the workers'."""
+    concurrency: int | Callable[[], int | None] | None = None
+    """Most attempts at once over all workers, or what returns it once the settings are known; see `most_at_once`."""
     breaker: Breaker | None = None
     final: tuple[type[BaseException], ...] = ()
     """Exceptions that make the delivery dead at once."""
@@ -64,6 +64,11 @@ class Handler:
     def recipient(self) -> str:
         """The stable name under which its deliveries are stored."""
         return f"handler:{self.name}"
+
+    @property
+    def most_at_once(self) -> int | None:
+        """Most attempts at once over all workers; None: no limit but the workers'."""
+        return self.concurrency() if callable(self.concurrency) else self.concurrency
 
     def routes(self, app: str, timeout_s: float) -> list[Route]:
         """Return one route for each line."""
@@ -219,7 +224,7 @@ class Boathook:
         filter: Mapping[str, Any] | None = None,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
-        concurrency: int | None = None,
+        concurrency: int | Callable[[], int | None] | None = None,
         breaker: Breaker | None = None,
         final: tuple[type[BaseException], ...] = (),
         session: AsyncSessions | SyncSessions | None = None,
@@ -241,7 +246,7 @@ class Boathook:
             filter: Conditions on body and headers, see `boathook.domain.filters`.
             retry: When to try again and when to give up.
             timeout: Seconds one attempt may take.
-            concurrency: Most attempts at once, over all workers.
+            concurrency: Most attempts at once, over all workers; a function is asked once the app's settings are known.
             breaker: Pauses this handler while the dependency it names keeps failing.
             final: Exceptions after which trying again is pointless.
             session: Opens a session of another library in place of the `Transaction`, see `boathook.handlers.sessions`.
@@ -425,7 +430,7 @@ def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
     handler = replace(handler, **options)
     for key in ("timeout_s", "concurrency"):
         value = getattr(handler, key)
-        if value is not None and value <= 0:
+        if value is not None and not callable(value) and value <= 0:
             raise ConfigError(f"handler {handler.name}: {key.removesuffix('_s')} must be more than 0")
     if handler.session is not None and isinstance(handler.session, AsyncSessions) is not handler.is_async:
         kind, other = ("an async", "a sync") if handler.is_async else ("a sync", "an async")
