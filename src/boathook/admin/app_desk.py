@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 from boathook.admin import applications, endpoint_secrets, endpoints, event_types
 from boathook.admin.applications import NewApplication
@@ -120,6 +121,17 @@ class AppDesk:
             done += await moves.ignore_dead(database, Selection(Filter(), keys), action, limit=_BATCH)
         return _show(done)
 
+    async def wake(self, tx: Transaction, event_id: UUID | str) -> int:
+        """Let nothing of an event wait any longer, once *tx* commits; return how many deliveries.
+
+        Several events are woken in the order of their ids, so that two transactions cannot wait for each other.
+
+        Raises:
+            InvalidValue: *event_id* is no event's id.
+        """
+        action = Action(actor=self._actor, note="woken")
+        return await moves.wake(connection_of(tx), _read_event(event_id), action)
+
     async def put_application(self, tx: Transaction, uid: str, *, name: str) -> str:
         """Make the application with this uid if there is none; return its id."""
         work = await self._work(tx)
@@ -233,6 +245,15 @@ def _read_delivery(text: str) -> Key:
         return ids.read_delivery(text)
     except ValueError as error:
         raise InvalidValue(str(error), "id") from None
+
+
+def _read_event(given: UUID | str) -> UUID:
+    if isinstance(given, UUID):
+        return given
+    try:
+        return ids.read(ids.MESSAGE if given.startswith(f"{ids.MESSAGE}_") else ids.EVENT, given)
+    except ValueError as error:
+        raise InvalidValue(str(error), "event_id") from None
 
 
 def _batches(names: Sequence[str]) -> Iterator[list[Key]]:

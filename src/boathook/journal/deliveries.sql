@@ -127,7 +127,7 @@ from (
 -- name: give_back
 -- Undoes claims whose attempt never began: pending as before, the attempt not counted.
 update boathook.delivery d
-set state = 'pending', attempts = d.attempts - 1, leased_by = null, lease_until = null
+set state = 'pending', attempts = d.attempts - 1, leased_by = null, lease_until = null, woken_by = null
 from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
 where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null
 

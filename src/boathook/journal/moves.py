@@ -174,6 +174,25 @@ async def replay_events(
         return Replayed(len(todo), len(rows), len(dead))
 
 
+async def wake(connection: Connection, event_id: UUID, action: Action) -> int:
+    """Let nothing of an event wait any longer, once the caller's transaction commits; return how many deliveries.
+
+    Those pending are due at once, and dead ones pending again with a new budget, as by a replay. One that is being
+    tried at this moment, on what was true before, is tried again at once if that fails. Whoever wakes several events
+    in one transaction does so in the order of their ids, as attempts are ended in that order too.
+    """
+    await connection.execute(SQL["lock_owed"], event_id)
+    tag: str = await connection.execute(SQL["wake_owed"], event_id, action.actor)
+    dead = [tuple(row) for row in await connection.fetch(SQL["lock_dead_of_events"], [event_id], None)]
+    if dead:
+        await _revive(connection, dead, Pace(await connection.fetchval(SQL["read_clock"])))
+        await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in dead])
+    number = int(tag.rpartition(" ")[2]) + len(dead)
+    if number:
+        await announce_due(connection)
+    return number
+
+
 async def count_events(database: Database, wanted: Filter) -> int:
     """Return how many events *wanted* names."""
     number: int = await database.fetchval(SQL["count_events"], *_event_arguments(wanted))

@@ -100,6 +100,17 @@ select $1, $2, subject, $4 from unnest($3::text[]) as u (subject)
 -- Says which of these subjects a run, told by its note, has dealt with already.
 select subject from boathook.audit where action = $1 and subject = any ($2::text[]) and note = $3
 
+-- name: lock_owed
+-- Locks what is owed of an event, in the order of its keys, waiting for whoever ends an attempt at this moment.
+select from boathook.delivery where event_id = $1 order by ordinal for update
+
+-- name: wake_owed
+-- Makes locked pending deliveries of an event due, and leaves word for the end of the attempts under way.
+update boathook.delivery
+set due_at = case state when 'pending' then least(due_at, clock_timestamp()) else due_at end,
+    woken_by = case state when 'leased' then $2::text end
+where event_id = $1 and state in ('pending', 'leased')
+
 -- name: lock_replays
 -- Makes this transaction the only one to replay these events.
 select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))

@@ -176,7 +176,7 @@ where h.endpoint_id = u.endpoint_id and h.open_until = u.open_until
 
 -- name: settle_sends
 -- Ends attempts whose fence still holds, in the order of their keys, and records them; says which they were. Empty codes
--- and errors stand for none.
+-- and errors stand for none. Who was woken while its attempt was under way is treated as by boathook.set_back.
 with ended as (
     select * from unnest(
         $1::text::uuid[], $2::text::integer[], $3::text::bigint[], $4::text::text[], $5::text::timestamptz[], $6::text[],
@@ -189,10 +189,10 @@ with ended as (
 ),
 held as materialized (
     select u.*, nullif(u.code, '') as next_code, nullif(u.error, '') as next_error, d.recipient, d.attempts, d.order_key, d.is_replay, d.replays, d.item_path, d.item_type, d.is_manual,
-        clock_timestamp() as ended_at
+        d.woken_by, d.woken_by is not null and u.next_state = 'dead' as is_revived, clock_timestamp() as ended_at
     from ended u
     cross join lateral (
-        select recipient, attempts, order_key, is_replay, replays, item_path, item_type, is_manual
+        select recipient, attempts, order_key, is_replay, replays, item_path, item_type, is_manual, woken_by
         from boathook.delivery
         where event_id = u.event_id and ordinal = u.ordinal and fence = u.fence and leased_by is not null
         limit 1
@@ -205,10 +205,21 @@ gone as (
 ),
 back as (
     update boathook.delivery d
-    set state = h.next_state, due_at = coalesce(h.next_due_at, d.due_at), lost = 0, leased_by = null, lease_until = null,
-        died_at = case when h.next_state = 'dead' then h.ended_at end, code = h.next_code, error = h.next_error
+    set state = case when h.is_revived then 'pending' else h.next_state end,
+        due_at = case when h.woken_by is null then coalesce(h.next_due_at, d.due_at) else h.ended_at end,
+        owed_since = case when h.is_revived then h.ended_at else d.owed_since end,
+        attempts_before = case when h.is_revived then d.attempts else d.attempts_before end,
+        excused = case when h.is_revived then 0 else d.excused end,
+        replays = d.replays + h.is_revived::integer,
+        lost = 0, leased_by = null, lease_until = null, woken_by = null,
+        died_at = case when h.next_state = 'dead' and not h.is_revived then h.ended_at end,
+        code = h.next_code, error = h.next_error
     from held h
     where d.event_id = h.event_id and d.ordinal = h.ordinal and h.next_state <> 'succeeded'
+),
+noted as (
+    insert into boathook.audit (actor, action, subject)
+    select woken_by, 'dead.replay', boathook.show_id('dlv', event_id) || '_' || ordinal from held where is_revived
 ),
 recorded as (
     insert into boathook.attempt (
@@ -227,7 +238,9 @@ closed as (
         item_type, is_manual
     from held where next_state = 'succeeded'
 )
-select position::integer as position, recipient, case when next_state <> 'pending' then order_key end as freed_key
+select position::integer as position, recipient,
+    case when next_state <> 'pending' and not is_revived then order_key end as freed_key,
+    case when woken_by is not null and next_state <> 'succeeded' then pg_notify('boathook_due', '') end as told
 from held
 
 -- name: end_overtaken
