@@ -21,6 +21,11 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     console.print(_table(rows) if rows else Text("nothing there", style="dim"))
 
 
+def say(line: str) -> None:
+    """Print one line for people, without what would steer their terminal."""
+    sys.stdout.write(_harmless(line) + "\n")
+
+
 def print_json(row: Mapping[str, Any]) -> None:
     """Print one object on one line; moments as ISO 8601 in UTC, other values that JSON lacks as text."""
     sys.stdout.write(json.dumps(plain(row), ensure_ascii=False, separators=(", ", ": ")) + "\n")
@@ -49,7 +54,11 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _cell(value: object) -> Text:
     # What strangers wrote is text: no markup, and no character that steers the terminal.
     words = "" if value is None else _moment(value) if isinstance(value, datetime) else str(plain(value))
-    return Text("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in words))
+    return Text(_harmless(words))
+
+
+def _harmless(words: str) -> str:
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in words)
 
 
 def _moment(value: datetime) -> str:

@@ -1,0 +1,185 @@
+"""What is written about payments and subscriptions; each function works in its caller's transaction.
+
+Rows are always locked in one order, the payment before the subscription, so that no two transactions wait for
+each other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from boathook import Event, Transaction
+from boathook.apps.billing.payload import Notice, Status
+from boathook.apps.billing.rules import Payment, Problem, Shop
+
+ADD_PAYMENT: Final = """
+    insert into billing.payments (provider, external_payment_id, status) values ($1, $2, $3)
+    on conflict (provider, external_payment_id) do nothing returning id
+"""
+LOCK_PAYMENT: Final = """
+    select *, subscription_applied_at is not null as is_applied, reversed_at is not null as is_reversed
+    from billing.payments where provider = $1 and external_payment_id = $2 for update
+"""
+SAVE_PAYMENT: Final = """
+    update billing.payments set status = $2, user_id = $3, email = $4, plan_id = $5, amount = $6, currency = $7,
+        paid_at = $8, is_late = $9, problem = $10, updated_at = now()
+    where id = $1
+"""
+ADD_EVENT: Final = """
+    insert into billing.payment_events (event_id, payment_id, status, status_before, accepted_at)
+    values ($1, $2, $3, $4, $5) on conflict (event_id) do nothing
+"""
+STATUS_BEFORE: Final = "select status_before from billing.payment_events where event_id = $1"
+FIND_USER: Final = "select id from billing.users where lower(email) = lower($1)"
+LOCK_PERIOD: Final = "select current_period_end from billing.subscriptions where user_id = $1 for update"
+EXTEND: Final = """
+    with guard as (
+        update billing.payments
+        set subscription_applied_at = now(), applied_days = $2, plan_id = $3, problem = null, updated_at = now()
+        where id = $1 and subscription_applied_at is null
+        returning user_id
+    )
+    insert into billing.subscriptions as known (user_id, status, current_period_end, active_since)
+    select user_id, 'ACTIVE', now() + $2 * interval '24 hours', now() from guard
+    on conflict (user_id) do update set
+        status = 'ACTIVE',
+        current_period_end = greatest(known.current_period_end, now()) + $2 * interval '24 hours',
+        active_since = case when known.current_period_end > now() then known.active_since else now() end,
+        updated_at = now()
+    returning current_period_end, active_since
+"""
+NOTE_STRETCH: Final = "update billing.payments set applied_stretch = $2 where id = $1"
+REVERSE: Final = """
+    with taken as (
+        update billing.payments set reversed_at = now(), updated_at = now()
+        where id = $1 and subscription_applied_at is not null and reversed_at is null
+        returning user_id, applied_days, applied_stretch
+    ), shorter as (
+        select taken.user_id, known.current_period_end
+            - case when known.active_since = taken.applied_stretch then taken.applied_days else 0 end
+            * interval '24 hours' as period_end
+        from taken join billing.subscriptions as known on known.user_id = taken.user_id
+    )
+    update billing.subscriptions as known
+    set current_period_end = shorter.period_end, updated_at = now(),
+        status = case when shorter.period_end <= now() then 'INACTIVE' else known.status end
+    from shorter where known.user_id = shorter.user_id
+    returning known.current_period_end
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A payment after a notice of it was put down."""
+
+    payment: Payment
+    status_before: Status | None
+    """Before this event, however often it is handled; None where the payment was unknown."""
+    problem_before: Problem | None
+    was_linked: bool
+    """Whether its user was known before."""
+    was_late: bool
+
+
+async def tell(tx: Transaction, provider: str, event: Event, notice: Notice, shop: Shop, late: timedelta) -> Told:
+    """Put a notice into the books, leave the payment locked, and return it; doing so again changes nothing."""
+    is_new = await tx.fetchval(ADD_PAYMENT, provider, notice.external_payment_id, notice.status) is not None
+    found = await tx.fetchrow(LOCK_PAYMENT, provider, notice.external_payment_id)
+    assert found is not None, "a payment that was just inserted or found cannot be gone"
+    row = dict(found)
+    known = None if is_new else Status(row["status"])
+    await tx.execute(ADD_EVENT, event.id, row["id"], notice.status, known, event.accepted_at)
+    facts = combine(row, notice, is_news=known is None or notice.status.rank > known.rank)
+    is_late = facts.is_news and notice.is_late(event.accepted_at, late)
+    before = _payment(row)
+    payment = replace(before, **facts.changes, is_late=before.is_late or is_late)
+    # Only money makes a link; until then the e-mail may still turn out to be another one.
+    if payment.user_id is None and payment.email is not None and payment.status.rank >= Status.SUCCEEDED.rank:
+        payment = replace(payment, user_id=await tx.fetchval(FIND_USER, payment.email))
+    payment = replace(payment, problem=shop.problem_of(payment))
+    await _save(tx, payment, facts.paid_at)
+    status_before = await tx.fetchval(STATUS_BEFORE, event.id)
+    return Told(
+        payment=payment,
+        status_before=status_before and Status(status_before),
+        problem_before=before.problem,
+        was_linked=before.user_id is not None,
+        was_late=before.is_late,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a notice changes about a payment."""
+
+    is_news: bool
+    changes: Mapping[str, Any]
+    paid_at: datetime | None
+
+
+def combine(row: Mapping[str, Any], notice: Notice, *, is_news: bool) -> Facts:
+    """Return a payment's facts with a notice's: of a success that is news they win, else they fill what is open."""
+    wins = is_news and notice.status is Status.SUCCEEDED
+    told = {name: getattr(notice, name) for name in ("email", "plan_id", "amount", "currency", "paid_at")}
+    # Whom it was linked to by hand stays.
+    wins_email = wins and row["user_id"] is None
+    merged = {
+        name: _first(value, row[name]) if (wins_email if name == "email" else wins) else _first(row[name], value)
+        for name, value in told.items()
+    }
+    paid_at = merged.pop("paid_at")
+    return Facts(is_news, {**merged, **({"status": notice.status} if is_news else {})}, paid_at)
+
+
+def _first(one: Any, other: Any) -> Any:
+    return other if one is None else one
+
+
+def _payment(row: Mapping[str, Any]) -> Payment:
+    names = ("id", "user_id", "email", "plan_id", "amount", "currency", "is_late", "is_applied", "is_reversed")
+    problem = row["problem"]
+    return Payment(
+        **{name: row[name] for name in names}, status=Status(row["status"]), problem=problem and Problem(problem)
+    )
+
+
+async def _save(tx: Transaction, payment: Payment, paid_at: datetime | None) -> None:
+    await tx.execute(
+        SAVE_PAYMENT, payment.id, payment.status, payment.user_id, payment.email, payment.plan_id, payment.amount,
+        payment.currency, paid_at, payment.is_late, payment.problem,
+    )  # fmt: skip
+
+
+async def period_end(tx: Transaction, payment: Payment) -> datetime | None:
+    """Return when the subscription of a payment's user ends, and leave it locked."""
+    end: datetime | None = await tx.fetchval(LOCK_PERIOD, payment.user_id)
+    return end
+
+
+async def extend(tx: Transaction, payment: Payment, days: int, plan_id: str) -> datetime | None:
+    """Apply a payment to its user's subscription and return its new end; None where it was applied before."""
+    row = await tx.fetchrow(EXTEND, payment.id, days, plan_id)
+    if row is None:
+        return None
+    await tx.execute(NOTE_STRETCH, payment.id, row["active_since"])
+    end: datetime = row["current_period_end"]
+    return end
+
+
+async def reverse(tx: Transaction, payment: Payment) -> datetime | None:
+    """Take back what a payment added and return the subscription's new end; None where there is nothing to take.
+
+    Days that were used up before the present stretch of the subscription began are not taken from later payments.
+    """
+    end: datetime | None = await tx.fetchval(REVERSE, payment.id)
+    return end
+
+
+async def waiting_events(tx: Transaction, payment_id: int) -> list[UUID]:
+    """Return the events whose deliveries may wait for what a payment lacks."""
+    rows = await tx.fetch(
+        "select event_id from billing.payment_events where payment_id = $1 and status = 'SUCCEEDED'", payment_id
+    )
+    return [row["event_id"] for row in rows]

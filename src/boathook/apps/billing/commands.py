@@ -1,0 +1,128 @@
+"""The commands: ``boathook billing ...``."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from boathook import Transaction
+from boathook.apps.billing import desk
+from boathook.apps.billing.app import hook, settings
+from boathook.apps.billing.payload import Status
+from boathook.apps.billing.rules import Problem
+from boathook.apps.billing.sending import send_simulated
+from boathook.apps.terminal import print_json, print_rows, say
+
+Result = TypeVar("Result")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+
+app = typer.Typer(no_args_is_help=True, help="Subscription payments.")
+users = typer.Typer(no_args_is_help=True, help="Who can have a subscription.")
+app.add_typer(users, name="users")
+hook.commands(app)
+
+
+def _do(work: Callable[[Transaction], Awaitable[Result]]) -> Result:
+    async def inside() -> Result:
+        async with hook.transaction() as tx:
+            return await work(tx)
+
+    return hook.run(inside())
+
+
+@users.command("add", epilog="Example: boathook billing users add anna@example.com")
+def add_user(
+    email: Annotated[str, typer.Argument(metavar="EMAIL", help="Must be unique; capitals do not count.")],
+    as_json: Json = False,
+) -> None:
+    """Add a user; the payments that wait for this e-mail are applied at once."""
+    row = _do(lambda tx: desk.add_user(tx, email))
+    if as_json:
+        print_json(row)
+        return
+    waiting = f"; {row['payments_waiting']} payments waited and go on" if row["payments_waiting"] else ""
+    say(f"{row['email']} {'is a user now' if row['is_new'] else 'was a user already'}{waiting}")
+
+
+@users.command("list", epilog="Example: boathook billing users list --json")
+def list_users(as_json: Json = False) -> None:
+    """List users, oldest first."""
+    print_rows(_do(desk.list_users), as_json=as_json)
+
+
+@app.command("subscriptions", epilog="Example: boathook billing subscriptions --json")
+def list_subscriptions(as_json: Json = False) -> None:
+    """List each user's subscription: its status, its end, and how many payments were applied and not refunded."""
+    print_rows(_do(desk.list_subscriptions), as_json=as_json)
+
+
+@app.command("payments", epilog="Example: boathook billing payments --waiting")
+def list_payments(
+    status: Annotated[Status | None, typer.Option(help="Only with this status.")] = None,
+    problem: Annotated[Problem | None, typer.Option(help="Only those not applied because of this.")] = None,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only those that wait for their user.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Most rows; 0 for all.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """List payments, newest first."""
+    rows = _do(lambda tx: desk.list_payments(tx, status=status, problem=problem, is_waiting=waiting, limit=limit))
+    if not as_json:
+        names = ("id", "external_payment_id", "status", "problem", "email", "amount", "currency", "plan_id")
+        rows = [{name: row[name] for name in names} for row in rows]
+    print_rows(rows, as_json=as_json)
+
+
+@app.command("plans", epilog="Example: boathook billing plans")
+def list_plans(as_json: Json = False) -> None:
+    """List the plans that payments are compared with."""
+    print_rows(_do(desk.list_plans), as_json=as_json)
+
+
+@app.command(
+    "link",
+    epilog="Example: boathook billing link pay_4711 anna@example.com\n\n"
+    "Example: boathook billing link 17 anna@example.com",
+)
+def link(
+    payment: Annotated[
+        str, typer.Argument(metavar="PAYMENT", help="The provider's id, provider/id, or the number it is listed with.")
+    ],
+    email: Annotated[str, typer.Argument(metavar="EMAIL", help="The user it belongs to.")],
+    as_json: Json = False,
+) -> None:
+    """Say whose a payment is; if it waited for that, it is applied at once."""
+    row = _do(lambda tx: desk.link(tx, payment, email))
+    if as_json:
+        print_json(row)
+        return
+    end = "was applied to them already" if row["is_applied"] else "goes on"
+    say(f"payment {row['external_payment_id']} belongs to {row['email']} and {end}")
+
+
+@app.command("cancel", epilog="Example: boathook billing cancel anna@example.com")
+def cancel(email: Annotated[str, typer.Argument(metavar="EMAIL", help="Whose.")], as_json: Json = False) -> None:
+    """Cancel a subscription; it lasts until its period ends."""
+    row = _do(lambda tx: desk.cancel(tx, email))
+    if as_json:
+        print_json(row)
+        return
+    say(f"{row['email']}: canceled, and valid until {row['current_period_end']:%Y-%m-%d %H:%M} UTC")
+
+
+@app.command("alerts", epilog="Example: boathook billing alerts > /etc/prometheus/rules/billing.yml")
+def print_alerts() -> None:
+    """Print the alert rules for Prometheus."""
+    sys.stdout.write(Path(__file__).with_name("alerts.yml").read_text(encoding="utf-8"))
+
+
+@app.command("simulate", epilog="Example: boathook billing simulate --url http://127.0.0.1:8080 --count 100")
+def simulate(
+    url: Annotated[str, typer.Option(help="Where boathook serves; loopback must be in outbound.allow.")],
+    count: Annotated[int, typer.Option(min=1, max=100_000, help="How many payments to make up.")] = 100,
+    seed: Annotated[int | None, typer.Option(help="Makes up the same payments again.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """Send made-up payments, signed with the secret of the settings, and add their users."""
+    print_rows([hook.run(send_simulated(url, settings(), count=count, seed=seed))], as_json=as_json)

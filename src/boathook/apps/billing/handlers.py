@@ -1,0 +1,175 @@
+"""What happens to each event: `record` keeps what it tells, `apply` acts on the subscription.
+
+They are two deliveries of one event. What `apply` writes is rolled back while it has to wait; the payment must be in
+the books all the same, so `record` puts it there by itself. Either may come first.
+"""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Final, assert_never
+
+from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
+from boathook.apps.billing import books, metrics
+from boathook.apps.billing.app import SOURCE, hook, settings, shop
+from boathook.apps.billing.books import Told
+from boathook.apps.billing.payload import Notice, Status, read_notice
+from boathook.apps.billing.rules import Extend, Nothing, Problem, Reverse, Stuck, Verdict
+
+DAY_S: Final = 86_400.0
+PATIENCE: Final = RetryPolicy(first_s=5.0, factor=2.0, longest_s=DAY_S / 4, max_attempts=200, max_age_s=30 * DAY_S)
+"""A user may register weeks after paying; who waits is also woken as soon as the user appears."""
+
+Outcome = Ignore | Retry | Dead | None
+
+
+@hook.on(SOURCE, retry=PATIENCE)
+async def record(event: Event, tx: Transaction) -> Ignore | None:
+    """Keep the payment, whatever is wrong with it, and let others of its events go on where this one helps them."""
+    try:
+        notice = read_notice(event.body)
+    except ValueError as error:
+        return Ignore(f"BROKEN_PAYLOAD: {error}")
+    told = await _tell(event, tx, notice)
+    _count_findings(told)
+    is_linked = told.payment.user_id is not None and not told.was_linked
+    if is_linked or notice.status is Status.REFUNDED:
+        await wake(tx, told.payment.id)
+    return None
+
+
+@hook.on(SOURCE, retry=PATIENCE)
+async def apply(event: Event, tx: Transaction) -> Outcome:
+    """Extend the subscription by a successful payment, once, or take back what a refunded one had added."""
+    provider = settings().provider
+    async with _measured(provider):
+        try:
+            notice = read_notice(event.body)
+        except ValueError as error:
+            metrics.failed_final.add(provider=provider, code="BROKEN_PAYLOAD")
+            return Dead("BROKEN_PAYLOAD", str(error))
+        told = await _tell(event, tx, notice)
+        verdict = shop().judge(notice, told.payment)
+        before = await books.period_end(tx, told.payment)
+        after = await _carry_out(tx, told, verdict, before)
+        _log(event, notice, told, verdict, before, after)
+        return _outcome(event, told, verdict, provider)
+
+
+async def wake(tx: Transaction, payment_id: int) -> None:
+    """Let all events that wait for something about a payment go on when *tx* commits."""
+    for event_id in await books.waiting_events(tx, payment_id):
+        await hook.desk.wake(tx, event_id)
+
+
+async def _tell(event: Event, tx: Transaction, notice: Notice) -> Told:
+    late = timedelta(hours=settings().late_after_hours)
+    return await books.tell(tx, settings().provider, event, notice, shop(), late)
+
+
+async def _carry_out(tx: Transaction, told: Told, verdict: Verdict, before: datetime | None) -> datetime | None:
+    """Do what was decided and return when the subscription ends then."""
+    match verdict:
+        case Extend(plan=plan):
+            end = await books.extend(tx, told.payment, plan.days, plan.id)
+            assert end is not None, "the payment is locked and was not applied, so the guard cannot be shut"
+            return end
+        case Reverse():
+            return await books.reverse(tx, told.payment)
+        case Nothing() | Stuck():
+            return before
+        case _:
+            assert_never(verdict)
+
+
+def _outcome(event: Event, told: Told, verdict: Verdict, provider: str) -> Outcome:
+    match verdict:
+        case Extend() | Reverse():
+            is_applied = isinstance(verdict, Extend)
+            _count_end(event, provider, "applied" if is_applied else "reversed")
+            if is_applied and (event.attempt > 1 or told.problem_before is not None):
+                metrics.recovered.add(provider=provider)
+            return None
+        case Nothing(reason=reason):
+            _count_end(event, provider, "ignored")
+            return Ignore(reason)
+        case Stuck(problem=problem) if problem.is_waiting:
+            metrics.failed_retryable.add(provider=provider, code=problem)
+            return Retry(code=problem)
+        case Stuck(problem=problem, note=note):
+            metrics.failed_final.add(provider=provider, code=problem)
+            return Dead(problem, note)
+        case _:
+            assert_never(verdict)
+
+
+def _count_end(event: Event, provider: str, result: str) -> None:
+    metrics.processed.add(provider=provider, result=result)
+    metrics.lag.observe((datetime.now(UTC) - event.accepted_at).total_seconds(), provider=provider)
+
+
+def _count_findings(told: Told) -> None:
+    """Count what was found out about a payment; once, as only `record` is sure to commit it."""
+    provider, payment = settings().provider, told.payment
+    if payment.is_late and not told.was_late:
+        metrics.late.add(provider=provider)
+    if payment.problem is None or payment.problem is told.problem_before:
+        return
+    if payment.problem.is_waiting:
+        metrics.unlinked.add(provider=provider, problem=payment.problem)
+    if payment.problem is Problem.AMOUNT_MISMATCH:
+        metrics.mismatched.add(provider=provider)
+        hook.log.error("payment_amount_mismatch", provider=provider, payment_id=payment.id, plan_id=payment.plan_id)
+
+
+@asynccontextmanager
+async def _measured(provider: str) -> AsyncIterator[None]:
+    started = time.perf_counter()
+    try:
+        yield
+    except Exception as error:
+        metrics.failed_retryable.add(provider=provider, code=type(error).__name__)
+        raise
+    finally:
+        metrics.duration.observe(time.perf_counter() - started, provider=provider)
+
+
+def _log(
+    event: Event, notice: Notice, told: Told, verdict: Verdict, before: datetime | None, after: datetime | None
+) -> None:
+    payment = told.payment
+    result, code = _result(verdict)
+    hook.log.info(
+        "payment_event",
+        provider=settings().provider,
+        event_id=str(event.id),
+        payment_id=payment.id,
+        external_payment_id=notice.external_payment_id,
+        user_id=payment.user_id,
+        attempt=event.attempt,
+        payment_status_before=told.status_before,
+        payment_status_after=payment.status,
+        subscription_end_before=before and before.isoformat(),
+        subscription_end_after=after and after.isoformat(),
+        applied_before=payment.is_applied,
+        applied_after=payment.is_applied or isinstance(verdict, Extend),
+        event_age_s=round(notice.age_s(event.accepted_at, datetime.now(UTC)), 3),
+        is_late=payment.is_late,
+        result=result,
+        code=code,
+    )
+
+
+def _result(verdict: Verdict) -> tuple[str, str | None]:
+    match verdict:
+        case Extend():
+            return "applied", None
+        case Reverse():
+            return "reversed", None
+        case Nothing(reason=reason):
+            return "ignored", reason
+        case Stuck(problem=problem):
+            return ("waiting" if problem.is_waiting else "refused"), problem
+        case _:
+            assert_never(verdict)

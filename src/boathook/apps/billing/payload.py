@@ -1,0 +1,154 @@
+"""What the provider tells: one payment's status, read from the JSON body once it is proven.
+
+The shape is checked at the gate by `SCHEMA`, so that a broken payload is answered 400 and becomes no event.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from typing import Any, Final
+
+MAX_TEXT: Final = 300
+
+
+class Status(StrEnum):
+    """Where a payment stands; it only moves towards the later ones."""
+
+    RECEIVED = "RECEIVED"
+    FAILED = "FAILED"
+    SUCCEEDED = "SUCCEEDED"
+    REFUNDED = "REFUNDED"
+
+    @property
+    def rank(self) -> int:
+        """Its place in that order, from 0."""
+        return _ORDER.index(self)
+
+
+_ORDER: Final = tuple(Status)
+_WORDS: Final = {
+    Status.RECEIVED: "received created new pending processing authorized waiting in_progress",
+    Status.FAILED: "failed failure fail declined rejected canceled cancelled expired error voided",
+    Status.SUCCEEDED: "succeeded success successful paid approved completed confirmed captured",
+    Status.REFUNDED: "refunded refund chargeback charged_back reversed",
+}
+_STATUSES: Final = {word: status for status, words in _WORDS.items() for word in words.split()}
+
+
+def read_status(word: str) -> Status:
+    """Return what a provider's word means; one that is unknown promises no money, so it counts as RECEIVED."""
+    return _STATUSES.get(word.strip().lower().replace("-", "_").replace(" ", "_"), Status.RECEIVED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One event's news of one payment."""
+
+    external_payment_id: str
+    status: Status
+    email: str | None = None
+    amount: Decimal | None = None
+    currency: str | None = None
+    """In capitals."""
+    plan_id: str | None = None
+    paid_at: datetime | None = None
+
+    def is_late(self, accepted_at: datetime, allowed: timedelta) -> bool:
+        """Return whether a success was told more than *allowed* after it was paid."""
+        is_told = self.status is Status.SUCCEEDED and self.paid_at is not None
+        return is_told and accepted_at - self.paid_at > allowed  # type: ignore[operator]  # told, so not None
+
+    def age_s(self, accepted_at: datetime, now: datetime) -> float:
+        """Return how old the news is: since the payment, or since it was accepted where no moment is told."""
+        return (now - (self.paid_at or accepted_at)).total_seconds()
+
+
+def read_notice(body: bytes) -> Notice:
+    """Read a body that fits `SCHEMA`.
+
+    Raises:
+        ValueError: it does not; the message names the field.
+    """
+    told = json.loads(body, parse_float=Decimal)
+    if not isinstance(told, dict):
+        raise ValueError("the body is no JSON object")  # noqa: TRY004 - one error for all broken payloads
+    id, status = _text(told, "external_payment_id"), _text(told, "status")
+    if id is None or status is None:
+        raise ValueError("external_payment_id and status must be there")
+    currency = _text(told, "currency")
+    return Notice(
+        external_payment_id=id,
+        status=read_status(status),
+        email=_text(told, "email"),
+        amount=_amount(told.get("amount")),
+        currency=currency and currency.upper(),
+        plan_id=_text(told, "plan_id"),
+        paid_at=_moment(_text(told, "paid_at")),
+    )
+
+
+def _text(told: Mapping[str, Any], key: str) -> str | None:
+    value = told.get(key)
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is no text")  # noqa: TRY004 - the same
+    # PostgreSQL stores neither NUL nor lone surrogates.
+    text = value.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode().strip()
+    return text[:MAX_TEXT] or None
+
+
+def _amount(value: Any) -> Decimal | None:
+    if value is None:
+        return None
+    try:
+        amount = Decimal(value.strip().replace(",", ".") if isinstance(value, str) else value)
+    except (InvalidOperation, TypeError, ValueError):
+        raise ValueError("amount is no number") from None
+    if isinstance(value, bool) or not amount.is_finite() or amount < 0 or amount.adjusted() > 15:
+        raise ValueError("amount is no amount of money")
+    return amount
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text) if text else None
+    except ValueError:
+        # The pattern lets through days that no calendar has; the payment counts all the same.
+        return None
+    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+_BOUNDS: Final = {"maxLength": MAX_TEXT, "minimum": -(10**30), "maximum": 10**30}
+_WORD: Final = {"type": ["string", "integer"], "pattern": r"\S", **_BOUNDS}
+_OPTIONAL: Final = {"type": ["string", "integer", "null"], **_BOUNDS}
+_DAY: Final = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+_TIME: Final = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d([.,]\d{1,9})?)?(Z|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)?"
+
+SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "required": ["external_payment_id", "status"],
+    "properties": {
+        "event_id": _OPTIONAL,
+        "external_payment_id": _WORD,
+        "status": {"type": "string", "pattern": r"\S", "maxLength": MAX_TEXT},
+        "email": {"type": ["string", "null"], "maxLength": MAX_TEXT},
+        "amount": {
+            "type": ["number", "string", "null"],
+            "minimum": 0,
+            "maximum": 1e15,
+            "pattern": r"^\s*\d{1,15}([.,]\d{1,9})?\s*$",
+        },
+        "currency": {"type": ["string", "null"], "maxLength": 10},
+        "plan_id": _OPTIONAL,
+        "paid_at": {"type": ["string", "null"], "pattern": f"^{_DAY}([Tt ]{_TIME})?$"},
+    },
+}
+"""A JSON Schema of what the provider sends; further fields are allowed."""

@@ -1,0 +1,140 @@
+"""What becomes of a payment: one decision, in one place, from plain values."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from boathook.apps.billing.payload import Notice, Status
+from boathook.apps.billing.settings import Plan
+
+
+class Problem(StrEnum):
+    """Why a successful payment is not applied."""
+
+    USER_MISSING = "USER_MISSING"
+    """No user has its e-mail: it waits."""
+    UNLINKED_PAYMENT = "UNLINKED_PAYMENT"
+    """It names nobody: it waits for somebody to link it, or for an event that does."""
+    AMOUNT_MISMATCH = "AMOUNT_MISMATCH"
+    """It is not what its plan costs: final."""
+    PLAN_UNKNOWN = "PLAN_UNKNOWN"
+    """Nobody can say what was bought: final."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it goes away by itself, once its user is known."""
+        return self in {Problem.USER_MISSING, Problem.UNLINKED_PAYMENT}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payment:
+    """What is known of a payment once a notice of it is in the books."""
+
+    id: int
+    status: Status
+    user_id: int | None
+    email: str | None
+    plan_id: str | None
+    amount: Decimal | None
+    currency: str | None
+    problem: Problem | None
+    is_late: bool
+    is_applied: bool
+    is_reversed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Apply it: the subscription lasts longer by what the plan says."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Reverse:
+    """Take back what it added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Leave the subscription as it is; the reason is for people to read and count."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """It should be applied, but cannot be."""
+
+    problem: Problem
+    note: str
+
+
+Verdict = Extend | Reverse | Nothing | Stuck
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """What is sold, and how strictly payments are compared with it."""
+
+    plans: tuple[Plan, ...]
+    currency: str
+    require_amount: bool = False
+
+    def judge(self, notice: Notice, payment: Payment) -> Verdict:
+        """Return what *notice* should lead to, when *payment* is how its payment stands with it."""
+        match notice.status:
+            case Status.REFUNDED if not payment.is_applied:
+                return Nothing("NEVER_APPLIED")
+            case Status.REFUNDED:
+                return Nothing("ALREADY_REVERSED") if payment.is_reversed else Reverse()
+            case Status.SUCCEEDED if payment.status is Status.REFUNDED:
+                return Nothing("ALREADY_REFUNDED")
+            case Status.SUCCEEDED if payment.is_applied:
+                return Nothing("ALREADY_APPLIED")
+            case Status.SUCCEEDED:
+                return self._claim(payment)
+            case _:
+                return Nothing("NON_SUCCESS_STATUS")
+
+    def problem_of(self, payment: Payment) -> Problem | None:
+        """Return why a payment is not applied yet; None where it need not be, or nothing hinders it."""
+        if payment.status is not Status.SUCCEEDED or payment.is_applied:
+            return None
+        verdict = self._claim(payment)
+        return verdict.problem if isinstance(verdict, Stuck) else None
+
+    def _claim(self, payment: Payment) -> Extend | Stuck:
+        found = self._bought(payment)
+        if isinstance(found, Stuck):
+            return found
+        if payment.user_id is not None:
+            return Extend(found)
+        if payment.email is None:
+            return Stuck(Problem.UNLINKED_PAYMENT, "it names no e-mail; link it by hand")
+        return Stuck(Problem.USER_MISSING, "no user has its e-mail yet")
+
+    def _bought(self, payment: Payment) -> Plan | Stuck:
+        if payment.plan_id is not None:
+            candidates = [plan for plan in self.plans if plan.id == payment.plan_id]
+        else:
+            candidates = list(self.plans)
+        if not candidates:
+            return Stuck(Problem.PLAN_UNKNOWN, f"there is no plan {payment.plan_id or 'at all'} in the settings")
+        if payment.amount is None and self.require_amount:
+            return Stuck(Problem.AMOUNT_MISMATCH, "no amount was told, and billing.require_amount is set")
+        fitting = [plan for plan in candidates if self._fits(payment, plan)]
+        if not fitting:
+            return Stuck(Problem.AMOUNT_MISMATCH, self._complaint(payment, candidates))
+        if len(fitting) > 1:
+            return Stuck(Problem.PLAN_UNKNOWN, "it names no plan, and several plans have its price")
+        return fitting[0]
+
+    def _fits(self, payment: Payment, plan: Plan) -> bool:
+        is_price = payment.amount is None or payment.amount == plan.price
+        return is_price and (payment.currency or self.currency) == plan.currency
+
+    def _complaint(self, payment: Payment, candidates: Iterable[Plan]) -> str:
+        prices = ", ".join(f"{plan.id} costs {plan.price} {plan.currency}" for plan in candidates)
+        return f"paid were {payment.amount} {payment.currency or self.currency}, but {prices}"

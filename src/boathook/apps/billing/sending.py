@@ -1,0 +1,115 @@
+"""Sends simulated traffic to a running boathook, and compares the books with what they must say."""
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from boathook import BoathookError, ConfigError, Transaction
+from boathook.apps.billing import desk
+from boathook.apps.billing.app import hook
+from boathook.apps.billing.settings import BillingSettings
+from boathook.apps.billing.simulator import Account, Arrival, Entry, Expected, Letter, Sender, Simulation
+
+TOLERANCE: Final = timedelta(minutes=30)
+"""How far the end of a subscription may be from now plus its days: as long as the traffic took."""
+
+
+def simulation(settings: BillingSettings, *, count: int, seed: int | None = None) -> Simulation:
+    """Make up the traffic of *count* payments for these settings. Raises ConfigError where there are no plans."""
+    if not settings.plans:
+        raise ConfigError("billing.plans: there is nothing to pay for; add [[billing.plans]] with id, price and days")
+    sender = Sender(
+        secret=hook.resolve(settings.secret, "secret"),
+        path=settings.path,
+        header=settings.header,
+        encoding=settings.encoding,
+        proof=settings.proof,
+    )
+    now = datetime.now(UTC)
+    return Simulation(sender, settings.offers, payments=count, seed=int(now.timestamp()) if seed is None else seed)
+
+
+async def send_simulated(url: str, settings: BillingSettings, *, count: int, seed: int | None) -> Mapping[str, Any]:
+    """Send the traffic in order, and return what was answered.
+
+    Raises:
+        BoathookError: *url* is none, or cannot be reached.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.netloc:
+        raise BoathookError(f"--url: {url!r} is no address; write one such as http://127.0.0.1:8080")
+    told = simulation(settings, count=count, seed=seed)
+    answers: Counter[int] = Counter()
+    unexpected = 0
+    for step in told.steps:
+        match step:
+            case Arrival(email=email):
+                async with hook.transaction() as tx:
+                    await desk.add_user(tx, email)
+            case Letter():
+                status = await _send(url.rstrip("/"), step)
+                answers[status] += 1
+                unexpected += status != step.expect
+    accounts = told.expected().accounts.values()
+    return {
+        "sent": answers.total(),
+        "answers": {str(status): n for status, n in sorted(answers.items())},
+        "unexpected": unexpected,
+        "users": len(accounts),
+        "payments_to_apply": sum(account.payments_applied for account in accounts),
+    }
+
+
+async def _send(url: str, letter: Letter) -> int:
+    try:
+        answer = await hook.http.request(
+            letter.method, url + letter.path, headers=letter.headers, body=letter.body, timeout_s=30
+        )
+    except BoathookError as error:
+        raise BoathookError(
+            f'{url}: {error}; is `boathook serve` running there, and for loopback, is outbound.allow = ["127.0.0.0/8"]?'
+        ) from None
+    return answer.status
+
+
+async def differences(tx: Transaction, expected: Expected, *, now: datetime | None = None) -> list[str]:
+    """Return what the books say otherwise than *expected*, one line each; none means that they are right."""
+    now = now or datetime.now(UTC)
+    subscriptions = {row["email"].lower(): row for row in await desk.list_subscriptions(tx)}
+    payments = {
+        row["external_payment_id"]: row
+        for row in await desk.list_payments(tx, status=None, problem=None, is_waiting=False, limit=0)
+    }
+    return [
+        *(
+            line
+            for email, account in expected.accounts.items()
+            if (line := _account(email, account, subscriptions.get(email.lower()), now))
+        ),
+        *(line for name, entry in expected.payments.items() if (line := _entry(name, entry, payments.get(name)))),
+    ]
+
+
+def _account(email: str, account: Account, row: Mapping[str, Any] | None, now: datetime) -> str | None:
+    if row is None:
+        return f"{email}: there is no such user"
+    if row["payments_applied"] != account.payments_applied:
+        return f"{email}: {row['payments_applied']} payments applied, not {account.payments_applied}"
+    end: datetime | None = row["current_period_end"]
+    wanted = now + timedelta(days=account.days)
+    if account.days and (end is None or abs(end - wanted) > TOLERANCE or row["status"] != "ACTIVE"):
+        return f"{email}: {row['status']} until {end}, not ACTIVE until about {wanted}"
+    if not account.days and end is not None and end > now + TOLERANCE:
+        return f"{email}: lasts until {end}, though no payment of theirs is left"
+    return None
+
+
+def _entry(name: str, entry: Entry, row: Mapping[str, Any] | None) -> str | None:
+    if row is None:
+        return f"{name}: there is no such payment"
+    is_applied, is_reversed = row["subscription_applied_at"] is not None, row["reversed_at"] is not None
+    found = (row["status"], is_applied and not is_reversed, row["problem"], row["is_late"])
+    wanted = (entry.status, entry.is_applied, entry.problem, entry.is_late)
+    return None if found == wanted else f"{name}: {found}, not {wanted}"

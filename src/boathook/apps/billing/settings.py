@@ -1,0 +1,68 @@
+"""The table ``[billing]`` of boathook.toml."""
+
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+Currency = Annotated[str, StringConstraints(strip_whitespace=True, to_upper=True, min_length=1, max_length=10)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Plan(_Table):
+    """What can be bought."""
+
+    id: Word
+    price: Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
+    """Exact; write it as text, such as "990.00"."""
+    currency: Currency | Literal[""] = ""
+    """`BillingSettings.currency` where absent."""
+    days: Annotated[int, Field(gt=0, le=36_500)]
+    """How much longer the subscription lasts for one payment."""
+
+    @field_validator("price", mode="before")
+    @classmethod
+    def _exact(cls, value: Any) -> Any:
+        # A float such as 0.1 is not what was written; its shortest text is.
+        return str(value) if isinstance(value, float) else value
+
+
+class BillingSettings(_Table):
+    """Who sends the payments, how they prove it, and what is sold."""
+
+    provider: Word = "tilda"
+    """Kept with each payment; ids of payments are unique within it."""
+    secret: Word
+    """A reference such as ``env:BILLING_SECRET``: what requests are signed with, or what they bring along."""
+    proof: Literal["hmac", "secret"] = "hmac"
+    """``hmac``: the header holds the HMAC-SHA256 of the raw body. ``secret``: it holds the secret itself."""
+    header: Word = "X-Signature"
+    encoding: Literal["hex", "base64"] = "hex"
+    path: Annotated[str, StringConstraints(pattern="^/")] = "/webhooks/payments"
+    currency: Currency = "RUB"
+    """Of plans and payments that name none."""
+    late_after_hours: Annotated[float, Field(gt=0)] = 24.0
+    """A success that is told later than this after ``paid_at`` is marked late."""
+    require_amount: bool = False
+    """Whether a success without an amount counts as AMOUNT_MISMATCH; else its plan's price is taken as paid."""
+    plans: tuple[Plan, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        ids = [plan.id for plan in self.plans]
+        if twice := sorted({id for id in ids if ids.count(id) > 1}):
+            raise ValueError(f"plans: {', '.join(twice)} stands there twice; give each plan an id of its own")
+        if self.proof == "secret" and self.encoding != "hex":
+            raise ValueError('encoding is how a signature is written; remove it, or set proof = "hmac"')
+        return self
+
+    @property
+    def offers(self) -> tuple[Plan, ...]:
+        """The plans, each with its currency."""
+        return tuple(
+            plan if plan.currency else plan.model_copy(update={"currency": self.currency}) for plan in self.plans
+        )

@@ -1,0 +1,287 @@
+"""Made-up traffic of a payment provider, and what the books must say once all of it is handled.
+
+Everything follows from the seed: histories of single payments, each with its troubles, told in turns.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any, Final, Literal
+
+from boathook.apps.billing.payload import Status
+from boathook.apps.billing.rules import Problem
+from boathook.apps.billing.settings import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """How the provider proves what it sends."""
+
+    secret: str = field(repr=False)
+    path: str = "/webhooks/payments"
+    header: str = "X-Signature"
+    encoding: Literal["hex", "base64"] = "hex"
+    proof: Literal["hmac", "secret"] = "hmac"
+
+    def prove(self, body: bytes) -> str:
+        """Return the header's value for a body."""
+        if self.proof == "secret":
+            return self.secret
+        digest = hmac.digest(self.secret.encode(), body, hashlib.sha256)
+        return digest.hex() if self.encoding == "hex" else base64.b64encode(digest).decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """One request."""
+
+    method: str = "POST"
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    expect: int = 200
+    """The status it should be answered with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A user who registers at this point of the story."""
+
+    email: str
+
+
+Step = Letter | Arrival
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What the books must say of a user."""
+
+    days: int = 0
+    """By how much all applied payments together extend the subscription."""
+    payments_applied: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What the books must say of a payment."""
+
+    status: Status
+    is_applied: bool = False
+    """And not refunded since."""
+    problem: Problem | None = None
+    is_late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the books must say in the end."""
+
+    accounts: Mapping[str, Account]
+    """By e-mail."""
+    payments: Mapping[str, Entry]
+    """By the provider's id."""
+
+
+class Simulation:
+    """*payments* made-up payments and everything told of them.
+
+    Args:
+        sender: How requests are proven.
+        plans: What is sold, each plan with its currency.
+        payments: How many.
+        seed: Makes ids and troubles; equal seeds make equal ids.
+        now: What moments of payment lie before.
+    """
+
+    def __init__(
+        self, sender: Sender, plans: Sequence[Plan], *, payments: int, seed: int, now: datetime | None = None
+    ) -> None:
+        self._sender, self._plans = sender, plans
+        self._dice = random.Random(seed)
+        self._now = now or datetime.now(UTC)
+        self._run = f"{seed:x}-{self._dice.getrandbits(24):06x}"
+        self._numbers = count(1)
+        self._accounts: dict[str, Account] = {}
+        self._entries: dict[str, Entry] = {}
+        self._regulars = [self._email("regular") for _ in range(max(1, payments // 4))]
+        self._accounts |= dict.fromkeys(self._regulars, Account())
+        histories = [list(self._dice.choices(_KINDS, _WEIGHTS)[0](self)) for _ in range(payments)]
+        self.steps: tuple[Step, ...] = (*map(Arrival, self._regulars), *self._shuffled(histories))
+
+    def expected(self) -> Expected:
+        """Return what the books must say once every step is done and handled."""
+        return Expected(dict(self._accounts), dict(self._entries))
+
+    def _shuffled(self, histories: list[list[Step]]) -> Iterator[Step]:
+        """Tell all histories in turns, each in its own order."""
+        turns = [number for number, history in enumerate(histories) for _ in history]
+        self._dice.shuffle(turns)
+        rest = [iter(history) for history in histories]
+        for number in turns:
+            yield next(rest[number])
+
+    def _email(self, kind: str) -> str:
+        return f"{kind}{next(self._numbers)}.{self._run}@example.com"
+
+    def _letter(self, told: Mapping[str, Any], *, expect: int = 200, proof: str | None = None) -> Letter:
+        body = json.dumps(told, separators=(",", ":")).encode()
+        headers = {"content-type": "application/json", self._sender.header: proof or self._sender.prove(body)}
+        return Letter(path=self._sender.path, headers=headers, body=body, expect=expect)
+
+    def _tell(self, payment: Mapping[str, Any], status: str, **changes: Any) -> Letter:
+        """Tell of a payment under an event id of its own, or, one time in four, under none."""
+        named = {} if self._dice.random() < 0.25 else {"event_id": f"evt-{self._run}-{next(self._numbers)}"}
+        return self._letter({**payment, "status": status, **named, **changes})
+
+    def _payment(self, email: str | None) -> tuple[dict[str, Any], Plan]:
+        plan = self._dice.choice(self._plans)
+        paid_at = self._now - timedelta(seconds=self._dice.uniform(1, 3_600))
+        told = {
+            "external_payment_id": f"pay-{self._run}-{next(self._numbers)}",
+            "email": email,
+            "amount": self._dice.choice((float, str))(plan.price),
+            "currency": plan.currency,
+            "plan_id": plan.id,
+            "paid_at": paid_at.isoformat(),
+        }
+        return told, plan
+
+    def _regular(self) -> tuple[dict[str, Any], Plan, str]:
+        email = self._dice.choice(self._regulars)
+        return *self._payment(self._dice.choice((email, email.upper()))), email
+
+    def _book(self, told: Mapping[str, Any], status: Status, **more: Any) -> None:
+        self._entries[told["external_payment_id"]] = Entry(status=status, **more)
+
+    def _credit(self, email: str, plan: Plan) -> None:
+        before = self._accounts.get(email, Account())
+        self._accounts[email] = Account(days=before.days + plan.days, payments_applied=before.payments_applied + 1)
+
+    def _ordinary(self) -> Iterator[Step]:
+        """Pay as it should be: announced, then paid."""
+        told, plan, email = self._regular()
+        yield self._tell(told, "pending")
+        yield self._tell(told, self._dice.choice(("paid", "SUCCEEDED", "Success")))
+        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._credit(email, plan)
+
+    def _copied(self) -> Iterator[Step]:
+        """Pay once, and be told of it again and again: the very same request, and others of the same payment."""
+        told, plan, email = self._regular()
+        first = self._tell(told, "succeeded")
+        yield from [first] * self._dice.randint(2, 4)
+        yield from (self._tell(told, "paid") for _ in range(self._dice.randint(1, 3)))
+        yield first
+        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._credit(email, plan)
+
+    def _out_of_order(self) -> Iterator[Step]:
+        """Hear of the success before what led to it."""
+        told, plan, email = self._regular()
+        steps = [self._tell(told, word) for word in ("succeeded", "processing", "failed", "pending")]
+        self._dice.shuffle(steps)
+        yield from steps
+        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._credit(email, plan)
+
+    def _failed(self) -> Iterator[Step]:
+        """Try to pay in vain."""
+        told, _plan, _email = self._regular()
+        yield self._tell(told, "pending")
+        yield self._tell(told, self._dice.choice(("failed", "declined")))
+        self._book(told, Status.FAILED)
+
+    def _late(self) -> Iterator[Step]:
+        """Hear of a payment a week after it."""
+        told, plan, email = self._regular()
+        told["paid_at"] = (self._now - timedelta(days=7)).isoformat()
+        yield self._tell(told, "paid")
+        self._book(told, Status.SUCCEEDED, is_applied=True, is_late=True)
+        self._credit(email, plan)
+
+    def _registers_later(self) -> Iterator[Step]:
+        """Pay first and register afterwards."""
+        email = self._email("later")
+        told, plan = self._payment(email)
+        yield self._tell(told, "paid")
+        yield self._tell(told, "paid")
+        yield Arrival(email)
+        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._credit(email, plan)
+
+    def _never_registers(self) -> Iterator[Step]:
+        """Pay and never register."""
+        told, _plan = self._payment(self._email("nobody"))
+        yield self._tell(told, "paid")
+        self._book(told, Status.SUCCEEDED, problem=Problem.USER_MISSING)
+
+    def _names_nobody(self) -> Iterator[Step]:
+        """Pay without an e-mail, which half of the time follows."""
+        told, plan, email = self._regular()
+        yield self._tell(told, "paid", email=None)
+        if self._dice.random() < 0.5:
+            self._book(told, Status.SUCCEEDED, problem=Problem.UNLINKED_PAYMENT)
+            return
+        yield self._tell(told, "paid")
+        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._credit(email, plan)
+
+    def _wrong_amount(self) -> Iterator[Step]:
+        """Pay less than the plan costs."""
+        told, plan, _email = self._regular()
+        yield self._tell(told, "paid", amount=str(plan.price + 1))
+        self._book(told, Status.SUCCEEDED, problem=Problem.AMOUNT_MISMATCH)
+
+    def _refunded(self) -> Iterator[Step]:
+        """Get the money back: told once or twice, after the success or before it."""
+        told, _plan, _email = self._regular()
+        steps = [self._tell(told, "paid"), self._tell(told, "refunded")]
+        if self._dice.random() < 0.3:
+            steps.reverse()
+        yield from steps
+        if self._dice.random() < 0.5:
+            yield self._tell(told, "refunded")
+        self._book(told, Status.REFUNDED)
+
+    def _forged(self) -> Iterator[Step]:
+        """Be forged by somebody who knows the ids, before the real one comes."""
+        told, plan, email = self._regular()
+        real = self._tell(told, "paid")
+        forged = self._letter({**json.loads(real.body), "email": "thief@example.com"}, expect=401, proof="0" * 64)
+        yield forged
+        yield replace(forged, body=real.body)
+        yield real
+        yield forged
+        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._credit(email, plan)
+
+    def _broken(self) -> Iterator[Step]:
+        """Send what is proven, and yet no payment."""
+        told, _plan, _email = self._regular()
+        broken = self._dice.choice(({"status": None}, {"amount": -1}, {"paid_at": "yesterday"}, {"email": 7}))
+        yield self._letter({**told, "status": "paid", **broken}, expect=400)
+
+
+_CHANCES: Final[Mapping[Callable[[Simulation], Iterator[Step]], int]] = {
+    Simulation._ordinary: 8,  # noqa: SLF001 - its own histories
+    Simulation._copied: 4,  # noqa: SLF001
+    Simulation._out_of_order: 3,  # noqa: SLF001
+    Simulation._failed: 2,  # noqa: SLF001
+    Simulation._late: 2,  # noqa: SLF001
+    Simulation._registers_later: 3,  # noqa: SLF001
+    Simulation._never_registers: 1,  # noqa: SLF001
+    Simulation._names_nobody: 2,  # noqa: SLF001
+    Simulation._wrong_amount: 1,  # noqa: SLF001
+    Simulation._refunded: 3,  # noqa: SLF001
+    Simulation._forged: 2,  # noqa: SLF001
+    Simulation._broken: 1,  # noqa: SLF001
+}
+_KINDS: Final = tuple(_CHANCES)
+_WEIGHTS: Final = tuple(_CHANCES.values())
