@@ -9,6 +9,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src/boathook"
 JOURNAL = PACKAGE / "journal"
 OUTSIDE = {
+    "apps": "each keeps its own tables, as anybody's app does",
     "bench": "the bare baselines are what boathook is measured against",
     "demo": "it plays a user, whose handlers write to tables of their own",
 }

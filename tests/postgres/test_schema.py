@@ -17,7 +17,7 @@ import pytest
 
 from boathook.domain import ids
 from boathook.domain.errors import JournalError, JournalUnavailable
-from boathook.journal import schema
+from boathook.journal import revising, schema
 from boathook.journal.database import Database
 from boathook.journal.schema import migrate, pending
 
@@ -156,7 +156,7 @@ async def test_a_refused_migration_changes_nothing_and_is_named(pg_url: str, lat
 async def test_a_migration_waits_for_no_table_for_long(
     pg_url: str, later_migrations: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "_LOCK_TIMEOUT", "20ms")
+    monkeypatch.setattr(revising, "_LOCK_TIMEOUT", "20ms")
     (later_migrations / "0998_pre_widen.sql").write_text("alter table boathook.route add column more int")
     holder = await asyncpg.connect(pg_url)
     async with holder.transaction():

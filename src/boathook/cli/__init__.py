@@ -8,6 +8,7 @@ decisions what is to become of it
 applications, endpoints, event_types   whom we send to, where, and what
 running   serve, migrate, verify, doctor, demo, bench, send
 setup     sources and settings
+apps      the apps that are loaded, and their own commands
 """
 
 import os
@@ -18,7 +19,7 @@ from typing import Annotated, cast
 
 import typer
 
-from boathook.cli import applications, decisions, endpoints, event_types, keys, listings, running, setup
+from boathook.cli import applications, apps, decisions, endpoints, event_types, keys, listings, running, setup
 from boathook.cli.session import Misused, Session
 from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 
@@ -81,6 +82,7 @@ app.add_typer(endpoints.endpoints, name="endpoints")
 app.add_typer(event_types.event_types, name="event-types")
 app.add_typer(keys.keys, name="keys")
 app.add_typer(setup.settings_app, name="config")
+app.add_typer(apps.apps, name="apps")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -90,7 +92,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        return int(app(args=arguments, prog_name="boathook", standalone_mode=False) or 0)
+        whole = apps.with_commands(app, arguments)
+        return int(whole(args=arguments, prog_name="boathook", standalone_mode=False) or 0)
     except _USAGE as error:
         return _complain(str(getattr(error, "format_message", error.__str__)()), 2)
     except (ConfigError, Misused) as error:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import functools
 import getpass
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +42,25 @@ class Session:
     overrides: dict[str, object] = field(default_factory=dict)
 
     def settings(self, **overrides: object) -> config.Settings:
-        """Read the settings; *overrides* are dotted keys with ``__`` for the dot. Raises ConfigError."""
+        """Read the settings, with the sources of the apps; an app that cannot be loaded is told of, and left out.
+
+        Raises:
+            ConfigError: as `plain_settings`.
+        """
+        settings = self.plain_settings(**overrides)
+        if not settings.apps.load:
+            return settings
+        # Imported only here, as most have no apps.
+        from boathook.server.loading import with_apps
+
+        try:
+            return with_apps(settings)[0]
+        except ConfigError as error:
+            complain_once(str(error))
+            return settings
+
+    def plain_settings(self, **overrides: object) -> config.Settings:
+        """Read the settings alone; *overrides* are dotted keys with ``__`` for the dot. Raises ConfigError."""
         flags = {name.replace("__", "."): value for name, value in overrides.items()}
         return config.load(self.file, {**self.overrides, **flags})
 
@@ -77,6 +97,12 @@ async def server_url(settings: config.Settings, *, may_create: bool = False) -> 
         yield server.url
     finally:
         await server.stop()
+
+
+@functools.cache
+def complain_once(message: str) -> None:
+    """Tell of something that does not keep the command from being done."""
+    print(f"boathook: {message}", file=sys.stderr)
 
 
 def _say(message: str) -> None:

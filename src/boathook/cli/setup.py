@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from boathook.admin import told_secrets
-from boathook.cli import show
+from boathook.cli import apps, show
 from boathook.cli.running import all_settings
 from boathook.cli.session import action, journal, out, session
 from boathook.cli.show import Column
@@ -130,10 +130,11 @@ async def _try(settings: Settings, name: str) -> list[Step]:
 def show_settings(ctx: typer.Context, as_json: Json = False) -> None:
     """Show every setting in force, from defaults, file, environment and flags. Secrets are never shown."""
     settings = session(ctx).settings()
+    shown = all_settings(settings) | apps.tables(settings)
     if as_json:
-        show.print_json({"file": settings.file, **all_settings(settings)})
+        show.print_json({"file": settings.file, **shown})
         return
-    for table, keys in all_settings(settings).items():
+    for table, keys in shown.items():
         for name, inner in keys.items() if table == "sources" else [("", keys)]:
             out.print(Text(f"[{table}.{name}]" if name else f"[{table}]", style="bold"))
             for key, value in inner.items():
@@ -145,14 +146,16 @@ def show_settings(ctx: typer.Context, as_json: Json = False) -> None:
 @settings_app.command("check", epilog="Example: boathook --config boathook.toml config check")
 def check_settings(ctx: typer.Context) -> None:
     """Check the settings, every source with its secrets, and that your handlers can be loaded; start nothing."""
-    from boathook.server import load_app
+    from boathook.server import load_hooks, with_apps
 
-    settings = session(ctx).settings()
-    handlers = len(load_app(settings).handlers)
+    settings, loaded = with_apps(session(ctx).plain_settings())
+    handlers = len(load_hooks(settings).handlers)
     settings.database_url()
     paths = compile_gates(settings)
     where = settings.file or "the defaults and the environment"
     counts = f"{len(settings.sources)} sources on {len(paths)} paths, {handlers} handlers"
+    if loaded:
+        counts += f", {len(loaded)} apps"
     out.print(show.text(f"{where}: understood; {counts}"), soft_wrap=True)
 
 

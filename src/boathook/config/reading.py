@@ -10,9 +10,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from boathook.config.sources import OWN_KEYS, SourceSettings
+from boathook.config.complaints import complain
+from boathook.config.sources import FIELDS, OWN_KEYS
 from boathook.config.tables import Settings
 from boathook.domain.errors import ConfigError
 
@@ -111,7 +112,7 @@ class _Layers:
         for section in SECTIONS:
             yield from (f"{section}.{key}" for key in self.merged[section])
         for source in self.merged["sources"]:
-            keys = dict.fromkeys((*SourceSettings.model_fields, *self.merged["sources"][source]))
+            keys = dict.fromkeys((*FIELDS, *self.merged["sources"][source]))
             yield from (f"sources.{source}.{key}" for key in keys)
 
     def add_overrides(self, overrides: Mapping[str, Any], prefix: str = "") -> None:
@@ -137,7 +138,7 @@ class _Layers:
             if last == "secret":
                 last, key, value = "secrets", f"{key}s", [value]
             hint = _did_you_mean(last, OWN_KEYS, prefix=f"sources.{tables[1]}.", cutoff=_NEAR)
-            is_refused = last not in SourceSettings.model_fields and bool(hint)
+            is_refused = last not in FIELDS and bool(hint)
         elif len(tables) == 1 and tables[0] in SECTIONS:
             target = self.merged[tables[0]]
             hint = _did_you_mean(last, target, prefix=f"{tables[0]}.")
@@ -153,23 +154,9 @@ class _Layers:
         try:
             settings = Settings.model_validate({**self.merged, "extra": extra, "file": file})
         except ValidationError as error:
-            raise ConfigError(self._explain(error, file)) from None
+            raise ConfigError(complain(error, lambda key: self.origins.get(key, str(file or "settings")))) from None
         server = settings.server.model_copy(update={"data_dir": settings.server.data_dir.expanduser().absolute()})
         return settings.model_copy(update={"server": server})
-
-    def _explain(self, error: ValidationError, file: Path | None) -> str:
-        first = error.errors(include_url=False)[0]
-        names = [part for part in first["loc"] if not (isinstance(part, str) and "[" in part)]
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in names).lstrip(".")
-        plain = key.partition("[")[0]
-        origin = self.origins.get(plain, str(file or "settings"))
-        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-        message = message.replace("a valid tuple", 'a list, such as ["..."]')
-        if not key:
-            return f"{origin}: {message}"
-        is_secret = plain.endswith((".secrets", ".password", "database.url"))
-        given = "" if is_secret else f" (it is {first['input']!r})"
-        return f"{origin}: {key}: {message[:1].lower()}{message[1:]}{given}"
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -216,8 +203,8 @@ def _references(value: object) -> Iterator[str]:
 def _parse(key: str, text: str) -> Any:
     """Read a variable's text: lists are JSON or comma-separated, the rest is left to the key's type."""
     table, _, name = key.rpartition(".")
-    model: type[BaseModel] = SourceSettings if table.startswith("sources.") else _SECTION_MODELS[table]
-    field = model.model_fields.get(name)
+    fields = FIELDS if table.startswith("sources.") else _SECTION_MODELS[table].model_fields
+    field = fields.get(name)
     if field is None:  # a setting of some recipe; the file shows that there is one
         return _parse_list(text) if text.startswith("[") else text
     return _parse_list(text) if "tuple" in str(field.annotation) else text

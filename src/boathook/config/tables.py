@@ -1,6 +1,8 @@
 """All settings of one boathook as immutable tables, and the secrets they refer to."""
 
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,6 +15,7 @@ from boathook.config.types import (
     Count,
     DatabaseUrl,
     Encodings,
+    ModuleName,
     Networks,
     NotNegative,
     Positive,
@@ -116,7 +119,15 @@ class LogSettings(Table):
 class AppsSettings(Table):
     """Ready-made apps."""
 
-    load: tuple[str, ...]
+    load: tuple[ModuleName, ...]
+    """The module of each, whose `Boathook` object is called ``hook``."""
+
+    @model_validator(mode="after")
+    def _check_load(self) -> Self:
+        for position, name in enumerate(self.load):
+            if name in self.load[:position]:
+                raise ValueError(f"load: {name} stands there twice")
+        return self
 
 
 class OutboundSettings(Table):
@@ -163,19 +174,14 @@ class Settings(Table):
     """The configuration file read, if any; ``file:`` secrets are relative to its folder."""
 
     @model_validator(mode="after")
-    def _check_apps(self) -> Self:
-        if self.apps.load:
-            raise ValueError("apps.load: this version has no ready-made apps; remove the key")
+    def _check_paths(self) -> Self:
+        _refuse_shared_paths(self.sources)
         return self
 
-    @model_validator(mode="after")
-    def _check_paths(self) -> Self:
-        owners: dict[str, str] = {}
-        for name, source in self.sources.items():
-            for path in source.paths:
-                if owners.setdefault(path, name) != name:
-                    raise ValueError(f"sources.{name}.paths: {path} is taken by source {owners[path]!r} already")
-        return self
+    def with_sources(self, sources: Mapping[str, SourceSettings]) -> Self:
+        """Return these settings with other sources. Raises ValueError where two of them claim one path."""
+        _refuse_shared_paths(sources)
+        return self.model_copy(update={"sources": dict(sources)})
 
     def resolve(self, reference: str, key: str) -> str:
         """Return the text behind ``env:NAME`` or ``file:PATH``; other text is returned as it is.
@@ -225,6 +231,21 @@ class Settings(Table):
             case _:
                 return value
 
+    def schema_of(self, source: str) -> Any:
+        """Return the JSON Schema that a source's bodies must fit, read from its file; None where there is none.
+
+        Raises:
+            ConfigError: the file cannot be read, or is not JSON; the message names the key.
+        """
+        given = self.sources[source].body_schema
+        if not isinstance(given, str):
+            return given
+        key = f"sources.{source}.schema"
+        try:
+            return json.loads(self._read_file(given, key))
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{key}: {given} is not JSON: {error}") from None
+
     def dedup_days_of(self) -> dict[str, float]:
         """Return the days that sources with a dedup memory of their own are remembered, by name."""
         return {name: source.dedup_days for name, source in self.sources.items() if source.dedup_days is not None}
@@ -237,3 +258,11 @@ class Settings(Table):
     def database_url(self) -> str:
         """Return the resolved URL of PostgreSQL; empty for the embedded server."""
         return self.resolve(self.database.url, "database.url")
+
+
+def _refuse_shared_paths(sources: Mapping[str, SourceSettings]) -> None:
+    owners: dict[str, str] = {}
+    for name, source in sources.items():
+        for path in source.paths:
+            if owners.setdefault(path, name) != name:
+                raise ValueError(f"sources.{name}.paths: {path} is taken by source {owners[path]!r} already")

@@ -81,6 +81,12 @@ def _path(text: str) -> str:
     return text
 
 
+def _module(text: str) -> str:
+    if not all(part.isidentifier() for part in text.split(".")):
+        raise ValueError('must be the name of a module, such as "boathook.apps.billing"')
+    return text
+
+
 Secret = Annotated[str, AfterValidator(_secret)]
 """A secret, or the ``env:NAME`` or ``file:PATH`` where it stands."""
 Bind = Annotated[str, AfterValidator(_address)]
@@ -89,6 +95,7 @@ SourcePath = Annotated[str, AfterValidator(_path)]
 Networks = tuple[Annotated[Network, BeforeValidator(_network)], ...]
 Proxy = Annotated[str, AfterValidator(_proxy)]
 """A proxy's address, or the ``env:NAME`` or ``file:PATH`` where it stands; empty for none."""
+ModuleName = Annotated[str, AfterValidator(_module)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 MediaType = Annotated[str, AfterValidator(check_media_type)]
 Status = Annotated[int, AfterValidator(check_status)]

@@ -36,6 +36,7 @@ from boathook.domain.policy import (
     decide,
 )
 from boathook.handlers.api import Boathook
+from boathook.handlers.hooks import Hooks
 from boathook.handlers.runner import Ending, Gone, Lane, Runner, Running, Settled, Stopped, Unbegun, Unsettled
 from boathook.handlers.threads import Thread
 from boathook.journal.database import DUE_CHANNEL, Database
@@ -68,7 +69,7 @@ class Worker:
     def __init__(
         self,
         settings: Settings,
-        hook: Boathook,
+        hooks: Hooks | Boathook,
         *,
         own: Database,
         handlers: Database,
@@ -85,7 +86,7 @@ class Worker:
         self._handlers = handlers
         self._store = DeliveryStore(own)
         self._own = own
-        self._schedule = Schedule(hook.handlers, self._places)
+        self._schedule = Schedule(hooks.handlers, self._places)
         self._runner = Runner(self._store, worker=worker_id, timeout_s=settings.worker.timeout_s, inline=inline)
         self._returns = Returns(self._store, self._returned)
         self._running: dict[Key, Running] = {}
@@ -96,8 +97,8 @@ class Worker:
         """Claims to give back: their attempts were broken off by the stop, or never began."""
         self._ahead = timedelta()
         """How far the journal's clock is ahead of this host's."""
-        self._hook = hook
-        self._announced = hook.published
+        self._hooks = hooks
+        self._announced = hooks.published
         self._quit = asyncio.Event()
         self._stuck: str | None = None
         self._hint = asyncio.Event()
@@ -167,8 +168,8 @@ class Worker:
     async def _claim_due(self) -> bool:
         """Claim once; returns whether there may be more to claim at once."""
         await self._give_back(list(self._schedule.barred(self._now())))
-        if self._announced != self._hook.published:
-            self._announced = self._hook.published
+        if self._announced != self._hooks.published:
+            self._announced = self._hooks.published
             await announce_due(self._own)
         self._hint.clear()
         self._room.clear()
@@ -267,7 +268,7 @@ class Worker:
         work = running.work
         match ending:
             case Settled(state=state):
-                if self._announced != self._hook.published:
+                if self._announced != self._hooks.published:
                     self._hint.set()
                 self._judge(share, None)
                 if work.claim.order_key is not None:
@@ -394,7 +395,7 @@ class Worker:
 
 async def run_worker(
     settings: Settings,
-    hook: Boathook,
+    hooks: Hooks | Boathook,
     *,
     worker_id: str,
     only_suspects: bool = False,
@@ -429,7 +430,7 @@ async def run_worker(
         is_reset=False,
     )
     # A handler's time is its own: to spend on one statement, or on something else while its transaction is open.
-    longest_s = max([settings.worker.timeout_s, *(one.timeout_s or 0.0 for one in hook.handlers.values())])
+    longest_s = max([settings.worker.timeout_s, *(one.timeout_s or 0.0 for one in hooks.handlers.values())])
     try:
         handlers = await Database.open(
             database.url,
@@ -442,7 +443,7 @@ async def run_worker(
         try:
             worker = Worker(
                 settings,
-                hook,
+                hooks,
                 own=own,
                 handlers=handlers,
                 worker_id=worker_id,

@@ -87,6 +87,11 @@ async def read_routes(database: Database) -> Routes:
     return decode_routes(await database.fetchval(READ_ROUTES))
 
 
+async def list_owners(database: Database) -> list[str]:
+    """Return who has declared active routes: modules, or ``module:attribute``."""
+    return [row["app"] for row in await database.fetch(SQL["list_owners"])]
+
+
 async def register(database: Database, app: str, routes: Sequence[Route]) -> None:
     """Make *routes* the active routes of *app*, and retire those it declared before; other apps' stay.
 

@@ -50,3 +50,7 @@ select schemas from boathook.event_type where organization = $1 and name = $2
 -- name: read_routing
 -- Reads what is published for one name is routed by.
 select boathook.routes_for($1, $2)
+
+-- name: list_owners
+-- Lists who has declared active routes.
+select distinct app from boathook.route where is_active and app <> '' order by app

@@ -12,17 +12,10 @@ from pathlib import Path
 import asyncpg
 from alembic.script import ScriptDirectory
 
-from boathook.domain.errors import JournalError
 from boathook.journal.database import Database, translated
+from boathook.journal.revising import apply, connected, turn
 
 MIGRATIONS = Path(__file__).with_name("migrations")
-
-_CONNECT_TIMEOUT_S = 10.0
-_TURN_TIMEOUT = "300s"
-"""How long to wait while another process migrates the same database."""
-_LOCK_TIMEOUT = "5s"
-"""How long a revision may wait for a table, and so hold up those who queue for it behind the revision."""
-_TRIES = 6
 
 _FIND_VERSION_TABLE = "select to_regclass('boathook.alembic_version') is not null"
 _READ_VERSION = "select version_num from boathook.alembic_version"
@@ -33,7 +26,6 @@ _CREATE_VERSION_TABLE = """
 """
 _FORGET_VERSION = "delete from boathook.alembic_version"
 _WRITE_VERSION = "insert into boathook.alembic_version (version_num) values ($1)"
-_TAKE_TURN = "select pg_advisory_lock(hashtextextended('boathook.migrate', 0))"
 
 
 async def migrate(url: str, *, only_pre: bool = False) -> list[str]:
@@ -45,16 +37,8 @@ async def migrate(url: str, *, only_pre: bool = False) -> list[str]:
         JournalUnavailable: the server cannot be reached.
         JournalError: a revision was refused; the message names it.
     """
-    with translated():
-        connection = await asyncpg.connect(
-            url,
-            timeout=_CONNECT_TIMEOUT_S,
-            server_settings={"application_name": "boathook:migrate", "lock_timeout": _TURN_TIMEOUT},
-        )
-    try:
+    async with turn(url) as connection:
         with translated():
-            await connection.execute(_TAKE_TURN)
-            await connection.execute(f"set lock_timeout = '{_LOCK_TIMEOUT}'; set client_min_messages = warning")
             version = await _version(connection)
         applied = []
         for name in _after(version):
@@ -63,8 +47,6 @@ async def migrate(url: str, *, only_pre: bool = False) -> list[str]:
             await _apply(connection, name)
             applied.append(name)
         return applied
-    finally:
-        await connection.close(timeout=_CONNECT_TIMEOUT_S)
 
 
 async def pending(where: Database | str) -> list[str]:
@@ -75,13 +57,9 @@ async def pending(where: Database | str) -> list[str]:
     """
     if isinstance(where, Database):
         return _after(await _version(where))
-    with translated():
-        connection = await asyncpg.connect(where, timeout=_CONNECT_TIMEOUT_S)
-    try:
+    async with connected(where) as connection:
         with translated():
             return _after(await _version(connection))
-    finally:
-        await connection.close(timeout=_CONNECT_TIMEOUT_S)
 
 
 async def _version(where: Database | asyncpg.Connection) -> str | None:
@@ -92,22 +70,12 @@ async def _version(where: Database | asyncpg.Connection) -> str | None:
 
 
 async def _apply(connection: asyncpg.Connection, name: str) -> None:
-    sql = (MIGRATIONS / f"{name}.sql").read_text(encoding="utf-8")
-    for left in reversed(range(_TRIES)):
-        try:
-            async with connection.transaction():
-                # Without arguments the driver sends the text whole, so that it may hold many statements.
-                await connection.execute(sql)
-                await connection.execute(_CREATE_VERSION_TABLE)
-                await connection.execute(_FORGET_VERSION)
-                await connection.execute(_WRITE_VERSION, name)
-        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
-            if not left:
-                raise JournalError(f"migration {name} cannot lock its tables: {error}") from error
-        except asyncpg.PostgresError as error:
-            raise JournalError(f"migration {name} was refused: {error}") from error
-        else:
-            return
+    async def note() -> None:
+        await connection.execute(_CREATE_VERSION_TABLE)
+        await connection.execute(_FORGET_VERSION)
+        await connection.execute(_WRITE_VERSION, name)
+
+    await apply(connection, name, (MIGRATIONS / f"{name}.sql").read_text(encoding="utf-8"), note)
 
 
 def _after(version: str | None) -> list[str]:

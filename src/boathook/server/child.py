@@ -71,10 +71,7 @@ async def _play(role: str, life: Life) -> None:
         case "sender":
             await _send(life)
         case "keeper":
-            from boathook.dispatch.keeper import run_keeper
-
-            life.ready()
-            await run_keeper(life.settings, stop=life.stop, beat=life.beat)
+            await _keep(life)
         case _:
             raise ValueError(f"there is no role {role!r}")
 
@@ -82,25 +79,37 @@ async def _play(role: str, life: Life) -> None:
 async def _handle(life: Life, *, only_suspects: bool) -> None:
     from boathook.dispatch.worker import Stuck, run_worker
     from boathook.inbound.inline import inline_sources
-    from boathook.server.loading import load_app
+    from boathook.server.loading import bound, load_hooks
 
     life.ready()
+    hooks = load_hooks(life.settings)
     try:
-        await run_worker(
-            life.settings,
-            load_app(life.settings),
-            worker_id=life.order.worker_id,
-            only_suspects=only_suspects,
-            inline=inline_sources(life.settings),
-            stop=life.stop,
-            beat=life.beat,
-            predecessors=life.order.predecessors,
-        )
+        async with bound(life.settings, hooks):
+            await run_worker(
+                life.settings,
+                hooks,
+                worker_id=life.order.worker_id,
+                only_suspects=only_suspects,
+                inline=inline_sources(life.settings),
+                stop=life.stop,
+                beat=life.beat,
+                predecessors=life.order.predecessors,
+            )
     except Stuck as error:
         # A thread that cannot be stopped would keep the interpreter from ending.
         log.get_logger("server").error("worker_stuck", error=str(error))
         log.flush()
         os._exit(1)
+
+
+async def _keep(life: Life) -> None:
+    from boathook.dispatch.keeper import run_keeper
+    from boathook.server.loading import bound, load_hooks
+
+    life.ready()
+    hooks = load_hooks(life.settings)
+    async with bound(life.settings, hooks):
+        await run_keeper(life.settings, stop=life.stop, beat=life.beat)
 
 
 async def _send(life: Life) -> None:

@@ -1,15 +1,39 @@
-"""Finds the user's handlers: `server.app` names a module and a `Boathook` object in it."""
+"""Finds the handlers: `server.app` names the user's own `Boathook` object, `apps.load` the modules of whole apps."""
 
+import contextlib
 import importlib
+import re
 import sys
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from boathook.config import Settings
+from pydantic import BaseModel, ValidationError
+
+from boathook.config import SECTIONS, Settings, SourceSettings
+from boathook.config.complaints import complain
 from boathook.domain.errors import BoathookError, ConfigError
 
 if TYPE_CHECKING:
+    from boathook.admin.platform import AppPlatform, ServerUrl
     from boathook.handlers.api import Boathook
+    from boathook.handlers.hooks import Hooks
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_TAKEN: Final = frozenset({*SECTIONS, "sources", "boathook", "public"})
+"""Names of our own tables and schemas."""
+_WHOLE: Final = ("sources", "migrations", "commands")
+"""What only an app of `apps.load` may declare: commands need it, and would not import a user's handlers for it."""
+
+
+def load_hooks(settings: Settings) -> "Hooks":
+    """Import everything that has handlers: the apps and the user's own. Raises as `load_apps` and `load_app` do."""
+    from boathook.handlers.hooks import Hooks
+
+    owners = dict(zip(settings.apps.load, load_apps(settings), strict=True))
+    if settings.server.app:
+        owners[settings.server.app] = load_app(settings)
+    return Hooks(owners)
 
 
 def load_app(settings: Settings) -> "Boathook":
@@ -18,7 +42,8 @@ def load_app(settings: Settings) -> "Boathook":
     The configuration file's folder and the working folder are searched too, as for ``python -m``.
 
     Raises:
-        ConfigError: there is no such module or attribute, or importing it fails; the message says where.
+        ConfigError: there is no such module or attribute, importing it fails, or it declares what only apps may;
+            the message says where.
     """
     from boathook.handlers.api import Boathook
 
@@ -28,27 +53,144 @@ def load_app(settings: Settings) -> "Boathook":
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise ConfigError(f'server.app: {name!r} must be "module:attribute", such as "shop.hooks:hook"')
+    hook = _find("server.app", settings, module_name, attribute)
+    if declared := [what for what in _WHOLE if getattr(hook.manifest, what) is not None]:
+        raise ConfigError(
+            f"server.app: {name} declares {' and '.join(declared)}, which whole apps do:"
+            f' call it hook, and write load = ["{module_name}"] under [apps] instead'
+        )
+    settings_of(hook, settings)
+    return hook
+
+
+def load_apps(settings: Settings) -> "tuple[Boathook, ...]":
+    """Import the modules of `apps.load` and return the ``hook`` of each, their tables of boathook.toml checked.
+
+    Raises:
+        ConfigError: a module cannot be imported, its ``hook`` is none, or a key in its table is wrong.
+    """
+    from boathook.handlers.hooks import Hooks
+
+    hooks = {module: _find("apps.load", settings, module, "hook") for module in settings.apps.load}
+    for module, hook in hooks.items():
+        if not _NAME.fullmatch(hook.name) or hook.name in _TAKEN:
+            raise ConfigError(
+                f"apps.load: {module} is called {hook.name!r}, but its table, its schema and its command are called so:"
+                " Boathook(name) needs a small letter, then small letters, digits and _,"
+                f" and none of {', '.join(sorted(_TAKEN))}"
+            )
+        settings_of(hook, settings)
+    return tuple(Hooks(hooks))
+
+
+def with_apps(settings: Settings) -> "tuple[Settings, tuple[Boathook, ...]]":
+    """Return the settings with the sources that the apps need, and the apps.
+
+    A key that the owner sets in ``[sources.NAME]`` wins over the app's. Settings that have them already stay as
+    they are.
+
+    Raises:
+        ConfigError: as `load_apps`, or a source of an app is wrong.
+    """
+    apps = load_apps(settings)
+    sources = dict(settings.sources)
+    for module, hook in zip(settings.apps.load, apps, strict=True):
+        for name, table in sources_of(module, hook, settings).items():
+            sources[name] = _merged(module, name, table, settings.sources.get(name))
+    try:
+        return settings.with_sources(sources), apps
+    except ValueError as error:
+        raise ConfigError(f"apps.load: {error}") from None
+
+
+def settings_of(hook: "Boathook", settings: Settings) -> BaseModel | None:
+    """Return an app's own table of boathook.toml, checked; None where the app wants none, or has no name.
+
+    Raises:
+        ConfigError: a key is wrong; the message names the file and the key.
+    """
+    if hook.manifest.settings is None or not hook.name:
+        return None
+    try:
+        return hook.manifest.settings.model_validate(settings.extra.get(hook.name, {}))
+    except ValidationError as error:
+        raise ConfigError(complain(error, lambda _key: str(settings.file or "settings"), hook.name)) from None
+
+
+def bind(settings: Settings, hooks: "Iterable[Boathook]", *, server_url: "ServerUrl | None" = None) -> "AppPlatform":
+    """Tell each app its settings and what boathook offers it in this process; who asked for it closes what is returned.
+
+    Args:
+        server_url: Lends the URL of PostgreSQL, where `database.url` does not tell it.
+    """
+    # Imported only here, as it costs more time than a whole listing.
+    from boathook.admin.platform import open_platform
+
+    platform = open_platform(settings, server_url=server_url)
+    for hook in hooks:
+        hook.bind(settings_of(hook, settings), platform.for_app(hook.name))
+    return platform
+
+
+@contextlib.asynccontextmanager
+async def bound(settings: Settings, hooks: "Iterable[Boathook]") -> AsyncIterator[None]:
+    """Let the apps use what boathook offers them for as long as the block runs; see `bind`."""
+    platform = bind(settings, hooks)
+    try:
+        yield
+    finally:
+        await platform.close()
+
+
+def sources_of(module: str, hook: "Boathook", settings: Settings) -> Mapping[str, Mapping[str, Any]]:
+    """Return what an app says about the sources it needs, by name. Raises ConfigError where it fails."""
+    if hook.manifest.sources is None:
+        return {}
+    try:
+        return hook.manifest.sources(settings_of(hook, settings))
+    except BoathookError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"apps.load: the sources of {module} fail: {_place(error)}") from error
+
+
+def _merged(module: str, name: str, table: Mapping[str, Any], own: SourceSettings | None) -> SourceSettings:
+    wanted = {"provider": name, **table}
+    if "secret" in wanted:
+        wanted["secrets"] = [wanted.pop("secret")]
+    given = own.model_dump(by_alias=True, exclude_unset=True) if own is not None else {}
+    if given.get("provider") == name:
+        del given["provider"]  # what a source without this key has; the app knows better
+    try:
+        return SourceSettings.model_validate({**wanted, **given})
+    except ValidationError as error:
+        raise ConfigError(complain(error, lambda _key: f"apps.load: {module}", f"sources.{name}")) from None
+
+
+def _find(key: str, settings: Settings, module_name: str, attribute: str) -> "Boathook":
+    from boathook.handlers.api import Boathook
+
     for folder in (settings.file.parent if settings.file else Path.cwd(), Path.cwd()):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
-    found = getattr(_import(module_name), attribute, None)
+    found = getattr(_import(key, module_name), attribute, None)
     if not isinstance(found, Boathook):
         what = "there is no such attribute" if found is None else f"it is a {type(found).__name__}"
-        raise ConfigError(f"server.app: {name!r} must name a Boathook object, but {what}")
+        raise ConfigError(f"{key}: {module_name}:{attribute} must be a Boathook object, but {what}")
     return found
 
 
-def _import(module_name: str) -> object:
+def _import(key: str, module_name: str) -> object:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise ConfigError(f"server.app: there is no module {error.name!r} in {_searched()}") from None
-        raise ConfigError(f"server.app: importing {module_name} fails: {error}") from error
+            raise ConfigError(f"{key}: there is no module {error.name!r} in {_searched()}") from None
+        raise ConfigError(f"{key}: importing {module_name} fails: {error}") from error
     except BoathookError as error:
-        raise ConfigError(f"server.app: {module_name}: {error}") from error
+        raise ConfigError(f"{key}: {module_name}: {error}") from error
     except Exception as error:
-        raise ConfigError(f"server.app: importing {module_name} fails: {_place(error)}") from error
+        raise ConfigError(f"{key}: importing {module_name} fails: {_place(error)}") from error
 
 
 def _searched() -> str:

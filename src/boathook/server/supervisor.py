@@ -13,13 +13,15 @@ from typing import IO, Final
 
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError, JournalError
+from boathook.handlers.hooks import Hooks
 from boathook.inbound.gates import compile_gates
 from boathook.inbound.listener import BACKLOG, refuse_new_handshakes
+from boathook.journal.app_schema import migrate_apps
 from boathook.journal.database import Database, check_safety
 from boathook.journal.embedded import EmbeddedServer
 from boathook.journal.registry import register
 from boathook.journal.schema import migrate
-from boathook.server.loading import load_app
+from boathook.server.loading import load_hooks, with_apps
 from boathook.server.slot import Child
 from boathook.telemetry import log
 from boathook.telemetry.exporters import SnapshotFile
@@ -44,11 +46,14 @@ def supervise(settings: Settings) -> int:
 async def _serve(settings: Settings) -> int:
     stop = _Stop()
     stop.listen()
+    settings, _ = with_apps(settings)
+    hooks = load_hooks(settings)
+    compile_gates(settings)
     bound = _bind(settings) if "gateway" in settings.server.roles else None
     try:
         with _instance(settings.server.data_dir) as prefix:
             async with _journal(settings) as (ready, embedded):
-                await _prepare(ready)
+                await _prepare(ready, hooks)
                 if bound is not None:
                     _listen(bound, settings)
                 return await Supervisor(ready, bound, prefix, embedded).run(stop)
@@ -161,10 +166,8 @@ async def _journal(settings: Settings) -> AsyncIterator[tuple[Settings, Embedded
             await embedded.stop()
 
 
-async def _prepare(settings: Settings) -> None:
-    """Check the set-up, bring the schema up to date, and make the app's routes known."""
-    hook = load_app(settings)
-    compile_gates(settings)
+async def _prepare(settings: Settings, hooks: Hooks) -> None:
+    """Check the server, bring the schemas up to date, and make the handlers' routes known."""
     url = settings.database_url()
     database = await Database.open(
         url, purpose="supervisor", size=2, connect_timeout_s=settings.database.connect_timeout_s
@@ -172,12 +175,11 @@ async def _prepare(settings: Settings) -> None:
     try:
         for note in await check_safety(database, allow_unsafe=settings.database.allow_unsafe):
             _LOG.warning("unsafe_database", note=note)
-        applied = await migrate(url)
+        applied = await migrate(url) + await migrate_apps(url, hooks.migrations)
         if applied:
             _LOG.info("schema_migrated", revisions=applied)
-        if settings.server.app:
-            routes = hook.routes(settings.server.app, timeout_s=settings.worker.timeout_s)
-            await register(database, settings.server.app, routes)
+        for owner, routes in hooks.routes(timeout_s=settings.worker.timeout_s).items():
+            await register(database, owner, routes)
     finally:
         await database.close()
 
@@ -283,7 +285,7 @@ def _slots(settings: Settings) -> list[tuple[str, str]]:
     slots = []
     if "gateway" in server.roles:
         slots += [("gateway", f"gateway-{n}") for n in range(server.gateways)]
-    if "worker" in server.roles and server.app:
+    if "worker" in server.roles and (server.app or settings.apps.load):
         slots += [("worker", f"worker-{n}") for n in range(server.workers)] + [("suspects", "suspects-0")]
     if "worker" in server.roles:
         slots += [("sender", f"sender-{n}") for n in range(server.senders)]

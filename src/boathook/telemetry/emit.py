@@ -5,6 +5,7 @@ that know their labels beforehand keep a `Counter` or `Histogram` instead, which
 Everything here belongs to one process and one event loop; threads may lose an increment, never more.
 """
 
+import contextlib
 from bisect import bisect_left
 from typing import Any, Final
 
@@ -45,6 +46,14 @@ class Histogram:
         self.total += value
 
 
+Snapshot = dict[str, list[list[object]]]
+"""By metric name, its series: label values, then the value, or bucket counts and sum for a histogram."""
+
+_unclaimed: Snapshot = {}
+"""What an earlier process counted of metrics that nobody has declared here, or used yet: their app may be loaded later,
+or not at all this time."""
+
+
 class _Tables(dict[str, Any]):
     """The series of all metrics of one kind; those of an app are there from their first use."""
 
@@ -56,6 +65,8 @@ class _Tables(dict[str, Any]):
         if METRICS[name].kind is not self._kind:
             raise KeyError(f"{name} is a {METRICS[name].kind}")
         table: dict[SeriesKey, Any] = self.setdefault(name, {})
+        with contextlib.suppress(TypeError, ValueError):  # somebody else's file
+            restore({name: _unclaimed.pop(name, [])})
         return table
 
 
@@ -143,37 +154,41 @@ def _key(
     return ("other",) * len(wanted)
 
 
-Snapshot = dict[str, list[list[object]]]
-"""By metric name, its series: label values, then the value, or bucket counts and sum for a histogram."""
-
-
 def snapshot() -> Snapshot:
     """Return everything counted so far, in a form that JSON can carry."""
-    out: Snapshot = {}
+    out: Snapshot = {name: series for name, series in _unclaimed.items() if not _is_gauge(name)}
     for tables in (_counters, _gauges):
-        for name, table in tables.items():
+        for name, table in list(tables.items()):
             out[name] = [[list(key), series.value] for key, series in list(table.items())]
-    for name, buckets in _histograms.items():
+    for name, buckets in list(_histograms.items()):
         out[name] = [[list(key), list(series.counts), series.total] for key, series in list(buckets.items())]
     return out
 
 
 def restore(earlier: Snapshot) -> None:
-    """Continue counters and histograms from an earlier process's snapshot; gauges start anew."""
+    """Continue counters and histograms from an earlier process's snapshot; gauges start anew.
+
+    Metrics that are not known yet, such as those of an app that is loaded later, are continued at their first use.
+    """
     for name, series in earlier.items():
         metric = METRICS.get(name)
-        if metric is None or metric.kind is Kind.GAUGE:
-            continue
-        for labels, *values in series:
-            if isinstance(labels, list) and len(labels) == len(metric.labels):
-                _restore_series(name, dict(zip(metric.labels, labels, strict=True)), values)
+        if metric is None:
+            _unclaimed[name] = series
+        elif metric.kind is not Kind.GAUGE:
+            for labels, *values in series:
+                if isinstance(labels, list) and len(labels) == len(metric.labels):
+                    _restore_series(name, dict(zip(metric.labels, labels, strict=True)), values)
+
+
+def _is_gauge(name: str) -> bool:
+    return name in METRICS and METRICS[name].kind is Kind.GAUGE
 
 
 def _restore_series(name: str, labels: dict[str, object], values: list[object]) -> None:
     match values:
-        case [int() | float() as value] if name in _counters:
+        case [int() | float() as value] if METRICS[name].kind is Kind.COUNTER:
             counter(name, **labels).value += value
-        case [list() as counts, int() | float() as total] if name in _histograms:
+        case [list() as counts, int() | float() as total] if METRICS[name].kind is Kind.HISTOGRAM:
             found = histogram(name, **labels)
             if len(counts) == len(found.counts):
                 found.counts[:] = [a + b for a, b in zip(found.counts, counts, strict=True)]
@@ -183,6 +198,7 @@ def _restore_series(name: str, labels: dict[str, object], values: list[object]) 
 def reset() -> None:
     """Forget everything counted; for tests."""
     _quick.clear()
+    _unclaimed.clear()
     for table in (*_counters.values(), *_gauges.values()):
         table.clear()
     for buckets in _histograms.values():

@@ -1,0 +1,230 @@
+"""The apps that are loaded: what they are made of, and the commands they bring along."""
+
+import contextlib
+import copy
+import functools
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import SecretStr
+
+from boathook.cli import show
+from boathook.cli.options import Json, Yes
+from boathook.cli.running import reference
+from boathook.cli.session import Session, complain_once, confirm, journal, out, run, server_url, session
+from boathook.cli.show import Column
+from boathook.config import Settings
+from boathook.config.complaints import is_secret
+from boathook.domain.errors import BoathookError, ConfigError
+
+if TYPE_CHECKING:
+    from boathook.handlers.api import Boathook
+
+apps = typer.Typer(help="Whole systems that apps.load names, such as boathook.apps.billing.")
+
+
+def _migrations(one: dict[str, Any]) -> str:
+    if not one["loaded"]:
+        return f"not loaded here; end its handlers by `boathook apps forget {one['module']}`"
+    if one["pending"] is None:
+        return "unknown"
+    if one["pending"]:
+        return f"lacks {', '.join(one['pending'])}: run `boathook migrate`"
+    return "applied" if one["migrations"] else "none"
+
+
+_APPS = (
+    Column("name", lambda one: one["name"]),
+    Column("module", lambda one: one["module"]),
+    Column("sources", lambda one: " ".join(one["sources"]), may_wrap=True),
+    Column("handlers", lambda one: len(one["handlers"])),
+    Column("chores", lambda one: len(one["chores"])),
+    Column("mounts", lambda one: " ".join(one["mounts"]), may_wrap=True),
+    Column("migrations", _migrations),
+)
+
+
+@apps.callback(invoke_without_command=True, epilog="Example: boathook apps --json")
+def list_by_default(ctx: typer.Context, as_json: Json = False) -> None:
+    """List the apps that apps.load names, such as boathook.apps.billing; further commands look after them."""
+    if ctx.invoked_subcommand is None:
+        list_apps(ctx, as_json)
+
+
+@apps.command("list", epilog="Example: boathook apps list --json")
+def list_apps(ctx: typer.Context, as_json: Json = False) -> None:
+    """List the apps that are loaded, and those that had handlers here and are not loaded any more."""
+    from boathook.server import load_hooks, with_apps
+
+    settings, loaded = with_apps(session(ctx).plain_settings())
+    known = run(_read_journal(settings, loaded))
+    rows = [_describe(settings, module, hook, known) for module, hook in zip(settings.apps.load, loaded, strict=True)]
+    owners = load_hooks(settings).owners
+    rows += [_remains(owner) for owner in (known or {}).get("owners", ()) if owner not in owners]
+    if as_json:
+        for row in rows:
+            show.print_json(row)
+    else:
+        out.print(show.table(_APPS, rows))
+
+
+@apps.command("forget", epilog="Example: boathook apps forget boathook.apps.billing")
+def forget(
+    ctx: typer.Context,
+    module: Annotated[str, typer.Argument(help="As `boathook apps list` shows it.")],
+    yes: Yes = False,
+) -> None:
+    """End the handlers of an app that no host loads any more: no further event is owed to them.
+
+    What they are owed already stays, and so do the app's tables.
+    """
+    settings = session(ctx).settings()
+
+    async def work() -> None:
+        from boathook.journal.registry import list_owners, register
+
+        async with journal(settings) as database:
+            if module not in await list_owners(database):
+                raise ConfigError(f"no handlers of {module} are known; see `boathook apps list`")
+            await register(database, module, [])
+
+    if module in (*settings.apps.load, settings.server.app):
+        raise ConfigError(f"{module} is loaded here: remove it from boathook.toml first")
+    confirm(f"let no further event be owed to the handlers of {module}", yes=yes)
+    run(work())
+    out.print(show.text(f"{module}: forgotten"), soft_wrap=True)
+
+
+def tables(settings: Settings) -> dict[str, Any]:
+    """Return every table that is not boathook's own: an app's with its defaults; secrets only as references."""
+    from boathook.server.loading import load_apps, settings_of
+
+    shown: dict[str, Any] = dict(settings.extra)
+    with contextlib.suppress(ConfigError):  # which was told of when the settings were read
+        for hook in load_apps(settings):
+            if (own := settings_of(hook, settings)) is not None:
+                shown[hook.name] = own.model_dump(mode="json")
+    return {name: _hidden(table, name) for name, table in shown.items()}
+
+
+def _hidden(value: Any, key: str) -> Any:
+    match value:
+        case dict():
+            return {name: _hidden(part, str(name)) for name, part in value.items()}
+        case list():
+            return [_hidden(part, key) for part in value]
+        case str() if value and (is_secret(key) or value == _MASKED):
+            return reference(value)
+        case _:
+            return value
+
+
+_MASKED = str(SecretStr("any"))
+"""What pydantic shows of a secret."""
+
+
+def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
+    """Return *app* with the commands of the apps, if *arguments* ask for one of them or for help.
+
+    Raises:
+        ConfigError: the command may be an app's, but they cannot be loaded; or it is a ready-made one's that is not.
+    """
+    config, word = _read(arguments)
+    if word in _own_words(app) or "--version" in arguments:
+        return app
+    try:
+        return _extended(app, Session(file=config), word)
+    except ConfigError as error:
+        if word is not None:
+            raise
+        complain_once(str(error))
+        return app
+
+
+def _read(arguments: Sequence[str]) -> tuple[Path | None, str | None]:
+    """Return the configuration file given, which stands first, and the first command word."""
+    rest, config = list(arguments), None
+    if rest and rest[0] in {"--config", "-c"}:
+        config, rest = rest[1], rest[2:]
+    elif rest and rest[0].startswith("--config="):
+        config, rest = rest[0].partition("=")[2], rest[1:]
+    return Path(config) if config else None, next((word for word in rest if not word.startswith("-")), None)
+
+
+def _own_words(app: typer.Typer) -> set[str | None]:
+    return {one.name for one in app.registered_commands} | {one.name for one in app.registered_groups}
+
+
+def _extended(app: typer.Typer, opened: Session, word: str | None) -> typer.Typer:
+    settings = opened.plain_settings()
+    whole = copy.copy(app)
+    whole.registered_groups = list(app.registered_groups)
+    if settings.apps.load:
+        _add(whole, settings)
+    if word is not None and word not in _own_words(whole):
+        _refuse_ready_made(word, settings)
+    return whole
+
+
+def _add(whole: typer.Typer, settings: Settings) -> None:
+    from boathook.server import bind, with_apps
+
+    settings, loaded = with_apps(settings)
+    bind(settings, loaded, server_url=functools.partial(server_url, settings))
+    for hook in loaded:
+        if hook.manifest.commands is not None and hook.name not in _own_words(whole):
+            whole.add_typer(hook.manifest.commands, name=hook.name)
+
+
+def _refuse_ready_made(word: str, settings: Settings) -> None:
+    module = f"boathook.apps.{word}"
+    spec = find_spec(module) if word.isidentifier() else None
+    if spec is None or spec.submodule_search_locations is None:
+        return  # typer says that there is no such command
+    if module in settings.apps.load:
+        raise ConfigError(f"{word} is loaded, but has no commands")
+    if settings.apps.load:
+        raise ConfigError(f'{word} is a ready-made app: add "{module}" to load under [apps] in boathook.toml')
+    raise ConfigError(f'{word} is a ready-made app: add load = ["{module}"] under [apps] in boathook.toml')
+
+
+async def _read_journal(settings: Settings, loaded: "Sequence[Boathook]") -> dict[str, Any] | None:
+    """Return what the journal knows of apps; None where there is none, or it is away."""
+    from boathook.journal.app_schema import pending_apps
+    from boathook.journal.registry import list_owners
+
+    folders = [(hook.name, hook.manifest.migrations) for hook in loaded if hook.manifest.migrations is not None]
+    try:
+        async with journal(settings) as database:
+            return {"lacking": await pending_apps(database, folders), "owners": await list_owners(database)}
+    except BoathookError as error:
+        complain_once(str(error))
+        return None
+
+
+def _describe(settings: Settings, module: str, hook: "Boathook", known: dict[str, Any] | None) -> dict[str, Any]:
+    from boathook.server.loading import sources_of
+
+    manifest = hook.manifest
+    return {
+        "name": hook.name,
+        "module": module,
+        "loaded": True,
+        "sources": sorted(sources_of(module, hook, settings)),
+        "handlers": sorted(hook.handlers),
+        "chores": [chore.name for chore in manifest.chores],
+        "mounts": [mount.path for mount in manifest.mounts],
+        "commands": manifest.commands is not None,
+        "migrations": sorted(path.stem for path in manifest.migrations.glob("*.sql")) if manifest.migrations else [],
+        "pending": [one.partition("/")[2] for one in known["lacking"] if one.startswith(f"{hook.name}/")]
+        if known
+        else None,
+    }
+
+
+def _remains(owner: str) -> dict[str, Any]:
+    empty: dict[str, Any] = {key: [] for key in ("sources", "handlers", "chores", "mounts", "migrations", "pending")}
+    return {"name": None, "module": owner, "loaded": False, "commands": False, **empty}

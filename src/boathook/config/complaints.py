@@ -1,0 +1,39 @@
+"""Says what is wrong with a setting: where it stands, its key, and what to write; never a secret."""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from pydantic import ValidationError
+
+_SECRET: Final = re.compile(r"(?i)(^|[._])(secret|token|password|passphrase|key)s?$")
+_INDEX: Final = re.compile(r"\[\d+\]")
+
+
+def is_secret(key: str) -> bool:
+    """Return whether the value of a dotted key is a secret, going by its name."""
+    return bool(_SECRET.search(_INDEX.sub("", key)))
+
+
+def complain(error: ValidationError, origin_of: Callable[[str], str], table: str = "") -> str:
+    """Return one line about the first thing that is wrong in *table*, such as ``boathook.toml: worker.poll_s: ...``.
+
+    Args:
+        origin_of: Where a dotted key was written.
+    """
+    first = error.errors(include_url=False)[0]
+    names = [part for part in (table, *first["loc"]) if part != "" and not (isinstance(part, str) and "[" in part)]
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in names).lstrip(".")
+    origin = origin_of(key.partition("[")[0])
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    message = message.replace("a valid tuple", 'a list, such as ["..."]')
+    if not key:
+        return f"{origin}: {message}"
+    hides = is_secret(key) or key == "database.url" or first["type"] in _SPEAKING
+    given = "" if hides else f" (it is {first['input']!r})"
+    return f"{origin}: {key}: {_WORDS.get(first['type']) or message[:1].lower() + message[1:]}{given}"
+
+
+_WORDS: Final = {"missing": "is missing", "extra_forbidden": "is not a setting"}
+_SPEAKING: Final = ("missing",)
+"""Complaints whose input is the table around the key, which may hold secrets."""
