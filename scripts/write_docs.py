@@ -13,7 +13,7 @@ from typing import Any
 import typer.main
 
 from boathook.cli import app
-from boathook.config import SourceSettings
+from boathook.config.sources import FIELDS
 from boathook.inbound.places import Json, Place
 from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.recipe import Capture, Echo, Recipe, Say, SignText, Sure, Visit
@@ -69,6 +69,10 @@ SOURCE_KEYS = {
         "Body answered then; the reply the provider wants, or boathook's own, where the fallback is not set."
     ),
     "fallback_content_type": "Its media type; `text/plain; charset=utf-8` where absent.",
+    "schema": (
+        "What bodies must look like: a JSON Schema (draft 7), as the table `[sources.NAME.schema]` or as the path of "
+        "its file, relative to the folder of `boathook.toml`; see [handlers](handlers.md#sources-with-a-schema)."
+    ),
     "header": "`hmac`, `token`: the header that carries the signature or the token.",
     "algorithm": "`hmac`: the hash, such as `sha256`.",
     "encoding": "`hmac`: how the signature is written, `hex` or `base64`.",
@@ -171,7 +175,7 @@ def configuration() -> str:
             for entry in entries
         ]
     parts.append(SOURCES)
-    parts += [f"| `{key}` | {_cell(SOURCE_KEYS[key])} |\n" for key in SourceSettings.model_fields]
+    parts += [f"| `{key}` | {_cell(SOURCE_KEYS[key])} |\n" for key in FIELDS]
     return "".join(parts)
 
 

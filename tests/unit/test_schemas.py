@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from boathook.admin import schemas
-from boathook.admin.schemas import check_schema, validate
+from boathook.inbound import schemas
+from boathook.inbound.schemas import check_schema, validate
 from tests.support import too_dear
 
 INVOICE = {

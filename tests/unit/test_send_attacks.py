@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 from boathook.admin.api.fields import Moment
 from boathook.admin.endpoint_values import read_headers
 from boathook.admin.keys import MadeKey
-from boathook.admin.schemas import MAX_PATTERNS_S, check_schema
 from boathook.domain.conditions import Budget, compile_condition
 from boathook.domain.errors import InvalidValue
+from boathook.inbound.schemas import MAX_PATTERNS_S, check_schema
 from boathook.journal.api_keys import Key
 from boathook.outbound.attempt import REDACTED, Target, redact, secrets_of
 from boathook.outbound.outgoing import Answer, Outgoing

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from boathook.admin.desk import Work
-from boathook.admin.schemas import check_schema
 from boathook.domain.errors import InvalidValue, NotFound, Taken
+from boathook.inbound.schemas import check_schema
 from boathook.journal import event_types
 from boathook.journal.audit import note
 from boathook.journal.event_types import EventType

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
 
 from boathook.config.types import (
     BaseUrl,
@@ -20,13 +21,19 @@ from boathook.config.types import (
 )
 
 
+def _schema(value: Any) -> Any:
+    if value is None or isinstance(value, dict) or (isinstance(value, str) and value):
+        return value
+    raise ValueError('must be a table that is a JSON Schema, or the path of a file that holds one, "payment.json"')
+
+
 class SourceSettings(Table):
     """One source: a provider's recipe, secrets, paths and policy; what is absent follows provider and `[limits]`.
 
     Keys that are not boathook's own are kept and handed to the provider's recipe, which refuses those it does not know.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, serialize_by_alias=True)
 
     provider: str
     """The recipe's name; the source's own name where absent."""
@@ -53,6 +60,8 @@ class SourceSettings(Table):
     fallback_status: Status | None = None
     fallback_body: Annotated[str, Field(max_length=65_536)] | None = None
     fallback_content_type: MediaType | None = None
+    body_schema: Annotated[Any, AfterValidator(_schema)] = Field(default=None, alias="schema")
+    """What proven bodies must look like: a JSON Schema, or the path of its file, relative to boathook.toml's folder."""
     header: str | None = None
     algorithm: str | None = None
     encoding: str | None = None
@@ -88,8 +97,11 @@ class SourceSettings(Table):
         return ((key, value) for key, value in super().__repr_args__() if key not in extra)
 
 
-_KEYS = tuple(SourceSettings.model_fields)
+FIELDS: dict[str, FieldInfo] = {field.alias or name: field for name, field in SourceSettings.model_fields.items()}
+"""By the names they have in boathook.toml."""
+_NAMES = tuple(SourceSettings.model_fields)
 _INLINE_KEYS = ("reply_within_s", "fallback_status", "fallback_body", "fallback_content_type")
-_GENERIC_KEYS = _KEYS[_KEYS.index("header") :]
+_GENERIC_KEYS = _NAMES[_NAMES.index("header") :]
 """Settings of the generic recipes that are typed here, so that they can be set from the environment."""
-OWN_KEYS = ("secret", *_KEYS[: _KEYS.index("header")])
+OWN_KEYS = ("secret", *(key for key in FIELDS if key not in {*_GENERIC_KEYS, "schema"}))
+"""Those that a slip may have been meant to be; ``schema`` is too near to ``scheme``, which recipes have."""

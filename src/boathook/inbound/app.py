@@ -4,6 +4,7 @@ A request passes, in this order: its source, the method, the rates, the encoding
 really has, its proof, and only then the journal. What fails answers in one word; why is for the operator's eyes.
 """
 
+import json
 import math
 import os
 import time
@@ -84,10 +85,11 @@ _ERRORS: Final = {
 }
 
 
-def refuse(status: int, reason: str, request_id: str, *headers: tuple[bytes, bytes]) -> Answer:
-    """Return the answer that tells a stranger the status and nothing else."""
+def refuse(status: int, reason: str, request_id: str, *headers: tuple[bytes, bytes], told: str = "") -> Answer:
+    """Return the answer that tells a stranger the status and nothing else, and a proven sender what is *told*."""
     error = _ERRORS.get(status, "refused")
-    body = f'{{"ok":false,"error":"{error}","request_id":"{request_id}"}}'.encode()
+    detail = f'"detail":{json.dumps(told)},' if told else ""
+    body = f'{{"ok":false,"error":"{error}",{detail}"request_id":"{request_id}"}}'.encode()
     return Answer(status, body, "refused", reason=reason, headers=headers)
 
 
@@ -282,7 +284,7 @@ class IngestApp:
             self._quarantine.add(
                 rejection_id, gate.source, request, verdict, verifier.rejudged, self._secret_queries, explain
             )
-        answer = refuse(verdict.status, verdict.reason, request_id)
+        answer = refuse(verdict.status, verdict.reason, request_id, told=verdict.told)
         return replace(answer, body=b"") if gate.verifier.recipe.wants_silence else answer
 
     def _verifiers(self) -> Iterator[Verifier]:

@@ -61,10 +61,10 @@ class Gate:
 
 
 def spec_of(settings: Settings, name: str) -> SourceSpec:
-    """Return what verification needs to know of one source, its secrets resolved.
+    """Return what verification needs to know of one source, its secrets resolved and its schema read.
 
     Raises:
-        ConfigError: a secret is missing; the message names the key.
+        ConfigError: a secret or the schema's file is missing; the message names the key.
     """
     source = settings.sources[name]
     return SourceSpec(
@@ -78,6 +78,7 @@ def spec_of(settings: Settings, name: str) -> SourceSpec:
         unsigned=source.unsigned,
         tolerance_s=source.tolerance_s,
         dedup_fields=source.dedup_fields,
+        schema=settings.schema_of(name),
     )
 
 

@@ -52,6 +52,8 @@ class SourceSpec:
     """How far a signed timestamp may lie in the past or the future; None: the provider's own default."""
     dedup_fields: tuple[str, ...] = ()
     """JSON paths that together name an event, for when the provider gives no id."""
+    schema: Any = None
+    """The JSON Schema that proven bodies must fit; None: any body."""
 
 
 class Reason(StrEnum):
@@ -75,6 +77,8 @@ class Reason(StrEnum):
     CHALLENGE_REFUSED = "challenge_refused"
     BODY_MALFORMED = "body_malformed"
     BODY_TOO_LARGE = "body_too_large"
+    BODY_INVALID = "body_invalid"
+    """The proof holds, but the body does not fit the source's schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +150,11 @@ class Rejected:
     """401 for whatever is wrong with the proof, 400 for a proven body that cannot be read."""
     reason: Reason
     detail: str
-    """For the operator, never for the stranger; holds no secret."""
+    """For the operator, never for the stranger but as `told`; holds no secret."""
     may_reverify: bool
     """Whether another secret or setting could change the verdict."""
+    told: str = ""
+    """What the sender may know of it besides, as the proof held; empty: nothing."""
 
 
 Verdict = Verified | Challenge | KeyWanted | Rejected

@@ -29,6 +29,7 @@ from boathook.inbound.proving.origins import AddressCheck
 from boathook.inbound.proving.proof import make_check, signature_headers
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.settling import settle
+from boathook.inbound.shape import compile_shape
 from boathook.inbound.verdict import (
     UNKNOWN_TYPE,
     Challenge,
@@ -100,6 +101,7 @@ class Verifier:
         self._is_open = self._grade not in {Grade.BODY, Grade.METADATA}
         self._names = Names(recipe, spec, self._settings)
         self._batches = None if recipe.items is None else Batches(recipe, recipe.items)
+        self._shape = None if spec.schema is None else compile_shape(spec.name, spec.schema)
         self._picker = Picker([*self._names.paths, *self._handshakes.paths])
         self._must_read = bool(self._picker.paths) or recipe.body is BodyForm.JSON
         self._kept = _kept_headers(recipe)
@@ -171,7 +173,7 @@ class Verifier:
         """Look into a proven request, whose body was *sent* as these bytes."""
         picked = self._picker.pick(request.body) if self._must_read else {}
         if picked is None:
-            if self.recipe.body is BodyForm.JSON:
+            if self.recipe.body is BodyForm.JSON and self._shape is None:
                 return _not_json(self.recipe)
             picked = {}
         if self._handshakes.any_proven:
@@ -180,6 +182,8 @@ class Verifier:
                 return answer
         if request.method not in self._event_methods:
             return _no_event(self.recipe, request.method)
+        if self._shape is not None and (fault := self._shape.fault_of(request.body)) is not None:
+            return self._does_not_fit(fault)
         type = self._names.type(request, picked)
         if self._batches is not None:
             items = self._batches.items(request, parse(request.body), type, now)
@@ -199,6 +203,10 @@ class Verifier:
             material = self._names.replayed(signed, type)
         key = name or self._names.made(request.body if query is None else query, type, now)
         return self._verified(request, proven, type=type, dedup_key=key, replay_material=material, query=query)
+
+    def _does_not_fit(self, fault: str) -> Rejected:
+        told = "" if self._grade is Grade.NONE else fault
+        return Rejected(status=400, reason=Reason.BODY_INVALID, detail=fault, may_reverify=True, told=told)
 
     def _query_of(self, request: Request) -> bytes:
         """Return what a request by GET brings."""

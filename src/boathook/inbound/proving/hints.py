@@ -45,7 +45,14 @@ _DUMPS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 _TELLS_NOTHING: Final = NEVER_KEPT | {"x-signature", "x-token"}
 """Headers that anybody may send."""
 _NOT_FOUND: Final = frozenset({Reason.SIGNATURE_MISSING, Reason.TOKEN_MISSING, Reason.UNKNOWN_SCHEME})
-_NOT_THE_PROOF: Final = frozenset({Reason.CHALLENGE_REFUSED, Reason.BODY_MALFORMED, Reason.BODY_TOO_LARGE})
+_NOT_THE_PROOF: Final = frozenset(
+    {
+        Reason.BODY_INVALID,
+        Reason.BODY_MALFORMED,
+        Reason.BODY_TOO_LARGE,
+        Reason.CHALLENGE_REFUSED,
+    }
+)
 _OFF_TIME: Final = frozenset({Reason.TIMESTAMP_TOO_OLD, Reason.TIMESTAMP_IN_FUTURE})
 
 
