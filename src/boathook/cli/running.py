@@ -56,7 +56,7 @@ def serve(
     """
     from boathook import server
 
-    settings = session(ctx).settings(
+    settings = session(ctx).plain_settings(
         server__app=app,
         server__roles=[part.strip() for part in role.split(",") if part.strip()] if role else None,
         server__workers=workers,
@@ -71,18 +71,26 @@ def serve(
 def migrate(
     ctx: typer.Context,
     only_pre: Annotated[
-        bool, typer.Option("--only-pre", help="Only what is safe while the older boathook still runs.")
+        bool,
+        typer.Option("--only-pre", help="Only what is safe while the older boathook still runs; no app's tables."),
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit with 1 if something is lacking.")
     ] = False,
 ) -> None:
-    """Bring the database's schema up to date; safe to repeat."""
-    from boathook.journal import schema
+    """Bring the database's schema up to date, and the tables of the apps that apps.load names; safe to repeat."""
+    from boathook.journal import app_schema, schema
+    from boathook.server import load_hooks
+
+    settings = session(ctx).plain_settings()
+    folders = load_hooks(settings).migrations
 
     async def work() -> list[str]:
-        async with server_url(session(ctx).settings(), may_create=not check) as url:
-            return await schema.pending(url) if check else await schema.migrate(url, only_pre=only_pre)
+        async with server_url(settings, may_create=not check) as url:
+            if check:
+                return await schema.pending(url) + await app_schema.pending_apps(url, folders)
+            applied = await schema.migrate(url, only_pre=only_pre)
+            return applied if only_pre else applied + await app_schema.migrate_apps(url, folders)
 
     names = run(work())
     for name in names:
@@ -358,10 +366,10 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     plain = settings.model_dump(mode="json", exclude={"file", "extra"})
     plain["database"]["url"] = _without_password(settings.database.url)
     for source in plain["sources"].values():
-        source["secrets"] = [_reference(secret) for secret in source["secrets"]]
-        source["password"] = source["password"] and _reference(source["password"])
+        source["secrets"] = [reference(secret) for secret in source["secrets"]]
+        source["password"] = source["password"] and reference(source["password"])
         for key in source.keys() - FIELDS.keys() - _open_settings(source["provider"]):
-            source[key] = _reference(source[key])
+            source[key] = reference(source[key])
     return plain
 
 
@@ -373,7 +381,8 @@ def _open_settings(provider: str) -> set[str]:
         return set()
 
 
-def _reference(secret: object) -> str:
+def reference(secret: object) -> str:
+    """Return the place of a secret, such as ``env:NAME``; of one that is written out, nothing."""
     return secret if isinstance(secret, str) and secret.startswith(("env:", "file:")) else "(hidden)"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from boathook.config.complaints import complain
 from boathook.config.sources import FIELDS, OWN_KEYS
 from boathook.config.tables import Settings
 from boathook.domain.errors import ConfigError
@@ -153,23 +154,9 @@ class _Layers:
         try:
             settings = Settings.model_validate({**self.merged, "extra": extra, "file": file})
         except ValidationError as error:
-            raise ConfigError(self._explain(error, file)) from None
+            raise ConfigError(complain(error, lambda key: self.origins.get(key, str(file or "settings")))) from None
         server = settings.server.model_copy(update={"data_dir": settings.server.data_dir.expanduser().absolute()})
         return settings.model_copy(update={"server": server})
-
-    def _explain(self, error: ValidationError, file: Path | None) -> str:
-        first = error.errors(include_url=False)[0]
-        names = [part for part in first["loc"] if not (isinstance(part, str) and "[" in part)]
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in names).lstrip(".")
-        plain = key.partition("[")[0]
-        origin = self.origins.get(plain, str(file or "settings"))
-        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-        message = message.replace("a valid tuple", 'a list, such as ["..."]')
-        if not key:
-            return f"{origin}: {message}"
-        is_secret = plain.endswith((".secrets", ".password", "database.url"))
-        given = "" if is_secret else f" (it is {first['input']!r})"
-        return f"{origin}: {key}: {message[:1].lower()}{message[1:]}{given}"
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

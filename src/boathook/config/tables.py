@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -14,6 +15,7 @@ from boathook.config.types import (
     Count,
     DatabaseUrl,
     Encodings,
+    ModuleName,
     Networks,
     NotNegative,
     Positive,
@@ -117,7 +119,15 @@ class LogSettings(Table):
 class AppsSettings(Table):
     """Ready-made apps."""
 
-    load: tuple[str, ...]
+    load: tuple[ModuleName, ...]
+    """The module of each, whose `Boathook` object is called ``hook``."""
+
+    @model_validator(mode="after")
+    def _check_load(self) -> Self:
+        for position, name in enumerate(self.load):
+            if name in self.load[:position]:
+                raise ValueError(f"load: {name} stands there twice")
+        return self
 
 
 class OutboundSettings(Table):
@@ -164,19 +174,14 @@ class Settings(Table):
     """The configuration file read, if any; ``file:`` secrets are relative to its folder."""
 
     @model_validator(mode="after")
-    def _check_apps(self) -> Self:
-        if self.apps.load:
-            raise ValueError("apps.load: this version has no ready-made apps; remove the key")
+    def _check_paths(self) -> Self:
+        _refuse_shared_paths(self.sources)
         return self
 
-    @model_validator(mode="after")
-    def _check_paths(self) -> Self:
-        owners: dict[str, str] = {}
-        for name, source in self.sources.items():
-            for path in source.paths:
-                if owners.setdefault(path, name) != name:
-                    raise ValueError(f"sources.{name}.paths: {path} is taken by source {owners[path]!r} already")
-        return self
+    def with_sources(self, sources: Mapping[str, SourceSettings]) -> Self:
+        """Return these settings with other sources. Raises ValueError where two of them claim one path."""
+        _refuse_shared_paths(sources)
+        return self.model_copy(update={"sources": dict(sources)})
 
     def resolve(self, reference: str, key: str) -> str:
         """Return the text behind ``env:NAME`` or ``file:PATH``; other text is returned as it is.
@@ -253,3 +258,11 @@ class Settings(Table):
     def database_url(self) -> str:
         """Return the resolved URL of PostgreSQL; empty for the embedded server."""
         return self.resolve(self.database.url, "database.url")
+
+
+def _refuse_shared_paths(sources: Mapping[str, SourceSettings]) -> None:
+    owners: dict[str, str] = {}
+    for name, source in sources.items():
+        for path in source.paths:
+            if owners.setdefault(path, name) != name:
+                raise ValueError(f"sources.{name}.paths: {path} is taken by source {owners[path]!r} already")
