@@ -1,0 +1,76 @@
+"""Made-up traffic is the same for the same seed, proven as the settings say, and has every trouble in it."""
+
+import base64
+import hashlib
+import hmac
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from boathook.apps.billing.payload import Status
+from boathook.apps.billing.rules import Problem
+from boathook.apps.billing.settings import Plan
+from boathook.apps.billing.simulator import Arrival, Letter, Sender, Simulation
+
+PLANS = (
+    Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30),
+    Plan(id="year", price=Decimal(9900), currency="RUB", days=365),
+)
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+HEX = Sender(secret="s")
+
+
+def made_up(sender: Sender = HEX, seed: int = 3, payments: int = 300) -> Simulation:
+    return Simulation(sender, PLANS, payments=payments, seed=seed, now=NOW)
+
+
+def letters(simulation: Simulation) -> list[Letter]:
+    return [step for step in simulation.steps if isinstance(step, Letter)]
+
+
+def test_the_same_seed_makes_the_same_traffic_and_another_seed_other_ids():
+    assert made_up().steps == made_up().steps
+    assert made_up().expected() == made_up().expected()
+    assert not made_up().expected().payments.keys() & made_up(seed=4).expected().payments.keys()
+
+
+@pytest.mark.parametrize(
+    ("sender", "prove"),
+    [
+        (HEX, lambda body: hmac.new(b"s", body, hashlib.sha256).hexdigest()),
+        (
+            Sender(secret="s", encoding="base64", header="X-Sign", path="/pay"),
+            lambda body: base64.b64encode(hmac.new(b"s", body, hashlib.sha256).digest()).decode(),
+        ),
+        (Sender(secret="s", proof="secret"), lambda body: "s"),
+    ],
+    ids=["hex", "base64", "secret"],
+)
+def test_what_is_to_be_accepted_is_proven_and_what_is_forged_is_not(sender, prove):
+    for letter in letters(made_up(sender)):
+        is_proven = letter.headers[sender.header] == prove(letter.body)
+        assert is_proven is (letter.expect != 401)
+        assert letter.path == sender.path
+
+
+def test_every_trouble_is_in_it():
+    simulation = made_up()
+    expected, told = simulation.expected(), letters(simulation)
+    entries = expected.payments.values()
+    assert {entry.status for entry in entries} == {Status.FAILED, Status.SUCCEEDED, Status.REFUNDED}
+    assert {entry.problem for entry in entries} == {
+        None, Problem.USER_MISSING, Problem.UNLINKED_PAYMENT, Problem.AMOUNT_MISMATCH,
+    }  # fmt: skip
+    assert any(entry.is_late for entry in entries)
+    assert {letter.expect for letter in told} == {200, 400, 401}
+    assert len(told) > len({letter.body for letter in told})
+    assert {"event_id" in json.loads(letter.body) for letter in told} == {True, False}
+    assert any(isinstance(step, Arrival) for step in simulation.steps[len(simulation.steps) // 2 :])
+
+
+def test_what_is_to_be_credited_is_what_is_to_be_applied():
+    expected = made_up().expected()
+    applied = sum(entry.is_applied for entry in expected.payments.values())
+    assert applied == sum(account.payments_applied for account in expected.accounts.values())
