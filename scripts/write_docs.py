@@ -264,7 +264,10 @@ def metrics() -> str:
         GENERATED.format(origin="src/boathook/telemetry/metrics.py"),
         "\n\n`/metrics` gives them in Prometheus's text format, `/metrics.json` as JSON, each over all processes of\n",
         "one data folder; counters go on where they were after a restart. A histogram has the series `_bucket`,\n",
-        "`_sum` and `_count`.\n",
+        "`_sum` and `_count`.\n\n",
+        "Apps add metrics of their own (`hook.counter`, `hook.gauge`, `hook.histogram`), kept and merged in the same\n",
+        "way, and may show any metric a second time under the name that their owner's dashboards know\n",
+        "(`hook.mirror`); each app's README lists its own. Below are boathook's.\n",
         "\n| name | kind | labels | what it says |\n|---|---|---|---|\n",
     ]
     parts += [_metric(metric) for metric in TABLE]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from boathook import Boathook
+from boathook.domain.errors import ConfigError
 from boathook.telemetry import emit
-from boathook.telemetry.exporters import Buckets, History, SnapshotFile, merge, to_prometheus
-from boathook.telemetry.metrics import METRICS, TABLE, Kind
+from boathook.telemetry.exporters import Buckets, History, Merged, SnapshotFile, merge, to_prometheus
+from boathook.telemetry.metrics import METRICS, MIRRORS, TABLE, Kind
 from tests.support import too_dear
 
 
@@ -224,3 +227,164 @@ def test_a_reader_that_has_stopped_costs_lines_not_the_process():
     os.close(write)
     os.close(read)
     assert int(done.stdout) > 1000
+
+
+@pytest.fixture
+def declared() -> Iterator[None]:
+    """Forget what a test declares."""
+    known, shown = dict(METRICS), list(MIRRORS)
+    yield
+    METRICS.clear()
+    METRICS.update(known)
+    MIRRORS[:] = shown
+
+
+def series(name: str, merged: Merged) -> list[str]:
+    """Return the lines of the text format that tell a metric's values."""
+    return [line for line in to_prometheus(merged).splitlines() if line.startswith(name)]
+
+
+@pytest.mark.usefixtures("declared")
+class TestMetricsOfApps:
+    def test_appear_with_all_others_merged_over_processes(self, tmp_path: Path):
+        shop = Boathook("shop")
+        orders = shop.counter("shop_orders_total", "Orders.", "kind")
+        open_orders = shop.gauge("shop_orders_open", "Orders not paid.")
+        waits = shop.histogram("shop_wait_seconds", "Waits.", bounds=(1.0, 5.0))
+        orders.add(2, kind="paid")
+        open_orders.set(3)
+        waits.observe(4.0)
+        SnapshotFile(tmp_path, "worker-0").write()
+        emit.reset()
+        orders.add(kind="paid")
+        waits.observe(0.5)
+        history = History(tmp_path, "gateway-0")
+        assert series("shop_", history.now()) == [
+            'shop_orders_total{kind="paid"} 3',
+            "shop_orders_open 3",
+            'shop_wait_seconds_bucket{le="1.0"} 1',
+            'shop_wait_seconds_bucket{le="5.0"} 2',
+            'shop_wait_seconds_bucket{le="+Inf"} 2',
+            "shop_wait_seconds_sum 4.5",
+            "shop_wait_seconds_count 2",
+        ]
+        shown = history.to_json()["metrics"]
+        assert shown["shop_orders_total"]["series"][0]["value"] == 3
+        assert shown["shop_wait_seconds"]["series"][0]["count"] == 2
+
+    def test_go_on_counting_after_a_restart_though_they_are_declared_later(self, tmp_path: Path):
+        earlier = {"at": time.time(), "series": {"shop_later_total": [[[], 5]], "shop_gone_total": [[[], 7]]}}
+        file = SnapshotFile(tmp_path, "worker-0")
+        (tmp_path / "metrics/worker-0.json").write_text(json.dumps(earlier))
+        file.continue_from_last()
+        file.write()
+        Boathook("shop").counter("shop_later_total", "Orders.").add()
+        assert series("shop_later_total", merge(None, "", time.time())) == ["shop_later_total 6"]
+        assert json.loads((tmp_path / "metrics/worker-0.json").read_bytes())["series"]["shop_gone_total"] == [[[], 7]]
+
+    def test_one_name_cannot_mean_two_metrics(self):
+        Boathook("shop").counter("shop_orders_total", "Orders.")
+        with pytest.raises(ConfigError, match="exists already"):
+            Boathook("fleet").gauge("shop_orders_total", "Orders.")
+
+
+@pytest.mark.usefixtures("declared")
+class TestMirrors:
+    def test_show_a_counter_by_other_names_and_labels(self):
+        emit.count("boathook_requests_total", 3, source="payments", status="200")
+        emit.count("boathook_requests_total", 1, source="payments", status="401")
+        emit.count("boathook_requests_total", 7, source="github", status="200")
+        provider = ["unknown"]
+        Boathook("shop").mirror(
+            "webhook_requests_total",
+            "Requests.",
+            of="boathook_requests_total",
+            where={"source": "payments"},
+            labels={"http_code": "status"},
+            constants={"provider": lambda: provider[0]},
+        )
+        provider[0] = "tilda"
+        assert series("webhook_requests_total", merge(None, "", time.time())) == [
+            'webhook_requests_total{provider="tilda",http_code="200"} 3',
+            'webhook_requests_total{provider="tilda",http_code="401"} 1',
+        ]
+
+    def test_add_up_what_differs_in_labels_that_are_not_shown(self):
+        emit.count("boathook_requests_total", 3, source="a", status="200")
+        emit.count("boathook_requests_total", 4, source="b", status="200")
+        emit.count("boathook_requests_total", 9, source="c", status="200")
+        shop = Boathook("shop")
+        shop.mirror("shop_in_total", "Requests.", of="boathook_requests_total", where={"source": ("a", "b")})
+        assert series("shop_in_total", merge(None, "", time.time())) == ["shop_in_total 7"]
+
+    def test_of_a_histogram_have_its_buckets_and_quantiles(self):
+        for spent in (0.002, 0.02, 0.2):
+            emit.observe("boathook_handler_seconds", spent, recipient="handler:shop.apply")
+        emit.observe("boathook_handler_seconds", 9, recipient="handler:other")
+        Boathook("shop").mirror(
+            "shop_apply_seconds", "Applying.", of="boathook_handler_seconds", where={"recipient": "handler:shop.apply"}
+        )
+        history = History(None, "")
+        assert "shop_apply_seconds_count 3" in series("shop_apply_seconds", history.now())
+        (shown,) = history.to_json()["metrics"]["shop_apply_seconds"]["series"]
+        assert shown["count"] == 3
+        assert 0.01 < shown["p50"] <= 0.025
+
+    def test_of_a_gauge_add_up_too(self):
+        emit.gauge("boathook_backlog", 4, recipient="handler:shop.a", state="due")
+        emit.gauge("boathook_backlog", 6, recipient="handler:shop.b", state="due")
+        emit.gauge("boathook_running", 1, recipient="handler:shop.a")
+        emit.gauge("boathook_running", 2, recipient="handler:shop.b")
+        shop = Boathook("shop")
+        shop.mirror("shop_backlog", "Waiting.", of="boathook_backlog", labels={"status": "state"})
+        shop.mirror("shop_running", "Running.", of="boathook_running")
+        assert series("shop_", merge(None, "", time.time())) == ['shop_backlog{status="due"} 10', "shop_running 3"]
+
+    def test_several_make_up_one_metric_and_the_same_one_twice_is_one(self):
+        emit.count("boathook_requests_total", 3, source="a", status="200")
+        emit.count("boathook_requests_total", 4, source="b", status="200")
+        shop = Boathook("shop")
+        for _ in range(2):
+            for source, provider in (("a", "tilda"), ("b", "stripe")):
+                shop.mirror(
+                    "shop_in_total",
+                    "Requests.",
+                    of="boathook_requests_total",
+                    where={"source": source},
+                    constants={"provider": provider},
+                )
+        assert series("shop_in_total", merge(None, "", time.time())) == [
+            'shop_in_total{provider="tilda"} 3',
+            'shop_in_total{provider="stripe"} 4',
+        ]
+
+    def test_of_an_apps_own_metric_work_alike(self):
+        shop = Boathook("shop")
+        shop.counter("shop_orders_total", "Orders.", "kind").add(2, kind="paid")
+        shop.mirror("orders_paid", "Paid orders.", of="shop_orders_total", where={"kind": "paid"})
+        assert series("orders_paid", merge(None, "", time.time())) == ["orders_paid 2"]
+
+    def test_are_left_out_as_long_as_the_settings_are_unknown(self):
+        shop = Boathook("shop")
+        emit.count("boathook_published_total")
+        shop.mirror(
+            "shop_told", "Told.", of="boathook_published_total", constants={"provider": lambda: shop.settings.provider}
+        )
+        assert series("shop_told", merge(None, "", time.time())) == []
+
+    @pytest.mark.parametrize(
+        ("arguments", "what"),
+        [
+            ({"of": "boathook_nothing"}, "there is no metric boathook_nothing"),
+            ({"of": "boathook_requests_total", "where": {"app": "x"}}, "not app"),
+            ({"of": "boathook_requests_total", "labels": {"code": "http"}}, "not http"),
+            ({"of": "boathook_requests_total", "labels": {"a": "status"}, "constants": {"a": "b"}}, "not both"),
+        ],
+    )
+    def test_that_cannot_be_are_refused(self, arguments: dict[str, Any], what: str):
+        with pytest.raises(ConfigError, match=what):
+            Boathook("shop").mirror("shop_in_total", "Requests.", **arguments)
+
+    def test_cannot_have_the_name_of_a_metric_that_is_counted(self):
+        with pytest.raises(ConfigError, match="counted by itself"):
+            Boathook("shop").mirror("boathook_running", "Running.", of="boathook_running")

@@ -15,13 +15,23 @@ from boathook.domain.filters import Pattern, compile_filter
 from boathook.domain.model import Receipt, Route
 from boathook.domain.policy import Breaker, RetryPolicy
 from boathook.handlers.event import Event
-from boathook.handlers.manifest import USUAL_BOUNDS, Asgi, Chore, Manifest, Meter, Mount, Sources, make_meter
+from boathook.handlers.manifest import (
+    USUAL_BOUNDS,
+    Asgi,
+    Chore,
+    Manifest,
+    Meter,
+    Mount,
+    Sources,
+    make_meter,
+    make_mirror,
+)
 from boathook.handlers.outbox import Message, Outbox, receipt_of
 from boathook.handlers.platform import Desk, Http, Platform
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 from boathook.handlers.transaction import SyncTransaction, Transaction
 from boathook.telemetry.log import get_logger
-from boathook.telemetry.metrics import Kind
+from boathook.telemetry.metrics import Kind, Word, Words
 
 __all__ = ["Boathook", "Event", "Handler", "SyncTransaction", "Transaction"]
 
@@ -179,6 +189,37 @@ class Boathook:
     def histogram(self, name: str, help: str, *labels: str, bounds: Sequence[float] = USUAL_BOUNDS) -> Meter:
         """Declare a histogram; record with ``.observe(value, label=value)``. *bounds* are its buckets, rising."""
         return make_meter(Kind.HISTOGRAM, name, help, labels, bounds)
+
+    def mirror(
+        self,
+        name: str,
+        help: str,
+        *,
+        of: str,
+        where: Mapping[str, Words] | None = None,
+        labels: Mapping[str, str] | None = None,
+        constants: Mapping[str, Word] | None = None,
+    ) -> None:
+        """Show the metric *of*, boathook's or an app's, a second time in /metrics under the name its owner knows.
+
+        It has the kind and the buckets of that metric, and is computed from it whenever it is shown. Several calls
+        with one *name*, *help* and label names make up the series of one metric. May be called whenever the app is
+        being loaded, also where it tells its `sources`.
+
+        Args:
+            name: As it is shown.
+            help: What it says.
+            of: The name of the metric it is computed from.
+            where: Labels of that metric with the value, or the values, that a series must have to be counted.
+            labels: Labels as they are shown, each with the label of that metric that fills it; what is left out is
+                added up.
+            constants: Labels as they are shown that have one value. Here and in *where* a value may be a function that
+                tells it, such as ``lambda: hook.settings.provider``.
+
+        Raises:
+            ConfigError: there is no metric *of* or it has no such label, or *name* is impossible or taken.
+        """
+        make_mirror(name, help, of, where or {}, labels or {}, constants or {})
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Lend a transaction outside any handler; it commits at the end of the block and rolls back on an error.

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from boathook.domain.errors import ConfigError
 from boathook.telemetry import emit
-from boathook.telemetry.metrics import SECONDS, Kind, Merge, Metric, declare
+from boathook.telemetry.metrics import SECONDS, Kind, Merge, Metric, Word, Words, declare, show_as
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Sources = Callable[[Any], Mapping[str, Mapping[str, Any]]]
@@ -95,6 +95,21 @@ def make_meter(
     except ValueError as error:
         raise ConfigError(f"hook.{kind}: {error}") from None
     return Meter(metric)
+
+
+def make_mirror(
+    name: str,
+    help: str,
+    of: str,
+    where: Mapping[str, Words],
+    labels: Mapping[str, str],
+    constants: Mapping[str, Word],
+) -> None:
+    """Show a metric under another name. Raises ConfigError where that cannot be."""
+    try:
+        show_as(name, help, of, where, labels, constants)
+    except ValueError as error:
+        raise ConfigError(f"hook.mirror: {error}") from None
 
 
 USUAL_BOUNDS: Final = SECONDS

@@ -3,6 +3,7 @@
 Each process writes its snapshot to `<data_dir>/metrics/<slot>.json` once a second; a slot is a place such as
 ``gateway-0`` that outlives the process in it, so a restarted process continues its predecessor's counters.
 Whoever answers `/metrics` merges the files: counters and histograms are added up, gauges only of live processes.
+What apps show under names of their own is computed from the sums.
 """
 
 import asyncio
@@ -10,14 +11,15 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from boathook.domain.errors import ConfigError
 from boathook.telemetry import emit
 from boathook.telemetry.emit import SeriesKey, Snapshot
-from boathook.telemetry.metrics import METRICS, Kind, Merge, Metric
+from boathook.telemetry.metrics import METRICS, MIRRORS, Kind, Merge, Metric, Mirror
 
 FLUSH_S: Final = 1.0
 _ALIVE_S: Final = 5.0
@@ -117,13 +119,30 @@ class Merged:
         is_highest = metric.kind is Kind.GAUGE and metric.merge is Merge.MAX
         numbers[labels] = values[0] if before is None else max(before, values[0]) if is_highest else before + values[0]
 
+    def reflect(self, mirrors: Iterable[Mirror]) -> None:
+        """Add what is shown a second time; a mirror whose words cannot be told yet is left out."""
+        for mirror in mirrors:
+            with contextlib.suppress(ConfigError):
+                self._reflect(mirror, mirror.translator())
+
+    def _reflect(self, mirror: Mirror, translate: Callable[[SeriesKey], SeriesKey | None]) -> None:
+        name = mirror.metric.name
+        for labels, number in list(self.numbers.get(mirror.of, {}).items()):
+            if (shown := translate(labels)) is not None:
+                numbers = self.numbers.setdefault(name, {})
+                numbers[shown] = numbers.get(shown, 0) + number
+        for labels, found in list(self.histograms.get(mirror.of, {}).items()):
+            if (shown := translate(labels)) is not None:
+                table = self.histograms.setdefault(name, {})
+                table[shown] = table[shown] + found if shown in table else found
+
     def summed(self, name: str) -> Buckets | None:
         """Return a histogram over all its labels."""
         series = list(self.histograms.get(name, {}).values())
         return sum(series[1:], series[0]) if series else None
 
 
-def merge(data_dir: Path | None, own_slot: str, now: float) -> Merged:
+def merge(data_dir: Path | None, own_slot: str | None, now: float) -> Merged:
     """Return the sum of all slots' files and of this process's live counts."""
     merged = Merged(now)
     merged.add(emit.snapshot(), is_alive=True)
@@ -133,13 +152,14 @@ def merge(data_dir: Path | None, own_slot: str, now: float) -> Merged:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             content = json.loads(path.read_bytes())
             merged.add(content["series"], is_alive=now - content["at"] < _ALIVE_S)
+    merged.reflect(MIRRORS)
     return merged
 
 
 class History:
     """The last minute in steps of five seconds, for rates, and the last hour by the minute, for charts."""
 
-    def __init__(self, data_dir: Path | None, own_slot: str) -> None:
+    def __init__(self, data_dir: Path | None, own_slot: str | None = None) -> None:
         self._data_dir, self._own_slot = data_dir, own_slot
         self._steps: deque[Merged] = deque(maxlen=int(60 / _SAMPLE_S) + 1)
         self._minutes: deque[dict[str, Any]] = deque(maxlen=60)

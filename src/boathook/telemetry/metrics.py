@@ -1,6 +1,7 @@
-"""The one table of metrics: name, kind, what it says, and which labels it carries."""
+"""The one table of metrics: name, kind, what it says, and which labels it carries; apps add their own to it."""
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -32,6 +33,53 @@ class Metric:
     bounds: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets, rising, without infinity."""
     merge: Merge = Merge.SUM
+
+
+Word = str | Callable[[], str]
+"""A label's value, or what tells it whenever it is shown, such as one that the settings hold."""
+Words = Word | Sequence[str]
+"""One value, or any of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A metric that is shown a second time, under the name that its owner's dashboards know."""
+
+    metric: Metric
+    """As what it is shown."""
+    of: str
+    """The name of the metric that it is computed from."""
+    where: tuple[tuple[str, Words], ...] = ()
+    """Labels of that metric with the values that a series must have to be shown."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Labels as shown, each with the label of that metric it is filled from; series that differ elsewhere are added."""
+    constants: tuple[tuple[str, Word], ...] = ()
+    """Labels as shown that have one value."""
+
+    def translator(self) -> Callable[[tuple[str, ...]], tuple[str, ...] | None]:
+        """Return what turns label values of that metric into the shown ones, None where the series is not shown."""
+        old = METRICS[self.of].labels
+        wanted = [(old.index(label), _meant(words)) for label, words in self.where]
+        constants = {label: said(word) for label, word in self.constants}
+        places = {label: old.index(name) for label, name in self.labels}
+
+        def translate(values: tuple[str, ...]) -> tuple[str, ...] | None:
+            if any(values[place] not in meant for place, meant in wanted):
+                return None
+            return tuple(
+                constants[label] if label in constants else values[places[label]] for label in self.metric.labels
+            )
+
+        return translate
+
+
+def said(word: Word) -> str:
+    """Return the value that a word stands for at this moment."""
+    return word if isinstance(word, str) else str(word())
+
+
+def _meant(words: Words) -> frozenset[str]:
+    return frozenset((said(words),) if isinstance(words, str) or callable(words) else words)
 
 
 SECONDS: Final = (
@@ -95,10 +143,16 @@ TABLE: Final = (
            (), (), Merge.MAX),
     Metric("boathook_endpoints_disabled_total", _COUNTER, "Endpoints disabled because they failed or were gone.",
            ("because",)),
+    Metric("boathook_chores_total", _COUNTER, "Runs of the apps' chores, by how they ended.",
+           ("app", "chore", "outcome")),
+    Metric("boathook_chore_seconds", _HISTOGRAM, "Duration of one run of an app's chore.", ("app", "chore"),
+           LONG_SECONDS),
     Metric("boathook_log_lines_dropped_total", _COUNTER, "Log lines dropped because nobody read them fast enough."),
     Metric("boathook_restarts_total", _COUNTER, "Child processes started again after they died.", ("role",)),
 )  # fmt: skip
 
+MIRRORS: Final[list[Mirror]] = []
+"""What the apps of this process show a second time, in the order of declaration."""
 METRICS: Final = {metric.name: metric for metric in TABLE}
 """All metrics of this process: boathook's own, and those that its apps have declared."""
 
@@ -111,3 +165,35 @@ def declare(metric: Metric) -> None:
         raise ValueError(f"{metric.name}: names of metrics and labels are letters, digits and underscores")
     if METRICS.setdefault(metric.name, metric) != metric:
         raise ValueError(f"the metric {metric.name} exists already, with other labels or another meaning")
+
+
+def show_as(
+    name: str,
+    help: str,
+    of: str,
+    where: Mapping[str, Words],
+    labels: Mapping[str, str],
+    constants: Mapping[str, Word],
+) -> None:
+    """Show the metric *of* under another name as well; several may make up the series of one name.
+
+    Raises:
+        ValueError: there is no metric *of*, it has no such label, or the name is impossible or another metric's.
+    """
+    shown = METRICS.get(of)
+    if shown is None:
+        raise ValueError(f"there is no metric {of}")
+    if unknown := [label for label in (*where, *labels.values()) if label not in shown.labels]:
+        raise ValueError(f"{of} has the labels {', '.join(shown.labels) or 'none'}, not {', '.join(unknown)}")
+    if twice := labels.keys() & constants.keys():
+        raise ValueError(f"{name}: {', '.join(sorted(twice))} is filled from a label or has one value, not both")
+    metric = Metric(name, shown.kind, help, (*constants, *labels), shown.bounds, shown.merge)
+    kept = tuple(
+        (label, words if isinstance(words, str) or callable(words) else tuple(words)) for label, words in where.items()
+    )
+    mirror = Mirror(metric, of, kept, tuple(labels.items()), tuple(constants.items()))
+    if name not in {known.metric.name for known in MIRRORS} and name in METRICS:
+        raise ValueError(f"the metric {name} exists already, and is counted by itself")
+    declare(metric)
+    if mirror not in MIRRORS:
+        MIRRORS.append(mirror)
