@@ -1,0 +1,24 @@
+"""A cash-register cabinet that tells shops and integrators of everything that happens in it, by webhooks.
+
+The flow: a user's request (`api`, `pages`) is one transaction that changes a row and publishes the event of it
+(`actions`, `ledger`); boathook owes that to each of the user's endpoints that wants it (`webhooks`), sends it by the
+cash desk's schedule, and keeps the record (`records`). A receipt goes to the fiscal drive (`fiscal`) between two such
+transactions.
+"""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+
+from boathook.apps.cashdesk import api, fiscal, pages
+from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.commands import commands
+from boathook.apps.cashdesk.web import MOUNT
+
+__all__ = ["fiscal", "hook"]
+
+hook.mount(
+    MOUNT,
+    Starlette(routes=[*api.routes(), *pages.routes()], exception_handlers={HTTPException: api.refuse_route}),
+    is_open=True,
+)
+hook.commands(commands)

@@ -1,0 +1,57 @@
+"""What a cabinet holds, what can happen to it, and the bit mask by which a webhook chooses among the kinds."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+Object = Mapping[str, Any]
+"""An object's whole state as JSON has it: as the API answers it, and as events carry it."""
+
+
+class Entity(StrEnum):
+    """The kinds of objects, in the order of their bits; each is also the name of its table and of its path."""
+
+    PRODUCTS = "products"
+    RECEIPTS = "receipts"
+    SHIFTS = "shifts"
+    ENCASHMENTS = "encashments"
+    DEVICES = "devices"
+    OPERATIONS = "operations"
+
+
+class Action(StrEnum):
+    """What happened to an object."""
+
+    CREATE = "CREATE"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+
+
+BITS: Final[Mapping[Entity, int]] = {entity: 1 << place for place, entity in enumerate(Entity)}
+EVERYTHING: Final = sum(BITS.values())
+
+
+def event_type(entity: Entity, action: Action) -> str:
+    """Return the type of the event that tells of *action*, such as ``products.CREATE``."""
+    return f"{entity}.{action}"
+
+
+EVENT_TYPES: Final[Mapping[str, str]] = {
+    event_type(entity, action): f"{action.capitalize()} among {entity}." for entity in Entity for action in Action
+}
+"""All types of events with a description each."""
+
+
+def mask_of(types: Mapping[Entity, bool]) -> int:
+    """Return the bits of the kinds that are wanted; one that is not named is not."""
+    return sum(BITS[entity] for entity, is_wanted in types.items() if is_wanted)
+
+
+def types_of(mask: int) -> dict[Entity, bool]:
+    """Return for every kind whether its bit is set."""
+    return {entity: bool(mask & bit) for entity, bit in BITS.items()}
+
+
+def patterns_of(mask: int) -> list[str]:
+    """Return patterns that fit the events of the kinds whose bits are set, and no others."""
+    return [f"{entity}.*" for entity, bit in BITS.items() if mask & bit]

@@ -1,0 +1,75 @@
+"""The sample long operation: a receipt goes to the fiscal drive, and the end of that is announced."""
+
+from typing import Final
+
+from boathook import Event, Ignore, Retry, RetryPolicy, Transaction
+from boathook.apps.cashdesk import ledger
+from boathook.apps.cashdesk.actions import FISCALISE, OWN
+from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.drive import DriveBusy, SimulatedDrive, Verdict
+from boathook.apps.cashdesk.entities import Entity, Object
+from boathook.apps.cashdesk.refusals import Missing
+from boathook.apps.cashdesk.users import User
+
+PATIENCE: Final = RetryPolicy(first_s=1.0, longest_s=60.0, max_attempts=10, max_age_s=3_600.0)
+"""How long the drive may be away before a receipt is given up."""
+_GIVEN_UP: Final = "DRIVE_AWAY: the drive did not answer"
+
+_ended = hook.counter("cashdesk_fiscalisations_total", "Receipts that came back from the fiscal drive.", "state")
+
+
+@hook.on(None, FISCALISE, application=OWN, retry=PATIENCE, timeout=120.0)
+async def fiscalise(event: Event, tx: Transaction) -> Ignore | Retry | None:
+    """Send a receipt to the drive once, then settle it with its operation and publish both.
+
+    Nothing is locked while the drive works; what it said is remembered apart from the transaction.
+    """
+    user = User(event.json["user"], "")
+    try:
+        operation = await ledger.get(tx, user, Entity.OPERATIONS, event.json["operation"])
+    except Missing:
+        return Ignore("the operation is gone")
+    if operation["state"] != "PENDING":
+        return Ignore(f"the operation is {operation['state']} already")
+    receipt = await ledger.get(tx, user, Entity.RECEIPTS, operation["receipt_id"])
+    verdict = await _ask(event, receipt)
+    if verdict is None:
+        return Retry(code="DRIVE_AWAY")
+    await _settle(tx, user, operation, verdict)
+    return None
+
+
+async def _ask(event: Event, receipt: Object) -> Verdict | None:
+    """Return what the drive says of a receipt; None where it may be asked again."""
+    drive = SimulatedDrive(hook.settings.drive)
+    try:
+        verdict: Verdict = await event.once("drive", drive.fiscalise, receipt, event.attempt)
+    except DriveBusy:
+        is_last = event.attempt >= PATIENCE.max_attempts
+        return {"sign": None, "declined": _GIVEN_UP} if is_last else None
+    return verdict
+
+
+async def _settle(tx: Transaction, user: User, operation: Object, verdict: Verdict) -> None:
+    state = "FAILED" if verdict["sign"] is None else "DONE"
+    receipt = await ledger.get(tx, user, Entity.RECEIPTS, operation["receipt_id"], "for update")
+    number = None if verdict["sign"] is None else await _next_document(tx, user, receipt)
+    outcome = {"state": state, "error": verdict["declined"]}
+    moment = await tx.fetchval("select to_jsonb(clock_timestamp()) #>> '{}'")
+    await ledger.change(
+        tx, user, Entity.RECEIPTS, receipt["id"], outcome | {"sign": verdict["sign"], "document": number}
+    )
+    await ledger.change(tx, user, Entity.OPERATIONS, operation["id"], outcome | {"finished_at": moment})
+    _ended.add(state=state)
+    hook.log.info("receipt_fiscalised", user=user.id, receipt=receipt["id"], state=state, document=number)
+
+
+async def _next_document(tx: Transaction, user: User, receipt: Object) -> int:
+    """Return the next number of the device's documents, which rolls back with the transaction and so has no gaps."""
+    number: int = await tx.fetchval(
+        "insert into cashdesk.documents as d (device_id, latest)"
+        " select device_id, 1 from cashdesk.shifts where user_id = $1 and id = $2"
+        " on conflict (device_id) do update set latest = d.latest + 1 returning latest",
+        user.id, receipt["shift_id"],
+    )  # fmt: skip
+    return number

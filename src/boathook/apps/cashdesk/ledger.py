@@ -1,0 +1,107 @@
+"""The rows of the cabinet, and with each change of one the event that tells of it, in the same transaction.
+
+There is no other way to write them, so no change is published without being made, and none is made in silence. Every
+statement names the user: somebody else's row is as good as none.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+import msgspec
+
+from boathook import Transaction
+from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.entities import Action, Entity, Object, event_type
+from boathook.apps.cashdesk.refusals import Missing
+from boathook.apps.cashdesk.users import User
+
+Lock = Literal["", "for key share", "for share", "for update"]
+
+_FIND: Final = (
+    "select (to_jsonb(t) - 'user_id')::text from cashdesk.{table} t where t.user_id = $1 and t.id = $2 {lock}"
+)
+_PAGE: Final = """
+    select (to_jsonb(t) - 'user_id')::text as object from cashdesk.{table} t
+    where t.user_id = $1 and t.id > $2 order by t.id limit $3"""
+_INSERT: Final = """
+    insert into cashdesk.{table} as t (user_id, {columns})
+    select $1, {columns} from jsonb_populate_record(null::cashdesk.{table}, $2::text::jsonb)
+    on conflict do nothing
+    returning (to_jsonb(t) - 'user_id')::text"""
+_UPDATE: Final = """
+    update cashdesk.{table} t
+    set ({columns}, revision, updated_at) = (
+        select {columns}, t.revision + 1, clock_timestamp() from jsonb_populate_record(t, $3::text::jsonb))
+    where t.user_id = $1 and t.id = $2
+    returning (to_jsonb(t) - 'user_id')::text"""
+_DELETE: Final = """
+    delete from cashdesk.{table} t where t.user_id = $1 and t.id = $2 returning (to_jsonb(t) - 'user_id')::text"""
+_LARGEST: Final = 2**63 - 1
+
+
+async def get(tx: Transaction, user: User, entity: Entity, id: int, lock: Lock = "") -> Object:
+    """Return an object of the user's; with *lock* it stays as it is until the transaction ends. Raises Missing."""
+    found = id <= _LARGEST and await tx.fetchval(_FIND.format(table=entity, lock=lock), user.id, id)
+    return _object(found or None, entity, id)
+
+
+async def page(tx: Transaction, user: User, entity: Entity, after: int, limit: int) -> list[Object]:
+    """Return the user's objects of one kind with ids above *after*, the oldest first."""
+    rows = await tx.fetch(_PAGE.format(table=entity), user.id, min(after, _LARGEST), limit)
+    return [msgspec.json.decode(row["object"]) for row in rows]
+
+
+async def create(tx: Transaction, user: User, entity: Entity, values: Object) -> Object | None:
+    """Store an object and publish its CREATE; None where one with the same unique values is there already."""
+    statement = _INSERT.format(table=entity, columns=_columns(values))
+    stored = await tx.fetchval(statement, user.id, msgspec.json.encode(values).decode())
+    if stored is None:
+        return None
+    made: Object = msgspec.json.decode(stored)
+    await _publish(tx, user, entity, Action.CREATE, made)
+    return made
+
+
+async def change(tx: Transaction, user: User, entity: Entity, id: int, values: Object) -> Object:
+    """Give an object these values and publish its UPDATE with the state it has by that. Raises Missing."""
+    statement = _UPDATE.format(table=entity, columns=_columns(values))
+    stored = id <= _LARGEST and await tx.fetchval(statement, user.id, id, msgspec.json.encode(values).decode())
+    changed = _object(stored or None, entity, id)
+    await _publish(tx, user, entity, Action.UPDATE, changed)
+    return changed
+
+
+async def remove(tx: Transaction, user: User, entity: Entity, id: int) -> Object:
+    """Delete an object and publish its DELETE with the state it had. Raises Missing."""
+    gone = id <= _LARGEST and await tx.fetchval(_DELETE.format(table=entity), user.id, id)
+    removed = _object(gone or None, entity, id)
+    await _publish(tx, user, entity, Action.DELETE, removed)
+    return removed
+
+
+def _object(document: Any, entity: Entity, id: int) -> Object:
+    if document is None:
+        raise Missing(f"you have none of {entity} with the id {id}")
+    found: Object = msgspec.json.decode(document)
+    return found
+
+
+def _columns(names: Iterable[str]) -> str:
+    # They stand in statements, so they must be names of fields and nothing a stranger could have written.
+    names = list(names)
+    if not names or not all(name.isidentifier() for name in names):
+        raise ValueError(f"not a list of columns: {names}")
+    return ", ".join(names)
+
+
+async def _publish(tx: Transaction, user: User, entity: Entity, action: Action, state: Object) -> None:
+    payload = {
+        "id": str(uuid4()),
+        "type": entity,
+        "action": action,
+        "at": datetime.now(UTC).isoformat(),
+        "object": state,
+    }
+    await hook.publish(tx, application=user.application, type=event_type(entity, action), payload=payload)

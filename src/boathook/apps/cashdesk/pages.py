@@ -1,0 +1,274 @@
+"""The cabinet's pages: written by the server, complete without scripts, for a browser that has logged in by token.
+
+A form counts only if it comes from the cabinet's own pages: the browser's Origin must be ours, and the form must hold
+the token that goes with the session. What users or receivers have written is escaped wherever it is shown.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from boathook import BoathookError, Transaction
+from boathook.apps.cashdesk import records, users, webhooks
+from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.entities import Entity, types_of
+from boathook.apps.cashdesk.forms import WebhookForm, read
+from boathook.apps.cashdesk.refusals import BadField, Forged, NotKnown, Refusal
+from boathook.apps.cashdesk.users import User
+from boathook.apps.cashdesk.web import MOUNT, guarded, path_id, read_form
+
+COOKIE: Final = "cabinet_session"
+_HOME: Final = f"{MOUNT}/"
+_SHOWN: Final = 25
+"""Attempts and dropped deliveries on a page."""
+_DONE: Final = {
+    "created": "The webhook was created.",
+    "saved": "The changes were saved.",
+    "deleted": "The webhook was deleted.",
+    "tested": "A test event is on its way; look at the record below.",
+    "replayed": "It is being sent again.",
+    "settled": "That was not dropped, so it is not sent again.",
+}
+"""What a page says after a form, by the word in its address; nothing else in an address is shown."""
+_FOLDER: Final = Path(__file__).parent
+_TEMPLATES: Final = Environment(
+    loader=FileSystemLoader(_FOLDER / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request of somebody who is logged in, in its transaction."""
+
+    tx: Transaction
+    user: User
+    request: Request
+    session: str
+    form: dict[str, str]
+
+    @property
+    def id(self) -> int:
+        """The id in the path."""
+        return path_id(self.request)
+
+    def show(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page, with the token its forms need."""
+        done = _DONE.get(self.request.query_params.get("done", ""))
+        return _page(template, status, user=self.user, csrf=_csrf(self.session), done=done, **values)
+
+
+Answer = Callable[[Visit], Awaitable[Response]]
+
+
+def safely(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Return *answer* as an endpoint that shows a page for whatever goes wrong."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            response = await answer(request)
+        except NotKnown:
+            response = _go(_HOME)
+        except Refusal as refusal:
+            response = _page("refused.html", refusal.status, user=None, message=str(refusal))
+        except BoathookError as error:
+            hook.log.warning("request_failed", path=request.url.path, exc_info=error)
+            response = _page("refused.html", 503, user=None, message="The cabinet cannot do this now. Try again.")
+        return guarded(response)
+
+    return endpoint
+
+
+def door(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    """Return *answer* as an endpoint for those who are logged in, and for forms of our own."""
+
+    async def enter(request: Request) -> Response:
+        session = request.cookies.get(COOKIE, "")
+        form = await read_form(request) if request.method == "POST" else {}
+        if request.method == "POST":
+            _check_form(request, session, form)
+        async with hook.transaction() as tx:
+            user = await users.find_by_session(tx, session)
+            if user is None:
+                raise NotKnown("log in first")
+            return await answer(Visit(tx, user, request, session, form))
+
+    return safely(enter)
+
+
+def _page(template: str, status: int = 200, **values: Any) -> Response:
+    known: dict[str, Any] = {"home": _HOME, "done": None, "message": None}
+    return HTMLResponse(_TEMPLATES.get_template(template).render(known | values), status)
+
+
+def _go(path: str) -> Response:
+    return RedirectResponse(path, 303)
+
+
+def _csrf(session: str) -> str:
+    return hmac.digest(session.encode("utf-8", "surrogatepass"), b"csrf", hashlib.sha256).hex()
+
+
+def _check_form(request: Request, session: str, form: dict[str, str]) -> None:
+    """Refuse a form that is not of our own pages. Raises Forged."""
+    _check_origin(request)
+    if not hmac.compare_digest(_csrf(session).encode(), form.get("csrf", "").encode("utf-8", "surrogatepass")):
+        raise Forged("This form is out of date, or not of this cabinet. Go back, load the page anew, and try again.")
+
+
+def _check_origin(request: Request) -> None:
+    # A proxy may speak another scheme with us than with the browser, so where no address is set the host decides.
+    origin = urlsplit(request.headers.get("origin", ""))
+    own = urlsplit(hook.settings.public_url)
+    is_own = (
+        (origin.scheme, origin.netloc) == (own.scheme, own.netloc)
+        if own.netloc
+        else (origin.netloc != "" and origin.netloc == request.headers.get("host", ""))
+    )
+    if not is_own:
+        raise Forged("This form does not come from the cabinet's own pages.")
+
+
+async def _home(request: Request) -> Response:
+    """Show the webhooks, or ask who is there."""
+    if request.method == "POST":
+        return await _log_in(request)
+    session = request.cookies.get(COOKIE, "")
+    async with hook.transaction() as tx:
+        user = await users.find_by_session(tx, session)
+        if user is None:
+            return _page("login.html", user=None)
+        found = await webhooks.list_all(tx, user)
+        return Visit(tx, user, request, session, {}).show("list.html", webhooks=found)
+
+
+async def _log_in(request: Request) -> Response:
+    # There is no session yet that a token could go with; the Origin keeps others from logging somebody in.
+    _check_origin(request)
+    form = await read_form(request)
+    async with hook.transaction() as tx:
+        user = await users.find_by_token(tx, form.get("token", "").strip())
+        if user is None:
+            return _page("login.html", 401, user=None, message="Nobody has this token.")
+        session = await users.log_in(tx, user)
+    response = _go(_HOME)
+    is_secure = request.url.scheme == "https" or hook.settings.public_url.startswith("https:")
+    response.set_cookie(COOKIE, session, path=MOUNT, httponly=True, samesite="strict", secure=is_secure)
+    return response
+
+
+async def _log_out(visit: Visit) -> Response:
+    await users.log_out(visit.tx, visit.session)
+    response = _go(_HOME)
+    response.delete_cookie(COOKIE, path=MOUNT)
+    return response
+
+
+async def _new(visit: Visit) -> Response:
+    if visit.request.method == "GET":
+        return visit.show("edit.html", webhook=None, url="", types=types_of(0), active=True)
+    try:
+        async with visit.tx.savepoint():
+            made = await webhooks.create(visit.tx, visit.user, _read(visit.form))
+    except Refusal as refusal:
+        return _again(visit, refusal, None)
+    return _go(f"{MOUNT}/webhooks/{made.id}?done=created")
+
+
+async def _edit(visit: Visit) -> Response:
+    webhook = await webhooks.get(visit.tx, visit.user, visit.id)
+    if visit.request.method == "GET":
+        return await _show(visit)
+    try:
+        async with visit.tx.savepoint():
+            await webhooks.change(visit.tx, visit.user, webhook.id, _read(visit.form))
+    except Refusal as refusal:
+        return _again(visit, refusal, webhook)
+    return _go(f"{MOUNT}/webhooks/{webhook.id}?done=saved")
+
+
+async def _show(visit: Visit, *, secret: str | None = None) -> Response:
+    webhook = await webhooks.get(visit.tx, visit.user, visit.id)
+    attempts = await records.attempts(visit.tx, visit.user, webhook.id, _SHOWN)
+    dropped = await records.deliveries(visit.tx, visit.user, webhook.id, "dead", _SHOWN)
+    form: dict[str, Any] = {"url": webhook.url, "types": webhook.wanted, "active": webhook.is_active}
+    return visit.show("webhook.html", webhook=webhook, attempts=attempts, dropped=dropped, secret=secret, **form)
+
+
+def _again(visit: Visit, refusal: Refusal, webhook: webhooks.Webhook | None) -> Response:
+    """Show the form with what was written into it, and what is wrong with that."""
+    values: dict[str, Any] = {
+        "url": visit.form.get("url", ""),
+        "types": {entity: entity in visit.form for entity in Entity},
+        "active": "active" in visit.form,
+    }
+    return visit.show("edit.html", refusal.status, webhook=webhook, message=str(refusal), **values)
+
+
+def _read(form: dict[str, str]) -> WebhookForm:
+    types = {entity.value: entity in form for entity in Entity}
+    return read(WebhookForm, {"url": form.get("url", ""), "types": types, "active": "active" in form})
+
+
+async def _activate(visit: Visit) -> Response:
+    await users.lock(visit.tx, visit.user)
+    webhook = await webhooks.get(visit.tx, visit.user, visit.id)
+    types = {entity.value: is_wanted for entity, is_wanted in webhook.wanted.items()}
+    form = read(WebhookForm, {"url": webhook.url, "types": types, "active": visit.form.get("active") == "yes"})
+    await webhooks.change(visit.tx, visit.user, webhook.id, form)
+    return _go(f"{_HOME}?done=saved")
+
+
+async def _delete(visit: Visit) -> Response:
+    webhook = await webhooks.get(visit.tx, visit.user, visit.id)
+    if visit.request.method == "GET":
+        return visit.show("delete.html", webhook=webhook)
+    await webhooks.remove(visit.tx, visit.user, webhook.id)
+    return _go(f"{_HOME}?done=deleted")
+
+
+async def _test(visit: Visit) -> Response:
+    await webhooks.test(visit.tx, visit.user, visit.id)
+    return _go(f"{MOUNT}/webhooks/{visit.id}?done=tested")
+
+
+async def _show_secret(visit: Visit) -> Response:
+    return await _show(visit, secret=await webhooks.secret(visit.tx, visit.user, visit.id))
+
+
+async def _replay(visit: Visit) -> Response:
+    name = visit.form.get("delivery")
+    if not name:
+        raise BadField("delivery", "this field is required")
+    is_replayed = await records.replay(visit.tx, visit.user, visit.id, name)
+    return _go(f"{MOUNT}/webhooks/{visit.id}?done={'replayed' if is_replayed else 'settled'}")
+
+
+def routes() -> list[Route | Mount]:
+    """Return all routes of the pages."""
+    webhook = f"{MOUNT}/webhooks/{{id:int}}"
+    return [
+        Route(_HOME, safely(_home), methods=["GET", "POST"]),
+        Mount(f"{MOUNT}/static", StaticFiles(directory=_FOLDER / "static")),
+        Route(f"{MOUNT}/logout", door(_log_out), methods=["POST"]),
+        Route(f"{MOUNT}/webhooks/new", door(_new), methods=["GET", "POST"]),
+        Route(webhook, door(_edit), methods=["GET", "POST"]),
+        Route(webhook + "/active", door(_activate), methods=["POST"]),
+        Route(webhook + "/delete", door(_delete), methods=["GET", "POST"]),
+        Route(webhook + "/test", door(_test), methods=["POST"]),
+        Route(webhook + "/secret", door(_show_secret), methods=["POST"]),
+        Route(webhook + "/replay", door(_replay), methods=["POST"]),
+    ]

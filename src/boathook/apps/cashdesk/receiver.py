@@ -1,0 +1,95 @@
+"""A shop's receiver for tests and trials: verifies each request as a stranger would, and remembers what it was told."""
+
+import asyncio
+import contextlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Final
+
+from boathook import verify
+from boathook.apps.cashdesk.simulator import Change, read_change
+
+_LARGEST: Final = 1_048_576
+
+Script = Callable[[str, int], int]
+"""From a path and the number of the request there to the status it is answered with."""
+
+
+class Receiver:
+    """Listens on loopback; each path is one shop's."""
+
+    def __init__(self, script: Script = lambda _path, _number: 204) -> None:
+        self.base = ""
+        self.secrets: dict[str, str] = {}
+        """What requests to each path are to be signed with."""
+        self.heard: defaultdict[str, Counter[Change]] = defaultdict(Counter)
+        """What each path was told and has taken, and how often."""
+        self.tests: Counter[str] = Counter()
+        """How many test events each path has taken."""
+        self.forged: Counter[str] = Counter()
+        """Requests to each path whose signature is wrong."""
+        self.requests: Counter[str] = Counter()
+        self._script = script
+        self._news = asyncio.Event()
+        self._serving: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def open(self, port: int = 0) -> AsyncIterator["Receiver"]:
+        """Listen until the block ends."""
+        server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in self._serving:
+                task.cancel()
+            await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def wait_until(self, is_so: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until *is_so*, asked after each request, or until the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not is_so():
+                    self._news.clear()
+                    await self._news.wait()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            while True:
+                path, headers = _head(await reader.readuntil(b"\r\n\r\n"))
+                length = int(headers.get("content-length", "0"))
+                if length > _LARGEST:
+                    break
+                status = self._take(path, headers, await reader.readexactly(length))
+                self._news.set()
+                empty = "" if status == 204 else "content-length: 0\r\n"
+                writer.write(f"HTTP/1.1 {status} OK\r\n{empty}\r\n".encode())
+                await writer.drain()
+        writer.close()
+
+    def _take(self, path: str, headers: Mapping[str, str], body: bytes) -> int:
+        self.requests[path] += 1
+        status = self._script(path, self.requests[path])
+        if not 200 <= status < 300:
+            return status
+        if not verify("standard-webhooks", self.secrets.get(path, "whsec_"), headers, body, self.base + path):
+            self.forged[path] += 1
+            return 401
+        payload = json.loads(body)
+        if payload["action"] == "TEST":
+            self.tests[path] += 1
+        else:
+            self.heard[path][read_change(payload)] += 1
+        return status
+
+
+def _head(head: bytes) -> tuple[str, dict[str, str]]:
+    request, *lines = head.decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in lines if line)
+    return request.split(" ")[1], {name.strip().lower(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,97 @@
+"""The record of what was sent to a webhook and what came back, as its owner sees it."""
+
+from typing import Any, Final
+
+from boathook import BoathookError, Transaction
+from boathook.apps.cashdesk import webhooks
+from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.refusals import Missing, kind_of
+from boathook.apps.cashdesk.users import User
+from boathook.apps.cashdesk.webhooks import Webhook
+
+STATES: Final = ("pending", "leased", "succeeded", "dead", "ignored")
+"""What can be asked for; what was dropped after its last attempt is ``dead``."""
+
+
+async def attempts(tx: Transaction, user: User, id: int, limit: int) -> list[dict[str, Any]]:
+    """Return the latest requests to a webhook with what came back, newest first. Raises Missing."""
+    webhook = await webhooks.get(tx, user, id)
+    rows = await hook.desk.attempts(tx, user.application, webhook.uid, limit=limit)
+    return [
+        {
+            "message": row.message.shown_id,
+            "type": row.message.type,
+            "url": row.url,
+            "success": row.is_success,
+            "status": row.status or None,
+            "duration_ms": row.duration_ms,
+            "error": row.error,
+            "response": _text(row.response),
+        }
+        for row in rows
+    ]
+
+
+async def deliveries(tx: Transaction, user: User, id: int, state: str | None, limit: int) -> list[dict[str, Any]]:
+    """Return what a webhook was owed, newest first, whatever became of it. Raises Missing."""
+    webhook = await webhooks.get(tx, user, id)
+    rows = await hook.desk.deliveries(recipient=_recipient(webhook), state=state, limit=limit)
+    return [_delivery(row) for row in rows]
+
+
+async def delivery(tx: Transaction, user: User, id: int, name: str) -> dict[str, Any]:
+    """Return one of them with the body that was sent, and every attempt at it. Raises Missing."""
+    found = await _own(tx, user, id, name)
+    tries = [
+        {
+            "number": row.number,
+            "outcome": row.outcome,
+            "code": row.code,
+            "error": row.error,
+            "started_at": row.started_at.isoformat(),
+            "ended_at": row.ended_at.isoformat(),
+        }
+        for row in found["attempts"]
+    ]
+    return _delivery(found["delivery"]) | {"body": _text(found["body"]), "tries": tries}
+
+
+async def replay(tx: Transaction, user: User, id: int, name: str) -> bool:
+    """Send again what was dropped, and return True; False where it was not dropped. Raises Missing."""
+    await _own(tx, user, id, name)
+    return bool(await hook.desk.replay([name], note=f"asked for by user {user.id} of the cabinet"))
+
+
+async def _own(tx: Transaction, user: User, id: int, name: str) -> dict[str, Any]:
+    """Return a delivery as the desk shows it, if it is this webhook's."""
+    webhook = await webhooks.get(tx, user, id)
+    try:
+        found = await hook.desk.delivery(name)
+    except BoathookError as error:
+        if kind_of(error) not in {"NotFound", "InvalidValue"}:
+            raise
+        found = None
+    if found is None or found["delivery"].recipient != _recipient(webhook):
+        raise Missing(f"your webhook {id} has no delivery {name!r}")
+    return found
+
+
+def _recipient(webhook: Webhook) -> str:
+    return f"endpoint:{webhook.endpoint}"
+
+
+def _delivery(row: Any) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "type": row.type,
+        "state": row.state,
+        "attempts": row.attempts,
+        "due_at": row.due_at and row.due_at.isoformat(),
+        "code": row.code,
+        "note": row.note,
+        "ended_at": row.ended_at and row.ended_at.isoformat(),
+    }
+
+
+def _text(body: bytes | None) -> str | None:
+    return None if body is None else body.decode("utf-8", "replace")

@@ -1,0 +1,69 @@
+"""What the API and the pages share: how a request is read, and what every answer carries."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from boathook.apps.cashdesk.refusals import BadField, TooLarge
+
+MOUNT: Final = "/cabinet"
+_LARGEST_BODY: Final = 262_144
+_MOST_FIELDS: Final = 50
+_SAFE: Final[Mapping[str, str]] = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none';"
+        " frame-ancestors 'none'"
+    ),
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+Handle = Callable[[Request], Awaitable[Response]]
+
+
+def guarded(response: Response) -> Response:
+    """Return *response* with headers by which browsers keep it to itself."""
+    for name, value in _SAFE.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+async def read_body(request: Request) -> bytes:
+    """Return the body of a request. Raises TooLarge."""
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > _LARGEST_BODY:
+            raise TooLarge(f"a body has at most {_LARGEST_BODY:,} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a page's form; of several with one name the last. Raises TooLarge, BadField."""
+    body = await read_body(request)
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict"))
+    except ValueError:
+        raise BadField("", "the body is not a form") from None
+
+
+def read_number(request: Request, name: str, *, usual: int, most: int) -> int:
+    """Return a number of the query, such as ``?limit=50``. Raises BadField."""
+    text = request.query_params.get(name)
+    if text is None:
+        return usual
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > most:
+        raise BadField(name, f"write a number from 0 to {most}")
+    return int(text)
+
+
+def path_id(request: Request) -> int:
+    """Return the id in the path."""
+    id: Any = request.path_params["id"]
+    return int(id)

@@ -1,0 +1,176 @@
+"""Where users want to hear of what: each webhook is a row here and an endpoint of boathook's, changed together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from boathook import BoathookError, Transaction
+from boathook.apps.cashdesk import users
+from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.entities import Entity, mask_of, patterns_of, types_of
+from boathook.apps.cashdesk.forms import WebhookForm
+from boathook.apps.cashdesk.refusals import BadField, Conflict, Full, Missing, kind_of
+from boathook.apps.cashdesk.users import User
+
+RETRY: Final = "cashdesk"
+"""boathook's name for the waits 5 s, 1 min, 1 h, 3 h and 24 h, of exactly that length."""
+TIMEOUT_S: Final = 20.0
+"""How long a receiver may take; it is to answer any 2xx by then."""
+
+_LARGEST: Final = 2**63 - 1
+_COLUMNS: Final = "w.id, w.url, w.types, w.is_active, w.created_at, w.updated_at"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A row."""
+
+    id: int
+    url: str
+    types: int
+    """A bit for each kind of objects, see `entities`."""
+    is_active: bool
+    endpoint: str
+    """The id of its endpoint, ``ep_...``."""
+    is_sending: bool
+    """Whether its endpoint is enabled. boathook disables one that answers 410, or nothing good for days."""
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def uid(self) -> str:
+        """The uid of its endpoint."""
+        return _uid(self.id)
+
+    @property
+    def wanted(self) -> dict[Entity, bool]:
+        """Which kinds of objects it is about."""
+        return types_of(self.types)
+
+    def show(self) -> dict[str, Any]:
+        """Return it as the API answers it."""
+        return {
+            "id": self.id,
+            "url": self.url,
+            "types": self.wanted,
+            "active": self.is_active,
+            "sending": self.is_sending,
+            "created_at": self.created_at.isoformat(),
+            "updated_at": self.updated_at.isoformat(),
+        }
+
+
+async def list_all(tx: Transaction, user: User) -> list[Webhook]:
+    """Return the user's webhooks, the oldest first."""
+    rows = await tx.fetch(
+        f"select {_COLUMNS} from cashdesk.webhooks w where w.user_id = $1 order by w.id",  # noqa: S608 a constant
+        user.id,
+    )
+    endpoints = await _endpoints(tx, user)
+    return [_webhook(row, endpoints) for row in rows]
+
+
+async def get(tx: Transaction, user: User, id: int) -> Webhook:
+    """Return a webhook of the user's. Raises Missing."""
+    row = await tx.fetchrow(
+        f"select {_COLUMNS} from cashdesk.webhooks w where w.user_id = $1 and w.id = $2",  # noqa: S608 a constant
+        user.id, min(id, _LARGEST),
+    )  # fmt: skip
+    if row is None:
+        raise Missing(f"you have no webhook with the id {id}")
+    return _webhook(row, await _endpoints(tx, user))
+
+
+async def create(tx: Transaction, user: User, form: WebhookForm) -> Webhook:
+    """Make a webhook with its endpoint.
+
+    Raises:
+        Full: the user has as many as there may be.
+        BadField: requests to its address are not allowed.
+    """
+    await users.lock(tx, user)
+    count = await tx.fetchval("select count(*) from cashdesk.webhooks where user_id = $1", user.id)
+    if count >= hook.settings.max_webhooks:
+        raise Full(f"you have {count} webhooks, which is as many as there may be; delete one first")
+    id = await tx.fetchval(
+        "insert into cashdesk.webhooks (user_id, url, types, is_active) values ($1, $2, $3, $4) returning id",
+        user.id, form.url, mask_of(form.types.wanted()), form.active,
+    )  # fmt: skip
+    await _put_endpoint(tx, user, id, form)
+    return await get(tx, user, id)
+
+
+async def change(tx: Transaction, user: User, id: int, form: WebhookForm) -> Webhook:
+    """Give a webhook other values, and its endpoint with it. Raises Missing, and BadField as `create` does."""
+    tag = await tx.execute(
+        "update cashdesk.webhooks set url = $3, types = $4, is_active = $5, updated_at = now()"
+        " where user_id = $1 and id = $2",
+        user.id, min(id, _LARGEST), form.url, mask_of(form.types.wanted()), form.active,
+    )  # fmt: skip
+    if tag != "UPDATE 1":
+        raise Missing(f"you have no webhook with the id {id}")
+    await _put_endpoint(tx, user, id, form)
+    return await get(tx, user, id)
+
+
+async def remove(tx: Transaction, user: User, id: int) -> None:
+    """Delete a webhook and its endpoint; what it was still to get is not sent. Raises Missing."""
+    tag = await tx.execute("delete from cashdesk.webhooks where user_id = $1 and id = $2", user.id, min(id, _LARGEST))
+    if tag != "DELETE 1":
+        raise Missing(f"you have no webhook with the id {id}")
+    await hook.desk.delete_endpoint(tx, user.application, _uid(id))
+
+
+async def secret(tx: Transaction, user: User, id: int) -> str:
+    """Return what a webhook's requests are signed with. Raises Missing."""
+    webhook = await get(tx, user, id)
+    return await hook.desk.endpoint_secret(tx, user.application, webhook.uid)
+
+
+async def test(tx: Transaction, user: User, id: int) -> None:
+    """Send a made-up event to one webhook alone. Raises Missing, and Conflict where it is not sending."""
+    webhook = await get(tx, user, id)
+    if not webhook.is_sending:
+        raise Conflict("nothing is sent to this webhook; activate it, and choose at least one type, first")
+    payload = {"type": "test", "action": "TEST", "object": {"webhook": webhook.id}}
+    await hook.publish(tx, application=user.application, type=f"{_test_type(id)}.TEST", payload=payload)
+
+
+async def _put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm) -> None:
+    mask = mask_of(form.types.wanted())
+    try:
+        await hook.desk.put_endpoint(
+            tx,
+            user.application,
+            _uid(id),
+            url=form.url,
+            # An empty list would mean every type; a webhook about nothing is one that is off.
+            event_types=[*patterns_of(mask), f"{_test_type(id)}.*"],
+            is_disabled=not (form.active and mask),
+            retry=RETRY,
+            timeout_s=TIMEOUT_S,
+        )
+    except BoathookError as error:
+        # Of all that is given only the address is the user's own choice.
+        if kind_of(error) != "InvalidValue":
+            raise
+        raise BadField("url", str(error)) from None
+
+
+async def _endpoints(tx: Transaction, user: User) -> Mapping[str | None, Any]:
+    return {view.uid: view for view in await hook.desk.endpoints(tx, user.application)}
+
+
+def _webhook(row: Any, endpoints: Mapping[str | None, Any]) -> Webhook:
+    endpoint = endpoints[_uid(row["id"])]
+    return Webhook(**dict(row), endpoint=endpoint.id, is_sending=not endpoint.is_disabled)
+
+
+def _uid(id: int) -> str:
+    return f"webhook-{id}"
+
+
+def _test_type(id: int) -> str:
+    """The first part of the type of events that are for this webhook only."""
+    return f"test.webhook-{id}"
