@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,13 +57,13 @@ def list_by_default(ctx: typer.Context, as_json: Json = False) -> None:
 @apps.command("list", epilog="Example: boathook apps list --json")
 def list_apps(ctx: typer.Context, as_json: Json = False) -> None:
     """List the apps that are loaded, and those that had handlers here and are not loaded any more."""
-    from boathook.server import load_hooks, with_apps
+    from boathook.server import with_apps
 
     settings, loaded = with_apps(session(ctx).plain_settings())
     known = run(_read_journal(settings, loaded))
     rows = [_describe(settings, module, hook, known) for module, hook in zip(settings.apps.load, loaded, strict=True)]
-    owners = load_hooks(settings).owners
-    rows += [_remains(owner) for owner in (known or {}).get("owners", ()) if owner not in owners]
+    ours = {*settings.apps.load, settings.server.app}
+    rows += [_remains(owner) for owner in (known or {}).get("owners", ()) if owner not in ours]
     if as_json:
         for row in rows:
             show.print_json(row)
@@ -170,13 +170,24 @@ def _extended(app: typer.Typer, opened: Session, word: str | None) -> typer.Type
 
 
 def _add(whole: typer.Typer, settings: Settings) -> None:
-    from boathook.server import bind, with_apps
+    from boathook.server import bind, migrations_of, with_apps
 
     settings, loaded = with_apps(settings)
-    bind(settings, loaded, server_url=functools.partial(server_url, settings))
+    bind(settings, loaded, server_url=functools.partial(_current_url, settings, migrations_of(loaded)))
     for hook in loaded:
         if hook.manifest.commands is not None and hook.name not in _own_words(whole):
             whole.add_typer(hook.manifest.commands, name=hook.name)
+
+
+@contextlib.asynccontextmanager
+async def _current_url(settings: Settings, folders: Sequence[tuple[str, Path]]) -> AsyncIterator[str]:
+    """Lend the URL of the journal's server. Raises ConfigError where the apps' tables are not what they are to be."""
+    from boathook.journal.app_schema import pending_apps
+
+    async with server_url(settings) as url:
+        if lacking := await pending_apps(url, folders):
+            raise ConfigError(f"the database lacks {', '.join(lacking)}: run `boathook migrate` first")
+        yield url
 
 
 def _refuse_ready_made(word: str, settings: Settings) -> None:
@@ -195,11 +206,12 @@ async def _read_journal(settings: Settings, loaded: "Sequence[Boathook]") -> dic
     """Return what the journal knows of apps; None where there is none, or it is away."""
     from boathook.journal.app_schema import pending_apps
     from boathook.journal.registry import list_owners
+    from boathook.server import migrations_of
 
-    folders = [(hook.name, hook.manifest.migrations) for hook in loaded if hook.manifest.migrations is not None]
     try:
         async with journal(settings) as database:
-            return {"lacking": await pending_apps(database, folders), "owners": await list_owners(database)}
+            lacking = await pending_apps(database, migrations_of(loaded))
+            return {"lacking": lacking, "owners": await list_owners(database)}
     except BoathookError as error:
         complain_once(str(error))
         return None

@@ -80,10 +80,10 @@ def migrate(
 ) -> None:
     """Bring the database's schema up to date, and the tables of the apps that apps.load names; safe to repeat."""
     from boathook.journal import app_schema, schema
-    from boathook.server import load_hooks
+    from boathook.server import load_apps, migrations_of
 
     settings = session(ctx).plain_settings()
-    folders = load_hooks(settings).migrations
+    folders = migrations_of(load_apps(settings))
 
     async def work() -> list[str]:
         async with server_url(settings, may_create=not check) as url:
@@ -207,21 +207,36 @@ def check_up(ctx: typer.Context, as_json: Json = False) -> None:
     from boathook.admin import doctor
 
     async def work() -> bool:
-        settings = session(ctx).settings()
-        findings: list[doctor.Finding] = []
+        settings, migrations, findings = _look_at_apps(session(ctx).plain_settings())
         try:
             async with server_url(settings) as url:
                 database = await Database.open(url, purpose="doctor", size=2)
                 try:
-                    findings += [finding async for finding in doctor.examine(settings, database)]
+                    found = doctor.examine(settings, database, migrations=migrations)
+                    findings += [finding async for finding in found]
                 finally:
                     await database.close()
         except BoathookError as error:
-            findings = [finding async for finding in doctor.examine(settings, None, str(error))]
+            findings += [finding async for finding in doctor.examine(settings, None, str(error))]
         _print_findings(findings, as_json=as_json)
         return any(finding.verdict is doctor.Verdict.FAIL for finding in findings)
 
     raise typer.Exit(1 if run(work()) else 0)
+
+
+def _look_at_apps(settings: Settings) -> "tuple[Settings, list[tuple[str, Path]], list[Finding]]":
+    """Return the settings with the apps' sources, where the apps' migrations are, and what is wrong with the apps."""
+    if not settings.apps.load:
+        return settings, [], []
+    from boathook.admin.doctor import Finding, Verdict
+    from boathook.server import migrations_of, with_apps
+
+    try:
+        whole, loaded = with_apps(settings)
+    except ConfigError as error:
+        return settings, [], [Finding("apps", Verdict.FAIL, str(error), "correct that, or remove it from apps.load")]
+    names = ", ".join(hook.name for hook in loaded)
+    return whole, migrations_of(loaded), [Finding("apps", Verdict.OK, f"{names} can be loaded")]
 
 
 def _print_findings(findings: "list[Finding]", *, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Route
@@ -37,11 +36,6 @@ class Hooks:
     def published(self) -> int:
         """How many events they have stored so far; their transactions may still roll back."""
         return sum(hook.published for hook in self)
-
-    @property
-    def migrations(self) -> list[tuple[str, Path]]:
-        """The apps that have tables of their own, with the folders of their migrations."""
-        return [(hook.name, hook.manifest.migrations) for hook in self if hook.manifest.migrations is not None]
 
     def routes(self, *, timeout_s: float) -> dict[str, list[Route]]:
         """Return the routes of all handlers by who declares them."""

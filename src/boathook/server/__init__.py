@@ -13,12 +13,12 @@ supervisor is gone. It beats on a pipe from its event loop, so that a loop that 
 
 from typing import TYPE_CHECKING
 
-from boathook.server.loading import bind, load_hooks, with_apps
+from boathook.server.loading import bind, load_apps, load_hooks, migrations_of, with_apps
 
 if TYPE_CHECKING:
     from boathook.config import Settings
 
-__all__ = ["bind", "load_hooks", "serve", "with_apps"]
+__all__ = ["bind", "load_apps", "load_hooks", "migrations_of", "serve", "with_apps"]
 
 
 def serve(settings: "Settings") -> int:

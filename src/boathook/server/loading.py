@@ -103,6 +103,11 @@ def with_apps(settings: Settings) -> "tuple[Settings, tuple[Boathook, ...]]":
         raise ConfigError(f"apps.load: {error}") from None
 
 
+def migrations_of(apps: "Iterable[Boathook]") -> list[tuple[str, Path]]:
+    """Return the names of the apps that have tables, with the folders of their migrations."""
+    return [(hook.name, hook.manifest.migrations) for hook in apps if hook.manifest.migrations is not None]
+
+
 def settings_of(hook: "Boathook", settings: Settings) -> BaseModel | None:
     """Return an app's own table of boathook.toml, checked; None where the app wants none, or has no name.
 

@@ -21,7 +21,7 @@ from boathook.journal.database import Database, check_safety
 from boathook.journal.embedded import EmbeddedServer
 from boathook.journal.registry import register
 from boathook.journal.schema import migrate
-from boathook.server.loading import load_hooks, with_apps
+from boathook.server.loading import load_hooks, migrations_of, with_apps
 from boathook.server.slot import Child
 from boathook.telemetry import log
 from boathook.telemetry.exporters import SnapshotFile
@@ -46,14 +46,14 @@ def supervise(settings: Settings) -> int:
 async def _serve(settings: Settings) -> int:
     stop = _Stop()
     stop.listen()
-    settings, _ = with_apps(settings)
+    settings, apps = with_apps(settings)
     hooks = load_hooks(settings)
     compile_gates(settings)
     bound = _bind(settings) if "gateway" in settings.server.roles else None
     try:
         with _instance(settings.server.data_dir) as prefix:
             async with _journal(settings) as (ready, embedded):
-                await _prepare(ready, hooks)
+                await _prepare(ready, hooks, migrations_of(apps))
                 if bound is not None:
                     _listen(bound, settings)
                 return await Supervisor(ready, bound, prefix, embedded).run(stop)
@@ -166,7 +166,7 @@ async def _journal(settings: Settings) -> AsyncIterator[tuple[Settings, Embedded
             await embedded.stop()
 
 
-async def _prepare(settings: Settings, hooks: Hooks) -> None:
+async def _prepare(settings: Settings, hooks: Hooks, migrations: Sequence[tuple[str, Path]]) -> None:
     """Check the server, bring the schemas up to date, and make the handlers' routes known."""
     url = settings.database_url()
     database = await Database.open(
@@ -175,7 +175,7 @@ async def _prepare(settings: Settings, hooks: Hooks) -> None:
     try:
         for note in await check_safety(database, allow_unsafe=settings.database.allow_unsafe):
             _LOG.warning("unsafe_database", note=note)
-        applied = await migrate(url) + await migrate_apps(url, hooks.migrations)
+        applied = await migrate(url) + await migrate_apps(url, migrations)
         if applied:
             _LOG.info("schema_migrated", revisions=applied)
         for owner, routes in hooks.routes(timeout_s=settings.worker.timeout_s).items():

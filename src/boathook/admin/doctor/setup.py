@@ -5,7 +5,7 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ from boathook.domain.errors import BoathookError, ConfigError, UnsafeDatabase
 from boathook.inbound.gates import compile_gates, verifier_of
 from boathook.inbound.providers.proofs import NoProof
 from boathook.journal import schema
+from boathook.journal.app_schema import pending_apps
 from boathook.journal.database import Database, check_safety
 from boathook.journal.vitals import Vitals, read_clock, read_vitals
 
@@ -27,19 +28,22 @@ _FILES_BESIDES: Final = 256
 """Open files a gateway needs besides its clients' connections."""
 
 
-async def examine(settings: Settings, database: Database | None, trouble: str = "") -> AsyncIterator[Finding]:
+async def examine(
+    settings: Settings, database: Database | None, trouble: str = "", *, migrations: Sequence[tuple[str, Path]] = ()
+) -> AsyncIterator[Finding]:
     """Yield the findings about a set-up, one by one.
 
     Args:
         settings: as read.
         database: connections to the journal; None where it could not be reached, with *trouble* saying why.
         trouble: why there is no *database*.
+        migrations: the apps that are loaded and have tables, with the folders of their migrations.
     """
     yield _settings(settings)
     if database is None:
         yield Finding("database", Verdict.FAIL, trouble, "start the server, or correct database.url")
     else:
-        async for finding in _database(settings, database):
+        async for finding in _database(settings, database, migrations):
             yield finding
     yield _disk(settings.server.data_dir)
     yield _files(settings)
@@ -53,14 +57,15 @@ def _settings(settings: Settings) -> Finding:
     return Finding("settings", Verdict.OK, f"{settings.file} is understood")
 
 
-async def _database(settings: Settings, database: Database) -> AsyncIterator[Finding]:
+async def _database(
+    settings: Settings, database: Database, migrations: Sequence[tuple[str, Path]]
+) -> AsyncIterator[Finding]:
     yield await _safety(settings, database)
     yield await _clock(database)
-    lacking = await schema.pending(database)
-    if lacking:
-        yield Finding("schema", Verdict.FAIL, f"lacks {', '.join(lacking)}", "run `boathook migrate`")
+    finding = await _schema(database, migrations)
+    yield finding
+    if finding.verdict is Verdict.FAIL:
         return
-    yield Finding("schema", Verdict.OK, "is current")
     vitals = await read_vitals(database)
     yield _connections(settings, vitals)
     yield _partitions(vitals)
@@ -70,6 +75,18 @@ async def _database(settings: Settings, database: Database) -> AsyncIterator[Fin
     yield _snapshot(vitals)
     async for finding in sending.examine(settings, database):
         yield finding
+
+
+async def _schema(database: Database, migrations: Sequence[tuple[str, Path]]) -> Finding:
+    try:
+        lacking = await schema.pending(database) + await pending_apps(database, migrations)
+    except BoathookError as error:
+        return Finding(
+            "schema", Verdict.FAIL, str(error), "correct the app's files, or install the app's release again"
+        )
+    if lacking:
+        return Finding("schema", Verdict.FAIL, f"lacks {', '.join(lacking)}", "run `boathook migrate`")
+    return Finding("schema", Verdict.OK, "is current")
 
 
 async def _safety(settings: Settings, database: Database) -> Finding:
@@ -126,7 +143,9 @@ def _backlog(vitals: Vitals) -> Finding:
 def _routes(vitals: Vitals) -> Finding:
     if vitals.unrouted:
         names = ", ".join(f"{one.recipient} ({one.number})" for one in vitals.unrouted[:5])
-        fix = "load the app that handles them (server.app), or decide about them once they are dead letters"
+        fix = (
+            "load the app that handles them (server.app or apps.load), or decide about them once they are dead letters"
+        )
         return Finding("routes", Verdict.WARN, f"owed to recipients that no active route names: {names}", fix)
     return Finding("routes", Verdict.OK, "everything owed has its recipient")
 
