@@ -15,7 +15,7 @@ _ERRORS: Final = {
     408: "the request came too slowly",
     431: "the request head is too large",
     500: "internal error",
-    503: "too many connections",
+    503: "not available, try again later",
 }
 
 Message = MutableMapping[str, Any]

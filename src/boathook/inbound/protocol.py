@@ -8,13 +8,16 @@ listener looks at all of them four times a second (`Connection.check`), which co
 
 httptools refuses most of what makes two parsers disagree; `_refusal_of_head` refuses the rest. After any 4xx the
 connection closes, so that nothing behind a doubtful request is ever read as another one.
+
+A request to become a WebSocket is refused like any other upgrade, unless somebody takes WebSockets at its path: then
+a `boathook.inbound.sockets.Socket` takes the connection's place, in its transport, its count and the house.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -50,16 +53,43 @@ class Phase(Enum):
     CLOSING = 5
 
 
+class NoSocket(Enum):
+    """Why no WebSocket is opened at a path: the status that is answered."""
+
+    NOBODY = 400
+    LATER = 503
+
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+Sockets = Callable[[str], Application | NoSocket]
+
+
+class Resident(Protocol):
+    """What lives in a house: a connection, or the WebSocket that took its place."""
+
+    transport: asyncio.Transport
+
+    def check(self, now: float) -> None:
+        """Close or refuse what has taken too long."""
+        ...
+
+    def shutdown(self) -> None:
+        """Close if nothing is under way, or say that it is time to."""
+        ...
+
+
 @dataclass(slots=True)
 class House:
     """What all connections of one listener share."""
 
-    app: Callable[[Any, Any, Any], Awaitable[None]]
+    app: Application
     """An ASGI application; it may be replaced while connections are open."""
     limits: LimitSettings
     connections: Connections
     trusted_proxies: tuple[Network, ...] = ()
-    open: set["Connection"] = field(default_factory=set)
+    sockets: Sockets = lambda _: NoSocket.NOBODY
+    """Who takes WebSockets at a path."""
+    open: set[Resident] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     date_line: bytes = b""
     is_draining: bool = False
@@ -90,6 +120,7 @@ class Connection(HttpToolsProtocol):
         self._failed_with: int | None = None
         self._stuck_since: float | None = None
         self._waiting: list[Exchange] = []
+        self._socket: Application | None = None
 
     # The connection itself
 
@@ -171,8 +202,11 @@ class Connection(HttpToolsProtocol):
         self._wire_size += len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self.refuse(400, "upgrade")
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._socket is None:
+                self.refuse(400, "upgrade")
+            else:
+                self._become_socket(self._socket, data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             status, reason = _why(error)
             self.refuse(status, reason)
@@ -227,10 +261,13 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         version = self.parser.get_http_version()
         reason = _refusal_of_head(self._watched, version)
-        if reason or self.parser.should_upgrade():
-            raise _Refused(400, reason or "upgrade")
+        if reason:
+            raise _Refused(400, reason)
         if self._head_size + len(self.url) > self.house.limits.max_head:
             raise _Refused(431, "large_head")
+        if self.parser.should_upgrade():
+            self._socket = self._taker_of_socket(version)
+            return
         expect = self._watched.get(b"expect")
         expects_100 = expect is not None and expect[0].lower() == b"100-continue"
         exchange = Exchange(self, self._scope(version), expects_100=expects_100)
@@ -243,6 +280,30 @@ class Connection(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self._waiting.append(exchange)
+
+    def _taker_of_socket(self, version: str) -> Application:
+        """Return who takes the WebSocket that is asked for; refuse every other upgrade."""
+        active = self.active
+        owes = active is not None and (not active.response_complete or bool(self._waiting) or self.flow.write_paused)
+        has_body = not {b"content-length", b"transfer-encoding"}.isdisjoint(self._watched)
+        is_socket = tuple(value.lower() for name, value in self.headers if name == b"upgrade") == (b"websocket",)
+        if owes or has_body or not is_socket or version != "1.1" or self.parser.get_method() != b"GET":
+            raise _Refused(400, "upgrade")
+        found = self.house.sockets(self._scope(version)["path"])
+        if isinstance(found, NoSocket):
+            raise _Refused(found.value, "upgrade")
+        return found
+
+    def _become_socket(self, app: Application, more: bytes) -> None:
+        """Hand the connection over, with what came behind the head."""
+        from boathook.inbound.sockets import Socket  # its library is loaded only where somebody takes WebSockets
+
+        socket = Socket(self.house, self.transport, self._scope("1.1"), app, more)
+        self.house.open.discard(self)
+        self._is_counted = False
+        self.parser = None  # type: ignore[assignment]
+        self.transport.set_protocol(socket)
+        socket.open()
 
     def _scope(self, version: str) -> Message:
         parsed = httptools.parse_url(self.url)
@@ -284,7 +345,8 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is whole."""
         exchange = self.cycle
-        assert exchange is not None
+        if exchange is None:  # a WebSocket's head has no exchange
+            return
         exchange.more_body = False
         exchange.message_event.set()
         if self.phase is Phase.BODY and exchange is self.active:

@@ -56,7 +56,7 @@ def tell(channel: str, message: Any) -> Step:
 
 
 def _checked(channel: str) -> str:
-    if not isinstance(channel, str) or not _NAME.fullmatch(channel):
+    if not _NAME.fullmatch(channel):
         raise InvalidMessage(
             f"the channel {channel!r} must be named by 1 to 100 letters, digits and _ . : / -, such as fleet.cars"
         )

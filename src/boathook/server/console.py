@@ -1,28 +1,34 @@
-"""The API on the gateway's own port, brought up beside the ingest path without slowing it.
+"""The API and the apps' own pages on the gateway's port, brought up beside the ingest path without slowing it.
 
-What the API stands on takes a second to import, so it is imported in a thread after the gateway is ready; until then,
-and until PostgreSQL is there, requests to it are answered 503.
+What they stand on takes a second to import, so it is imported in a thread after the gateway is ready; until then, and
+until PostgreSQL is there, requests to them are answered 503.
 """
 
 import asyncio
 import functools
 import gc
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, JournalUnavailable
 from boathook.inbound.app import Asgi, Receive, Send
+from boathook.inbound.protocol import NoSocket
 from boathook.journal.announcer import Announcer
 from boathook.journal.database import Database
 from boathook.journal.moves import announce_due
 from boathook.telemetry.log import get_logger
 
+if TYPE_CHECKING:
+    from boathook.server.mounts import Mounts
+
 _CONNECTIONS: Final = 8
 """Of one gateway for the API: each request that is being answered has one to itself."""
 _RETRY_S: Final = 0.5
 _PREFIX: Final = "/api/"
-_UNAVAILABLE: Final = b'{"code":"unavailable","detail":"the API is not available yet, try again later"}'
+_API: Final = "/api/v1/"
+_UNAVAILABLE: Final = b'{"code":"unavailable","detail":"this is not available yet, try again later"}'
 _NOT_FOUND: Final = b'{"ok":false,"error":"not found"}'
 _LOG = get_logger("server")
 
@@ -33,34 +39,43 @@ class Console:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._api: Asgi | None = None
-        self._database: Database | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._mounts: Mounts | None = None
+        self._has_apps = bool(settings.apps.load or settings.server.app)
+        self._stack = AsyncExitStack()
+        self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin to bring the API up."""
-        self._tasks.append(asyncio.create_task(self._open(), name="console:open"))
+        """Begin to bring everything up."""
+        self._task = asyncio.create_task(self._open(), name="console:open")
 
     async def close(self) -> None:
-        """Give its connections back; requests that come now are answered 503."""
-        self._api = None
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._database is not None:
-            await self._database.close()
+        """End the apps and give connections back; requests that come now are answered 503."""
+        self._api = self._mounts = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._stack.aclose()
 
     async def _open(self) -> None:
         try:
             build = await asyncio.to_thread(_prepare, self._settings)
-            self._database = await self._reach()
+            database = await self._reach()
+            self._stack.push_async_callback(database.close)
+            await self._open_api(build, database)
+            if self._has_apps:
+                opened = await asyncio.to_thread(_prepare_mounts, self._settings)
+                self._mounts = await self._stack.enter_async_context(opened(database))
         except BoathookError as error:
             _LOG.error("console_failed", error=str(error))
             return
-        announcer = Announcer(functools.partial(announce_due, self._database))
-        self._tasks.append(asyncio.create_task(announcer.run(), name="console:announce"))
-        self._api = await asyncio.to_thread(build, self._database, announcer.ring)
         gc.freeze()
         _LOG.debug("console_ready")
+
+    async def _open_api(self, build: "Build", database: Database) -> None:
+        announcer = Announcer(functools.partial(announce_due, database))
+        announcing = asyncio.create_task(announcer.run(), name="console:announce")
+        self._stack.callback(announcing.cancel)
+        self._api = await asyncio.to_thread(build, database, announcer.ring)
 
     async def _reach(self) -> Database:
         database = self._settings.database
@@ -79,15 +94,33 @@ class Console:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
-        if not scope["path"].startswith(_PREFIX):
-            await _answer(send, 404, _NOT_FOUND)
-        elif self._api is None:
+        path = scope["path"]
+        door = None if self._mounts is None else self._mounts.at(path)
+        if door is not None:
+            await door(scope, receive, send)
+        elif path.startswith(_PREFIX) and self._api is not None and not self._may_be_mounted(path):
+            await self._api(scope, receive, send)
+        elif path.startswith(_PREFIX) or self._may_be_mounted(path):
             await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"))
         else:
-            await self._api(scope, receive, send)
+            await _answer(send, 404, _NOT_FOUND)
+
+    def _may_be_mounted(self, path: str) -> bool:
+        """Return whether nobody knows yet whether an app has this path."""
+        return self._has_apps and self._mounts is None and not path.startswith(_API)
+
+    def socket_at(self, path: str) -> Asgi | NoSocket:
+        """Return who takes WebSockets at *path*."""
+        if self._may_be_mounted(path):
+            return NoSocket.LATER
+        door = None if self._mounts is None else self._mounts.at(path)
+        return door or NoSocket.NOBODY
 
 
-def _prepare(settings: Settings) -> Callable[[Database, Callable[[], None]], Asgi]:
+Build = Callable[[Database, Callable[[], None]], Asgi]
+
+
+def _prepare(settings: Settings) -> Build:
     """Import what the API stands on, and return what builds it."""
     from boathook.admin.api import build_api
     from boathook.admin.desk import Desk
@@ -102,6 +135,26 @@ def _prepare(settings: Settings) -> Callable[[Database, Callable[[], None]], Asg
         return api
 
     return build
+
+
+def _prepare_mounts(settings: Settings) -> "Callable[[Database], AbstractAsyncContextManager[Mounts]]":
+    """Import the apps and what serves them, and return what opens their mounts. Raises ConfigError."""
+    import boathook.admin.platform
+    import boathook.inbound.sockets  # noqa: F401 - else the first WebSocket would import it, in the event loop
+    from boathook.server.loading import bound, load_hooks
+    from boathook.server.mounts import Mounts
+
+    hooks = load_hooks(settings)
+    mounts = {owner: hook.manifest.mounts for owner, hook in hooks.owners.items()}
+
+    @asynccontextmanager
+    async def opened(database: Database) -> "AsyncIterator[Mounts]":
+        async with AsyncExitStack() as stack:
+            if any(mounts.values()):
+                await stack.enter_async_context(bound(settings, hooks))
+            yield await stack.enter_async_context(Mounts(mounts, settings, database).opened())
+
+    return opened
 
 
 async def _answer(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -6,12 +6,13 @@ import functools
 import gc
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from boathook.config import Settings
 from boathook.domain.errors import JournalUnavailable
 from boathook.domain.filters import Router
-from boathook.inbound.app import IngestApp, Receive, Send
+from boathook.inbound.app import Asgi, IngestApp, Receive, Send
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.errands import Errands
@@ -21,7 +22,7 @@ from boathook.inbound.intake import Intake
 from boathook.inbound.limits import Connections, Rate
 from boathook.inbound.listener import Listener
 from boathook.inbound.probes import Probes
-from boathook.inbound.protocol import House
+from boathook.inbound.protocol import House, NoSocket, Sockets
 from boathook.inbound.quarantine import Quarantine
 from boathook.journal import rejections, replies
 from boathook.journal.database import Database
@@ -49,8 +50,8 @@ async def run_gateway(life: Life) -> None:
     limits, server = settings.limits, settings.server
     history = History(server.data_dir, life.order.slot)
     connections = Connections(limits.max_connections, limits.max_connections_per_client)
-    house = House(_answer_503, limits, connections, server.trusted_proxies)
     console = Console(settings) if "console" in server.roles else None
+    house = House(_answer_503, limits, connections, server.trusted_proxies, _sockets(gates, console))
     waiting = Probes(history, is_draining=lambda: house.is_draining, fallback=_answer_503)
     house.app = waiting
     listener = Listener(house)
@@ -73,6 +74,15 @@ async def run_gateway(life: Life) -> None:
         sampling.cancel()
         if console is not None:
             await console.close()
+
+
+def _sockets(gates: Mapping[str, Gate], console: Console | None) -> Sockets:
+    """Say who takes WebSockets at a path: nobody where a source listens."""
+
+    def at(path: str) -> Asgi | NoSocket:
+        return NoSocket.NOBODY if console is None or path in gates else console.socket_at(path)
+
+    return at
 
 
 def _calm_collector() -> None:

@@ -1,0 +1,191 @@
+"""The ASGI applications of apps, each behind a door: who may pass, how much they may send, what a fault is answered."""
+
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from boathook.admin.api.auth import Principal, authenticate, refused
+from boathook.admin.api.errors import ApiError, to_response
+from boathook.config import Settings
+from boathook.domain.errors import BoathookError, ConfigError
+from boathook.handlers.manifest import Mount
+from boathook.inbound.app import Asgi, Receive, Send
+from boathook.inbound.limits import client_address, is_trusted
+from boathook.journal.database import Database
+from boathook.server.lifespan import Lifespan
+from boathook.server.visits import HttpVisit, SocketVisit
+
+PROTOCOL: Final = "boathook"
+"""The WebSocket subprotocol a client offers beside ``bearer.TOKEN``, as browsers demand that one is chosen."""
+_BEARER: Final = "bearer."
+_OURS: Final = ("/api/v1", "/in", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
+
+Scope = dict[str, Any]
+
+
+class Mounts:
+    """All doors of a gateway.
+
+    Args:
+        mounts: by the app that owns them.
+        settings: the limit of bodies, our public address, and the proxies that are believed.
+        database: where API keys are.
+
+    Raises:
+        ConfigError: two apps want one path, or one wants a path of ours.
+    """
+
+    def __init__(self, mounts: Mapping[str, Iterable[Mount]], settings: Settings, database: Database) -> None:
+        self._lifespans: dict[int, Lifespan] = {}
+        doors = [Door(mount, self._lifespan(mount.app), settings, database) for mount in check_mounts(mounts)]
+        self._doors = sorted(doors, key=lambda door: len(door.path), reverse=True)
+
+    def _lifespan(self, app: Asgi) -> Lifespan:
+        """Return the one life of an application, however many paths it has."""
+        return self._lifespans.setdefault(id(app), Lifespan(app))
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator["Mounts"]:
+        """Start the applications, and end them with the block."""
+        for lifespan in self._lifespans.values():
+            lifespan.open()
+        try:
+            yield self
+        finally:
+            for lifespan in self._lifespans.values():
+                await lifespan.close()
+
+    def at(self, path: str) -> "Door | None":
+        """Return the door with the longest path that *path* is, or lies below."""
+        return next((door for door in self._doors if path == door.path or path.startswith(door.path + "/")), None)
+
+
+def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
+    """Return all mounts. Raises ConfigError where two apps want one path, or one wants a path of ours."""
+    owners: dict[str, str] = {}
+    found = [(app, mount) for app, some in mounts.items() for mount in some]
+    for app, mount in found:
+        if mount.path in _OURS or mount.path.startswith(("/api/v1/", "/in/")) or mount.path == "/api":
+            raise ConfigError(f"hook.mount: {app} cannot have {mount.path}, which is boathook's own; take another path")
+        if mount.path in owners:
+            raise ConfigError(f"hook.mount: {mount.path} is mounted by {owners[mount.path]} and by {app}")
+        owners[mount.path] = app
+    return [mount for _, mount in found]
+
+
+class Door:
+    """The way to one mounted application, as an ASGI application itself."""
+
+    def __init__(self, mount: Mount, lifespan: Lifespan, settings: Settings, database: Database) -> None:
+        self.path = mount.path
+        self._mount = mount
+        self._lifespan = lifespan
+        self._settings = settings
+        self._database = database
+        self._request_prefix = f"req_{os.urandom(6).hex()}"
+        self._numbers = count()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request, or hand over one WebSocket."""
+        try:
+            inner = await self._admit(self._seen_through_proxies(scope))
+        except (ApiError, BoathookError) as error:
+            await cast("Asgi", to_response(error))(scope, receive, send)
+            return
+        request_id = inner["state"]["request_id"]
+        if inner["type"] == "websocket":
+            await SocketVisit(receive, send, request_id, PROTOCOL if self._is_offered(scope) else None).run(
+                self._mount.app, inner
+            )
+        else:
+            most = self._settings.limits.max_body
+            await HttpVisit(receive, send, request_id, most).run(self._mount.app, inner)
+
+    def _is_offered(self, scope: Scope) -> bool:
+        return not self._mount.is_open and PROTOCOL in scope["subprotocols"]
+
+    async def _admit(self, scope: Scope) -> Scope:
+        """Return what the application is to know of the request.
+
+        Raises:
+            ApiError: the request may not pass.
+            JournalUnavailable: nobody can say whether it may.
+        """
+        if not self._lifespan.is_up:
+            raise ApiError(503, "unavailable", "this app is starting, try again later", {"retry-after": "1"})
+        headers = _read_headers(scope)
+        if scope["type"] == "websocket" and not is_same_origin(scope, self._settings.server.public_url):
+            raise ApiError(403, "cross_origin", "this page may not open WebSockets here")
+        state = {**self._lifespan.state, "request_id": f"{self._request_prefix}{next(self._numbers):08x}"}
+        if self._mount.is_open:
+            return {**scope, "state": state}
+        token = _socket_token(scope) if scope["type"] == "websocket" else None
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+            scope = _without_token(scope)
+        principal = await self._who(headers)
+        return {**scope, "state": {**state, "actor": principal.actor}}
+
+    async def _who(self, headers: Mapping[str, str]) -> Principal:
+        async with self._database.acquire() as connection:
+            principal = await authenticate(connection, headers)
+        if principal.application_id is not None or principal.is_portal or principal.capabilities is not None:
+            raise refused()
+        return principal
+
+    def _seen_through_proxies(self, scope: Scope) -> Scope:
+        """Return the scope with the client and the scheme that a trusted proxy vouches for."""
+        peer, port = scope["client"]
+        trusted = self._settings.server.trusted_proxies
+        if not is_trusted(peer, trusted):
+            return scope
+        headers = _read_headers(scope)
+        client = client_address(peer, headers.get("x-forwarded-for"), trusted)
+        is_secure = headers.get("x-forwarded-proto", "").strip().lower() == "https"
+        scheme = f"{scope['scheme']}s" if is_secure else scope["scheme"]
+        return {**scope, "client": (client, port), "scheme": scheme}
+
+
+def is_same_origin(scope: Scope, public_url: str) -> bool:
+    """Return whether a request comes from a page of ours, or from no page at all.
+
+    Any page of the world may open a WebSocket here, with the cookies that the browser has for us; only the browser's
+    Origin header tells.
+    """
+    origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+    if not origins:
+        return True
+    host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+    ours = {_netloc(f"//{host}"), _netloc(public_url)} - {""}
+    return len(origins) == 1 and _netloc(origins[0]) in ours
+
+
+def _netloc(url: str) -> str:
+    """Return host and port, without a port that the scheme implies; nothing for what is no address."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return ""
+    host = parts.hostname or ""
+    return host if port is None or port in {80, 443} else f"{host}:{port}"
+
+
+def _read_headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _socket_token(scope: Scope) -> str | None:
+    """Return the token that a browser offers as a subprotocol, as it can set no other header."""
+    return next((one.removeprefix(_BEARER) for one in scope["subprotocols"] if one.startswith(_BEARER)), None)
+
+
+def _without_token(scope: Scope) -> Scope:
+    kept = [one for one in scope["subprotocols"] if not one.startswith(_BEARER)]
+    headers = [(name, value) for name, value in scope["headers"] if name != b"sec-websocket-protocol"]
+    if kept:
+        headers.append((b"sec-websocket-protocol", ", ".join(kept).encode("latin-1")))
+    return {**scope, "subprotocols": kept, "headers": headers}
