@@ -1,6 +1,7 @@
 """Verification as a library: whether a request is genuine, in one call, in any web framework, without a server."""
 
 import functools
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ def verify(
     now: float | None = None,
     tolerance_s: float | None = None,
     keys: Mapping[str, bytes] | None = None,
+    schema: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Verification:
     """Say whether a request is what *provider* sends, and what it brings; never raises because of what was sent.
@@ -88,10 +90,12 @@ def verify(
         now: the moment of receiving in seconds since 1970; the clock's, where it is left out.
         tolerance_s: how far a signed timestamp may lie in the past or the future; the provider's own by default.
         keys: public keys by the address they would be fetched from, which are then not fetched.
+        schema: a JSON Schema (draft 7) that the body must fit once its proof has held.
         settings: the provider's own settings, as in boathook.toml: ``webhook_id="..."``.
 
     Raises:
-        ConfigError: there is no such provider, or a secret, a setting or the address is missing or impossible.
+        ConfigError: there is no such provider, or a secret, a setting, the address or the schema is missing or
+            impossible.
         TypeError: an argument is of another type: *body*, because a parsed and rewritten body never fits its signature;
             *secrets*, often because the variable they are read from is not set.
     """
@@ -99,7 +103,7 @@ def verify(
         raise TypeError(f"body: pass the raw bytes as they arrived, not {type(body).__name__}")
     chosen = tuple(sorted((name, _hashable(name, value)) for name, value in settings.items()))
     moment = time.time() if now is None else now
-    spec = provider, _secrets(secrets), tolerance_s, chosen
+    spec = provider, _secrets(secrets), tolerance_s, chosen, _written(schema)
     verifier = _compile(*spec) if keys is None else _make(*spec, _ring_of(keys, moment))
     if verifier.recipe.signs_url and not url:
         raise ConfigError(f"url: {verifier.recipe.title} signs the address it sends to; pass it whole, query included")
@@ -117,8 +121,10 @@ def verify(
 
 
 @functools.lru_cache(maxsize=256)
-def _compile(provider: str, secrets: tuple[str, ...], tolerance_s: float | None, settings: _Chosen) -> Verifier:
-    return _make(provider, secrets, tolerance_s, settings, RING)
+def _compile(
+    provider: str, secrets: tuple[str, ...], tolerance_s: float | None, settings: _Chosen, schema: str
+) -> Verifier:
+    return _make(provider, secrets, tolerance_s, settings, schema, RING)
 
 
 def _ring_of(keys: Mapping[str, bytes], now: float) -> KeyRing:
@@ -130,7 +136,7 @@ def _ring_of(keys: Mapping[str, bytes], now: float) -> KeyRing:
 
 
 def _make(
-    provider: str, secrets: tuple[str, ...], tolerance_s: float | None, settings: _Chosen, ring: KeyRing
+    provider: str, secrets: tuple[str, ...], tolerance_s: float | None, settings: _Chosen, schema: str, ring: KeyRing
 ) -> Verifier:
     spec = SourceSpec(
         name=provider,
@@ -140,6 +146,7 @@ def _make(
         public_url="https://given.by.the.caller",
         tolerance_s=tolerance_s,
         options=dict(settings),
+        schema=json.loads(schema) if schema else None,
     )
     try:
         return Verifier(spec, ring)
@@ -165,6 +172,13 @@ def _secrets(secrets: str | Sequence[str]) -> tuple[str, ...]:
     if texts != known:
         raise TypeError("secrets: pass text, or a list of texts; None stands where a variable is not set")
     return tuple(filter(None, texts))
+
+
+def _written(schema: Mapping[str, Any] | None) -> str:
+    try:
+        return "" if schema is None else json.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"schema: it cannot be written as JSON: {error}") from None
 
 
 def _hashable(name: str, value: Any) -> Any:
@@ -238,7 +252,9 @@ def _fetcher() -> Fetcher:
 
 
 def _refused(rejected: Rejected) -> Verification:
-    reply = Reply(status=rejected.status, body=b'{"ok":false}', content_type="application/json")
+    body = {"ok": False} | ({"detail": rejected.told} if rejected.told else {})
+    written = json.dumps(body, separators=(",", ":")).encode()
+    reply = Reply(status=rejected.status, body=written, content_type="application/json")
     return Verification(outcome="refused", reply=reply, reason=rejected.reason, detail=rejected.detail)
 
 

@@ -146,3 +146,13 @@ def test_nothing_is_fetched(monkeypatch):
 def test_a_long_value_is_cut():
     fault = judge({"id": "x" * 100_000})
     assert len(fault) <= 300
+
+
+@pytest.mark.parametrize(("value", "step"), [(19.99, 0.01), (0.3, 0.1), (-1.1, 0.1), (10**400, 10), (0, 7), (1e22, 10)])
+def test_multiples_are_told_by_the_digits_as_written(value, step):
+    assert judge(value, {"multipleOf": step}) is None
+
+
+@pytest.mark.parametrize(("value", "step"), [(19.995, 0.01), (0.35, 0.1), (10**400 + 1, 10), (1e-9, 1)])
+def test_what_is_no_multiple_is_refused(value, step):
+    assert "is not a multiple of" in judge(value, {"multipleOf": step})

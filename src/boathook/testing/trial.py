@@ -48,7 +48,7 @@ async def try_source(settings: Settings, name: str) -> AsyncIterator[Step]:
             yield await _send_unsigned(client, settled, name)
             return
         genuine = _fresh(settled, name)
-        yield await _send_genuine(client, genuine)
+        yield await _send_genuine(client, genuine, has_schema=settled.spec.schema is not None)
         if not settled.spec.unsigned:
             yield await _send_forged(client, _tampered(settled, name))
     finally:
@@ -107,8 +107,12 @@ async def _send(client: Client, signed: Signed) -> Answer:
     return await client.request(signed.method, path, signed.headers, signed.body)
 
 
-async def _send_genuine(client: Client, signed: Signed) -> Step:
+async def _send_genuine(client: Client, signed: Signed, *, has_schema: bool) -> Step:
     answer = await _send(client, signed)
+    if has_schema and answer.status == 400 and isinstance(answer.json, dict) and "detail" in answer.json:
+        # Only a proven sender is told what is wrong with its body.
+        what = "a genuine sample is proven, though its body does not fit the source's schema"
+        return Step(what=what, ok=True, found=f"{answer.status}, {answer.json['detail']}")
     ok = 200 <= answer.status < 300
     event_id = answer.json.get("event_id") if isinstance(answer.json, dict) else None
     found = f"{answer.status}, stored as {event_id}" if event_id else f"{answer.status} {_shown(answer)}"
