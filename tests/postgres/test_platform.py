@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,20 @@ from boathook.config import Settings, load
 from boathook.domain.errors import ConfigError, HandlerMisuse, InvalidMessage, JournalError, JournalUnavailable
 from boathook.domain.model import Accepted
 from boathook.journal.database import DUE_CHANNEL, Database
+from boathook.telemetry import emit
+from boathook.telemetry.exporters import History, SnapshotFile
 from tests.support import eventually
 
 
 def settings_for(url: str, folder: Path) -> Settings:
     return load(None, {"database.url": url, "server.data_dir": str(folder)})
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    emit.reset()
+    yield
+    emit.reset()
 
 
 @pytest.fixture
@@ -54,48 +63,50 @@ class TestTransaction:
         assert await read(notes) == ["one"]
 
     async def test_rolls_back_on_an_error_which_passes_unchanged(self, hook: Boathook, notes: Database):
-        with pytest.raises(FileNotFoundError):
+        async def fail(error: BaseException) -> None:
             async with hook.transaction() as tx:
                 await tx.execute("insert into note values ($1)", "one")
-                raise FileNotFoundError
-        with pytest.raises(asyncio.CancelledError):
-            async with hook.transaction() as tx:
-                await tx.execute("insert into note values ($1)", "two")
-                raise asyncio.CancelledError
+                raise error
+
+        for error in (FileNotFoundError(), TimeoutError(), asyncio.CancelledError()):
+            with pytest.raises(type(error)):
+                await fail(error)
         assert await read(notes) == []
 
     async def test_a_failed_statement_becomes_a_journal_error(self, hook: Boathook, notes: Database):
-        with pytest.raises(JournalError, match='relation "nowhere" does not exist'):
+        async def fail() -> None:
             async with hook.transaction() as tx:
                 await tx.execute("insert into note values ($1)", "one")
                 await tx.fetch("select from nowhere")
+
+        with pytest.raises(JournalError, match='relation "nowhere" does not exist'):
+            await fail()
         assert await read(notes) == []
 
     async def test_is_not_taken_for_committed_where_a_failed_statement_was_swallowed(
         self, hook: Boathook, notes: Database
     ):
-        with pytest.raises(JournalError, match="nothing of it was committed"):
+        async def be_careless() -> None:
             async with hook.transaction() as tx:
                 await tx.execute("insert into note values ($1)", "one")
-                try:
+                with contextlib.suppress(Exception):
                     await tx.fetch("select from nowhere")
-                except Exception:  # noqa: BLE001, S110 what careless code does
-                    pass
+
+        with pytest.raises(JournalError, match="nothing of it was committed"):
+            await be_careless()
         assert await read(notes) == []
 
     async def test_sabotage_the_usual_block_would_say_it_had_committed(self, notes: Database):
         async with notes.transaction() as connection:
             await connection.execute("insert into note values ('one')")
-            try:
+            with contextlib.suppress(Exception):
                 await connection.fetch("select from nowhere")
-            except Exception:  # noqa: BLE001, S110 what careless code does
-                pass
         assert await read(notes) == []
 
     async def test_undoes_what_a_savepoint_holds_and_goes_on(self, hook: Boathook, notes: Database):
         async with hook.transaction() as tx:
             await tx.execute("insert into note values ($1)", "one")
-            with pytest.raises(KeyError):
+            with contextlib.suppress(KeyError):
                 async with tx.savepoint():
                     await tx.execute("insert into note values ($1)", "two")
                     raise KeyError
@@ -139,7 +150,7 @@ class TestTransaction:
         await eventually(lambda: heard)
 
     async def test_what_is_published_is_rolled_back_with_it(self, hook: Boathook, db: Database):
-        with pytest.raises(KeyError):
+        with contextlib.suppress(KeyError):
             async with hook.transaction() as tx:
                 await hook.publish(tx, application="shop", type="order.paid", payload={})
                 raise KeyError
@@ -182,7 +193,7 @@ class TestRun:
 
     def test_says_where_there_is_no_database(self, tmp_path: Path):
         platform = open_platform(settings_for("", tmp_path))
-        with pytest.raises(ConfigError, match="database.url"):
+        with pytest.raises(ConfigError, match=r"database\.url"):
             platform.run(platform.desk.deliveries())
 
 
@@ -203,7 +214,7 @@ class TestBroadcast:
         first = asyncio.ensure_future(anext(hearing))
 
         async def tell() -> bool:
-            with pytest.raises(KeyError):
+            with contextlib.suppress(KeyError):
                 async with hook.transaction() as tx:
                     await hook.broadcast(tx, "shop.orders", {"order": 0})
                     raise KeyError
@@ -221,3 +232,36 @@ class TestBroadcast:
         async with hook.transaction() as tx:
             with pytest.raises(InvalidMessage, match="send an id"):
                 await hook.broadcast(tx, "shop.orders", "x" * 9_000)
+
+
+class TestVitals:
+    async def test_show_what_all_processes_have_counted_and_no_problem(self, hook: Boathook, tmp_path: Path):
+        emit.count("boathook_requests_total", 3, source="shop", status="200")
+        SnapshotFile(tmp_path, "gateway-0").write()
+        emit.reset()
+        found = await hook.platform.vitals()
+        (series,) = found["metrics"]["boathook_requests_total"]["series"]
+        assert (series["labels"], series["value"]) == ({"source": "shop", "status": "200"}, 3)
+        assert found["problems"] == []
+
+    async def test_tell_that_postgresql_is_away(self, tmp_path: Path):
+        platform = open_platform(settings_for("postgresql://127.0.0.1:1/nowhere", tmp_path))
+        (problem,) = (await platform.vitals())["problems"]
+        assert "the journal does not answer" in problem
+
+    async def test_tell_what_the_schema_lacks(self, empty_url: str, tmp_path: Path):
+        platform = open_platform(settings_for(empty_url, tmp_path))
+        (problem,) = (await platform.vitals())["problems"]
+        assert "run boathook migrate" in problem
+        await platform.close()
+
+    async def test_have_the_rates_of_a_process_that_samples(self, pg_url: str, tmp_path: Path):
+        history = History(tmp_path, "gateway-0")
+        sampling = asyncio.create_task(history.keep_sampling())
+        await asyncio.sleep(0)
+        emit.count("boathook_requests_total", 3, source="sampled", status="200")
+        platform = open_platform(settings_for(pg_url, tmp_path), history=history)
+        (series,) = (await platform.vitals())["metrics"]["boathook_requests_total"]["series"]
+        assert series["per_second"] > 0
+        sampling.cancel()
+        await platform.close()

@@ -16,11 +16,13 @@ from boathook.handlers.outbox import Outbox, memory_days
 from boathook.handlers.platform import Http
 from boathook.handlers.sessions import call
 from boathook.handlers.transaction import Transaction
+from boathook.inbound.probes import journal_problems
 from boathook.journal import moves
 from boathook.journal.broadcasts import Ear, tell
 from boathook.journal.database import Database
 from boathook.journal.vault import Vault, open_vault
 from boathook.outbound.client import Client
+from boathook.telemetry.exporters import History
 
 T = TypeVar("T")
 
@@ -60,8 +62,9 @@ class Once(Generic[T]):
 class Premises:
     """What all apps of one process share."""
 
-    def __init__(self, settings: Settings, server_url: ServerUrl) -> None:
+    def __init__(self, settings: Settings, server_url: ServerUrl, history: History) -> None:
         self.settings = settings
+        self.history = history
         self.outbox = Outbox(memory_days=memory_days(settings.retention))
         self._server_url = server_url
         self._stack = contextlib.AsyncExitStack()
@@ -170,6 +173,19 @@ class AppPlatform:
         """
         return _Heard(self._premises, channel)
 
+    async def vitals(self) -> dict[str, Any]:
+        """Return what ``/metrics.json`` shows of all processes of this host, and ``problems`` as ``/readyz`` does.
+
+        Rates over the last minute are those of a gateway, which samples; elsewhere they are 0.
+        """
+        return {**self._premises.history.to_json(), "problems": await self._problems()}
+
+    async def _problems(self) -> list[str]:
+        try:
+            return await journal_problems(await self._premises.errands())
+        except (JournalError, ConfigError) as error:
+            return [f"the journal does not answer: {error}"]
+
     @property
     def http(self) -> Http:
         """The guarded HTTP client. Raises ConfigError."""
@@ -227,13 +243,16 @@ class _Heard:
         return await anext(await asyncio.shield(self._opening))
 
 
-def open_platform(settings: Settings, *, server_url: ServerUrl | None = None) -> AppPlatform:
+def open_platform(
+    settings: Settings, *, server_url: ServerUrl | None = None, history: History | None = None
+) -> AppPlatform:
     """Return what *settings* offer the apps of this process; nothing is connected yet.
 
     Args:
         settings: of the process.
         server_url: lends the URL of PostgreSQL where `database.url` alone does not tell it, as on the command line,
             which may have to start an embedded server.
+        history: what this process has counted and, where it samples, seen lately.
     """
 
     @contextlib.asynccontextmanager
@@ -243,4 +262,4 @@ def open_platform(settings: Settings, *, server_url: ServerUrl | None = None) ->
             raise ConfigError("database.url: there is no PostgreSQL for apps here; start them by `boathook serve`")
         yield url
 
-    return AppPlatform(Premises(settings, server_url or configured))
+    return AppPlatform(Premises(settings, server_url or configured, history or History(settings.server.data_dir)))

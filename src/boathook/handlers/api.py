@@ -203,8 +203,8 @@ class Boathook:
         """Show the metric *of*, boathook's or an app's, a second time in /metrics under the name its owner knows.
 
         It has the kind and the buckets of that metric, and is computed from it whenever it is shown. Several calls
-        with one *name*, *help* and label names make up the series of one metric. May be called whenever the app is
-        being loaded, also where it tells its `sources`.
+        with one *name*, *help* and label names make up the series of one metric. Call it as the module is imported;
+        what only the settings know is told by functions.
 
         Args:
             name: As it is shown.

@@ -84,17 +84,8 @@ class Probes:
         problems = []
         if self._is_draining():
             problems.append("stopping")
-        problems += await self._journal_problems()
+        problems += await journal_problems(self._database)
         return 503 if problems else 200, _JSON, _dump({"ok": not problems, "problems": problems})
-
-    async def _journal_problems(self) -> list[str]:
-        if self._database is None:
-            return ["PostgreSQL has not been reached yet"]
-        try:
-            missing = await asyncio.wait_for(_missing_revisions(self._database), _ANSWER_WITHIN_S)
-        except (BoathookError, TimeoutError) as error:
-            return [f"the journal does not answer: {str(error) or type(error).__name__}"]
-        return [f"the schema lacks {', '.join(missing)}; run boathook migrate"] if missing else []
 
     async def _selftest(self) -> Reply:
         checks = [await _timed("journal", self._check_journal()), await _timed("accept", self._check_accept())]
@@ -103,7 +94,7 @@ class Probes:
         return 200 if is_ok else 503, _JSON, _dump({"ok": is_ok, "checks": checks})
 
     async def _check_journal(self) -> str | None:
-        return "; ".join(await self._journal_problems()) or None
+        return "; ".join(await journal_problems(self._database)) or None
 
     async def _check_accept(self) -> str | None:
         if self._database is None or self._arrivals is None:
@@ -130,6 +121,17 @@ class Probes:
 
     async def _last_hour(self) -> Reply:
         return 200, _JSON, _dump({"minutes": self._history.last_hour()})
+
+
+async def journal_problems(database: Database | None) -> list[str]:
+    """Return what keeps the journal from being used, in sentences; None is one that was not reached yet."""
+    if database is None:
+        return ["PostgreSQL has not been reached yet"]
+    try:
+        missing = await asyncio.wait_for(_missing_revisions(database), _ANSWER_WITHIN_S)
+    except (BoathookError, TimeoutError) as error:
+        return [f"the journal does not answer: {str(error) or type(error).__name__}"]
+    return [f"the schema lacks {', '.join(missing)}; run boathook migrate"] if missing else []
 
 
 async def _missing_revisions(database: Database) -> list[str]:
