@@ -279,4 +279,6 @@ def _sentence(path: Iterable[str | int], message: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
+    """Shorten *text* in the middle: it begins with where, and ends with why."""
+    half = _LONGEST_MESSAGE // 2
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[: half - 1]}…{text[-half:]}"
