@@ -149,10 +149,9 @@ def _prepare_mounts(settings: Settings) -> "Callable[[Database], AbstractAsyncCo
 
     @asynccontextmanager
     async def opened(database: Database) -> "AsyncIterator[Mounts]":
-        async with AsyncExitStack() as stack:
-            if any(mounts.values()):
-                await stack.enter_async_context(bound(settings, hooks))
-            yield await stack.enter_async_context(Mounts(mounts, settings, database).opened())
+        # Also apps without mounts are bound: names of their metrics may depend on their settings.
+        async with bound(settings, hooks), Mounts(mounts, settings, database).opened() as mounted:
+            yield mounted
 
     return opened
 

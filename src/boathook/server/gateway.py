@@ -57,6 +57,7 @@ async def run_gateway(life: Life) -> None:
     listener = Listener(house)
     await listener.start(socket.socket(fileno=life.order.socket))
     life.ready()
+    learning = asyncio.create_task(_learn_metrics(settings)) if console is None else None
     if console is not None:
         console.open()
     sampling = asyncio.create_task(history.keep_sampling())
@@ -72,8 +73,18 @@ async def run_gateway(life: Life) -> None:
             await _drain(listener, settings)
     finally:
         sampling.cancel()
+        if learning is not None:
+            learning.cancel()
         if console is not None:
             await console.close()
+
+
+async def _learn_metrics(settings: Settings) -> None:
+    """Load the apps where no console does, as /metrics shows what theirs have counted in any process."""
+    if settings.apps.load or settings.server.app:
+        from boathook.server.loading import bind, load_hooks
+
+        await asyncio.to_thread(lambda: bind(settings, load_hooks(settings)))
 
 
 def _sockets(gates: Mapping[str, Gate], console: Console | None) -> Sockets:

@@ -49,6 +49,7 @@ async def _serve(settings: Settings) -> int:
     settings, apps = with_apps(settings)
     hooks = load_hooks(settings)
     compile_gates(settings)
+    _check_mounts(hooks)
     bound = _bind(settings) if "gateway" in settings.server.roles else None
     try:
         with _instance(settings.server.data_dir) as prefix:
@@ -60,6 +61,15 @@ async def _serve(settings: Settings) -> int:
     finally:
         if bound is not None:
             bound.close()
+
+
+def _check_mounts(hooks: Hooks) -> None:
+    mounts = {owner: hook.manifest.mounts for owner, hook in hooks.owners.items() if hook.manifest.mounts}
+    if mounts:
+        # Imported only here, as it brings the whole API along.
+        from boathook.server.mounts import check_mounts
+
+        check_mounts(mounts)
 
 
 class _Stop:
