@@ -208,8 +208,9 @@ async def _priced(tx: Transaction, user: User, form: ReceiptForm) -> list[dict[s
 async def _known_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Object | None:
     """Return the receipt with the form's external id, if there is one, as `add_receipt` does."""
     found = await tx.fetchrow(
-        "select r.id, (select max(o.id) from cashdesk.operations o where o.user_id = $1 and o.receipt_id = r.id) as work"
-        " from cashdesk.receipts r where r.user_id = $1 and r.external_id = $2",
+        "select r.id, max(o.id) as operation from cashdesk.receipts r"
+        " left join cashdesk.operations o on o.user_id = r.user_id and o.receipt_id = r.id"
+        " where r.user_id = $1 and r.external_id = $2 group by r.id",
         user.id, form.external_id,
     )  # fmt: skip
     if found is None:
@@ -219,7 +220,7 @@ async def _known_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Obje
     same = ("shift_id", "kind", "payment")
     if items != form.model_dump()["items"] or any(receipt[field] != getattr(form, field) for field in same):
         raise Conflict(f"external_id: you have another receipt with the external id {form.external_id}")
-    operation = found["work"] and await ledger.get(tx, user, Entity.OPERATIONS, found["work"])
+    operation = found["operation"] and await ledger.get(tx, user, Entity.OPERATIONS, found["operation"])
     return {"receipt": receipt, "operation": operation}
 
 

@@ -1,0 +1,30 @@
+"""One running cabinet for each file of tests."""
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from boathook.apps.cashdesk.receiver import Receiver
+from tests.apps.cashdesk.stand import Cabinet, make_running, new_database
+from tests.conftest import open_folder
+
+
+@pytest.fixture(scope="module")
+def cabinet(admin_url: str, pg_template: str) -> Iterator[Cabinet]:
+    """A cabinet that all tests of a file share; each makes users of its own."""
+    folder = open_folder()
+    with new_database(admin_url, pg_template) as url:
+        running = make_running(folder, url).start()
+        yield Cabinet(running)
+        try:
+            assert running.stop() == 0
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    """A receiver that takes everything."""
+    async with Receiver().open() as one:
+        yield one
