@@ -1,0 +1,57 @@
+"""The app's one `Boathook`, the source its callbacks arrive at, and what it measures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from boathook import Boathook
+from boathook.apps.music.s3 import S3, Bucket
+from boathook.apps.music.settings import MusicSettings
+from boathook.apps.music.sigv4 import Credentials
+from boathook.apps.music.storage import LocalFolder, Storage
+
+SOURCE: Final = "suno"
+APPLICATION: Final = "music"
+"""For whom the app publishes what it wants of itself."""
+
+hook = Boathook("music", settings=MusicSettings, migrations=Path(__file__).with_name("migrations"))
+
+callbacks_total = hook.counter(
+    "music_callbacks_total", "Callbacks, by stage and by what became of them.", "stage", "result"
+)
+files_total = hook.counter("music_files_total", "Attempts to keep a file, by kind and result.", "kind", "result")
+file_bytes_total = hook.counter("music_file_bytes_total", "Bytes put into storage.", "kind")
+waiting_callbacks = hook.gauge("music_waiting_callbacks", "Callbacks whose track is not known yet.")
+open_files = hook.gauge("music_open_files", "Files that are wanted and not stored, by state.", "state")
+
+
+def settings() -> MusicSettings:
+    """Return the table ``[music]``. Raises ConfigError before boathook has loaded the app."""
+    found: MusicSettings = hook.settings
+    return found
+
+
+def storage() -> Storage:
+    """Return where files are kept. Raises ConfigError: a reference to a secret leads nowhere."""
+    told = settings().storage
+    if told.kind == "folder":
+        return LocalFolder(told.folder)
+    credentials = Credentials(
+        key_id=hook.resolve(told.key_id, "storage.key_id"),
+        secret=hook.resolve(told.secret_key, "storage.secret_key"),
+        token=hook.resolve(told.session_token, "storage.session_token") if told.session_token else "",
+    )
+    bucket = Bucket(
+        endpoint=told.endpoint,
+        name=told.bucket,
+        region=told.region,
+        credentials=credentials,
+        timeout_s=told.timeout_s,
+    )
+    return S3(bucket, hook.http)
+
+
+@hook.sources
+def sources(settings: MusicSettings) -> Mapping[str, Mapping[str, Any]]:
+    """Return the source of callbacks."""
+    return settings.sources

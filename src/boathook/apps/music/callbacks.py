@@ -1,0 +1,194 @@
+"""What a callback says: one reading for the shapes of all resellers, whoever wrote them."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from typing import Any, Final
+
+MAX_ID: Final = 200
+MAX_URL: Final = 2_000
+_MAX_TEXT: Final = 500
+_TASK_KEYS: Final = ("task_id", "taskId")
+_CLIP_LISTS: Final = ("data", "response.sunoData", "sunoData", "clips")
+_AUDIO_KEYS: Final = ("audio_url", "audioUrl", "source_audio_url", "sourceAudioUrl")
+_COVER_KEYS: Final = ("image_url", "imageUrl", "source_image_url", "sourceImageUrl", "image_large_url")
+
+
+class Stage(StrEnum):
+    """How far a song has come, by a callback's word."""
+
+    TEXT = "text"
+    FIRST = "first"
+    COMPLETE = "complete"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+
+
+_WORDS: Final = {
+    "text": Stage.TEXT,
+    "text_success": Stage.TEXT,
+    "first": Stage.FIRST,
+    "first_success": Stage.FIRST,
+    "complete": Stage.COMPLETE,
+    "completed": Stage.COMPLETE,
+    "success": Stage.COMPLETE,
+    "succeeded": Stage.COMPLETE,
+    "error": Stage.ERROR,
+    "fail": Stage.ERROR,
+    "failed": Stage.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """One of the songs a task makes."""
+
+    id: str
+    title: str = ""
+    duration_s: Decimal | None = None
+    audio_url: str | None = None
+    cover_url: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values; `clip_of` reads them."""
+        duration = None if self.duration_s is None else str(self.duration_s)
+        return {
+            "id": self.id,
+            "title": self.title,
+            "duration_s": duration,
+            "audio_url": self.audio_url,
+            "cover_url": self.cover_url,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callback:
+    """What a callback says about one task."""
+
+    task_id: str
+    stage: Stage
+    code: int | None = None
+    """The reseller's own, like a status of HTTP: 400 and more are errors."""
+    message: str = ""
+    clips: tuple[Clip, ...] = ()
+
+
+def read_callbacks(document: object, *, kind: str = "", most_clips: int = 20) -> tuple[Callback, ...]:
+    """Return what a body says, task by task; nothing where it names none. Never raises.
+
+    Bodies of kie.ai and its like name one task. Those of musicapi.ai and sunoapi.com list clips, each of which is then
+    a task of its own. *kind* is what a header says happened, such as ``song.completed``.
+    """
+    if not isinstance(document, Mapping):
+        return ()
+    data = document.get("data")
+    inner = data if isinstance(data, Mapping) else {}
+    task_id = next((found for place in (inner, document) for key in _TASK_KEYS if (found := _id(place.get(key)))), "")
+    code, message = (
+        _code(document.get("code")),
+        _text(document.get("msg") or document.get("message") or inner.get("msg")),
+    )
+    if not task_id:
+        return tuple(_by_clip(data, code, message, kind, most_clips))
+    word = inner.get("callbackType") or inner.get("status") or inner.get("state") or document.get("status") or kind
+    clips = tuple(clip for _, clip in _clips(inner or document))
+    return (
+        Callback(
+            task_id=task_id, stage=_stage(code, word), code=code, message=message, clips=_distinct(clips)[:most_clips]
+        ),
+    )
+
+
+def clip_of(stored: Mapping[str, Any]) -> Clip:
+    """Return the clip that `Clip.as_json` gave."""
+    duration = stored["duration_s"]
+    return Clip(**{**stored, "duration_s": None if duration is None else Decimal(duration)})
+
+
+def _by_clip(data: object, code: int | None, message: str, kind: str, most: int) -> Iterator[Callback]:
+    seen: set[str] = set()
+    for raw, clip in _clips({"data": data}):
+        task_id = _id(raw.get("task_id") or raw.get("taskId")) or _id(raw.get("clip_id") or raw.get("id"))
+        if not task_id or task_id in seen or len(seen) >= most:
+            continue
+        seen.add(task_id)
+        stage = _stage(code, raw.get("state") or raw.get("status") or kind)
+        yield Callback(task_id=task_id, stage=stage, code=code, message=message, clips=(clip,))
+
+
+def _clips(place: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Clip]]:
+    for path in _CLIP_LISTS:
+        found: Any = place
+        for part in path.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        if isinstance(found, list):
+            yield from ((raw, _clip(raw, number)) for number, raw in enumerate(found, 1) if isinstance(raw, Mapping))
+            return
+
+
+def _clip(raw: Mapping[str, Any], number: int) -> Clip:
+    return Clip(
+        id=_id(raw.get("id") or raw.get("clip_id") or raw.get("clipId")) or f"clip-{number}",
+        title=_text(raw.get("title")),
+        duration_s=_seconds(raw.get("duration")),
+        audio_url=_first_url(raw, _AUDIO_KEYS),
+        cover_url=_first_url(raw, _COVER_KEYS),
+    )
+
+
+def _distinct(clips: tuple[Clip, ...]) -> tuple[Clip, ...]:
+    return tuple({clip.id: clip for clip in reversed(clips)}.values())[::-1]
+
+
+def _stage(code: int | None, word: object) -> Stage:
+    if code is not None and code >= 400:
+        return Stage.ERROR
+    # musicapi.ai writes song.completed where others write complete.
+    text = _text(word).lower().removeprefix("song.")
+    return _WORDS.get(text, Stage.ERROR if text.endswith(("_failed", "_error", "_exception")) else Stage.UNKNOWN)
+
+
+def _code(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    text = str(value) if isinstance(value, int | str) else ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
+
+
+def _id(value: object) -> str:
+    text = _clean(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    return text if text.isprintable() and 0 < len(text) <= MAX_ID else ""
+
+
+def _text(value: object) -> str:
+    return _clean(value)[:_MAX_TEXT] if isinstance(value, str) else ""
+
+
+def _seconds(value: object) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        seconds = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return round(seconds, 3) if math.isfinite(seconds) and 0 <= seconds < 1_000_000 else None
+
+
+def _first_url(raw: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
+    for key in keys:
+        url = raw.get(key)
+        if (
+            isinstance(url, str)
+            and len(url) <= MAX_URL
+            and url.isprintable()
+            and url.startswith(("http://", "https://"))
+        ):
+            return url
+    return None
+
+
+def _clean(text: str) -> str:
+    # PostgreSQL stores neither NUL nor lone surrogates.
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode().strip()

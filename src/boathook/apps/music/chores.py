@@ -1,0 +1,87 @@
+"""What the keeper does now and then: catch up with plain SQL, clean, count."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from boathook.apps.music import delivery_log, tracks
+from boathook.apps.music.app import hook, open_files, settings, storage, waiting_callbacks
+from boathook.apps.music.cleaning import Cleaner, Report, Rules, as_row, remove_leftovers
+
+_OPEN: Final = ("wanted", "retrying", "failed", "missing")
+_BEGIN: Final = """
+    insert into music.cleaning (started_at)
+    select now() where not exists (
+        select from music.cleaning where started_at > now() - $1 * interval '1 second'
+    ) returning started_at
+"""
+_END: Final = "update music.cleaning set ended_at = now(), report = $2::jsonb where started_at = $1"
+
+
+@hook.every(2.0)
+async def catch_up() -> None:
+    """Apply callbacks that wait for tracks which plain SQL has made known."""
+    async with hook.transaction() as tx:
+        known = await tracks.with_waiting(tx)
+    for task_id in known:
+        async with hook.transaction() as tx:
+            await tracks.catch_up(tx, task_id)
+
+
+@hook.every(15.0)
+async def count() -> None:
+    """Set the gauges."""
+    async with hook.transaction() as tx:
+        waiting = await tx.fetchval("select count(*) from music.callback where state = 'waiting'")
+        rows = await tx.fetch("select state, count(*) as n from music.file where state <> 'stored' group by state")
+    waiting_callbacks.set(waiting)
+    found = {row["state"]: row["n"] for row in rows}
+    for state in _OPEN:
+        open_files.set(found.get(state, 0), state=state)
+
+
+@hook.every(60.0)
+async def clean_daily() -> None:
+    """Clean where the last time is long enough ago, whichever process or person that was."""
+    every_s = settings().clean_every_s
+    if not every_s:
+        return
+    report = await clean(not_within_s=every_s)
+    if report is not None:
+        hook.log.info("music_cleaned", **as_row(report))
+
+
+async def clean(
+    *, not_within_s: float = 0.0, is_dry: bool = False, notify: Callable[[Report], None] = lambda _: None
+) -> Report | None:
+    """Clean storage, leftovers of downloads and the delivery log; None where a cleaning began that lately.
+
+    Raises:
+        StorageFailed: the storage could not be listed or changed; what was done until then stays done.
+    """
+    started_at = None
+    if not is_dry:
+        async with hook.transaction() as tx:
+            started_at = await tx.fetchval(_BEGIN, not_within_s)
+        if started_at is None:
+            return None
+    told = settings()
+    cleaner = Cleaner(storage(), hook.transaction, _rules(), is_dry=is_dry, notify=notify)
+    report = await cleaner.run()
+    report.leftovers = await remove_leftovers(told.incoming, _rules().orphans, is_dry=is_dry)
+    if started_at is not None:
+        await delivery_log.clean_up(told.log_days)
+        async with hook.transaction() as tx:
+            await tx.execute(_END, started_at, json.dumps(as_row(report)))
+    return report
+
+
+def _rules() -> Rules:
+    told = settings()
+    return Rules(
+        min_age=timedelta(seconds=told.min_age_s),
+        orphans=timedelta(days=told.orphans_days),
+        done=timedelta(days=told.failed_days),
+        urls=timedelta(days=told.urls_days),
+    )

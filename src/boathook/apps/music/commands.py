@@ -1,0 +1,216 @@
+"""The commands: ``boathook music ...``."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from boathook import BoathookError, Transaction
+from boathook.apps.music import chores, delivery_log, files, tracks
+from boathook.apps.music.app import hook
+from boathook.apps.music.cleaning import Report, as_row
+from boathook.apps.music.delivery_log import Kind, Standing
+from boathook.apps.music.kinds import Kind as FileKind
+from boathook.apps.music.sending import simulate as send_simulated
+from boathook.apps.music.stages import Status
+from boathook.apps.music.tracks import NewTrack
+from boathook.apps.terminal import print_json, print_rows, say
+
+Result = TypeVar("Result")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Task = Annotated[str, typer.Argument(metavar="TASK", help="The id that the reseller gave the task.")]
+Deliveries = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids as `deliveries list` shows them.")]
+_SHOWN = ("id", "standing", "task_id", "stage", "result", "attempts", "code", "note")
+_FILE_SHOWN = ("task_id", "clip_id", "kind", "state", "key", "size", "error_code", "error")
+
+app = typer.Typer(no_args_is_help=True, help="Songs, their callbacks and their files.")
+tracks_app = typer.Typer(no_args_is_help=True, help="Songs that were ordered.")
+files_app = typer.Typer(no_args_is_help=True, help="Audio and covers.")
+deliveries_app = typer.Typer(no_args_is_help=True, help="What came: list, show, replay, give up, clean up.")
+app.add_typer(tracks_app, name="tracks")
+app.add_typer(files_app, name="files")
+app.add_typer(deliveries_app, name="deliveries")
+hook.commands(app)
+
+
+def _do(work: Callable[[Transaction], Awaitable[Result]]) -> Result:
+    async def inside() -> Result:
+        async with hook.transaction() as tx:
+            return await work(tx)
+
+    return hook.run(inside())
+
+
+@tracks_app.command("add", epilog='Example: boathook music tracks add 2fac9f72 --title "Iron Man" --owner anna')
+def add_track(
+    task: Task,
+    owner: Annotated[str, typer.Option(help="Whose song it is, in words of yours.")] = "",
+    title: Annotated[str, typer.Option(help="What it is called.")] = "",
+    prompt: Annotated[str, typer.Option(help="What was asked for, as JSON.")] = "{}",
+    as_json: Json = False,
+) -> None:
+    """Make a track known; callbacks that wait for it are applied at once."""
+    if not task or len(task) > 200 or not task.isprintable():
+        raise BoathookError(f"TASK: {task!r} is no task's id; write one of up to 200 printable characters")
+    try:
+        wish = json.loads(prompt)
+    except ValueError:
+        raise BoathookError('--prompt: this is no JSON; write an object such as \'{"style": "rock"}\'') from None
+
+    async def work(tx: Transaction) -> dict[str, Any]:
+        is_new = await tracks.register(tx, NewTrack(task_id=task, owner=owner, title=title, prompt=wish))
+        found = await tracks.shown(tx, task)
+        assert found is not None
+        return {"is_new": is_new, **found}
+
+    row = _do(work)
+    if as_json:
+        print_json(row)
+        return
+    say(f"{task} {'is known now' if row['is_new'] else 'was known already'}: {row['status']}")
+
+
+@tracks_app.command("list", epilog="Example: boathook music tracks list --status failed --json")
+def list_tracks(
+    status: Annotated[Status | None, typer.Option(help="Only with this status.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most rows.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List tracks, newest first."""
+    rows = _do(lambda tx: tracks.listed(tx, status=status, owner=owner, limit=limit))
+    print_rows(rows, as_json=as_json)
+
+
+@tracks_app.command("show", epilog="Example: boathook music tracks show 2fac9f72")
+def show_track(task: Task) -> None:
+    """Show a track with its clips, files and callbacks, as JSON."""
+    row = _do(lambda tx: tracks.shown(tx, task))
+    if row is None:
+        raise BoathookError(f"there is no track {task!r}; `boathook music tracks list` shows those there are")
+    print_json(row)
+
+
+@tracks_app.command("delete", epilog="Example: boathook music tracks delete 2fac9f72")
+def delete_track(task: Task) -> None:
+    """Mark a track as deleted; cleaning removes its files."""
+    if not _do(lambda tx: tracks.mark_deleted(tx, task)):
+        raise BoathookError(f"there is no track {task!r}, or it is deleted already")
+    say(f"{task} is deleted; its files go with the next cleaning")
+
+
+@files_app.command("list", epilog="Example: boathook music files list --state failed")
+def list_files(
+    state: Annotated[str | None, typer.Option(help="wanted, retrying, stored, failed, missing or removed.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most rows.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List files, those wanted last first."""
+    rows = _do(lambda tx: files.listed(tx, state=state, limit=limit))
+    print_rows(rows if as_json else _only(rows, _FILE_SHOWN), as_json=as_json)
+
+
+@files_app.command("retry", epilog="Example: boathook music files retry 2fac9f72 e231 audio")
+def retry_file(
+    task: Task,
+    clip: Annotated[str, typer.Argument(metavar="CLIP", help="The clip's id.")],
+    kind: Annotated[FileKind, typer.Argument(metavar="KIND", help="audio or cover.")],
+) -> None:
+    """Fetch a file again that failed or went missing."""
+    if not _do(lambda tx: files.want_again(tx, task, clip, kind)):
+        raise BoathookError(f"no {kind} of {task}/{clip} failed or is missing; see `boathook music files list`")
+    say(f"the {kind} of {task}/{clip} is fetched again")
+
+
+@deliveries_app.command("list", epilog="Example: boathook music deliveries list --status failed")
+def list_deliveries(
+    status: Annotated[Standing | None, typer.Option(help="Only those that stand so.")] = None,
+    kind: Annotated[Kind, typer.Option(help="Callbacks that came, or files to be stored.")] = Kind.CALLBACK,
+    limit: Annotated[int, typer.Option(min=1, help="Most rows.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List deliveries, newest first."""
+    rows = hook.run(delivery_log.listed(standing=status, kind=kind, limit=limit))
+    print_rows(rows if as_json else _only(rows, _SHOWN), as_json=as_json)
+
+
+@deliveries_app.command("show", epilog="Example: boathook music deliveries show dlv_01kaz3...")
+def show_delivery(id: Annotated[str, typer.Argument(metavar="ID", help="As `deliveries list` shows it.")]) -> None:
+    """Show a delivery with its attempts, headers and body, as JSON."""
+    print_json(hook.run(delivery_log.shown(id)))
+
+
+@deliveries_app.command("replay", epilog="Example: boathook music deliveries replay dlv_01kaz3...")
+def replay_deliveries(
+    ids: Deliveries, note: Annotated[str | None, typer.Option(help="Why, for the audit.")] = None
+) -> None:
+    """Try failed deliveries again."""
+    _tell(ids, hook.run(delivery_log.replay(ids, note=note)), "are tried again")
+
+
+@deliveries_app.command("giveup", epilog='Example: boathook music deliveries giveup dlv_01kaz3... --note "old song"')
+def give_up_deliveries(ids: Deliveries, note: Annotated[str, typer.Option(help="Why, for the audit.")]) -> None:
+    """Settle failed deliveries for good."""
+    _tell(ids, hook.run(delivery_log.give_up(ids, note=note)), "are settled")
+
+
+@deliveries_app.command("cleanup", epilog="Example: boathook music deliveries cleanup --days 30")
+def clean_up_deliveries(
+    days: Annotated[float, typer.Option(min=0.0, help="Forget callbacks that came longer ago.")],
+) -> None:
+    """Forget what became of old callbacks, those still waiting for a track included."""
+    say(f"{hook.run(delivery_log.clean_up(days))} callbacks forgotten")
+
+
+@app.command("cleanup", epilog="Example: boathook music cleanup --dry-run")
+def clean_up(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, only count.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Walk through storage: remove what nobody needs, and fetch again what is missing."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=as_json, transient=True) as progress:
+        bar = progress.add_task("objects", total=None)
+
+        def notify(report: Report) -> None:
+            progress.update(bar, completed=report.seen)
+
+        async def work() -> Report | None:
+            async with hook.transaction() as tx:
+                total = await tx.fetchval("select count(*) from music.file where state = 'stored'")
+            progress.update(bar, total=total or None)
+            return await chores.clean(is_dry=dry_run, notify=notify)
+
+        report = hook.run(work())
+    assert report is not None
+    print_rows([{"dry_run": dry_run, **as_row(report)}], as_json=as_json)
+
+
+@app.command("simulate", epilog="Example: boathook music simulate --url http://127.0.0.1:8080 --count 20")
+def simulate(
+    url: Annotated[str, typer.Option(help="Where boathook serves; loopback must be in outbound.allow.")],
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="How many songs to make up.")] = 20,
+    seed: Annotated[int | None, typer.Option(help="Makes up the same songs again.", show_default=False)] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds until the books must be right.")] = 120.0,
+    as_json: Json = False,
+) -> None:
+    """Send made-up callbacks, serve their files, and hold the books against what they must say."""
+    row = hook.run(send_simulated(url, songs=count, seed=seed, within_s=wait))
+    print_rows([row], as_json=as_json)
+    if row["differences"] or row["surprising_answers"]:
+        raise typer.Exit(1)
+
+
+def _only(rows: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in names} for row in rows]
+
+
+def _tell(asked: list[str], done: list[str], what: str) -> None:
+    if not done:
+        raise BoathookError(
+            "none of them has failed; `boathook music deliveries list --status failed` shows those that did"
+        )
+    say(f"{len(done)} of {len(asked)} {what}")

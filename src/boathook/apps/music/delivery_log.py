@@ -1,0 +1,134 @@
+"""The delivery log: callbacks that came, as registered, completed or failed, and the five things to do about them.
+
+List, show, replay, give up, clean up. What stands with a delivery is boathook's own; the app adds which track it was
+about and what became of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+from boathook.apps.music.app import APPLICATION, SOURCE, hook
+
+_ABOUT: Final = """
+    select event_id, delivery_id, task_id, stage, code, message, state as result, note
+    from music.callback where event_id = any($1) order by task_id
+"""
+_FORGET: Final = """
+    with gone as (
+        delete from music.callback where received_at < now() - $1 * interval '1 day' returning 1
+    ) select count(*) from gone
+"""
+
+
+class Standing(StrEnum):
+    """How it stands with a delivery."""
+
+    REGISTERED = "registered"
+    """It came, and is being handled or tried again."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """Given up; a person should look."""
+
+
+class Kind(StrEnum):
+    """What a delivery is about."""
+
+    CALLBACK = "callback"
+    FILE = "file"
+    """A file to be stored."""
+
+
+_STATES: Final[Mapping[Standing, tuple[str, ...]]] = {
+    Standing.REGISTERED: ("pending", "leased"),
+    Standing.COMPLETED: ("succeeded", "ignored"),
+    Standing.FAILED: ("dead",),
+}
+_DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_STANDINGS: Final = {state: standing for standing, states in _STATES.items() for state in states}
+
+
+async def listed(
+    *,
+    standing: Standing | None = None,
+    kind: Kind = Kind.CALLBACK,
+    after: str | None = None,
+    limit: int = 50,
+) -> list[dict[str, Any]]:
+    """Return deliveries, newest first; *after* is the id of the last one seen. Raises InvalidValue."""
+    whose: dict[str, Any] = {"source": SOURCE} if kind is Kind.CALLBACK else {"application": APPLICATION}
+    rows: list[Any] = []
+    for state in (None,) if standing is None else _STATES[standing]:
+        rows += await hook.desk.deliveries(**whose, state=state, after=after, limit=limit)
+    # Ids rise with time.
+    rows.sort(key=lambda row: (row.event_id, row.id), reverse=True)
+    return await _with_tracks(rows[:limit])
+
+
+async def shown(id: str) -> dict[str, Any]:
+    """Return a delivery with its attempts, headers and body. Raises NotFound, InvalidValue."""
+    found = await hook.desk.delivery(id)
+    row = (await _with_tracks([found["delivery"]]))[0]
+    attempts = [asdict(attempt) for attempt in found["attempts"]]
+    body = found["body"].decode("utf-8", "replace")
+    return {**row, "attempts": attempts, "headers": dict(found["headers"]), "body": body}
+
+
+async def replay(ids: Sequence[str], *, note: str | None = None) -> list[str]:
+    """Try failed deliveries again; return which, of those named, had failed."""
+    return await hook.desk.replay(ids, note=note)
+
+
+async def give_up(ids: Sequence[str], *, note: str) -> list[str]:
+    """Settle failed deliveries for good, with a note that says why; return which, of those named, had failed."""
+    return await hook.desk.ignore(ids, note=note)
+
+
+async def clean_up(days: float) -> int:
+    """Forget what became of callbacks that came longer ago, those still waiting for a track included; return how many.
+
+    The events themselves stay as long as ``[retention]`` says.
+    """
+    async with hook.transaction() as tx:
+        return int(await tx.fetchval(_FORGET, days))
+
+
+async def _with_tracks(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    if not rows:
+        return []
+    async with hook.transaction() as tx:
+        about = await tx.fetch(_ABOUT, [_uuid(row.event_id) for row in rows])
+    told: dict[UUID, list[dict[str, Any]]] = {}
+    for one in about:
+        told.setdefault(one["event_id"], []).append({key: value for key, value in one.items() if key != "event_id"})
+    return [_row(row, told.get(_uuid(row.event_id), [])) for row in rows]
+
+
+def _row(row: Any, tracks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = tracks[0] if tracks else {}
+    return {
+        "id": row.id,
+        "standing": _STANDINGS[row.state].value,
+        "delivery_id": first.get("delivery_id"),
+        "task_id": first.get("task_id"),
+        "stage": first.get("stage", row.type),
+        "result": first.get("result"),
+        "attempts": row.attempts,
+        "code": row.code,
+        "note": row.note or first.get("note") or None,
+        "due_at": row.due_at,
+        "ended_at": row.ended_at,
+        "tracks": [dict(one) for one in tracks],
+        "event_id": row.event_id,
+        "state": row.state,
+    }
+
+
+def _uuid(shown: str) -> UUID:
+    """Return an id as the database has it: behind its prefix it is written in Crockford's base 32."""
+    number = 0
+    for digit in shown.rpartition("_")[2]:
+        number = number << 5 | _DIGITS.index(digit)
+    return UUID(int=number)

@@ -1,0 +1,118 @@
+"""The files of clips: which are wanted, and what became of each."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from boathook import Transaction
+from boathook.apps.music.app import APPLICATION, hook
+from boathook.apps.music.callbacks import Clip
+from boathook.apps.music.kinds import Kind, stem_of
+
+WANTED: Final = "file.wanted"
+_WANT: Final = """
+    insert into music.file as f (task_id, clip_id, kind, url, stem) values ($1, $2, $3, $4, $5)
+    on conflict (task_id, clip_id, kind) do update
+        set url = excluded.url, state = 'wanted', round = f.round + 1, error_code = null, error = null,
+            wanted_at = now()
+        where f.state in ('removed', 'missing') or (f.state in ('failed', 'retrying') and f.url <> excluded.url)
+    returning round
+"""
+_WANT_AGAIN: Final = """
+    update music.file set state = 'wanted', round = round + 1, error_code = null, error = null, wanted_at = now()
+    where task_id = $1 and clip_id = $2 and kind = $3 and state in ('failed', 'missing', 'retrying') returning round
+"""
+_FIND: Final = """
+    select f.url, f.stem from music.file f join music.track t using (task_id)
+    where f.task_id = $1 and f.clip_id = $2 and f.kind = $3 and f.round = $4 and t.status = 'complete'
+        and f.state in ('wanted', 'retrying', 'failed')
+"""
+_STORED: Final = """
+    update music.file set state = 'stored', key = $5, size = $6, sha256 = $7, content_type = $8, stored_at = now(),
+        error_code = null, error = null
+    where task_id = $1 and clip_id = $2 and kind = $3 and round = $4 and state <> 'stored'
+"""
+_FAILED: Final = """
+    update music.file set state = $5, error_code = $6, error = $7
+    where task_id = $1 and clip_id = $2 and kind = $3 and round = $4 and state in ('wanted', 'retrying', 'failed')
+"""
+_LIST: Final = """
+    select task_id, clip_id, kind, state, round, key, size, sha256, content_type, error_code, error, wanted_at,
+        stored_at
+    from music.file
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRef:
+    """A file of a clip, and the how-manieth time it is wanted."""
+
+    task_id: str
+    clip_id: str
+    kind: Kind
+    round: int
+
+    @property
+    def row(self) -> tuple[str, str, str, int]:
+        """The columns that name it."""
+        return self.task_id, self.clip_id, self.kind.value, self.round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What is known of a file once it is in storage."""
+
+    key: str
+    size: int
+    sha256: str
+    content_type: str
+
+
+async def want(tx: Transaction, task_id: str, clip: Clip) -> None:
+    """Want a clip's files, each once; again under a fresh address where the old one was of no use."""
+    for kind, url in ((Kind.AUDIO, clip.audio_url), (Kind.COVER, clip.cover_url)):
+        if url is None:
+            continue
+        round = await tx.fetchval(_WANT, task_id, clip.id, kind.value, url, stem_of(task_id, clip.id))
+        if round is not None:
+            await _publish(tx, FileRef(task_id=task_id, clip_id=clip.id, kind=kind, round=round))
+
+
+async def want_again(tx: Transaction, task_id: str, clip_id: str, kind: Kind) -> bool:
+    """Want a file that failed or went missing under the same address; return whether it was such a one."""
+    round = await tx.fetchval(_WANT_AGAIN, task_id, clip_id, kind.value)
+    if round is None:
+        return False
+    await _publish(tx, FileRef(task_id=task_id, clip_id=clip_id, kind=kind, round=round))
+    return True
+
+
+async def find(tx: Transaction, ref: FileRef) -> tuple[str, str] | None:
+    """Return a file's address and stem, as long as it is wanted."""
+    row = await tx.fetchrow(_FIND, *ref.row)
+    return None if row is None else (row["url"], row["stem"])
+
+
+async def mark_stored(tx: Transaction, ref: FileRef, kept: Kept) -> bool:
+    """Note where a file is kept; return whether it was still wanted."""
+    tag = await tx.execute(_STORED, *ref.row, kept.key, kept.size, kept.sha256, kept.content_type)
+    return tag != "UPDATE 0"
+
+
+async def mark_failed(tx: Transaction, ref: FileRef, *, is_final: bool, code: str, error: str) -> None:
+    """Note why a file is not kept yet, or will not be."""
+    await tx.execute(_FAILED, *ref.row, "failed" if is_final else "retrying", code, error[:500])
+
+
+async def of_track(tx: Transaction, task_id: str) -> list[dict[str, Any]]:
+    """Return a track's files."""
+    return [dict(row) for row in await tx.fetch(f"{_LIST} where task_id = $1 order by clip_id, kind", task_id)]
+
+
+async def listed(tx: Transaction, *, state: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
+    """Return files, those wanted last first."""
+    sql = f"{_LIST} where $1::text is null or state = $1 order by wanted_at desc, task_id, clip_id, kind limit $2"
+    return [dict(row) for row in await tx.fetch(sql, state, limit)]
+
+
+async def _publish(tx: Transaction, ref: FileRef) -> None:
+    await hook.publish(tx, application=APPLICATION, type=WANTED, payload=asdict(ref))

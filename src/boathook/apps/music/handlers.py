@@ -1,0 +1,90 @@
+"""What is done with events: callbacks are taken in, and wanted files are stored."""
+
+from dataclasses import asdict
+from typing import Any, Final
+
+from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
+from boathook.apps.music import files, tracks
+from boathook.apps.music.app import (
+    APPLICATION,
+    SOURCE,
+    callbacks_total,
+    file_bytes_total,
+    files_total,
+    hook,
+    settings,
+    storage,
+)
+from boathook.apps.music.callbacks import read_callbacks
+from boathook.apps.music.files import FileRef, Kept
+from boathook.apps.music.keeping import Keeping, NotKept, keep
+from boathook.apps.music.kinds import Kind
+from boathook.apps.music.tracks import Delivery
+
+DAY_S: Final = 86_400.0
+PATIENT: Final = RetryPolicy(first_s=2, factor=4, longest_s=6 * 3_600, max_attempts=16, max_age_s=3 * DAY_S)
+"""Files may be tried again for as long as their addresses are likely to answer."""
+_LONGEST_S: Final = 900.0
+
+
+@hook.on(SOURCE, "*", retry=RetryPolicy(max_attempts=12, longest_s=900, max_age_s=DAY_S))
+async def receive(event: Event, tx: Transaction) -> Ignore | None:
+    """Note a callback and apply it to its track, or keep it until the track is known; tell the sender which."""
+    kind = event.headers.get("x-webhook-event", "")
+    callbacks = read_callbacks(event.json, kind=kind, most_clips=settings().max_clips)
+    if not callbacks:
+        event.reply({"ok": True, "status": "ignored"})
+        return Ignore("it names no task")
+    delivery = Delivery(event_id=event.id, delivery_id=event.dedup_key, received_at=event.accepted_at)
+    taken = await tracks.take(tx, delivery, callbacks)
+    for one in taken:
+        callbacks_total.add(stage=one.stage, result=one.result)
+    is_waiting = any(one.result == "waiting" for one in taken)
+    told = [{"task_id": one.task_id, "stage": one.stage.value, "status": one.result} for one in taken]
+    body = {"ok": True, "status": "waiting" if is_waiting else taken[0].result, "tracks": told}
+    event.reply(body, status=202 if is_waiting else 200)
+    return None
+
+
+@hook.on(None, files.WANTED, application=APPLICATION, retry=PATIENT, timeout=_LONGEST_S)
+async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
+    """Fetch a wanted file and put it into storage, and remember that it is there."""
+    told = event.json
+    ref = FileRef(**{**told, "kind": Kind(told["kind"])})
+    found = await files.find(tx, ref)
+    if found is None:
+        return Ignore("the file is not wanted any more")
+    try:
+        kept = Kept(**await event.once("put", _keep, ref.kind, *found))
+    except NotKept as error:
+        return await _not_kept(event, ref, error)
+    if not await files.mark_stored(tx, ref, kept):
+        return Ignore("the file is not wanted any more")
+    files_total.add(kind=ref.kind, result="stored")
+    file_bytes_total.add(kept.size, kind=ref.kind)
+    return None
+
+
+async def _keep(kind: Kind, url: str, stem: str) -> dict[str, Any]:
+    told = settings()
+    work = Keeping(
+        url=url,
+        stem=stem,
+        kind=kind,
+        max_bytes=told.max_audio if kind is Kind.AUDIO else told.max_cover,
+        timeout_s=told.download_timeout_s,
+        incoming=told.incoming,
+        http=hook.http,
+        storage=storage(),
+    )
+    return asdict(await keep(work))
+
+
+async def _not_kept(event: Event, ref: FileRef, error: NotKept) -> Retry | Dead:
+    """Note the failure in a transaction of its own, as the handler's is rolled back with it."""
+    is_final = error.is_final or event.attempt >= PATIENT.max_attempts
+    async with hook.transaction() as tx:
+        await files.mark_failed(tx, ref, is_final=is_final, code=error.code, error=str(error))
+    files_total.add(kind=ref.kind, result="failed" if is_final else "retrying")
+    hook.log.warning("music_file_not_kept", **asdict(ref), code=error.code, error=str(error), is_final=is_final)
+    return Dead(error.code, str(error)) if error.is_final else Retry(code=error.code)

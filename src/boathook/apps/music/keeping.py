@@ -1,0 +1,104 @@
+"""How a file comes from its address into storage: fetched with caps, told by its bytes, stored under its name."""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from boathook import BoathookError
+from boathook.apps.music.files import Kept
+from boathook.apps.music.kinds import HEAD, Kind, format_of
+from boathook.apps.music.storage import Storage, StorageFailed
+
+EXPIRED: Final = frozenset({401, 403, 404, 410})
+"""How servers of files with a date answer after it."""
+_WORTH_TRYING: Final = frozenset({408, 425, 429})
+
+
+class NotKept(BoathookError):
+    """A file could not be kept.
+
+    Args:
+        message: one sentence.
+        code: one word for machines.
+        is_final: whether trying again is pointless.
+    """
+
+    def __init__(self, message: str, code: str, *, is_final: bool) -> None:
+        super().__init__(message)
+        self.code = code
+        self.is_final = is_final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """Everything needed to keep one file."""
+
+    url: str
+    stem: str
+    kind: Kind
+    max_bytes: int
+    timeout_s: float
+    incoming: Path
+    """The folder for what is on its way."""
+    http: Any
+    """A `boathook.handlers.platform.Http`."""
+    storage: Storage
+
+
+async def keep(work: Keeping) -> Kept:
+    """Fetch a file and put it into storage. Raises NotKept.
+
+    Whatever part of it came before is gone on with, by whichever attempt on this host comes next.
+    """
+    place = _place(work)
+    await asyncio.to_thread(work.incoming.mkdir, parents=True, exist_ok=True)
+    if not await asyncio.to_thread(place.is_file):  # else an earlier attempt ended between fetching and storing
+        await _fetch(work, place)
+    size, sha256, head = await asyncio.to_thread(_measure, place)
+    found = format_of(work.kind, head)
+    if found is None:
+        await asyncio.to_thread(place.unlink, missing_ok=True)
+        raise NotKept(f"what lies at the address is no {work.kind}", f"NOT_{work.kind.upper()}", is_final=True)
+    kept = Kept(key=f"{work.stem}.{found.extension}", size=size, sha256=sha256, content_type=found.content_type)
+    try:
+        await work.storage.put(place, kept.key, content_type=kept.content_type, sha256=sha256)
+    except StorageFailed as error:
+        raise NotKept(str(error), error.code, is_final=False) from None
+    await asyncio.to_thread(place.unlink, missing_ok=True)
+    return kept
+
+
+async def _fetch(work: Keeping, place: Path) -> None:
+    try:
+        await work.http.download(work.url, place, max_bytes=work.max_bytes, timeout_s=work.timeout_s)
+    except BoathookError as error:
+        raise _judge(error) from None
+
+
+def _judge(error: BoathookError) -> NotKept:
+    status = getattr(error, "status", None)
+    if status in EXPIRED:
+        return NotKept(f"the address has expired: {error}", "URL_EXPIRED", is_final=True)
+    if status is not None and 300 <= status < 500 and status not in _WORTH_TRYING:
+        return NotKept(str(error), f"HTTP_{status}", is_final=True)
+    if getattr(error, "is_final", False):
+        return NotKept(str(error), "REFUSED", is_final=True)
+    return NotKept(str(error), "DOWNLOAD_FAILED" if status is None else f"HTTP_{status}", is_final=False)
+
+
+def _place(work: Keeping) -> Path:
+    # By address too: what was fetched from elsewhere is another file.
+    name = hashlib.sha256(f"{work.kind} {work.stem} {work.url}".encode()).hexdigest()[:40]
+    return work.incoming / f"{name}.{work.kind}"
+
+
+def _measure(place: Path) -> tuple[int, str, bytes]:
+    digest = hashlib.sha256()
+    with place.open("rb") as file:
+        head = file.read(HEAD)
+        digest.update(head)
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+        return file.tell(), digest.hexdigest(), head

@@ -1,0 +1,198 @@
+"""``/api/music``: tracks and the delivery log over HTTP, for who brings an organization's API key."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from boathook import BoathookError
+from boathook.apps.music import delivery_log, tracks
+from boathook.apps.music.app import hook
+from boathook.apps.music.callbacks import MAX_ID
+from boathook.apps.music.delivery_log import Kind, Standing
+from boathook.apps.music.stages import Status
+from boathook.apps.music.tracks import NewTrack
+from boathook.apps.terminal import plain
+
+_MOST_BODY: Final = 262_144
+_MOST_LISTED: Final = 250
+
+
+class TrackBody(BaseModel):
+    """What registers a track."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task_id: str = Field(min_length=1, max_length=MAX_ID, pattern=r"^[^\x00-\x1f\x7f]+$")
+    owner: str = Field(default="", max_length=200, pattern=r"^[^\x00]*$")
+    title: str = Field(default="", max_length=500, pattern=r"^[^\x00]*$")
+    prompt: Any = Field(default_factory=dict)
+
+
+class NoteBody(BaseModel):
+    """Why something is done."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    note: str = Field(min_length=1, max_length=500)
+
+
+class DaysBody(BaseModel):
+    """How much stays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    days: float = Field(gt=0, le=36_500)
+
+
+async def add_track(request: Request) -> Response:
+    """Make a track known; 201 where it was not, else 200."""
+    body = await _read(request, TrackBody)
+    async with hook.transaction() as tx:
+        is_new = await tracks.register(tx, NewTrack(**body.model_dump()))
+        found = await tracks.shown(tx, body.task_id)
+    return _json(found, status=201 if is_new else 200)
+
+
+async def list_tracks(request: Request) -> Response:
+    """List tracks, newest first."""
+    status, limit = _word(request, "status", Status), _limit(request)
+    query = request.query_params
+    async with hook.transaction() as tx:
+        rows = await tracks.listed(tx, status=status, owner=query.get("owner"), after=query.get("after"), limit=limit)
+    return _json({"data": rows, "next": rows[-1]["task_id"] if len(rows) == limit else None})
+
+
+async def show_track(request: Request) -> Response:
+    """Show a track with its clips, files and callbacks."""
+    async with hook.transaction() as tx:
+        found = await tracks.shown(tx, request.path_params["task_id"])
+    if found is None:
+        raise HTTPException(404, "there is no such track")
+    return _json(found)
+
+
+async def delete_track(request: Request) -> Response:
+    """Mark a track as deleted."""
+    async with hook.transaction() as tx:
+        if not await tracks.mark_deleted(tx, request.path_params["task_id"]):
+            raise HTTPException(404, "there is no such track, or it is deleted already")
+    return Response(status_code=204)
+
+
+async def list_deliveries(request: Request) -> Response:
+    """List deliveries, newest first."""
+    limit = _limit(request)
+    rows = await delivery_log.listed(
+        standing=_word(request, "status", Standing),
+        kind=_word(request, "kind", Kind) or Kind.CALLBACK,
+        after=request.query_params.get("after"),
+        limit=limit,
+    )
+    return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
+
+
+async def show_delivery(request: Request) -> Response:
+    """Show a delivery with its attempts and its request."""
+    return _json(await delivery_log.shown(request.path_params["id"]))
+
+
+async def replay_delivery(request: Request) -> Response:
+    """Try a failed delivery again."""
+    return _decided(await delivery_log.replay([request.path_params["id"]], note="POST /api/music"))
+
+
+async def give_up_delivery(request: Request) -> Response:
+    """Settle a failed delivery for good."""
+    body = await _read(request, NoteBody)
+    return _decided(await delivery_log.give_up([request.path_params["id"]], note=body.note))
+
+
+async def clean_up_deliveries(request: Request) -> Response:
+    """Forget old callbacks."""
+    body = await _read(request, DaysBody)
+    return _json({"forgotten": await delivery_log.clean_up(body.days)})
+
+
+def _decided(done: list[str]) -> Response:
+    if not done:
+        raise HTTPException(409, "only a failed delivery can be decided about, and this one is none")
+    return _json({"ok": True, "id": done[0]})
+
+
+async def _read(request: Request, kind: type[Any]) -> Any:
+    raw = b""
+    async for piece in request.stream():
+        raw += piece
+        if len(raw) > _MOST_BODY:
+            raise HTTPException(413, f"the body is larger than {_MOST_BODY} bytes")
+    try:
+        return kind.model_validate(msgspec.json.decode(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise HTTPException(400, "the body is not JSON") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise HTTPException(422, f"{where or 'the body'}: {first['msg']}") from None
+
+
+def _word(request: Request, key: str, kind: type[Any]) -> Any:
+    text = request.query_params.get(key)
+    if text is None:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        words = ", ".join(word.value for word in kind)
+        raise HTTPException(422, f"{key}: write one of {words}") from None
+
+
+def _limit(request: Request) -> int:
+    text = request.query_params.get("limit", "50")
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= _MOST_LISTED):
+        raise HTTPException(422, f"limit: write a whole number from 1 to {_MOST_LISTED}")
+    return int(text)
+
+
+def _json(body: object, status: int = 200) -> Response:
+    return JSONResponse(plain(body), status_code=status)
+
+
+def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, status_code=error.status_code)
+
+
+def _failed(_request: Request, error: Exception) -> Response:
+    # By name, as an app knows of boathook's errors only their base.
+    status = {"NotFound": 404, "InvalidValue": 422}.get(type(error).__name__, 503)
+    told = str(error) if status < 500 else "it cannot be done at the moment; try again later"
+    return JSONResponse({"error": told}, status_code=status)
+
+
+def _route(path: str, call: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:
+    return Route(f"/api/music{path}", call, methods=[method])
+
+
+api = Starlette(
+    routes=[
+        _route("/tracks", add_track, "POST"),
+        _route("/tracks", list_tracks),
+        _route("/tracks/{task_id:path}", show_track),
+        _route("/tracks/{task_id:path}", delete_track, "DELETE"),
+        _route("/deliveries", list_deliveries),
+        _route("/deliveries/cleanup", clean_up_deliveries, "POST"),
+        _route("/deliveries/{id}", show_delivery),
+        _route("/deliveries/{id}/replay", replay_delivery, "POST"),
+        _route("/deliveries/{id}/giveup", give_up_delivery, "POST"),
+    ],
+    exception_handlers={HTTPException: _refused, BoathookError: _failed},
+)
+
+hook.mount("/api/music", api)

@@ -1,0 +1,187 @@
+"""Keeps files in a bucket of S3, or of any service that speaks its language, through the guarded client.
+
+Addresses are written path-style. A file is sent by one PUT, which these services take up to 5 GiB: far more than the
+caps let through, so that uploads in parts are not needed. Its SHA-256 is signed, so a file that arrives otherwise is
+refused by the service.
+"""
+
+import asyncio
+import email.utils
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import unquote_plus
+from xml.etree import ElementTree as ET
+
+from boathook import BoathookError
+from boathook.apps.music.sigv4 import EMPTY, Credentials, encode_path, encode_query, sign
+from boathook.apps.music.storage import PAGE, StorageFailed, Stored
+
+_TRIES: Final = 3
+_FIRST_WAIT_S: Final = 0.2
+_MOST_LISTED: Final = 8_388_608
+_TRYING_HELPS: Final = frozenset({429, 500, 502, 503, 504})
+
+
+class Asks(Protocol):
+    """What is needed of the HTTP client."""
+
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | Path, timeout_s: float, max_bytes: int
+    ) -> Any:
+        """Send one request; see `boathook.handlers.platform.Http`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Which bucket, and who may use it."""
+
+    endpoint: str
+    name: str
+    region: str
+    credentials: Credentials
+    timeout_s: float = 120.0
+    """For sending one file."""
+
+
+class S3:
+    """Keeps files in a bucket.
+
+    Args:
+        bucket: which.
+        http: the guarded client; on a private address it needs ``outbound.allow``.
+        clock: gives the moment that is signed.
+    """
+
+    def __init__(
+        self, bucket: Bucket, http: Asks, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._bucket = bucket
+        self._http = http
+        self._clock = clock
+
+    async def put(self, path: Path, key: str, *, content_type: str, sha256: str) -> None:
+        """Store a file whole or not at all, in place of what the key held."""
+        answer = await self._send("PUT", key, headers={"content-type": content_type}, body=path, sha256=sha256)
+        _check(answer, f"{key} cannot be stored")
+
+    async def head(self, key: str) -> Stored | None:
+        """Return an object, or None where there is none."""
+        answer = await self._send("HEAD", key)
+        if answer.status == 404:
+            return None
+        _check(answer, f"{key} cannot be looked at")
+        modified = email.utils.parsedate_to_datetime(answer.headers["last-modified"])
+        return Stored(key, int(answer.headers.get("content-length", 0)), modified)
+
+    async def delete(self, key: str) -> None:
+        """Remove an object; it may be gone already."""
+        answer = await self._send("DELETE", key)
+        if answer.status != 404:
+            _check(answer, f"{key} cannot be deleted")
+
+    async def pages(self, prefix: str, *, size: int = PAGE) -> AsyncIterator[Sequence[Stored]]:
+        """Yield all objects whose keys begin so, page by page in the order of their keys."""
+        query = {"list-type": "2", "prefix": prefix, "max-keys": str(size), "encoding-type": "url"}
+        while True:
+            answer = await self._send("GET", "", query=query)
+            _check(answer, f"the bucket {self._bucket.name} cannot be listed")
+            root = _read(answer.body)
+            if page := list(_objects(root)):
+                yield page
+            token = _text(root, "NextContinuationToken")
+            if _text(root, "IsTruncated") != "true" or not token:
+                return
+            query = {**query, "continuation-token": token}
+
+    async def _send(
+        self,
+        method: str,
+        key: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Path = b"",
+        sha256: str = EMPTY,
+    ) -> Any:
+        """Send one request, again where the service or the way to it was at fault: all of them can be repeated."""
+        wait_s = _FIRST_WAIT_S
+        for attempt in range(1, _TRIES + 1):
+            try:
+                answer = await self._ask(method, self._url(key, query), headers or {}, body, sha256)
+            except BoathookError as error:
+                if attempt == _TRIES:
+                    raise StorageFailed(f"the storage cannot be reached: {error}", "STORAGE_UNREACHABLE") from None
+            else:
+                if answer.status not in _TRYING_HELPS or attempt == _TRIES:
+                    return answer
+            await asyncio.sleep(wait_s * (0.5 + random.random()))
+            wait_s *= 4
+        raise AssertionError("the last try returns or raises")
+
+    async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | Path, sha256: str) -> Any:
+        bucket = self._bucket
+        signed = sign(
+            method,
+            url,
+            headers,
+            body_sha256=sha256,
+            credentials=bucket.credentials,
+            region=bucket.region,
+            at=self._clock(),
+        )
+        return await self._http.request(
+            method, url, headers=signed, body=body, timeout_s=bucket.timeout_s, max_bytes=_MOST_LISTED
+        )
+
+    def _url(self, key: str, query: Mapping[str, str] | None) -> str:
+        path = encode_path(f"/{self._bucket.name}/{key}" if key else f"/{self._bucket.name}")
+        return self._bucket.endpoint.rstrip("/") + path + (f"?{encode_query(query)}" if query else "")
+
+
+def _check(answer: Any, what: str) -> None:
+    if answer.is_ok:
+        return
+    code, message = f"S3_{answer.status}", ""
+    try:
+        root = _read(answer.body)
+        code, message = _text(root, "Code") or code, _text(root, "Message")
+    except StorageFailed:  # a proxy's page, or nothing
+        pass
+    raise StorageFailed(f"{what}: status {answer.status}, {code[:60]} {message[:200]}".strip(), code[:60])
+
+
+def _read(body: bytes) -> ET.Element:
+    # No answer of S3 declares anything, and what declares entities can make a small document huge.
+    if b"<!" in body:
+        raise StorageFailed("the storage answered with a document that declares things", "BAD_ANSWER")
+    try:
+        return ET.fromstring(body)  # noqa: S314 - declares nothing, and its size is capped
+    except (ET.ParseError, ValueError):
+        raise StorageFailed("the storage answered with something that is no XML", "BAD_ANSWER") from None
+
+
+def _objects(root: ET.Element) -> Iterator[Stored]:
+    is_encoded = _text(root, "EncodingType") == "url"
+    for one in root:
+        if _name(one) != "Contents":
+            continue
+        key = _text(one, "Key")
+        try:
+            modified_at = datetime.fromisoformat(_text(one, "LastModified"))
+            size = int(_text(one, "Size"))
+        except ValueError:
+            raise StorageFailed(f"the storage lists {key[:100]!r} without size or moment", "BAD_ANSWER") from None
+        yield Stored(unquote_plus(key) if is_encoded else key, size, modified_at)
+
+
+def _text(parent: ET.Element, name: str) -> str:
+    return next((one.text or "" for one in parent if _name(one) == name), "")
+
+
+def _name(element: ET.Element) -> str:
+    return element.tag.rpartition("}")[2]

@@ -1,0 +1,88 @@
+"""AWS Signature Version 4 in headers, as S3 wants it.
+
+Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html, and for S3, which
+encodes paths once, https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+EMPTY: Final = hashlib.sha256(b"").hexdigest()
+"""The digest of a request without a body."""
+_ALGORITHM: Final = "AWS4-HMAC-SHA256"
+_USUAL_PORTS: Final = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who signs."""
+
+    key_id: str
+    secret: str = field(repr=False)
+    token: str = field(default="", repr=False)
+    """Of a session, with keys that expire."""
+
+
+def encode_path(path: str) -> str:
+    """Return a path as it is written in the address and signed."""
+    return quote(path, safe="/-_.~")
+
+
+def encode_query(pairs: Mapping[str, str]) -> str:
+    """Return a query as it is written in the address and signed: sorted, and every value encoded."""
+    return "&".join(f"{name}={value}" for name, value in sorted((_quote(k), _quote(v)) for k, v in pairs.items()))
+
+
+def sign(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    *,
+    body_sha256: str,
+    credentials: Credentials,
+    region: str,
+    at: datetime,
+) -> dict[str, str]:
+    """Return *headers* with those that prove the request: host, moment, body and the signature over all of them.
+
+    The address must be written by `encode_path` and `encode_query`. *body_sha256* is in hexadecimal digits.
+    """
+    moment = at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    token = {"x-amz-security-token": credentials.token} if credentials.token else {}
+    own = {"x-amz-date": moment, "x-amz-content-sha256": body_sha256, **token}
+    signed = {name.lower(): " ".join(value.split()) for name, value in {**headers, "host": _host(url), **own}.items()}
+    names = ";".join(sorted(signed))
+    scope = f"{moment[:8]}/{region}/s3/aws4_request"
+    canonical = _canonical(method, url, signed, names, body_sha256)
+    text = "\n".join((_ALGORITHM, moment, scope, hashlib.sha256(canonical.encode()).hexdigest()))
+    signature = hmac.new(_key(credentials.secret, moment[:8], region), text.encode(), "sha256").hexdigest()
+    proof = f"{_ALGORITHM} Credential={credentials.key_id}/{scope}, SignedHeaders={names}, Signature={signature}"
+    return {**headers, **own, "authorization": proof}
+
+
+def _canonical(method: str, url: str, signed: Mapping[str, str], names: str, body_sha256: str) -> str:
+    parts = urlsplit(url)
+    lines = "".join(f"{name}:{signed[name]}\n" for name in names.split(";"))
+    return "\n".join((method, parts.path or "/", parts.query, lines, names, body_sha256))
+
+
+def _key(secret: str, day: str, region: str) -> bytes:
+    key = f"AWS4{secret}".encode()
+    for part in (day, region, "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key
+
+
+def _host(url: str) -> str:
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    return host if parts.port in {None, _USUAL_PORTS[parts.scheme]} else f"{host}:{parts.port}"
+
+
+def _quote(text: str) -> str:
+    return quote(text, safe="-_.~")

@@ -1,0 +1,257 @@
+"""Made-up callbacks of a reseller, and what the books must say once all of them are handled.
+
+Everything follows from the seed: the stories of single songs, each with its troubles, told in turns.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+from boathook.apps.music.kinds import Kind
+from boathook.apps.music.stages import Status
+from boathook.apps.music.studio import content_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """One request."""
+
+    method: str = "POST"
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    expect: int = 200
+    """The status it should be answered with; one that would be 200 is 202 where the worker has no time to say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A song's order, which makes its track known at this point of the story."""
+
+    task_id: str
+    title: str
+
+
+Step = Letter | Registration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """What must be written in the end."""
+
+    tracks: Mapping[str, Status]
+    waiting: frozenset[str]
+    """Tasks that nobody registers: their callbacks wait."""
+    files: Mapping[tuple[str, str, Kind], str | None]
+    """By task, clip and kind: the SHA-256 of what must be stored; None for what cannot be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reseller:
+    """Who sends, and from where the files are fetched."""
+
+    secret: str = field(repr=False)
+    files: str
+    """Address of the `studio`, such as ``http://127.0.0.1:9000``."""
+    at: float
+    """The moment of sending, in seconds since 1970."""
+    path: str = "/api/suno/callback"
+
+
+@dataclass(slots=True)
+class _Story:
+    """One song's steps, and what must come of them."""
+
+    task_id: str
+    steps: list[Step] = field(default_factory=list)
+    status: Status | None = None
+    """None: nobody registers it."""
+    files: dict[tuple[str, str, Kind], str | None] = field(default_factory=dict)
+
+
+class Simulator:
+    """Makes up the callbacks of *songs* songs.
+
+    Args:
+        reseller: who sends them.
+        songs: how many.
+        seed: makes up the same ones again.
+    """
+
+    def __init__(self, reseller: Reseller, *, songs: int = 20, seed: int = 1) -> None:
+        self._reseller = reseller
+        self._random = random.Random(seed)
+        self._numbers = count(1)
+        self._seed = seed
+        self._stories = [self._story(number) for number in range(songs)]
+        self.steps: Final[Sequence[Step]] = self._told_in_turns()
+
+    def expected(self) -> Books:
+        """Return what the books must say once all steps are handled."""
+        known = [story for story in self._stories if story.status is not None]
+        return Books(
+            tracks={story.task_id: story.status for story in known if story.status is not None},
+            waiting=frozenset(story.task_id for story in self._stories if story.status is None),
+            files={name: digest for story in known for name, digest in story.files.items()},
+        )
+
+    def _story(self, number: int) -> _Story:
+        story = _Story(task_id=hashlib.md5(f"{self._seed}/{number}".encode(), usedforsecurity=False).hexdigest())
+        # The first ones show each kind once.
+        kinds: tuple[Callable[[_Story], None], ...] = (
+            self._usual, self._registered_late, self._shuffled, self._failed, self._rescued, self._failed_too_late,
+            self._forged, self._recaptured, self._never_registered, self._expired, self._page, self._broken,
+        )  # fmt: skip
+        kinds[number % len(kinds) if number < len(kinds) else self._random.randrange(len(kinds))](story)
+        return story
+
+    def _usual(self, story: _Story) -> None:
+        story.status = Status.COMPLETE
+        story.steps = [self._order(story), *self._copies(story, "text"), *self._copies(story, "first")]
+        story.steps += self._copies(story, "complete")
+
+    def _registered_late(self, story: _Story) -> None:
+        story.status = Status.COMPLETE
+        story.steps = [self._letter(story, stage, expect=202) for stage in ("text", "first", "complete")]
+        story.steps.append(self._order(story))
+
+    def _shuffled(self, story: _Story) -> None:
+        story.status = Status.COMPLETE
+        letters = [self._letter(story, stage) for stage in ("text", "first", "complete")]
+        self._random.shuffle(letters)
+        story.steps = [self._order(story), *letters]
+
+    def _failed(self, story: _Story) -> None:
+        story.status = Status.FAILED
+        code = self._random.choice([200, 400, 451, 500, 531])
+        story.steps = [self._order(story), self._letter(story, "text"), self._letter(story, "error", code=code)]
+        story.steps.append(self._letter(story, "first"))
+
+    def _rescued(self, story: _Story) -> None:
+        story.status = Status.COMPLETE
+        story.steps = [self._order(story), self._letter(story, "error", code=500), self._letter(story, "complete")]
+
+    def _failed_too_late(self, story: _Story) -> None:
+        story.status = Status.COMPLETE
+        story.steps = [self._order(story), self._letter(story, "complete"), self._letter(story, "error", code=500)]
+
+    def _forged(self, story: _Story) -> None:
+        """A stranger, under the id of what comes later, tells of a song elsewhere."""
+        story.status = Status.COMPLETE
+        header = {"x-delivery-id": f"delivery-{next(self._numbers)}-{story.task_id}"}
+        forged = self._body(story, "complete", "/forged/", note=False)
+        story.steps = [
+            self._order(story),
+            self._sent(story, forged, header, expect=401, secret="somebody-elses"),  # noqa: S106 - not the right one
+            self._letter(story, "complete", header=header),
+        ]
+
+    def _recaptured(self, story: _Story) -> None:
+        """A request that came already comes again under another delivery's id."""
+        story.status = Status.COMPLETE
+        body = self._body(story, "complete")
+        names = [{"x-delivery-id": f"delivery-{next(self._numbers)}-{story.task_id}"} for _ in range(2)]
+        story.steps = [self._order(story), *(self._sent(story, body, header) for header in names)]
+
+    def _never_registered(self, story: _Story) -> None:
+        story.steps = [self._letter(story, "complete", expect=202)]
+
+    def _expired(self, story: _Story) -> None:
+        self._with_files(story, "/gone/")
+
+    def _page(self, story: _Story) -> None:
+        self._with_files(story, "/page/")
+
+    def _broken(self, story: _Story) -> None:
+        """A server that breaks off in the middle of each file, once."""
+        self._with_files(story, "/broken/")
+
+    def _with_files(self, story: _Story, folder: str) -> None:
+        story.status = Status.COMPLETE
+        story.steps = [self._order(story), self._sent(story, self._body(story, "complete", folder), {})]
+
+    def _order(self, story: _Story) -> Registration:
+        return Registration(story.task_id, f"Song {story.task_id[:6]}")
+
+    def _copies(self, story: _Story, stage: str) -> list[Step]:
+        """A callback, and as often as not the same again: with or without an id of its delivery."""
+        letter = self._letter(story, stage, header=self._random.choice([None, {}]))
+        return [letter] * self._random.choice([1, 1, 2, 3])
+
+    def _letter(
+        self,
+        story: _Story,
+        stage: str,
+        *,
+        code: int = 200,
+        expect: int = 200,
+        header: Mapping[str, str] | None = None,
+    ) -> Letter:
+        if header is None:
+            name = self._random.choice(["x-delivery-id", "x-webhook-id"])
+            header = {name: f"delivery-{next(self._numbers)}-{story.task_id}"}
+        return self._sent(story, self._body(story, stage, code=code), header, expect=expect)
+
+    def _body(
+        self, story: _Story, stage: str, folder: str = "/files/", *, code: int = 200, note: bool = True
+    ) -> dict[str, Any]:
+        clips = [f"{story.task_id[:8]}-{number}" for number in (1, 2)]
+        is_complete = stage == "complete"
+        data: list[dict[str, Any]] | None = [self._clip(clip, folder) for clip in clips] if is_complete else []
+        if is_complete and note:
+            for clip in clips:
+                story.files |= {(story.task_id, clip, kind): self._digest(clip, kind, folder) for kind in Kind}
+        if stage == "error":
+            data = None
+        said = "generation failed" if code >= 400 or stage == "error" else f"{stage} generated successfully."
+        return {"code": code, "msg": said, "data": {"callbackType": stage, "task_id": story.task_id, "data": data}}
+
+    def _clip(self, clip: str, folder: str) -> dict[str, Any]:
+        base = self._reseller.files
+        return {
+            "id": clip,
+            "audio_url": f"{base}{folder}{clip}.mp3",
+            "image_url": f"{base}{folder}{clip}.jpeg",
+            "title": "Night lights",
+            "tags": "electrifying, rock",
+            "model_name": "chirp-v4-5",
+            "duration": 198.44,
+        }
+
+    def _digest(self, clip: str, kind: Kind, folder: str) -> str | None:
+        name = f"{folder}{clip}.{'mp3' if kind is Kind.AUDIO else 'jpeg'}"
+        content = content_of(name) if folder in {"/files/", "/broken/"} else None
+        return None if content is None else hashlib.sha256(content).hexdigest()
+
+    def _sent(
+        self,
+        story: _Story,
+        document: Mapping[str, Any],
+        header: Mapping[str, str],
+        *,
+        expect: int = 200,
+        secret: str | None = None,
+    ) -> Letter:
+        moment = str(int(self._reseller.at))
+        key = (secret or self._reseller.secret).encode()
+        proof = base64.b64encode(hmac.digest(key, f"{story.task_id}.{moment}".encode(), "sha256")).decode()
+        headers = {
+            "content-type": "application/json",
+            "x-webhook-timestamp": moment,
+            "x-webhook-signature": proof,
+            **header,
+        }
+        return Letter(path=self._reseller.path, headers=headers, body=json.dumps(document).encode(), expect=expect)
+
+    def _told_in_turns(self) -> list[Step]:
+        queues = [list(story.steps) for story in self._stories]
+        told: list[Step] = []
+        while queues := [queue for queue in queues if queue]:
+            told.append(self._random.choice(queues).pop(0))
+        return told

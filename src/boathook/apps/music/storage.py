@@ -1,0 +1,164 @@
+"""Where files are kept: what any storage must be able to do, and the one that is a folder."""
+
+import asyncio
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Final, Protocol
+
+from boathook import BoathookError
+
+PAGE: Final = 1_000
+"""Objects of one page, as many as S3 gives at once."""
+_KEY: Final = re.compile(r"(?!.*(^|/)\.{0,2}(/|$))[A-Za-z0-9._/-]{1,512}")
+_UNFINISHED: Final = ".storing-"
+
+
+class StorageFailed(BoathookError):
+    """An object could not be stored, listed, looked at or deleted; trying again may help.
+
+    Args:
+        message: one sentence, without credentials.
+        code: one word for machines, such as ``SlowDown``.
+    """
+
+    def __init__(self, message: str, code: str = "STORAGE_FAILED") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object as a listing shows it."""
+
+    key: str
+    size: int
+    modified_at: datetime
+
+
+class Storage(Protocol):
+    """Keeps files under keys; each call raises StorageFailed where it could not be done."""
+
+    async def put(self, path: Path, key: str, *, content_type: str, sha256: str) -> None:
+        """Store a file whole or not at all, in place of what the key held."""
+        ...
+
+    async def head(self, key: str) -> Stored | None:
+        """Return an object, or None where there is none."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Remove an object; it may be gone already."""
+        ...
+
+    def pages(self, prefix: str, *, size: int = PAGE) -> AsyncIterator[Sequence[Stored]]:
+        """Yield all objects whose keys begin so, page by page in the order of their keys."""
+        ...
+
+
+class LocalFolder:
+    """Keeps files in a folder, by the same keys.
+
+    Args:
+        root: the folder; made when the first file is stored.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def put(self, path: Path, key: str, *, content_type: str, sha256: str) -> None:  # noqa: ARG002 - as Storage
+        """Store a file; it appears under its key at one stroke, and is on the disk then."""
+        await asyncio.to_thread(self._put, path, key)
+
+    async def head(self, key: str) -> Stored | None:
+        """Return an object, or None where there is none."""
+        return await asyncio.to_thread(_look, self._place(key), key)
+
+    async def delete(self, key: str) -> None:
+        """Remove an object, and its folder with the last one in it."""
+        await asyncio.to_thread(self._delete, key)
+
+    async def pages(self, prefix: str, *, size: int = PAGE) -> AsyncIterator[Sequence[Stored]]:
+        """Yield all objects whose keys begin so, page by page in the order of their keys."""
+        walk = self._walk(self._root, "", prefix)
+        while page := await asyncio.to_thread(lambda: list(islice(walk, size))):
+            yield page
+
+    def _put(self, path: Path, key: str) -> None:
+        place = self._place(key)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=place.parent)
+            try:
+                with os.fdopen(handle, "wb") as copy, path.open("rb") as source:
+                    shutil.copyfileobj(source, copy, 1 << 20)
+                    copy.flush()
+                    os.fsync(copy.fileno())
+                Path(name).chmod(0o644)
+                Path(name).replace(place)
+                _sync(place.parent)
+            finally:
+                Path(name).unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageFailed(f"{key} cannot be stored in {self._root}: {error.strerror or error}") from None
+
+    def _delete(self, key: str) -> None:
+        place = self._place(key)
+        try:
+            place.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageFailed(f"{key} cannot be deleted: {error.strerror or error}") from None
+        try:
+            place.parent.rmdir()
+        except OSError:  # other files are in it
+            return
+
+    def _place(self, key: str) -> Path:
+        root = self._root.resolve()
+        place = root / key
+        if _KEY.fullmatch(key) is None or not place.parent.resolve().is_relative_to(root):
+            raise StorageFailed(f"{key!r} is no key of an object in {self._root}", "BAD_KEY")
+        return place
+
+    def _walk(self, folder: Path, path: str, prefix: str) -> Iterator[Stored]:
+        try:
+            # A folder sorts as its keys do: with the slash behind its name.
+            with os.scandir(folder) as entries:
+                names = sorted(one.name + "/" if one.is_dir(follow_symlinks=False) else one.name for one in entries)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageFailed(f"{folder} cannot be read: {error.strerror or error}") from None
+        for name in names:
+            key = path + name
+            if name.endswith("/"):
+                if key.startswith(prefix) or prefix.startswith(key):
+                    yield from self._walk(folder / name, key, prefix)
+            elif key.startswith(prefix) and not name.startswith(_UNFINISHED):
+                found = _look(folder / name, key)
+                if found is not None:
+                    yield found
+
+
+def _look(place: Path, key: str) -> Stored | None:
+    try:
+        found = place.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageFailed(f"{key} cannot be looked at: {error.strerror or error}") from None
+    return Stored(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,104 @@
+"""The server of made-up audio and covers, for simulations and tests: loopback only, with Range, ETag and troubles.
+
+``/files/`` serves; ``/broken/`` breaks off in the middle, the first time; ``/gone/`` has expired; ``/page/`` answers
+with a page, called audio.
+"""
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, Self
+
+_BEGINNINGS: Final = {"mp3": b"ID3\x04\x00\x00\x00\x00\x00\x00", "jpeg": b"\xff\xd8\xff\xe0\x00\x10JFIF"}
+_TYPES: Final = {"mp3": "audio/mpeg", "jpeg": "image/jpeg"}
+_PAGE: Final = b"<!doctype html><title>Please log in</title>"
+_RANGE: Final = re.compile(r"bytes=([0-9]{1,9})-")
+
+
+def content_of(path: str) -> bytes:
+    """Return the file at a path: some kilobytes that follow from its name."""
+    name = path.rpartition("/")[2]
+    seed = hashlib.sha256(name.encode()).digest()
+    length = 20_000 + int.from_bytes(seed[:2], "big")
+    return (_BEGINNINGS[name.rpartition(".")[2]] + hashlib.shake_256(seed).digest(length))[:length]
+
+
+class Studio:
+    """Serves on a free port of loopback while its ``with`` block runs."""
+
+    def __init__(self) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
+        self._server.studio = self  # type: ignore[attr-defined]
+        self._lock = threading.Lock()
+        self._broken: set[str] = set()
+        self.asked: list[tuple[str, str | None]] = []
+        """Paths that were asked for, each with its Range."""
+
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def note(self, path: str, asked: str | None) -> None:
+        """Remember what was asked for."""
+        with self._lock:
+            self.asked.append((path, asked))
+
+    def pieces(self, path: str, content: bytes) -> Iterator[bytes]:
+        """Yield what is sent of an answer's body."""
+        middle = len(content) // 2
+        with self._lock:
+            breaks_off = path.startswith("/broken/") and path not in self._broken
+            self._broken.add(path)
+        yield content[:middle]
+        if not breaks_off:
+            yield content[middle:]
+
+
+class _Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        studio: Studio = self.server.studio  # type: ignore[attr-defined]
+        asked = self.headers.get("range")
+        studio.note(self.path, asked)
+        folder, extension = self.path[1:].partition("/")[0], self.path.rpartition(".")[2]
+        if folder == "gone" or extension not in _TYPES:
+            self._answer(404, b"", {})
+            return
+        content = _PAGE if folder == "page" else content_of(self.path)
+        tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+        headers = {"content-type": _TYPES[extension], "etag": tag, "accept-ranges": "bytes"}
+        found = _RANGE.fullmatch(asked or "")
+        if found is None or self.headers.get("if-range", tag) != tag or int(found[1]) >= len(content):
+            self._answer(200, content, headers)
+            return
+        start = int(found[1])
+        headers["content-range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        self._answer(206, content[start:], headers)
+
+    def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        studio: Studio = self.server.studio  # type: ignore[attr-defined]
+        self.send_response(status)
+        for name, value in {**headers, "content-length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        sent = 0
+        for piece in studio.pieces(self.path, content):
+            self.wfile.write(piece)
+            self.wfile.flush()
+            sent += len(piece)
+        self.close_connection = sent < len(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""

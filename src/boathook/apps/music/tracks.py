@@ -1,0 +1,221 @@
+"""What is written about tracks: songs that were ordered, and what their callbacks said.
+
+All that concerns one task is done under one lock, so that a callback and the registration of its track, whichever comes
+first, never miss each other.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from boathook import Transaction
+from boathook.apps.music import files
+from boathook.apps.music.callbacks import Callback, Stage, clip_of
+from boathook.apps.music.stages import Forward, Late, More, Status, step
+
+_LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('music:' || $1, 0))"
+_NOTE: Final = """
+    insert into music.callback
+        (event_id, task_id, delivery_id, stage, code, message, clips, state, received_at)
+    values ($1, $2, $3, $4, $5, $6, $7::jsonb, 'waiting', $8)
+    on conflict (event_id, task_id) do nothing
+"""
+_WAITING: Final = """
+    select event_id, stage, code, message, clips from music.callback
+    where task_id = $1 and state = 'waiting' order by received_at, event_id
+"""
+_MOVE: Final = """
+    update music.track set status = $2, updated_at = now(),
+        error_code = $3, error = $4, completed_at = case when $2 = 'complete' then now() else completed_at end
+    where task_id = $1
+"""
+_CLIP: Final = """
+    insert into music.clip (task_id, clip_id, position, title, duration_s) values ($1, $2, $3, $4, $5)
+    on conflict (task_id, clip_id) do update set title = excluded.title, duration_s = excluded.duration_s
+"""
+_ADD: Final = """
+    insert into music.track (task_id, owner, title, prompt) values ($1, $2, $3, $4::jsonb)
+    on conflict (task_id) do nothing returning task_id
+"""
+_LIST: Final = """
+    select t.task_id, t.owner, t.title, t.status, t.error_code, t.error, t.created_at, t.updated_at, t.completed_at,
+        count(f.kind) as files, count(f.kind) filter (where f.state = 'stored') as stored
+    from music.track t left join music.file f using (task_id)
+    where ($1::text is null or t.status = $1) and ($2::text is null or t.owner = $2)
+        and ($3::text is null or (t.created_at, t.task_id) < (
+            select created_at, task_id from music.track where task_id = $3
+        ))
+    group by t.task_id order by t.created_at desc, t.task_id desc limit $4
+"""
+_KNOWN_WAITING: Final = """
+    select distinct task_id from music.callback c
+    where state = 'waiting' and exists (select from music.track t where t.task_id = c.task_id) limit 100
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTrack:
+    """A song that was ordered."""
+
+    task_id: str
+    owner: str = ""
+    title: str = ""
+    prompt: Any = field(default_factory=dict)
+    """What was asked for; anything JSON can hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A callback as it came: what the delivery log calls it."""
+
+    event_id: UUID
+    delivery_id: str
+    received_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a callback."""
+
+    task_id: str
+    stage: Stage
+    result: str
+    """``waiting``, ``applied`` or ``late``."""
+
+
+async def take(tx: Transaction, delivery: Delivery, callbacks: Sequence[Callback]) -> list[Taken]:
+    """Note what came, and apply it to the tracks that are known; the rest waits for its track."""
+    taken: list[Taken] = []
+    # In the order of the tasks: two that locked them in different orders would wait for each other.
+    for callback in sorted(callbacks, key=lambda one: one.task_id):
+        await tx.execute(_LOCK, callback.task_id)
+        clips = json.dumps([clip.as_json() for clip in callback.clips])
+        await tx.execute(
+            _NOTE,
+            delivery.event_id,
+            callback.task_id,
+            delivery.delivery_id,
+            callback.stage.value,
+            callback.code,
+            callback.message,
+            clips,
+            delivery.received_at,
+        )
+        results = await _apply_waiting(tx, callback.task_id)
+        taken.append(Taken(callback.task_id, callback.stage, results.get(delivery.event_id, "waiting")))
+    return taken
+
+
+async def register(tx: Transaction, track: NewTrack) -> bool:
+    """Make a track known, and apply what waits for it; return whether it was unknown."""
+    await tx.execute(_LOCK, track.task_id)
+    is_new = await tx.fetchval(_ADD, track.task_id, track.owner, track.title, json.dumps(track.prompt)) is not None
+    await _apply_waiting(tx, track.task_id)
+    return is_new
+
+
+async def catch_up(tx: Transaction, task_id: str) -> int:
+    """Apply what waits for a track that plain SQL has made known; return how many callbacks that were."""
+    await tx.execute(_LOCK, task_id)
+    return len(await _apply_waiting(tx, task_id))
+
+
+async def with_waiting(tx: Transaction) -> list[str]:
+    """Return known tracks for which callbacks wait, a hundred at most."""
+    return [row["task_id"] for row in await tx.fetch(_KNOWN_WAITING)]
+
+
+async def mark_deleted(tx: Transaction, task_id: str) -> bool:
+    """Mark a track as deleted, so that cleaning removes its files; return whether there was one."""
+    await tx.execute(_LOCK, task_id)
+    tag = await tx.execute(
+        "update music.track set status = 'deleted', updated_at = now() where task_id = $1 and status <> 'deleted'",
+        task_id,
+    )
+    return tag != "UPDATE 0"
+
+
+async def listed(
+    tx: Transaction, *, status: str | None = None, owner: str | None = None, after: str | None = None, limit: int = 50
+) -> list[dict[str, Any]]:
+    """Return tracks, newest first; *after* is the task of the last one seen."""
+    return [dict(row) for row in await tx.fetch(_LIST, status, owner, after, limit)]
+
+
+async def shown(tx: Transaction, task_id: str) -> dict[str, Any] | None:
+    """Return a track with its clips, their files and its callbacks; None where there is none."""
+    track = await tx.fetchrow("select * from music.track where task_id = $1", task_id)
+    if track is None:
+        return None
+    clips = await tx.fetch(
+        "select clip_id, position, title, duration_s from music.clip where task_id = $1 order by position, clip_id",
+        task_id,
+    )
+    callbacks = await tx.fetch(
+        "select delivery_id, stage, code, message, state, note, received_at from music.callback "
+        "where task_id = $1 order by received_at, event_id",
+        task_id,
+    )
+    return {
+        **dict(track),
+        "prompt": json.loads(track["prompt"]),
+        "clips": [dict(row) for row in clips],
+        "files": await files.of_track(tx, task_id),
+        "callbacks": [dict(row) for row in callbacks],
+    }
+
+
+async def _apply_waiting(tx: Transaction, task_id: str) -> dict[UUID, str]:
+    """Apply all that waits for a track, in the order it came; nothing where the track is not known."""
+    status = await tx.fetchval("select status from music.track where task_id = $1 for update", task_id)
+    if status is None:
+        return {}
+    results: dict[UUID, str] = {}
+    for row in await tx.fetch(_WAITING, task_id):
+        callback = Callback(
+            task_id=task_id,
+            stage=Stage(row["stage"]),
+            code=row["code"],
+            message=row["message"],
+            clips=tuple(map(clip_of, json.loads(row["clips"]))),
+        )
+        status, result, note = await _apply(tx, Status(status), callback)
+        results[row["event_id"]] = result
+        await tx.execute(
+            "update music.callback set state = $3, note = $4, applied_at = now() where event_id = $1 and task_id = $2",
+            row["event_id"],
+            task_id,
+            result,
+            note,
+        )
+    return results
+
+
+async def _apply(tx: Transaction, status: Status, callback: Callback) -> tuple[Status, str, str]:
+    """Apply one callback; return the track's status after it, what became of it, and why."""
+    match step(status, callback.stage):
+        case Late(why=why):
+            return status, "late", why
+        case More():
+            await _add_clips(tx, callback)
+            return status, "applied", ""
+        case Forward(status=to):
+            is_failed = to is Status.FAILED
+            code = _error_code(callback) if is_failed else None
+            await tx.execute(_MOVE, callback.task_id, to.value, code, callback.message if is_failed else None)
+            if to is Status.COMPLETE:
+                await _add_clips(tx, callback)
+            return to, "applied", ""
+
+
+async def _add_clips(tx: Transaction, callback: Callback) -> None:
+    for position, clip in enumerate(callback.clips, 1):
+        await tx.execute(_CLIP, callback.task_id, clip.id, position, clip.title, clip.duration_s)
+        await files.want(tx, callback.task_id, clip)
+
+
+def _error_code(callback: Callback) -> str:
+    return "ERROR" if callback.code is None or callback.code < 400 else str(callback.code)
