@@ -1,0 +1,82 @@
+"""What is done every so often: dead letters tried again, figures kept, trouble told, old rows forgotten."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+from boathook import Boathook
+from boathook.apps.fleet import letters, status
+from boathook.apps.fleet.alarms import raise_alarm
+from boathook.apps.fleet.log import Phase, add_error
+from boathook.apps.fleet.settings import SOURCES
+
+LOOK_S: Final = 5.0
+MINUTE_S: Final = 60.0
+TIDY_S: Final = 3_600.0
+
+
+def declare_chores(hook: Boathook) -> None:
+    """Put the chores on *hook*."""
+    refusals = Refusals()
+
+    @hook.every(LOOK_S)
+    async def retry_dead_letters() -> None:
+        done = await letters.look_after(hook)
+        for (recipient, code), rows in _by_cause(done.fresh).items():
+            name = recipient.removeprefix("handler:")
+            text = f"Dead letter: {name} gave up {rows[0].type}: {code}: {rows[0].note or ''}"
+            await raise_alarm(hook, f"dead {name} {code}", text, len(rows))
+        if done.given_up:
+            text = f"Left to people: {done.given_up[0]}, which no replay by itself has helped"
+            await raise_alarm(hook, "dead given up", text, len(done.given_up))
+
+    @hook.every(MINUTE_S)
+    async def keep_minute() -> None:
+        figures = await status.read_figures(hook)
+        described = status.describe(figures, hook.settings, version("boathook"))
+        async with hook.transaction() as tx:
+            await status.keep_minute(tx, described | await status.read_counts(tx))
+            for (source, reason), number in refusals.rises(figures).items():
+                await add_error(tx, Phase.ACK, reason, f"refused at the source {source}", number=number)
+        if not described["is_ack_within_sla"]:
+            slow = f"{described['webhook_ack_p95_ms_1m']:g} ms, more than {described['webhook_ack_sla_ms']:g}"
+            await raise_alarm(hook, "slow acknowledgement", f"Acknowledging takes {slow} (p95 of the last minute)")
+        for problem in described["readiness"]["problems"]:
+            await raise_alarm(hook, "not ready", f"Not ready: {problem}")
+
+    @hook.every(TIDY_S)
+    async def tidy() -> None:
+        settings = hook.settings
+        async with hook.transaction() as tx:
+            await status.clean_up(tx, keep_days=settings.keep_days, errors_most=settings.errors_most)
+
+
+class Refusals:
+    """Remembers how many requests were refused at the gate, to tell by how many they have become more."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[tuple[str, str], int] | None = None
+
+    def rises(self, figures: status.Figures) -> Mapping[tuple[str, str], int]:
+        """Return how many were refused since the last call, by source and reason; at the first call, none."""
+        present = Counter(
+            {
+                (series["labels"]["source"], series["labels"]["reason"]): int(series["value"])
+                for series in figures.series("boathook_rejections_total")
+                if series["labels"]["source"] in SOURCES
+            }
+        )
+        # A counter that went backwards was begun anew, and stands for itself.
+        before, self._before = self._before, present
+        if before is None:
+            return {}
+        rises = {place: n - before.get(place, 0) if n >= before.get(place, 0) else n for place, n in present.items()}
+        return {place: n for place, n in rises.items() if n}
+
+
+def _by_cause(rows: Sequence[Any]) -> dict[tuple[str, str], list[Any]]:
+    found: dict[tuple[str, str], list[Any]] = {}
+    for row in rows:
+        found.setdefault((row.recipient, row.code or "unknown"), []).append(row)
+    return found

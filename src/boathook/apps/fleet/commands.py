@@ -1,0 +1,170 @@
+"""The commands: ``boathook fleet ...``."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from boathook import Boathook, BoathookError, Transaction
+from boathook.apps.fleet import alarms, letters, records
+from boathook.apps.fleet.log import Phase, list_errors
+from boathook.apps.fleet.sending import send_simulated
+from boathook.apps.fleet.tables import TABLES
+from boathook.apps.fleet.words import Entity
+from boathook.apps.terminal import print_rows, say
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Most rows.")]
+Listing = Callable[[Transaction], Awaitable[Sequence[Mapping[str, Any]]]]
+
+
+def make_commands(hook: Boathook) -> typer.Typer:
+    """Return the commands of the app."""
+    app = typer.Typer(no_args_is_help=True, help="A car-rental back office on RentProg's and Umnico's webhooks.")
+    for entity, table in TABLES.items():
+        app.command(
+            table.name, help=f"List {table.name} by id.", epilog=f"Example: boathook fleet {table.name} --json"
+        )(_lister(hook, entity))
+    _add_errors(hook, app)
+    app.add_typer(_unknown(hook), name="unknown")
+    app.add_typer(_dead(hook), name="dead")
+    app.add_typer(_telegram(hook), name="telegram")
+    _add_simulate(hook, app)
+    return app
+
+
+def _print(hook: Boathook, listing: Listing, *, as_json: bool) -> None:
+    async def inside() -> Sequence[Mapping[str, Any]]:
+        async with hook.transaction() as tx:
+            return await listing(tx)
+
+    print_rows(hook.run(inside()), as_json=as_json)
+
+
+def _lister(hook: Boathook, entity: Entity) -> Callable[..., None]:
+    def list_them(
+        limit: Limit = 50,
+        after: Annotated[str, typer.Option(metavar="ID", help="Go on behind this id.")] = "",
+        as_json: Json = False,
+    ) -> None:
+        _print(hook, lambda tx: records.list_things(tx, entity, limit=limit, after=after), as_json=as_json)
+
+    return list_them
+
+
+def _add_errors(hook: Boathook, app: typer.Typer) -> None:
+    @app.command("errors", epilog="Example: boathook fleet errors --phase upsert --json")
+    def show_errors(
+        phase: Annotated[Phase | None, typer.Option(help="Only those of this phase.")] = None,
+        kind: Annotated[str | None, typer.Option(help="Only those of this kind.")] = None,
+        limit: Limit = 50,
+        as_json: Json = False,
+    ) -> None:
+        """List the error log, the latest first."""
+        _print(hook, lambda tx: list_errors(tx, phase=phase, kind=kind, limit=limit), as_json=as_json)
+
+
+def _unknown(hook: Boathook) -> typer.Typer:
+    unknown = typer.Typer(no_args_is_help=True, help="Requests that nobody understood.")
+
+    @unknown.callback()
+    def _group() -> None:
+        pass
+
+    @unknown.command("list", epilog="Example: boathook fleet unknown list --json")
+    def list_unknown(limit: Limit = 50, as_json: Json = False) -> None:
+        """List them, the latest first, each with the beginning of its body."""
+        _print(hook, lambda tx: records.list_unknown(tx, limit=limit), as_json=as_json)
+
+    return unknown
+
+
+def _dead(hook: Boathook) -> typer.Typer:
+    dead = typer.Typer(no_args_is_help=True, help="Events that were given up, and what is planned for them.")
+    names = (
+        "id",
+        "type",
+        "recipient",
+        "code",
+        "note",
+        "ended_at",
+        "replays_by_itself",
+        "next_replay_at",
+        "given_up_at",
+    )
+
+    @dead.command("list", epilog="Example: boathook fleet dead list --json")
+    def list_dead(limit: Limit = 50, as_json: Json = False) -> None:
+        """List dead letters, those of the newest events first."""
+        rows = hook.run(letters.list_dead(hook, limit=limit))
+        print_rows(rows if as_json else [{name: row[name] for name in names} for row in rows], as_json=as_json)
+
+    @dead.command("replay", epilog="Example: boathook fleet dead replay dlv_01h455vb4pex5vsknk084sn02q4_0")
+    def replay(id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")]) -> None:
+        """Let a dead letter be handled again."""
+        _tell(id, hook.run(letters.replay(hook, id)), "is handled again")
+
+    @dead.command("cleanup", epilog="Example: boathook fleet dead cleanup --days 30")
+    def clean_up(
+        days: Annotated[
+            float | None, typer.Option(min=0, help="Dead for more days than this; fleet.dead_days if absent.")
+        ] = None,
+    ) -> None:
+        """Settle old dead letters as ignored, with a note; nothing is erased."""
+        done = hook.run(letters.ignore_old(hook, days=hook.settings.dead_days if days is None else days))
+        say(f"{len(done)} dead letters are ignored")
+
+    return dead
+
+
+def _tell(id: str, decision: letters.Decision, done: str) -> None:
+    match decision:
+        case letters.Decided():
+            say(f"{id} {done}")
+        case letters.Missing():
+            raise BoathookError(f"there is no dead letter {id!r} of this app: boathook fleet dead list")
+        case letters.NotDead(state):
+            raise BoathookError(f"{id} is {state}, not dead, so there is nothing to decide")
+
+
+def _telegram(hook: Boathook) -> typer.Typer:
+    telegram = typer.Typer(no_args_is_help=True, help="Who is told of critical errors.")
+
+    @telegram.callback()
+    def _group() -> None:
+        pass
+
+    @telegram.command("test", epilog="Example: boathook fleet telegram test")
+    def test(text: Annotated[str, typer.Option(help="What to say.")] = "boathook fleet can reach this chat.") -> None:
+        """Send one message to the chat at once."""
+        if not hook.settings.telegram.is_on:
+            raise BoathookError(
+                "fleet.telegram: write token and chat_id first, or set TELEGRAM_BOT_TOKEN and TELEGRAM_CHAT_ID"
+            )
+        match hook.run(alarms.send(hook, text)):
+            case alarms.Sent():
+                say("sent")
+            case alarms.Busy(after_s):
+                raise BoathookError(f"Telegram wants to be left alone for {after_s:g} s")
+            case alarms.Unsent(kind, because):
+                raise BoathookError(f"{kind}: {because}")
+
+    return telegram
+
+
+def _add_simulate(hook: Boathook, app: typer.Typer) -> None:
+    @app.command("simulate", epilog="Example: boathook fleet simulate --url http://127.0.0.1:8080 --count 100")
+    def simulate(
+        url: Annotated[str, typer.Option(help="Where boathook serves; loopback must be in outbound.allow.")],
+        count: Annotated[int, typer.Option(min=1, max=100_000, help="How many histories to make up.")] = 100,
+        seed: Annotated[int | None, typer.Option(help="Makes up the same again.", show_default=False)] = None,
+        wait: Annotated[
+            float, typer.Option(min=0, help="Seconds to wait for the tables to say what they must.")
+        ] = 60.0,
+        as_json: Json = False,
+    ) -> None:
+        """Send made-up requests with the secrets of the settings, and compare the tables with what they must say."""
+        done = hook.run(send_simulated(hook, url, histories=count, seed=seed, wait_s=wait))
+        print_rows([done], as_json=as_json)
+        if not done["is_right"]:
+            raise typer.Exit(1)

@@ -1,0 +1,69 @@
+"""The handlers: every event is noted, every thing that changed is written once, every alarm is told."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, assert_never
+
+from boathook import Boathook, Event, Ignore, Retry, RetryPolicy, Transaction
+from boathook.apps.fleet import alarms
+from boathook.apps.fleet.live import tell_live
+from boathook.apps.fleet.log import Phase, add_error, logged
+from boathook.apps.fleet.parse import Change, Unknown, read, settle_stamp
+from boathook.apps.fleet.records import Arrival, apply_changes, keep_unknown, note_change
+from boathook.apps.fleet.words import Entity
+
+CHANGED: Final = "entity.changed"
+RETRY: Final = RetryPolicy(first_s=0.5, factor=2.0, longest_s=60.0, max_attempts=6, max_age_s=900.0)
+
+
+def declare_handlers(hook: Boathook) -> None:
+    """Put the handlers on *hook*."""
+    changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
+    unknown = hook.counter("fleet_unknown_total", "Requests that nobody understood.", "source")
+    upserts = hook.counter("fleet_upserts_total", "Things written, each for all of its changes since.", "entity")
+
+    def concurrency() -> int:
+        return int(hook.settings.concurrency)
+
+    @hook.on("rentprog", retry=RETRY, concurrency=concurrency)
+    @hook.on("umnico")
+    async def note(event: Event, tx: Transaction) -> Ignore | None:
+        arrival = Arrival(event_id=event.id, source=event.source or "", type=event.type, accepted_at=event.accepted_at)
+        async with logged(hook, Phase.NORMALISE, event_id=event.id):
+            match read(event.body):
+                case Unknown(reason) as said:
+                    await keep_unknown(tx, arrival, said, event.body)
+                    await add_error(tx, Phase.PARSE, "UNKNOWN_SHAPE", reason, event_id=event.id)
+                    unknown.add(source=arrival.source)
+                    return Ignore(f"nobody understands it: {reason}")
+                case Change() as said:
+                    is_first = await note_change(tx, arrival, said, settle_stamp(said, event.accepted_at))
+                    if is_first:
+                        await _announce(tx, said)
+                    changes.add(entity=said.entity, action=said.action)
+                    return None
+                case never:
+                    assert_never(never)
+
+    async def _announce(tx: Transaction, change: Change) -> None:
+        await hook.publish(
+            tx,
+            application=hook.name,
+            type=CHANGED,
+            payload={"entity": change.entity, "id": change.id, "thing": f"{change.entity}:{change.id}"},
+            deliver_at=datetime.now(UTC) + timedelta(seconds=hook.settings.window_s),
+        )
+
+    @hook.on(None, CHANGED, application=hook.name, order_by="thing", retry=RETRY, concurrency=concurrency)
+    async def apply(event: Event, tx: Transaction) -> Ignore | None:
+        entity, identifier = Entity(event.json["entity"]), event.json["id"]
+        async with logged(hook, Phase.UPSERT, event_id=event.id, entity=entity, entity_id=identifier):
+            news = await apply_changes(tx, entity, identifier)
+            if news is None:
+                return Ignore("nothing waits to be written, or only what is older than what is kept")
+            await tell_live(hook, tx, news)
+        upserts.add(entity=entity)
+        return None
+
+    @hook.on(None, alarms.TYPE, application=hook.name, order_by="kind", retry=alarms.RETRY, concurrency=1)
+    async def notify(event: Event, tx: Transaction) -> Ignore | Retry | None:
+        return await alarms.tell_alarms(hook, event, tx)

@@ -1,0 +1,142 @@
+"""Live updates for browsers: a WebSocket that tells what was changed, and misses nothing over a reconnect.
+
+What is broadcast is only a hint. News are numbered in the order of their commits, so whoever is told of number 9 after
+number 6 looks up 7 and 8, and whoever comes back with ``?since=6`` gets the latest of all that came later.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from boathook import Boathook, Transaction
+from boathook.apps.fleet.log import Phase, logged
+from boathook.apps.fleet.records import News, newest_version, news_since
+
+CHANNEL: Final = "fleet.live"
+POLL_S: Final = 5.0
+"""How often news are looked up where nothing is heard: a hint may be lost."""
+_PAGE: Final = 500
+
+
+async def tell_live(hook: Boathook, tx: Transaction, news: News) -> None:
+    """Let every browser know of *news*, once the transaction commits."""
+    await hook.broadcast(tx, CHANNEL, news.to_json())
+
+
+async def serve_live(hook: Boathook, socket: WebSocket) -> None:
+    """Talk to one browser until it goes."""
+    await socket.accept()
+    since = _read_since(socket.query_params.get("since"))
+    if since is None:
+        await socket.close(1008, "since must be the version of a frame, a whole number")
+        return
+    async with logged(hook, Phase.LIVE):
+        telling = asyncio.create_task(_tell(hook, socket, since))
+        gone = asyncio.create_task(_wait_until_gone(socket))
+        try:
+            await asyncio.wait({telling, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if telling.done():
+                telling.result()
+        finally:
+            for task in (telling, gone):
+                task.cancel()
+            await asyncio.gather(telling, gone, return_exceptions=True)
+
+
+def _read_since(text: str | None) -> int | None:
+    """Return the version to go on from, -1 for the present one; None where it is none."""
+    if text is None:
+        return -1
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+async def _wait_until_gone(socket: WebSocket) -> None:
+    with contextlib.suppress(WebSocketDisconnect):
+        while (await socket.receive())["type"] != "websocket.disconnect":
+            pass
+
+
+async def _tell(hook: Boathook, socket: WebSocket, since: int) -> None:
+    """Send all news after *since*, each once, in the order of their commits."""
+    hints = hook.hear(CHANNEL)  # before the look at what there is, so that nothing falls between the two
+    async with hook.transaction() as tx:
+        newest = await newest_version(tx)
+    seen = newest if since < 0 else min(since, newest)
+    with contextlib.suppress(WebSocketDisconnect):
+        await socket.send_json({"kind": "hello", "version": newest, "since": seen})
+        seen = await _catch_up(hook, socket, seen)
+        while True:
+            hint = await _next(hints)
+            if hint is not None and hint["version"] <= seen:
+                continue
+            if hint is not None and hint["version"] == seen + 1:
+                await _send(socket, hint)
+                seen = hint["version"]
+            else:
+                seen = await _catch_up(hook, socket, seen)
+
+
+async def _next(hints: AsyncIterator[Any]) -> Any:
+    """Return the next hint; None where none comes for a while."""
+    try:
+        async with asyncio.timeout(POLL_S):
+            return await anext(hints)
+    except TimeoutError:
+        return None
+
+
+async def _catch_up(hook: Boathook, socket: WebSocket, seen: int) -> int:
+    """Send what came after *seen*; return the version that this reaches."""
+    while True:
+        async with hook.transaction() as tx:
+            page = await news_since(tx, seen, limit=_PAGE)
+        for news in page:
+            await _send(socket, news)
+            seen = news["version"]
+        if len(page) < _PAGE:
+            return seen
+
+
+async def _send(socket: WebSocket, news: dict[str, Any]) -> None:
+    await socket.send_json({"kind": "change", **news})
+
+
+PAGE: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Fleet: live</title>
+<style>
+body { font: 15px/1.4 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .2rem .8rem .2rem 0 }
+</style>
+<h1>Fleet: live</h1>
+<form><label>Organization token <input type="password" autocomplete="off" size="40"></label> <button>Connect</button>
+<output></output></form>
+<table><thead><tr><th>version<th>what<th>id<th>action<th>by<th>description</thead><tbody></tbody></table>
+<script>
+const form = document.querySelector("form"), rows = document.querySelector("tbody");
+const state = document.querySelector("output");
+let since = "", socket;
+form.onsubmit = (event) => { event.preventDefault(); connect(); };
+function connect() {
+  if (socket) { socket.onclose = null; socket.close(); }
+  const scheme = location.protocol === "https:" ? "wss" : "ws", token = form.querySelector("input").value;
+  socket = new WebSocket(`${scheme}://${location.host}/api/rentprog/live${since}`, ["boathook", `bearer.${token}`]);
+  socket.onmessage = ({ data }) => show(JSON.parse(data));
+  socket.onclose = () => { state.textContent = "away, trying again"; setTimeout(connect, 2000); };
+}
+function show(frame) {
+  state.textContent = `connected, version ${frame.version}`;
+  since = `?since=${frame.kind === "hello" ? frame.since : frame.version}`;
+  if (frame.kind !== "change") return;
+  const row = rows.insertRow(0);
+  for (const key of ["version", "entity", "id", "action", "actor", "description"])
+    row.insertCell().textContent = frame[key] ?? "";
+  while (rows.rows.length > 200) rows.deleteRow(-1);
+}
+</script>
+</html>
+"""

@@ -1,0 +1,193 @@
+create schema fleet;
+
+-- What every event said, as it was understood; appended to, never changed. The tables below can be told from it.
+create table fleet.change (
+    event_id uuid primary key,
+    source text not null,
+    entity text not null check (entity in ('car', 'client', 'booking', 'branch', 'employee', 'message')),
+    entity_id text not null check (entity_id <> ''),
+    action text not null check (action in ('create', 'update', 'delete')),
+    stamp timestamptz not null,
+    accepted_at timestamptz not null,
+    branch text,
+    actor text,
+    description text not null,
+    data jsonb not null
+);
+create index change_order on fleet.change (entity, entity_id, stamp, accepted_at, event_id);
+create index change_age on fleet.change (accepted_at);
+
+-- Things with changes that are not applied yet. The row of a thing is locked by whoever notes or applies one.
+create table fleet.dirty (
+    entity text not null,
+    entity_id text not null,
+    oldest timestamptz not null,        -- the least stamp among the changes to apply
+    changes integer not null,
+    announced_at timestamptz not null,
+    primary key (entity, entity_id)
+);
+
+-- Requests that nobody understood; the events keep their bytes.
+create table fleet.unknown (
+    event_id uuid primary key,
+    source text not null,
+    type text not null,
+    reason text not null,
+    sample text not null,
+    accepted_at timestamptz not null
+);
+create index unknown_age on fleet.unknown (accepted_at);
+
+-- A row without a stamp is a stub: something named it, and nothing has told of it yet.
+create table fleet.branches (
+    id text primary key,
+    name text,
+    address text,
+    phone text,
+    data jsonb not null default '{}',
+    stamp timestamptz,
+    deleted_at timestamptz,
+    changes bigint not null default 0,
+    upserts bigint not null default 0,
+    updated_at timestamptz not null default now()
+);
+create table fleet.employees (
+    id text primary key,
+    name text,
+    email text,
+    phone text,
+    role text,
+    branch_id text references fleet.branches,
+    data jsonb not null default '{}',
+    stamp timestamptz,
+    deleted_at timestamptz,
+    changes bigint not null default 0,
+    upserts bigint not null default 0,
+    updated_at timestamptz not null default now()
+);
+create table fleet.cars (
+    id text primary key,
+    number text,
+    model text,
+    vin text,
+    state text,
+    mileage bigint,
+    branch_id text references fleet.branches,
+    data jsonb not null default '{}',
+    stamp timestamptz,
+    deleted_at timestamptz,
+    changes bigint not null default 0,
+    upserts bigint not null default 0,
+    updated_at timestamptz not null default now()
+);
+create table fleet.clients (
+    id text primary key,
+    name text,
+    phone text,
+    email text,
+    state text,
+    branch_id text references fleet.branches,
+    data jsonb not null default '{}',
+    stamp timestamptz,
+    deleted_at timestamptz,
+    changes bigint not null default 0,
+    upserts bigint not null default 0,
+    updated_at timestamptz not null default now()
+);
+create table fleet.bookings (
+    id text primary key,
+    state text,
+    starts_at timestamptz,
+    ends_at timestamptz,
+    price numeric(14, 2),
+    currency text,
+    car_id text references fleet.cars,
+    client_id text references fleet.clients,
+    employee_id text references fleet.employees,
+    branch_id text references fleet.branches,
+    data jsonb not null default '{}',
+    stamp timestamptz,
+    deleted_at timestamptz,
+    changes bigint not null default 0,
+    upserts bigint not null default 0,
+    updated_at timestamptz not null default now()
+);
+create index bookings_car on fleet.bookings (car_id, starts_at);
+create index bookings_client on fleet.bookings (client_id);
+create table fleet.messages (
+    id text primary key,
+    lead_id text,
+    sender text,
+    text text,
+    sent_at timestamptz,
+    data jsonb not null default '{}',
+    stamp timestamptz,
+    deleted_at timestamptz,
+    changes bigint not null default 0,
+    upserts bigint not null default 0,
+    updated_at timestamptz not null default now()
+);
+
+-- The latest news of each thing, numbered in the order of the commits: whoever has seen one number has seen all below.
+create sequence fleet.news_version;
+create table fleet.news (
+    entity text not null,
+    entity_id text not null,
+    version bigint not null unique,
+    action text not null,
+    at timestamptz not null,
+    branch text,
+    actor text,
+    description text not null,
+    primary key (entity, entity_id)
+);
+
+create table fleet.error_log (
+    id bigint generated always as identity primary key,
+    at timestamptz not null default now(),
+    phase text not null check (phase in ('ack', 'parse', 'normalise', 'upsert', 'notify', 'live')),
+    kind text not null,
+    message text not null,
+    number bigint not null default 1,
+    event_id uuid,
+    entity text,
+    entity_id text
+);
+create index error_log_age on fleet.error_log (at);
+
+-- Dead letters and when they are tried again by themselves; a row without `next_at` is not, or is under way.
+create table fleet.dead_retry (
+    delivery_id text primary key,
+    recipient text not null,
+    replays integer not null default 0,
+    next_at timestamptz,
+    first_seen_at timestamptz not null default now(),
+    last_seen_at timestamptz not null default now(),
+    given_up_at timestamptz
+);
+create index dead_retry_due on fleet.dead_retry (next_at) where next_at is not null;
+
+-- One row for each kind of critical error: what is to be told about it, and when something was told last.
+create table fleet.alarm (
+    kind text primary key,
+    text text not null,
+    waiting bigint not null,
+    total bigint not null,
+    first_at timestamptz not null,
+    last_at timestamptz not null,
+    announced_at timestamptz,
+    told_at timestamptz
+);
+create table fleet.notice (
+    id bigint generated always as identity primary key,
+    at timestamptz not null default now(),
+    kind text not null,
+    alarms bigint not null,
+    text text not null
+);
+create index notice_age on fleet.notice (at);
+
+create table fleet.minute (
+    at timestamptz primary key,
+    figures jsonb not null
+);

@@ -1,0 +1,55 @@
+"""Reads the moments that senders write: ISO 8601, Ruby's and Russian forms, seconds and milliseconds since 1970."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+
+_FIRST: Final = datetime(1990, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime(2200, 1, 1, tzinfo=UTC)
+_LONGEST: Final = 64
+_NUMBER: Final = re.compile(r"\d{9,16}(?:\.\d{1,9})?")
+_RUSSIAN: Final = re.compile(r"(\d\d)\.(\d\d)\.(\d{4})(.*)", re.ASCII)
+_ZONE: Final = re.compile(r"\s*(?:UTC|GMT|Z)?\s*([+-]\d\d):?(\d\d)$")
+_RUBY: Final = re.compile(r"[A-Z][a-z]{2}, (\d{1,2}) ([A-Z][a-z]{2}) (\d{4})(.*)", re.ASCII)
+_MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"
+
+
+def read_moment(value: Any) -> datetime | None:
+    """Return a moment in UTC, which is also assumed where no zone is named; None for what is none, or absurd."""
+    try:
+        moment = _read(value)
+    except (ValueError, OverflowError):
+        return None
+    return moment if moment is not None and _FIRST <= moment <= _LAST else None
+
+
+def _read(value: Any) -> datetime | None:
+    match value:
+        case bool():
+            return None
+        case int() | float():
+            return _since_1970(float(value))
+        case str() if _NUMBER.fullmatch(value.strip()):
+            return _since_1970(float(value))
+        case str() if 8 <= len(value) <= _LONGEST:
+            moment = datetime.fromisoformat(_as_iso(value.strip()))
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+        case _:
+            return None
+
+
+def _since_1970(number: float) -> datetime:
+    if number > 1e17:
+        raise OverflowError
+    while number > 1e11:
+        number /= 1_000
+    return datetime.fromtimestamp(number, UTC)
+
+
+def _as_iso(text: str) -> str:
+    if found := _RUSSIAN.fullmatch(text):
+        text = f"{found[3]}-{found[2]}-{found[1]}{found[4]}"
+    elif (found := _RUBY.fullmatch(text)) and found[2] in _MONTHS:
+        text = f"{found[3]}-{_MONTHS.index(found[2]) // 3 + 1:02}-{int(found[1]):02}{found[4]}"
+    text = _ZONE.sub(r"\1:\2", text) if _ZONE.search(text) and ":" in text else text
+    return re.sub(r"\s*(?:UTC|GMT)$", "+00:00", text)

@@ -1,0 +1,281 @@
+"""What a webhook says, in one shape: which thing was changed how, whatever shape the sender wrote it in.
+
+Today's shape names an event and carries a payload: ``{"event": "booking_update", "payload": {...}}``. Older ones name
+the entity and the action apart, wrap the data once more, write it as a text of JSON or of a Ruby hash, or only describe
+it in a sentence. What fits none of them is `Unknown`, a value to be kept and shown; nothing here ever raises.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from boathook.apps.fleet.moments import read_moment
+from boathook.apps.fleet.ruby import read_hash
+from boathook.apps.fleet.words import Action, Entity, find_action, find_entity, find_number
+
+MAX_DEPTH: Final = 64
+"""Data nested deeper than this is no object of a back office."""
+MAX_ID: Final = 200
+MAX_NAME: Final = 120
+"""Characters of a branch's or an actor's name."""
+MAX_TEXT: Final = 500
+"""Characters of a description; all of them together fit into one live message."""
+
+_NAMES: Final = ("event", "type", "event_type", "eventType", "event_name", "webhook", "name")
+_ENTITIES: Final = ("entity", "model", "resource", "subject", "object", "entity_type", "table", "class")
+_ACTIONS: Final = ("action", "method", "operation", "verb", *_NAMES)
+_SENTENCES: Final = ("description", "text", "title", "comment", "описание")
+_DATA: Final = ("payload", "data", "object", "attributes", "record", "body", "params")
+_CHANGES: Final = ("changes", "saved_changes", "previous_changes")
+_BRANCHES: Final = ("branch_id", "branch", "filial_id", "filial", "company_id", "branch_name", "accountId")
+_ACTORS: Final = ("actor", "changed_by", "author", "user", "manager", "employee", "sender", "initiator")
+_IDS: Final = ("entity_id", "entityId", "object_id", "record_id", "id", "uid", "uuid")
+_BESIDE: Final = ("leadId", "accountId", "customerId")
+_STAMPS: Final = ("changed_at", "occurred_at", "timestamp", "time", "datetime", "sent_at", "event_time")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of one thing."""
+
+    entity: Entity
+    action: Action
+    id: str
+    """The sender's own, as text."""
+    branch: str | None = None
+    actor: str | None = None
+    description: str = ""
+    stamp: datetime | None = None
+    """When it happened by the sender's clock, if it says so."""
+    data: Mapping[str, Any]
+    """The thing's fields, as far as the event names them; fit for jsonb."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A request that says nothing this parser understands."""
+
+    reason: str
+
+
+def read(body: bytes) -> Change | Unknown:
+    """Return what a request's body says."""
+    try:
+        document = json.loads(body.decode("utf-8-sig", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return Unknown("the body is not JSON")
+    return parse(document)
+
+
+def parse(document: Any) -> Change | Unknown:
+    """Return what a document says."""
+    try:
+        document = clean(document)
+    except RecursionError:
+        return Unknown(f"it nests deeper than {MAX_DEPTH}")
+    if not isinstance(document, dict) or not document:
+        return Unknown("it is no JSON object with fields")
+    entity = _entity(document)
+    if entity is None:
+        return Unknown("it names no car, client, booking, branch, employee or message")
+    data = _data(document, entity)
+    if data is None:
+        return Unknown(f"it carries no fields of the {entity}")
+    action = _action(document, data) or (Action.CREATE if entity is Entity.MESSAGE else None)
+    if action is None:
+        return Unknown(f"it does not say what was done to the {entity}")
+    identifier = _identifier(document, data, entity)
+    if identifier is None:
+        return Unknown(f"it does not say which {entity} it is about")
+    return _change(document, data, entity, action, identifier)
+
+
+def clean(value: Any, depth: int = 0) -> Any:
+    """Return a value as jsonb can hold it: without NUL, halves of surrogate pairs, infinities and endless numbers.
+
+    Raises:
+        RecursionError: it nests deeper than `MAX_DEPTH`.
+    """
+    if depth > MAX_DEPTH:
+        raise RecursionError
+    match value:
+        case str():
+            return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+        case dict():
+            return {clean(str(key)): clean(inner, depth + 1) for key, inner in value.items()}
+        case list() | tuple():
+            return [clean(inner, depth + 1) for inner in value]
+        case bool() | None:
+            return value
+        case int():
+            return value if -_MOST < value < _MOST else None
+        case float():
+            return value if math.isfinite(value) else None
+        case _:
+            return clean(str(value))
+
+
+_MOST: Final = 10**300
+
+
+def _change(document: dict[str, Any], data: dict[str, Any], entity: Entity, action: Action, identifier: str) -> Change:
+    return Change(
+        entity=entity,
+        action=action,
+        id=identifier,
+        branch=_first_name(_BRANCHES, data, document),
+        actor=_first_name(_ACTORS, document, data),
+        description=_sentence(document) or _sentence(data) or f"{entity} {identifier}: {action}",
+        stamp=_stamp(document, data, action),
+        data=data,
+    )
+
+
+def _entity(document: Mapping[str, Any]) -> Entity | None:
+    named = (find_entity(text) for text in _texts(document, (*_ENTITIES, *_NAMES)))
+    told = (find_entity(text) for text in _texts(document, _SENTENCES))
+    held = (Entity(key) for key in document if key in _KINDS and isinstance(document[key], dict))
+    return next((entity for way in (named, held, told) for entity in way if entity is not None), None)
+
+
+def _action(document: Mapping[str, Any], data: Mapping[str, Any]) -> Action | None:
+    texts = (*_texts(document, _ACTIONS), *_texts(document, _SENTENCES), *_texts(data, ("action", "description")))
+    return next((action for action in map(find_action, texts) if action is not None), None)
+
+
+def _data(document: dict[str, Any], entity: Entity) -> dict[str, Any] | None:
+    """Return the fields of the thing: unwrapped, decoded where they are a text, and as they are after the change."""
+    found = _unwrap(document, entity)
+    if found is document:
+        # Nothing is wrapped: the fields stand beside what names the event, or there is only a sentence.
+        found = {key: value for key, value in document.items() if key not in _ENVELOPE}
+        if not found:
+            return None
+        if found.keys() <= set(_SENTENCES):
+            return {}
+    for key in _CHANGES:
+        if isinstance(pairs := found.get(key), dict):
+            found = {name: value for name, value in found.items() if name != key} | dict(_after(pairs))
+    return found
+
+
+def _unwrap(document: dict[str, Any], entity: Entity) -> dict[str, Any]:
+    for wraps in range(4):
+        inner = next(_inside(document, entity), None)
+        # The outermost id may be the event's own; one further inside is the thing's, and nothing is wrapped there.
+        if inner is None or (wraps and any(key in document for key in ("id", f"{entity}_id", f"{entity}Id"))):
+            break
+        # What is said beside the data, such as its id, counts where the data is silent about it.
+        keys = _BESIDE if "id" in inner else (*_IDS, *_BESIDE)
+        document = {key: document[key] for key in keys if key in document} | inner
+    return document
+
+
+def _inside(document: Mapping[str, Any], entity: Entity) -> Iterator[dict[str, Any]]:
+    for key in (str(entity), *_DATA):
+        value = document.get(key)
+        if isinstance(value, str):
+            value = _decoded(value)
+        if isinstance(value, dict) and value:
+            yield value
+
+
+def _decoded(text: str) -> Any:
+    """Return the object that a text holds as JSON or as a Ruby hash, else None."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        return clean(json.loads(text))
+    except (ValueError, RecursionError):
+        pass
+    found = read_hash(text)
+    try:
+        return clean(found)
+    except RecursionError:
+        return None
+
+
+def _after(pairs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield fields by their value after the change: Rails tells both, as ``[before, after]``."""
+    for name, value in pairs.items():
+        yield name, value[1] if isinstance(value, list) and len(value) == 2 else value
+
+
+def _identifier(document: Mapping[str, Any], data: Mapping[str, Any], entity: Entity) -> str | None:
+    own = (f"{entity}_id", f"{entity}Id", *_IDS)
+    for holder, keys in ((data, ("id", *own)), (document, own)):
+        for key in keys:
+            identifier = _scalar(holder.get(key))
+            if identifier and len(identifier) <= MAX_ID and identifier.isprintable():
+                return identifier
+    told = (find_number(text) for text in _texts(document, _SENTENCES))
+    return next((number for number in told if number is not None), None)
+
+
+def _stamp(document: Mapping[str, Any], data: Mapping[str, Any], action: Action) -> datetime | None:
+    # The last update of a thing that is deleted came before the deletion, so its stamp is the last resort.
+    own = {
+        Action.CREATE: ("updated_at", "created_at"),
+        Action.UPDATE: ("updated_at",),
+        Action.DELETE: ("deleted_at",),
+    }[action]
+    late = ("updated_at",) if action is Action.DELETE else ()
+    values = (*_values(data, own), *_values(document, (*own, *_STAMPS)), *_values(data, (*_STAMPS, *late)))
+    return next((moment for moment in map(read_moment, values) if moment is not None), None)
+
+
+def settle_stamp(change: Change, accepted_at: datetime) -> datetime:
+    """Return the moment that orders *change*: the sender's, unless it has none or lies in the future.
+
+    A clock that is ahead would let nothing newer through for as long.
+    """
+    return min(change.stamp or accepted_at, accepted_at).astimezone(UTC)
+
+
+def _first_name(keys: Iterable[str], *holders: Mapping[str, Any]) -> str | None:
+    for holder in holders:
+        for value in _values(holder, keys):
+            if name := _name(value):
+                return name[:MAX_NAME]
+    return None
+
+
+def _name(value: Any) -> str | None:
+    """Return how a person or a branch is called: as it is, or by the name, login or id in it."""
+    if isinstance(value, dict):
+        inner = (_scalar(value.get(key)) for key in ("name", "full_name", "email", "login", "id"))
+        return next((text for text in inner if text), None)
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str | None:
+    match value:
+        case bool() | None:
+            return None
+        case str():
+            return value.strip() or None
+        case int():
+            return str(value)
+        case float():
+            return str(int(value)) if value.is_integer() else str(value)
+        case _:
+            return None
+
+
+def _sentence(holder: Mapping[str, Any]) -> str:
+    return next((text[:MAX_TEXT] for text in _texts(holder, _SENTENCES)), "")
+
+
+def _texts(holder: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    return [value for value in _values(holder, keys) if isinstance(value, str) and value.strip()]
+
+
+def _values(holder: Mapping[str, Any], keys: Iterable[str]) -> list[Any]:
+    return [holder[key] for key in keys if holder.get(key) is not None]
+
+
+_KINDS: Final = frozenset(Entity)
+_ENVELOPE: Final = frozenset({*_NAMES[:-1], *_ENTITIES, *_ACTIONS[:4], *_DATA}) - {"object"}

@@ -1,0 +1,195 @@
+"""The app's own HTTP routes: dead letters, figures, what is known of things, live updates, and the self-test."""
+
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Any, Final, assert_never
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from boathook import Boathook, BoathookError
+from boathook.apps.fleet import letters, live, records, status
+from boathook.apps.fleet.log import count_errors, list_errors
+from boathook.apps.fleet.parse import Change, parse
+from boathook.apps.fleet.tables import TABLES
+from boathook.apps.terminal import plain
+
+BASE: Final = "/api/rentprog"
+DEAD: Final = f"{BASE}/webhook/dead"
+SELFTEST: Final = "/webhooks/_selftest"
+LIVE_PAGE: Final = f"{BASE}/live/page"
+MOST: Final = 500
+_EXAMPLE: Final = {"event": "car_update", "payload": {"id": 1, "state": "free", "updated_at": "2026-11-21T10:00:00Z"}}
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class BadRequest(Exception):
+    """What was asked for cannot be read; the message says what to write."""
+
+
+def mount_routes(hook: Boathook) -> None:
+    """Serve everything; only the self-test and the empty live page are open to anybody."""
+    desk = Desk(hook)
+    hook.mount(BASE, _starlette(desk.routes()))
+    hook.mount(SELFTEST, _starlette([Route(SELFTEST, desk.selftest)]), is_open=True)
+    hook.mount(LIVE_PAGE, _starlette([Route(LIVE_PAGE, _show_page)]), is_open=True)
+
+
+def _starlette(routes: list[Any]) -> Starlette:
+    return Starlette(routes=routes, exception_handlers={BadRequest: _say_bad, BoathookError: _say_away})
+
+
+class Desk:
+    """Answers requests from what the app's `Boathook` knows."""
+
+    def __init__(self, hook: Boathook) -> None:
+        self._hook = hook
+
+    def routes(self) -> list[Route | WebSocketRoute]:
+        """Return all routes that need an organization's token."""
+        return [
+            Route(DEAD, self.list_dead, methods=["GET"]),
+            Route(f"{DEAD}/cleanup", self.clean_up, methods=["POST"]),
+            Route(f"{DEAD}/{{id}}/replay", self.replay, methods=["POST"]),
+            Route(f"{DEAD}/{{id}}", self.ignore, methods=["DELETE"]),
+            Route(f"{BASE}/metrics", self.metrics, methods=["GET"]),
+            Route(f"{BASE}/metrics/history", self.history, methods=["GET"]),
+            Route(f"{BASE}/errors", self.errors, methods=["GET"]),
+            Route(f"{BASE}/unknown", self.unknown, methods=["GET"]),
+            *(Route(f"{BASE}/{table.name}", self._lister(entity)) for entity, table in TABLES.items()),
+            WebSocketRoute(f"{BASE}/live", self.live),
+        ]
+
+    async def list_dead(self, request: Request) -> Response:
+        """List dead letters, newest events first."""
+        limit = _whole(request, "limit", 50, 1, MOST)
+        asked = {key: request.query_params.get(key) for key in ("source", "type", "after")}
+        if asked["after"] is not None and not letters.is_id(asked["after"]):
+            raise BadRequest("after must be the id of a dead letter, such as the `next` of the page before")
+        rows = await letters.list_dead(self._hook, **asked, limit=limit)
+        return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
+
+    async def replay(self, request: Request) -> Response:
+        """Let one dead letter be handled again."""
+        id = request.path_params["id"]
+        return _decided(id, await letters.replay(self._hook, id), 202, "replayed")
+
+    async def ignore(self, request: Request) -> Response:
+        """Settle one dead letter as ignored."""
+        id = request.path_params["id"]
+        note = (request.query_params.get("note") or "").strip() or "deleted by the owner"
+        return _decided(id, await letters.ignore(self._hook, id, note[:500]), 200, "ignored")
+
+    async def clean_up(self, request: Request) -> Response:
+        """Settle old dead letters as ignored."""
+        days = _number(request, "days", self._hook.settings.dead_days, 0, 36_500)
+        ignored = await letters.ignore_old(self._hook, days=days)
+        return _json({"ok": True, "days": days, "ignored": len(ignored), "ids": ignored})
+
+    async def metrics(self, _request: Request) -> Response:
+        """Tell how the app is doing, counts of its own tables included."""
+        async with self._hook.transaction() as tx:
+            counts = await records.read_totals(tx) | await status.read_counts(tx)
+        return _json(await self._described() | counts)
+
+    async def history(self, request: Request) -> Response:
+        """Tell the figures of the last minutes, oldest first."""
+        minutes = _whole(request, "minutes", 60, 1, 10_080)
+        async with self._hook.transaction() as tx:
+            return _json({"minutes": await status.list_minutes(tx, minutes=minutes)})
+
+    async def errors(self, request: Request) -> Response:
+        """List the error log, the latest first, with the counts of the last hour."""
+        limit, asked = _whole(request, "limit", 50, 1, MOST), request.query_params
+        async with self._hook.transaction() as tx:
+            rows = await list_errors(tx, phase=asked.get("phase"), kind=asked.get("kind"), limit=limit)
+            return _json({"data": rows, "last_hour": await count_errors(tx, minutes=60)})
+
+    async def unknown(self, request: Request) -> Response:
+        """List requests that nobody understood."""
+        async with self._hook.transaction() as tx:
+            return _json({"data": await records.list_unknown(tx, limit=_whole(request, "limit", 50, 1, MOST))})
+
+    async def selftest(self, _request: Request) -> Response:
+        """Tell anybody whether it works, in figures without secrets."""
+        described = await self._described()
+        checks = {"parser": isinstance(parse(_EXAMPLE), Change), "database": await self._is_database_there()}
+        is_ok = described["readiness"]["ok"] and all(checks.values())
+        return _json({"ok": is_ok, "checks": checks, **described}, 200 if is_ok else 503)
+
+    async def live(self, socket: WebSocket) -> None:
+        """Tell a browser what changes."""
+        await live.serve_live(self._hook, socket)
+
+    async def _described(self) -> dict[str, Any]:
+        return status.describe(await status.read_figures(self._hook), self._hook.settings, version("boathook"))
+
+    async def _is_database_there(self) -> bool:
+        try:
+            async with self._hook.transaction() as tx:
+                await records.newest_version(tx)
+        except BoathookError:
+            return False
+        return True
+
+    def _lister(self, entity: Any) -> Endpoint:
+        async def list_them(request: Request) -> Response:
+            limit, after = _whole(request, "limit", 50, 1, MOST), request.query_params.get("after", "")
+            async with self._hook.transaction() as tx:
+                rows = await records.list_things(tx, entity, limit=limit, after=after.replace("\0", ""))
+            return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
+
+        return list_them
+
+
+async def _show_page(_request: Request) -> Response:
+    return HTMLResponse(live.PAGE)
+
+
+def _decided(id: str, decision: letters.Decision, status_code: int, word: str) -> Response:
+    match decision:
+        case letters.Decided():
+            return _json({"ok": True, "id": id, "result": word}, status_code)
+        case letters.Missing():
+            return _refuse(404, "not_found", f"there is no dead letter {id!r} here")
+        case letters.NotDead(state):
+            return _refuse(409, "not_dead", f"{id} is {state}, not dead, so there is nothing to decide")
+        case _:
+            assert_never(decision)
+
+
+def _json(content: Any, status_code: int = 200) -> JSONResponse:
+    return JSONResponse(plain(content), status_code, {"cache-control": "no-store"})
+
+
+def _refuse(status_code: int, error: str, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"ok": False, "error": error, "detail": detail}, status_code, headers)
+
+
+async def _say_bad(_request: Request, error: Exception) -> Response:
+    return _refuse(400, "bad_request", str(error))
+
+
+async def _say_away(_request: Request, error: Exception) -> Response:
+    return _refuse(503, "unavailable", str(error), {"retry-after": "1"})
+
+
+def _whole(request: Request, name: str, usual: int, low: int, high: int) -> int:
+    number = _number(request, name, usual, low, high)
+    if not float(number).is_integer():
+        raise BadRequest(f"{name} must be a whole number")
+    return int(number)
+
+
+def _number(request: Request, name: str, usual: float, low: float, high: float) -> float:
+    try:
+        number = float(request.query_params.get(name, usual))
+    except ValueError:
+        number = float("nan")
+    if not low <= number <= high:
+        raise BadRequest(f"{name} must be a number from {low} to {high}")
+    return number

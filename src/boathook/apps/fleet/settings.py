@@ -1,0 +1,187 @@
+"""The table ``[fleet]`` of boathook.toml, and the names in the environment that stand in for its keys."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from boathook import ConfigError
+
+SOURCES: Final = ("rentprog", "umnico")
+PATH: Final = "/api/rentprog/webhook"
+ALIAS: Final = "/webhook/rentprog-webhook-create"
+UMNICO_PATH: Final = "/api/umnico/webhook"
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class TelegramSettings(BaseModel):
+    """Who is told of critical errors, and how often."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    token: str = Field(default="", repr=False)
+    """The bot's token, best as ``env:NAME``; none: nobody is told, and alarms are only kept."""
+    chat_id: str = ""
+    api: str = "https://api.telegram.org"
+    """Where the Bot API is."""
+    per_minute: Count = 20
+    """Most messages a minute; alarms beyond are collapsed into later ones."""
+    quiet_s: Annotated[float, Field(ge=0)] = 60.0
+    """After a message about one kind of error, further ones of that kind are collected for so long."""
+    timeout_s: Positive = 10.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is somebody to tell, and a way."""
+        return bool(self.token and self.chat_id)
+
+    @model_validator(mode="after")
+    def _check_both(self) -> "TelegramSettings":
+        if bool(self.token) != bool(self.chat_id):
+            raise ValueError("token and chat_id belong together; write both, or neither")
+        return self
+
+
+class FleetSettings(BaseModel):
+    """Everything the owner may say; what is absent is taken from the environment where a name stands for it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    secrets: tuple[str, ...] = Field(default=("env:RENTPROG_WEBHOOK_TOKEN",), repr=False)
+    """RentProg's tokens, or keys of its signatures; any of them may be the right one."""
+    scheme: Literal["token", "hmac"] = "token"
+    """Whether RentProg sends a token in its address or a signature of the body."""
+    umnico_secrets: tuple[str, ...] = Field(default=(), repr=False)
+    """Umnico's tokens; none: there is no such source."""
+    max_body: Count = 262_144
+    rate: Annotated[float, Field(ge=0)] = 300.0
+    """Requests a second from each source; 0: no limit."""
+    burst: Count = 2_000
+    dedup_days: Positive = 30.0
+    concurrency: Count = 8
+    """Most changes that are noted, and most that are applied, at once."""
+    ack_sla_ms: Positive = 500.0
+    """What the acknowledgement is compared with; it decides nothing."""
+    window_s: Annotated[float, Field(ge=0)] = 0.3
+    """How long changes of one thing are collected before it is written."""
+    dead_retry_s: tuple[Positive, ...] = (900.0, 3_600.0, 21_600.0, 86_400.0)
+    """Seconds after which a dead letter is tried again by itself; after the last it is left to people."""
+    dead_days: Positive = 30.0
+    """How long a letter may be dead before ``POST /api/rentprog/webhook/dead/cleanup`` ignores it."""
+    keep_days: Positive = 90.0
+    """Days that changes, unknown requests, errors and figures are kept."""
+    errors_most: Count = 10_000
+    """Most rows in the error log."""
+    telegram: TelegramSettings = TelegramSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_environment(cls, given: Any) -> Any:
+        return with_preset(given, os.environ) if isinstance(given, Mapping) else given
+
+    def sources(self) -> dict[str, dict[str, Any]]:
+        """Return the sources the app needs, as they would stand in boathook.toml."""
+        policy: dict[str, Any] = {"max_body": self.max_body, "dedup_days": self.dedup_days}
+        if self.rate > 0:
+            policy |= {"rate": self.rate, "burst": self.burst}
+        rentprog = {"provider": "rentprog", "secrets": list(self.secrets), "paths": [PATH, ALIAS], **policy}
+        if self.scheme == "hmac":
+            rentprog["scheme"] = "hmac"
+        found = {"rentprog": rentprog}
+        if self.umnico_secrets:
+            found["umnico"] = {
+                "provider": "umnico", "secrets": list(self.umnico_secrets), "paths": [UMNICO_PATH], **policy
+            }  # fmt: skip
+        return found
+
+
+def with_preset(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the keys of the table with those added that only the environment names.
+
+    Raises:
+        ConfigError: a variable's value is nonsense; the message names the variable.
+    """
+    found: dict[str, Any] = {}
+    for name, (key, read) in PRESET.items():
+        text = environment.get(name, "").strip()
+        if text:
+            value = _read(name, text, read)
+            if key not in given:
+                found[key] = value
+    telegram = _telegram(given.get("telegram", {}), environment)
+    return {**found, **given, "telegram": telegram}
+
+
+def _telegram(given: Any, environment: Mapping[str, str]) -> Any:
+    names = {"token": "TELEGRAM_BOT_TOKEN", "chat_id": "TELEGRAM_CHAT_ID"}
+    if given or not all(environment.get(name) for name in names.values()):
+        return given
+    return {"token": f"env:{names['token']}", "chat_id": environment[names["chat_id"]]}
+
+
+def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise ConfigError(f"the environment variable {name} is {text!r}, but must be {error}") from None
+
+
+def read_size(text: str) -> int:
+    """Read a number of bytes such as ``256kb``, ``1mb`` or ``262144``. Raises ValueError with what to write."""
+    found = re.fullmatch(r"(\d{1,12})(?:\.0+)?\s*(b|kb|k|mb|m)?", text.lower())
+    size = (
+        int(found[1]) * {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": 1024**2, "mb": 1024**2}[found[2] or ""]
+        if found
+        else 0
+    )
+    if not 1_024 <= size <= 64 * 1024**2:
+        raise ValueError('a size from 1kb to 64mb, such as "256kb"')
+    return size
+
+
+def _number(low: float, high: float, example: str, factor: float = 1.0) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = float("nan")
+        if not low <= number <= high:
+            raise ValueError(f'a number from {low:g} to {high:g}, such as "{example}"')
+        return number * factor
+
+    return read
+
+
+def _whole(low: int, high: int, example: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or len(text) > 12 or not low <= int(text) <= high:
+            raise ValueError(f'a whole number from {low} to {high}, such as "{example}"')
+        return int(text)
+
+    return read
+
+
+def _waits(text: str) -> list[float]:
+    read = _number(1, 1e9, "900")
+    try:
+        return [read(part.strip()) for part in text.split(",")]
+    except ValueError:
+        raise ValueError('seconds separated by commas, such as "900, 3600, 21600"') from None
+
+
+PRESET: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "WEBHOOK_JSON_LIMIT": ("max_body", read_size),
+    "WEBHOOK_RATE_RPS": ("rate", _number(0, 1e6, "300")),
+    "WEBHOOK_RATE_BURST": ("burst", _whole(1, 1_000_000, "2000")),
+    "WEBHOOK_ACK_SLA_MS": ("ack_sla_ms", _number(1, 60_000, "500")),
+    "WEBHOOK_DEDUP_TTL_SEC": ("dedup_days", _number(60, 3.2e8, "86400", 1 / 86_400)),
+    "WEBHOOK_ASYNC_CONCURRENCY": ("concurrency", _whole(1, 1_000, "8")),
+    "WEBHOOK_BATCH_WINDOW_MS": ("window_s", _number(0, 60_000, "300", 1 / 1_000)),
+    "WEBHOOK_DLQ_RETRY_SEC": ("dead_retry_s", _waits),
+    "WEBHOOK_DLQ_TTL_DAYS": ("dead_days", _number(0.01, 3_650, "30")),
+}
+"""Names of the environment that the app honours, the key each stands for, and how its value is read."""

@@ -1,0 +1,324 @@
+"""Made-up traffic of RentProg and Umnico, and what the tables must say once all of it is handled.
+
+Everything follows from the seed: histories of single things, each with its troubles, told in turns. The end is worked
+out here from what happened when, never from the order of sending: senders repeat themselves and mix up the order.
+"""
+
+import hashlib
+import hmac
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any, Final, Literal
+
+from boathook.apps.fleet.settings import ALIAS, PATH, UMNICO_PATH
+from boathook.apps.fleet.words import Action, Entity
+
+MODELS: Final = ("Kia Rio", "Hyundai Solaris", "Skoda Octavia", "Haval Jolion")
+NAMES: Final = ("Иван Петров", "Anna Schmidt", "Мария Кузнецова", "John O'Neil", 'Lev "Fast" Orlov')
+STATES: Final = ("free", "rented", "service", "washing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """How the senders prove what they send."""
+
+    token: str = field(repr=False)
+    scheme: Literal["token", "hmac"] = "token"
+    umnico_token: str = field(default="", repr=False)
+    """None: Umnico sends nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """One request."""
+
+    method: str = "POST"
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    expect: int = 200
+    """The status it should be answered with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thing:
+    """What its table must say of one thing."""
+
+    data: Mapping[str, Any]
+    is_deleted: bool = False
+    is_stub: bool = False
+    """Whether it is only named by others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the tables must say in the end."""
+
+    things: Mapping[tuple[Entity, str], Thing]
+    """By entity and id."""
+    unknown: int
+    """How many requests nobody understands."""
+    changes: int
+    """How many different changes were told."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Happening:
+    stamp: datetime
+    action: Action
+    fields: Mapping[str, Any]
+
+
+class Simulation:
+    """*histories* made-up things and everything told of them.
+
+    Args:
+        sender: How requests are proven.
+        histories: How many.
+        seed: Makes ids and troubles; equal seeds make equal ids.
+        now: What all happenings lie before.
+        burst: How many updates a burst has.
+    """
+
+    def __init__(
+        self, sender: Sender, *, histories: int, seed: int, now: datetime | None = None, burst: int = 40
+    ) -> None:
+        self._sender = sender
+        self._dice = random.Random(seed)
+        self._now = (now or datetime.now(UTC)) - timedelta(seconds=10)
+        self._burst = burst
+        self._numbers = count(self._dice.randrange(10**6, 10**9) * 1_000)
+        self._happened: dict[tuple[Entity, str], list[_Happening]] = {}
+        self._named: set[tuple[Entity, str]] = set()
+        self._unknown = 0
+        kinds = [kind for kind in _CHANCES if sender.umnico_token or kind is not Simulation._message]
+        chosen = [*kinds, *self._dice.choices(kinds, [_CHANCES[kind] for kind in kinds], k=histories)][:histories]
+        self.letters: tuple[Letter, ...] = tuple(self._shuffled([list(kind(self)) for kind in chosen]))
+
+    def expected(self) -> Expected:
+        """Return what the tables must say once every letter is handled."""
+        things = {place: Thing(data={}, is_stub=True) for place in self._named}
+        for place, told in self._happened.items():
+            happenings = sorted(told, key=lambda one: one.stamp)
+            data = {name: value for one in happenings for name, value in one.fields.items()}
+            things[place] = Thing(data=data, is_deleted=happenings[-1].action is Action.DELETE)
+        return Expected(things=things, unknown=self._unknown, changes=sum(map(len, self._happened.values())))
+
+    def burst_of(self, updates: int) -> tuple[str, list[Letter]]:
+        """Return so many updates of one car within a second, mixed up, and the car's id."""
+        car = self._id()
+        letters = [
+            self._tell(
+                Entity.CAR, car, Action.UPDATE, {"mileage": number}, at=self._now + timedelta(milliseconds=number)
+            )
+            for number in range(updates)
+        ]
+        self._dice.shuffle(letters)
+        return car, letters
+
+    def _shuffled(self, histories: list[list[Letter]]) -> Iterator[Letter]:
+        turns = [number for number, history in enumerate(histories) for _ in history]
+        self._dice.shuffle(turns)
+        rest = [iter(history) for history in histories]
+        for number in turns:
+            yield next(rest[number])
+
+    def _id(self) -> str:
+        return str(next(self._numbers))
+
+    def _moments(self, number: int) -> list[datetime]:
+        """Return so many different moments of the last hours, rising."""
+        seconds = sorted(self._dice.sample(range(1, 10_000), number), reverse=True)
+        return [self._now - timedelta(seconds=one) for one in seconds]
+
+    def _tell(
+        self, entity: Entity, id: str, action: Action, fields: Mapping[str, Any], *, at: datetime,
+        shape: "Callable[[Told], dict[str, Any]] | None" = None,
+    ) -> Letter:  # fmt: skip
+        """Let something happen, and return the letter that tells of it."""
+        stamp = "deleted_at" if action is Action.DELETE else "updated_at"
+        told = {"id": int(id), **fields, stamp: at.isoformat().replace("+00:00", "Z")}
+        self._happened.setdefault((entity, id), []).append(_Happening(at, action, told))
+        shape = shape or self._dice.choices(SHAPES, _SHAPE_WEIGHTS)[0]
+        return self._letter(shape(Told(entity, action, told)))
+
+    def _letter(self, document: Any, *, expect: int = 200) -> Letter:
+        return self._posted(json.dumps(document, ensure_ascii=self._dice.random() < 0.5).encode(), expect=expect)
+
+    def _posted(self, body: bytes, *, expect: int = 200, token: str | None = None) -> Letter:
+        path, token = self._dice.choice((PATH, ALIAS)), token or self._sender.token
+        headers = {"content-type": "application/json"}
+        if self._sender.scheme == "hmac":
+            headers["x-signature"] = hmac.digest(token.encode(), body, hashlib.sha256).hex()
+        else:
+            path += f"?token={token}"
+        return Letter(path=path, headers=headers, body=body, expect=expect)
+
+    def _car_fields(self) -> dict[str, Any]:
+        letters = "".join(self._dice.choices("АВЕКМНОРСТУХ", k=3))  # noqa: RUF001 the Russian ones on plates
+        number = f"{letters[0]}{self._dice.randrange(1_000):03}{letters[1:]}{self._dice.randrange(1, 200):02}"
+        return {"number": number, "model": self._dice.choice(MODELS), "mileage": self._dice.randrange(200_000)}
+
+    def _update(self) -> dict[str, Any]:
+        return self._dice.choice(
+            ({"state": self._dice.choice(STATES)}, {"mileage": self._dice.randrange(200_000)}, {"note": None})
+        )
+
+    def _car(self) -> Iterator[Letter]:
+        """Buy a car and use it."""
+        car, moments = self._id(), self._moments(4)
+        yield self._tell(Entity.CAR, car, Action.CREATE, self._car_fields(), at=moments[0])
+        for moment in moments[1:]:
+            yield self._tell(Entity.CAR, car, Action.UPDATE, self._update(), at=moment)
+
+    def _out_of_order(self) -> Iterator[Letter]:
+        """Hear of a car's changes in any order, one of them a week late."""
+        car, moments = self._id(), self._moments(5)
+        letters = [self._tell(Entity.CAR, car, Action.UPDATE, self._update(), at=moment) for moment in moments]
+        letters.append(
+            self._tell(Entity.CAR, car, Action.CREATE, self._car_fields(), at=moments[0] - timedelta(days=7))
+        )
+        self._dice.shuffle(letters)
+        yield from letters
+
+    def _copied(self) -> Iterator[Letter]:
+        """Hear of one change again and again."""
+        branch, moment = self._id(), self._moments(1)[0]
+        fields = {"name": f"Filial {branch}", "address": "Сочи, ул. Мира, 1"}
+        letter = self._tell(Entity.BRANCH, branch, Action.CREATE, fields, at=moment)
+        yield from [letter] * self._dice.randint(2, 5)
+
+    def _booking(self) -> Iterator[Letter]:
+        """Rent a car to a client; of both, of the branch and the employee nothing may be known yet."""
+        booking, car, client, branch, employee = (self._id() for _ in range(5))
+        moments = self._moments(5)
+        fields = {
+            "car_id": int(car), "client_id": int(client), "branch_id": int(branch), "employee_id": int(employee),
+            "state": "new", "total": "12500.50", "currency": "RUB", "start_date": "2026-11-21 10:00:00 +0300",
+            "end_date": "24.11.2026 10:00",
+        }  # fmt: skip
+        places = ((Entity.CAR, car), (Entity.CLIENT, client), (Entity.BRANCH, branch), (Entity.EMPLOYEE, employee))
+        self._named.update(places)
+        yield self._tell(Entity.BOOKING, booking, Action.CREATE, fields, at=moments[0])
+        yield self._tell(Entity.BOOKING, booking, Action.UPDATE, {"state": "active"}, at=moments[1])
+        client_fields = {"name": self._dice.choice(NAMES), "phone": "+7 900 000-00-00"}
+        yield self._tell(Entity.CLIENT, client, Action.CREATE, client_fields, at=moments[2])
+        if self._dice.random() < 0.5:
+            person = {"name": self._dice.choice(NAMES), "email": f"e{employee}@example.com", "branch_id": int(branch)}
+            yield self._tell(Entity.EMPLOYEE, employee, Action.CREATE, person, at=moments[3])
+        yield self._tell(Entity.BOOKING, booking, Action.UPDATE, {"state": "closed"}, at=moments[4])
+
+    def _deleted(self) -> Iterator[Letter]:
+        """Delete a client, and hear afterwards of a change before that."""
+        client, moments = self._id(), self._moments(3)
+        yield self._tell(Entity.CLIENT, client, Action.CREATE, {"name": self._dice.choice(NAMES)}, at=moments[0])
+        late = self._tell(Entity.CLIENT, client, Action.UPDATE, {"phone": "+7 900 111-11-11"}, at=moments[1])
+        yield self._tell(Entity.CLIENT, client, Action.DELETE, {}, at=moments[2])
+        yield late
+
+    def _busy(self) -> Iterator[Letter]:
+        """Change one car over and over within a minute."""
+        yield from self.burst_of(self._burst)[1]
+
+    def _forged(self) -> Iterator[Letter]:
+        """Be forged by somebody who knows what is to come, before the real one comes."""
+        car, moment = self._id(), self._moments(1)[0]
+        real = self._tell(Entity.CAR, car, Action.CREATE, self._car_fields(), at=moment)
+        yield self._posted(real.body, expect=401, token="guessed")  # noqa: S106 a wrong one
+        yield real
+
+    def _unknown_shape(self) -> Iterator[Letter]:
+        """Say what nobody understands."""
+        documents = (
+            {"event": "invoice_paid", "payload": {"id": int(self._id())}},
+            {"hello": self._id()},
+            ["car_update", int(self._id())],
+            {"event": "car_update", "payload": {"state": f"free {self._id()}"}},
+        )
+        self._unknown += 1
+        yield self._letter(self._dice.choice(documents))
+
+    def _broken(self) -> Iterator[Letter]:
+        """Send what is no JSON at all."""
+        yield self._posted(b'{"event": "car_update", ' + self._id().encode(), expect=400)
+
+    def _message(self) -> Iterator[Letter]:
+        """Be written to by a client, through Umnico."""
+        message, moment = self._id(), self._moments(1)[0].replace(microsecond=0)
+        sent_at = int(moment.timestamp() * 1_000)
+        inner = {"messageId": message, "datetime": sent_at, "message": {"text": "Добрый день!"}}
+        told = {"leadId": int(self._id()), "accountId": 7}
+        self._happened[Entity.MESSAGE, message] = [_Happening(moment, Action.CREATE, {**told, **inner})]
+        letter = self._letter({"type": "message.incoming", **told, "message": inner})
+        yield replace(
+            letter,
+            path=f"{UMNICO_PATH}?token={self._sender.umnico_token}",
+            headers={"content-type": "application/json"},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a document is to say."""
+
+    entity: Entity
+    action: Action
+    fields: Mapping[str, Any]
+
+
+def _today(told: Told) -> dict[str, Any]:
+    return {"event": f"{told.entity}_{told.action}", "payload": dict(told.fields)}
+
+
+def _as_text(told: Told) -> dict[str, Any]:
+    return {"event": f"{told.entity}_{told.action}", "payload": json.dumps(dict(told.fields), ensure_ascii=False)}
+
+
+def _as_ruby(told: Told) -> dict[str, Any]:
+    return {"event": f"{told.entity}_{told.action}", "payload": write_hash(told.fields)}
+
+
+def _apart(told: Told) -> dict[str, Any]:
+    return {"entity": str(told.entity), "action": f"{told.action}d", "data": {str(told.entity): dict(told.fields)}}
+
+
+def _as_model(told: Told) -> dict[str, Any]:
+    inner = {name: value for name, value in told.fields.items() if name != "id"}
+    return {"model": told.entity.capitalize(), "action": told.action, "id": told.fields["id"], "attributes": inner}
+
+
+SHAPES: Final = (_today, _as_text, _as_ruby, _apart, _as_model)
+"""How senders of different ages write the same."""
+_SHAPE_WEIGHTS: Final = (12, 2, 3, 2, 2)
+
+
+def write_hash(value: Any) -> str:
+    """Write a value the way Ruby prints it."""
+    match value:
+        case None:
+            return "nil"
+        case Mapping():
+            pairs = (f"{write_hash(str(key))}=>{write_hash(inner)}" for key, inner in value.items())
+            return "{" + ", ".join(pairs) + "}"
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+        case _:
+            return json.dumps(value)
+
+
+_CHANCES: Final[Mapping[Callable[[Simulation], Iterator[Letter]], int]] = {
+    Simulation._car: 8,  # noqa: SLF001 - its own histories
+    Simulation._booking: 6,  # noqa: SLF001
+    Simulation._out_of_order: 4,  # noqa: SLF001
+    Simulation._copied: 3,  # noqa: SLF001
+    Simulation._deleted: 3,  # noqa: SLF001
+    Simulation._busy: 1,  # noqa: SLF001
+    Simulation._forged: 2,  # noqa: SLF001
+    Simulation._unknown_shape: 2,  # noqa: SLF001
+    Simulation._broken: 1,  # noqa: SLF001
+    Simulation._message: 3,  # noqa: SLF001
+}

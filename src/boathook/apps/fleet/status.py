@@ -1,0 +1,150 @@
+"""How the app is doing, in the words its owner uses: acknowledgement, queue, duplicates, readiness."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from boathook import Boathook, Transaction
+from boathook.apps.fleet.log import count_errors
+from boathook.apps.fleet.settings import SOURCES, FleetSettings
+
+Series = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The metrics of boathook, as far as they concern this app."""
+
+    vitals: Mapping[str, Any]
+    recipients: str
+    """What the names of this app's recipients begin with."""
+
+    def series(self, name: str) -> Series:
+        """Return all series of a metric."""
+        found: Series = self.vitals["metrics"].get(name, {}).get("series", ())
+        return found
+
+    def lately(self, name: str, is_wanted: Callable[[Mapping[str, str]], bool] = lambda _labels: True) -> int:
+        """Return by how much a counter of this app's sources rose in the last minute."""
+        window_s = self.vitals["window_s"]
+        rises = (
+            series["per_second"] * window_s
+            for series in self.series(name)
+            if series["labels"].get("source") in SOURCES and is_wanted(series["labels"])
+        )
+        return int(round(sum(rises)))
+
+    def ack_ms(self, quantile: str) -> float | None:
+        """Return a quantile of the acknowledgement's time in the last minute, over all sources."""
+        for series in self.series("boathook_ack_seconds"):
+            value = series[quantile]
+            return None if value is None else round(value * 1_000, 3)
+        return None
+
+    def backlog(self) -> dict[str, int]:
+        """Return this app's deliveries that are not ended, by state."""
+        found = dict.fromkeys(("pending", "leased", "dead"), 0)
+        for series in self.series("boathook_backlog"):
+            state = series["labels"]["state"]
+            if state in found and series["labels"]["recipient"].startswith(self.recipients):
+                found[state] += int(series["value"])
+        return found
+
+    def total(self, name: str, **labels: str) -> int:
+        """Return what a counter of this app's sources stands at."""
+        return sum(
+            int(series["value"])
+            for series in self.series(name)
+            if series["labels"].get("source") in SOURCES and labels.items() <= series["labels"].items()
+        )
+
+
+async def read_figures(hook: Boathook) -> Figures:
+    """Return the figures of this moment."""
+    return Figures(await hook.platform.vitals(), f"handler:{hook.name}.")
+
+
+def describe(figures: Figures, settings: FleetSettings, version: str) -> dict[str, Any]:
+    """Return the fields the owner listed; none of them is a secret."""
+    p95, problems = figures.ack_ms("p95"), list(figures.vitals.get("problems", ()))
+    return {
+        "version": version,
+        "at": datetime.fromtimestamp(figures.vitals["at"], UTC).isoformat(),
+        "window_s": figures.vitals["window_s"],
+        "webhook_ok_1m": figures.lately("boathook_requests_total", lambda labels: labels["status"].startswith("2")),
+        "webhook_err_1m": figures.lately(
+            "boathook_requests_total", lambda labels: not labels["status"].startswith("2")
+        ),
+        "webhook_ack_p50_ms_1m": figures.ack_ms("p50"),
+        "webhook_ack_p95_ms_1m": p95,
+        "webhook_ack_sla_ms": settings.ack_sla_ms,
+        "is_ack_within_sla": p95 is None or p95 <= settings.ack_sla_ms,
+        "queue": figures.backlog(),
+        "readiness": {"ok": not problems, "problems": problems},
+        "dedup": {
+            "hits_1m": figures.lately("boathook_duplicates_total"),
+            "hits": figures.total("boathook_duplicates_total"),
+            "ttl_s": round(settings.dedup_days * 86_400),
+        },
+        "rate_limit": {"rps": settings.rate, "burst": settings.burst},
+        "json_limit": settings.max_body,
+        "async_concurrency": settings.concurrency,
+        "batch_window_ms": round(settings.window_s * 1_000),
+        "dead_retry_s": list(settings.dead_retry_s),
+        "telegram": {"is_on": settings.telegram.is_on, "per_minute": settings.telegram.per_minute},
+    }
+
+
+async def read_counts(tx: Transaction) -> dict[str, Any]:
+    """Return what the app's own tables tell of the last minute, and of its waiting work."""
+    row = await tx.fetchrow(
+        "select (select count(*) from fleet.change where accepted_at > now() - interval '1 minute') as changes_1m,"
+        " (select count(*) from fleet.news where at > now() - interval '1 minute') as things_changed_1m,"
+        " (select count(*) from fleet.dirty) as dirty,"
+        " (select count(*) from fleet.unknown) as unknown,"
+        " (select coalesce(sum(waiting), 0)::bigint from fleet.alarm) as alarms_waiting"
+    )
+    assert row is not None
+    return dict(row) | {"errors_1m": await count_errors(tx, minutes=1)}
+
+
+async def keep_minute(tx: Transaction, figures: Mapping[str, Any]) -> None:
+    """Remember the figures of this minute."""
+    await tx.execute(
+        "insert into fleet.minute (at, figures) values (date_trunc('minute', now()), $1)"
+        " on conflict (at) do update set figures = excluded.figures",
+        json.dumps(figures),
+    )
+
+
+async def list_minutes(tx: Transaction, *, minutes: int) -> list[dict[str, Any]]:
+    """Return the figures of the last minutes, oldest first; minutes in which nothing ran are missing."""
+    rows = await tx.fetch(
+        "select at, figures from fleet.minute where at > now() - make_interval(mins => $1) order by at", minutes
+    )
+    return [{"minute": row["at"].isoformat(), **json.loads(row["figures"])} for row in rows]
+
+
+_CLEANING: Final = (
+    """
+    delete from fleet.change where accepted_at < now() - make_interval(secs => $1) and not exists
+        (select from fleet.dirty where dirty.entity = change.entity and dirty.entity_id = change.entity_id)
+    """,
+    "delete from fleet.unknown where accepted_at < now() - make_interval(secs => $1)",
+    "delete from fleet.error_log where at < now() - make_interval(secs => $1)",
+    "delete from fleet.minute where at < now() - make_interval(secs => $1)",
+    "delete from fleet.notice where at < now() - make_interval(secs => $1)",
+    "delete from fleet.dead_retry where last_seen_at < now() - make_interval(secs => $1)",
+)
+
+
+async def clean_up(tx: Transaction, *, keep_days: float, errors_most: int) -> None:
+    """Forget what is older than so many days, and all but the latest errors."""
+    for statement in _CLEANING:
+        await tx.execute(statement, keep_days * 86_400)
+    await tx.execute(
+        "delete from fleet.error_log where id <= (select id from fleet.error_log order by id desc offset $1 limit 1)",
+        errors_most,
+    )

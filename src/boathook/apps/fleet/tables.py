@@ -1,0 +1,148 @@
+"""The tables that things are kept in: which column holds what a sender calls how."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from boathook.apps.fleet.moments import read_moment
+from boathook.apps.fleet.parse import MAX_ID
+from boathook.apps.fleet.words import Entity
+
+MAX_TEXT: Final = 2_000
+_MOST: Final = 2**63 - 1
+_MOST_MONEY: Final = Decimal(10) ** 12
+
+Value = Any
+Read = Callable[[Any], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, and the names its value goes by in senders' data, the likeliest first."""
+
+    name: str
+    keys: tuple[str, ...]
+    read: Read
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where one kind of thing is kept."""
+
+    name: str
+    columns: tuple[Column, ...]
+    references: Mapping[str, Entity]
+    """Columns that name another thing, which must exist before; in the one order in which all transactions lock."""
+
+    def values(self, data: Mapping[str, Any]) -> dict[str, Value]:
+        """Return what the columns hold for a thing with *data*; None where it says nothing of use."""
+        return {column.name: _pick(data, column) for column in self.columns}
+
+
+def _pick(data: Mapping[str, Any], column: Column) -> Value:
+    for key in column.keys:
+        value = column.read(data.get(key))
+        if value is not None:
+            return value
+    return None
+
+
+def _text(value: Any) -> str | None:
+    """Read a text; of an object with a name, that."""
+    match value:
+        case str():
+            return value.strip()[:MAX_TEXT] or None
+        case int() if not isinstance(value, bool):
+            return str(value)[:MAX_TEXT]
+        case {"name": str(name)} | {"title": str(name)} | {"text": str(name)}:
+            return name[:MAX_TEXT]
+        case _:
+            return None
+
+
+def _id(value: Any) -> str | None:
+    """Read the id of another thing; of an object, the id in it."""
+    text = _text(value.get("id")) if isinstance(value, dict) else _text(value)
+    return text if text and len(text) <= MAX_ID and text.isprintable() else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and abs(number) <= _MOST else None
+
+
+def _money(value: Any) -> Decimal | None:
+    number = _number(value)
+    return number.quantize(Decimal("0.01")) if number is not None and abs(number) < _MOST_MONEY else None
+
+
+def _number(value: Any) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or len(str(value)) > 40:
+        return None
+    try:
+        number = Decimal(str(value).replace(" ", "").replace(",", "."))
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() and number.adjusted() < 30 else None
+
+
+_BRANCH: Final = Column("branch_id", ("branch_id", "branch", "filial_id", "company_id"), _id)
+_NAME: Final = Column("name", ("name", "full_name", "fio", "title", "label"), _text)
+_PHONE: Final = Column("phone", ("phone", "phone_number", "tel"), _text)
+_EMAIL: Final = Column("email", ("email", "mail"), _text)
+_STATE: Final = Column("state", ("state", "status"), _text)
+
+TABLES: Final[Mapping[Entity, Table]] = {
+    Entity.BRANCH: Table("branches", (_NAME, Column("address", ("address", "addr"), _text), _PHONE), {}),
+    Entity.EMPLOYEE: Table(
+        "employees",
+        (_NAME, _EMAIL, _PHONE, Column("role", ("role", "position"), _text), _BRANCH),
+        {"branch_id": Entity.BRANCH},
+    ),
+    Entity.CAR: Table(
+        "cars",
+        (
+            Column("number", ("number", "car_number", "plate", "state_number", "gos_number", "code"), _text),
+            Column("model", ("model", "car_name", "name", "title"), _text),
+            Column("vin", ("vin",), _text),
+            _STATE,
+            Column("mileage", ("mileage", "odometer", "probeg"), _whole),
+            _BRANCH,
+        ),
+        {"branch_id": Entity.BRANCH},
+    ),
+    Entity.CLIENT: Table(
+        "clients", (_NAME, _PHONE, _EMAIL, _STATE, _BRANCH), {"branch_id": Entity.BRANCH}
+    ),
+    Entity.BOOKING: Table(
+        "bookings",
+        (
+            _STATE,
+            Column("starts_at", ("start_date", "starts_at", "start_at", "date_start", "from"), read_moment),
+            Column("ends_at", ("end_date", "ends_at", "end_at", "date_end", "to"), read_moment),
+            Column("price", ("total", "price", "rental_cost", "amount", "sum"), _money),
+            Column("currency", ("currency",), _text),
+            Column("car_id", ("car_id", "car", "vehicle_id"), _id),
+            Column("client_id", ("client_id", "client", "customer_id"), _id),
+            Column("employee_id", ("employee_id", "employee", "user_id", "manager_id", "manager"), _id),
+            _BRANCH,
+        ),
+        {
+            "branch_id": Entity.BRANCH,
+            "employee_id": Entity.EMPLOYEE,
+            "car_id": Entity.CAR,
+            "client_id": Entity.CLIENT,
+        },
+    ),
+    Entity.MESSAGE: Table(
+        "messages",
+        (
+            Column("lead_id", ("leadId", "lead_id"), _id),
+            Column("sender", ("sender", "from", "author"), _text),
+            Column("text", ("text", "message", "body"), _text),
+            Column("sent_at", ("datetime", "sent_at", "created_at"), read_moment),
+        ),
+        {},
+    ),
+}  # fmt: skip
