@@ -2,18 +2,20 @@
 
 It takes back leases that ran out, frees order keys left waiting, buries what no endpoint will get, runs tasks and
 upkeep, and counts the backlog. None of that is needed for safety, only for progress, so a keeper that is late or
-absent harms nothing.
+absent harms nothing. Beside its own chores it does those of the apps, see `boathook.dispatch.chores`.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from boathook.config import Settings
+from boathook.dispatch.chores import AppChores
 from boathook.dispatch.tasks import run_tasks
 from boathook.domain.endpoints import RECIPIENT, read_retry
 from boathook.domain.errors import JournalError
+from boathook.handlers.api import Boathook
 from boathook.handlers.outbox import Outbox, memory_days
 from boathook.journal.database import Connection, Database, translated
 from boathook.journal.deliveries import Backlog, DeliveryStore, keeper_seat
@@ -59,10 +61,11 @@ class Chore:
 
 
 class Keeper:
-    """The chores, on connections it is given."""
+    """The chores, on connections it is given: two of its own, and one for each chore of the apps."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: Settings, hooks: Iterable[Boathook] = ()) -> None:
         self._database = database
+        self._app_chores = AppChores(database, hooks, drain_s=settings.server.drain_s)
         policy = read_retry(settings.outbound.retry)
         self._store = DeliveryStore(database, endpoint_policy=policy)
         self._known: set[str] = set()
@@ -87,7 +90,8 @@ class Keeper:
                 async with keeper_seat(self._database) as seat:
                     if seat is not None:
                         get_logger("keeper").info("keeper_elected")
-                        await self._tend(seat, stop, beat)
+                        async with self._app_chores.done_meanwhile():
+                            await self._tend(seat, stop, beat)
             except JournalError as error:
                 get_logger("keeper").warning("keeper_interrupted", error=str(error))
                 # Leases ran out while nobody could renew them; their holders, who renew thrice in each, go first.
@@ -149,20 +153,23 @@ async def _pause(stop: asyncio.Event, seconds: float) -> None:
         pass
 
 
-async def run_keeper(settings: Settings, *, stop: asyncio.Event, beat: Callable[[], None]) -> None:
-    """Run a keeper until *stop* is set.
+async def run_keeper(
+    settings: Settings, *, hooks: Iterable[Boathook] = (), stop: asyncio.Event, beat: Callable[[], None]
+) -> None:
+    """Run a keeper until *stop* is set, which does the chores of *hooks* as well.
 
     Raises:
         JournalUnavailable: PostgreSQL cannot be reached at the start.
     """
+    hooks = tuple(hooks)
     database = await Database.open(
         settings.database.url,
         purpose="keeper",
-        size=2,
+        size=2 + sum(len(hook.manifest.chores) for hook in hooks),
         connect_timeout_s=settings.database.connect_timeout_s,
         statement_timeout_s=settings.database.statement_timeout_s,
     )
     try:
-        await Keeper(database, settings).run(stop, beat)
+        await Keeper(database, settings, hooks).run(stop, beat)
     finally:
         await database.close()

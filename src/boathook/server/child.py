@@ -109,7 +109,7 @@ async def _keep(life: Life) -> None:
     life.ready()
     hooks = load_hooks(life.settings)
     async with bound(life.settings, hooks):
-        await run_keeper(life.settings, stop=life.stop, beat=life.beat)
+        await run_keeper(life.settings, hooks=hooks, stop=life.stop, beat=life.beat)
 
 
 async def _send(life: Life) -> None:
