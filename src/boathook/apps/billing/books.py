@@ -78,17 +78,18 @@ class Told:
     status_before: Status | None
     """Before this event, however often it is handled; None where the payment was unknown."""
     problem_before: Problem | None
-    was_linked: bool
-    """Whether its user was known before."""
     was_late: bool
+
+    @property
+    def is_released(self) -> bool:
+        """Whether it waited for its user until this event."""
+        waited = self.problem_before is not None and self.problem_before.is_waiting
+        return waited and self.payment.user_id is not None
 
 
 async def tell(tx: Transaction, provider: str, event: Event, notice: Notice, shop: Shop, late: timedelta) -> Told:
     """Put a notice into the books, leave the payment locked, and return it; doing so again changes nothing."""
-    is_new = await tx.fetchval(ADD_PAYMENT, provider, notice.external_payment_id, notice.status) is not None
-    found = await tx.fetchrow(LOCK_PAYMENT, provider, notice.external_payment_id)
-    assert found is not None, "a payment that was just inserted or found cannot be gone"
-    row = dict(found)
+    row, is_new = await _lock(tx, provider, notice)
     known = None if is_new else Status(row["status"])
     await tx.execute(ADD_EVENT, event.id, row["id"], notice.status, known, event.accepted_at)
     facts = combine(row, notice, is_news=known is None or notice.status.rank > known.rank)
@@ -105,9 +106,18 @@ async def tell(tx: Transaction, provider: str, event: Event, notice: Notice, sho
         payment=payment,
         status_before=status_before and Status(status_before),
         problem_before=before.problem,
-        was_linked=before.user_id is not None,
         was_late=before.is_late,
     )
+
+
+async def _lock(tx: Transaction, provider: str, notice: Notice) -> tuple[Mapping[str, Any], bool]:
+    """Return the payment's row, locked, and whether it was just made."""
+    if row := await tx.fetchrow(LOCK_PAYMENT, provider, notice.external_payment_id):
+        return dict(row), False
+    is_new = await tx.fetchval(ADD_PAYMENT, provider, notice.external_payment_id, notice.status) is not None
+    row = await tx.fetchrow(LOCK_PAYMENT, provider, notice.external_payment_id)
+    assert row is not None, "a payment that was just inserted or found cannot be gone"
+    return dict(row), is_new
 
 
 @dataclass(frozen=True, slots=True)

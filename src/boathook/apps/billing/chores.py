@@ -68,6 +68,7 @@ async def expire_subscriptions() -> None:
 @hook.every(10.0)
 async def measure() -> None:
     """Set the gauges of what is in the books."""
+    metrics.begin()
     async with hook.transaction() as tx:
         statuses = {row["status"]: row["n"] for row in await tx.fetch(COUNT_STATUSES)}
         problems = {row["problem"]: row for row in await tx.fetch(COUNT_PROBLEMS)}

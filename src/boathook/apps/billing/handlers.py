@@ -33,8 +33,7 @@ async def record(event: Event, tx: Transaction) -> Ignore | None:
         return Ignore(f"BROKEN_PAYLOAD: {error}")
     told = await _tell(event, tx, notice)
     _count_findings(told)
-    is_linked = told.payment.user_id is not None and not told.was_linked
-    if is_linked or notice.status is Status.REFUNDED:
+    if told.is_released or notice.status is Status.REFUNDED:
         await wake(tx, told.payment.id)
     return None
 
@@ -47,7 +46,6 @@ async def apply(event: Event, tx: Transaction) -> Outcome:
         try:
             notice = read_notice(event.body)
         except ValueError as error:
-            metrics.failed_final.add(provider=provider, code="BROKEN_PAYLOAD")
             return Dead("BROKEN_PAYLOAD", str(error))
         told = await _tell(event, tx, notice)
         verdict = shop().judge(notice, told.payment)
@@ -98,7 +96,6 @@ def _outcome(event: Event, told: Told, verdict: Verdict, provider: str) -> Outco
             metrics.failed_retryable.add(provider=provider, code=problem)
             return Retry(code=problem)
         case Stuck(problem=problem, note=note):
-            metrics.failed_final.add(provider=provider, code=problem)
             return Dead(problem, note)
         case _:
             assert_never(verdict)
@@ -144,6 +141,7 @@ def _log(
         "payment_event",
         provider=settings().provider,
         event_id=str(event.id),
+        dedup_key=event.dedup_key,
         payment_id=payment.id,
         external_payment_id=notice.external_payment_id,
         user_id=payment.user_id,

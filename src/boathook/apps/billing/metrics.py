@@ -1,8 +1,13 @@
-"""What is counted about payments; README.md has the table, alerts.yml what to be told of."""
+"""What is counted about payments; README.md has the table, alerts.yml what to be told of.
 
+Requests, copies, refusals and what is owed are counted by boathook already, and shown here under the owner's names.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from boathook.apps.billing.app import hook
+from boathook.apps.billing.app import SOURCE, hook, settings
+from boathook.apps.billing.rules import Problem
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LAG_SECONDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0)
@@ -18,9 +23,6 @@ failed_retryable = hook.counter(
     "Attempts after which an event is tried again, by why.",
     "provider",
     "code",
-)
-failed_final = hook.counter(
-    "billing_webhooks_failed_final_total", "Events given up by the rules, by why.", "provider", "code"
 )
 unlinked = hook.counter(
     "billing_payments_unlinked_total", "Successful payments that named no known user, by why.", "provider", "problem"
@@ -43,3 +45,43 @@ waiting = hook.gauge("billing_payments_waiting", "Successful payments that are n
 oldest_waiting = hook.gauge(
     "billing_oldest_waiting_seconds", "How long the oldest of them has been waiting for its user.", "problem"
 )
+
+
+def begin() -> None:
+    """Show counters from 0 on: Prometheus sees no increase in a series that begins with its first count."""
+    provider = settings().provider
+    for result in ("applied", "reversed", "ignored"):
+        processed.add(0, provider=provider, result=result)
+    for problem in Problem:
+        if problem.is_waiting:
+            failed_retryable.add(0, provider=provider, code=problem)
+            unlinked.add(0, provider=provider, problem=problem)
+    for one in (mismatched, late, recovered):
+        one.add(0, provider=provider)
+
+
+def _provider() -> str:
+    return settings().provider
+
+
+def _show(name: str, help: str, of: str, labels: Mapping[str, str] | None = None, **where: str | Sequence[str]) -> None:
+    hook.mirror(name, help, of=of, where=where, labels=labels, constants={"provider": _provider})
+
+
+_UNPROVEN: Final = (
+    "signature_missing", "signature_malformed", "signature_mismatch", "token_missing", "token_mismatch",
+)  # fmt: skip
+_HANDLERS: Final = ("handler:billing.record", "handler:billing.apply")
+
+_show("webhook_requests_total", "Requests, by the status answered.", "boathook_requests_total",
+      {"http_code": "status"}, source=SOURCE)  # fmt: skip
+_show("billing_webhooks_duplicate_total", "Requests whose event was there already.", "boathook_duplicates_total",
+      source=SOURCE)  # fmt: skip
+_show("billing_webhooks_conflict_total", "Requests with the id of another event, but another body.",
+      "boathook_conflicts_total", source=SOURCE)  # fmt: skip
+_show("billing_webhooks_invalid_signature_total", "Requests without a valid signature or secret.",
+      "boathook_rejections_total", source=SOURCE, reason=_UNPROVEN)  # fmt: skip
+_show("billing_webhooks_failed_final_total", "Events given up: by the rules, or after the last attempt.",
+      "boathook_deliveries_total", recipient=_HANDLERS, outcome="dead")  # fmt: skip
+_show("billing_webhook_backlog", "Events not ended: due, later, leased, blocked or dead.", "boathook_backlog",
+      {"status": "state"}, recipient=_HANDLERS)  # fmt: skip
