@@ -146,11 +146,13 @@ class FetchFailed(BoathookError):
     Args:
         message: one sentence, which holds no credential.
         status: the HTTP status of the answer that could not be used; None where none came.
+        is_final: whether it would be the same another time, as where an address may not be dialled.
     """
 
-    def __init__(self, message: str, *, status: int | None = None) -> None:
+    def __init__(self, message: str, *, status: int | None = None, is_final: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.is_final = is_final
 
 
 class IllegalMove(BoathookError):

@@ -62,7 +62,7 @@ def download(line: Line, wish: Wish, is_stopped: Stopped) -> Downloaded:
                 total = _exchange(line, wish, part, ends_at, is_stopped)
         except _TooLarge:
             part.discard()
-            raise FetchFailed(f"the file is larger than {wish.max_bytes:,} bytes") from None
+            raise FetchFailed(f"the file is larger than {wish.max_bytes:,} bytes", is_final=True) from None
         if total is not None and total != part.size:
             raise FetchFailed(f"the file broke off at {part.size:,} of {total:,} bytes")
         content_type = "" if part.note is None else part.note.content_type

@@ -15,6 +15,7 @@ from boathook.outbound.call import Call, Sending, header_lines
 from boathook.outbound.detour import EVERYWHERE, Detour, pin
 from boathook.outbound.dialling import Gate, Options, common_options
 from boathook.outbound.names import look_up_within
+from boathook.outbound.outgoing import Trouble
 
 _MOST_HEAD: Final = 65_536
 _MOST_INTERIM: Final = 16
@@ -71,12 +72,13 @@ class Line:
         try:
             address = self._read(call.url)
         except ValueError as error:
-            raise FetchFailed(str(error)) from None
+            raise FetchFailed(str(error), is_final=True) from None
         try:
             self._exchange(call, address, sink, is_stopped)
         except FetchFailed as error:
             host = f"[{address.host}]" if ":" in address.host else address.host
-            raise FetchFailed(f"{address.scheme}://{host}: {error}", status=error.status) from None
+            told = f"{address.scheme}://{host}: {error}"
+            raise FetchFailed(told, status=error.status, is_final=error.is_final) from None
 
     def _exchange(self, call: Call, address: Address, sink: Sink, is_stopped: Stopped) -> None:
         began = time.monotonic()
@@ -98,7 +100,7 @@ class Line:
             return [], False
         found = look_up_within(address.host, self._allow, within_s)
         if found.trouble is not None:
-            raise FetchFailed(found.error)
+            raise FetchFailed(found.error, is_final=found.trouble is Trouble.BLOCKED)
         if takes_detour and not self._detour.is_spared(found.addresses):
             return [*self._detour.options(), (pycurl.CONNECT_TO, pin(address, found.addresses[0]))], True
         numbers = ",".join(f"[{number}]" if ":" in number else number for number in found.addresses)
@@ -169,7 +171,8 @@ class _Handle:
         except pycurl.error as error:
             if self._failure is not None:
                 raise self._failure from None
-            raise FetchFailed(self._gate.refusal or self._why(*error.args)) from None
+            refusal = self._gate.refusal
+            raise FetchFailed(refusal or self._why(*error.args), is_final=refusal is not None) from None
         if not self._is_answered:
             raise FetchFailed("no answer came")
 
