@@ -8,6 +8,7 @@ import pytest
 from boathook import config
 from boathook.journal.database import DUE_CHANNEL
 from boathook.server.console import Console
+from boathook.telemetry.exporters import History
 from tests.postgres.api import make_desk, make_token
 from tests.support import eventually
 
@@ -18,7 +19,7 @@ async def opened(tmp_path):
     consoles = []
 
     def start(url: str) -> tuple[Console, httpx.AsyncClient]:
-        console = Console(config.load(None, {"database.url": url, "server.data_dir": str(tmp_path)}))
+        console = Console(config.load(None, {"database.url": url, "server.data_dir": str(tmp_path)}), History(None))
         consoles.append(console)
         return console, httpx.AsyncClient(transport=httpx.ASGITransport(console), base_url="http://api.test")
 

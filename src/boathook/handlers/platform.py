@@ -111,7 +111,11 @@ class Desk(Protocol):
         ...
 
     async def wake(self, tx: Transaction, event_id: UUID | str) -> int:
-        """Make an event's pending deliveries due, and its dead ones pending, when *tx* commits; return how many."""
+        """Make an event's pending deliveries due, and its dead ones pending, when *tx* commits; return how many.
+
+        One that is being tried at that moment is tried again at once if that attempt fails. Several events are woken
+        in the order of their ids.
+        """
         ...
 
     async def put_application(self, tx: Transaction, uid: str, *, name: str) -> str:
@@ -163,8 +167,15 @@ class Desk(Protocol):
 class Platform(Protocol):
     """What one process offers its apps; connections are opened when they are first needed."""
 
-    desk: Desk
-    http: Http
+    @property
+    def desk(self) -> Desk:
+        """What operators can do."""
+        ...
+
+    @property
+    def http(self) -> Http:
+        """The guarded HTTP client. Raises ConfigError."""
+        ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Lend a transaction that commits at the end of the block and rolls back on an error."""

@@ -17,7 +17,7 @@ from boathook.config import Settings
 from boathook.domain.errors import BoathookError
 from boathook.server.order import BEAT, READY, Life, Order
 from boathook.telemetry import log
-from boathook.telemetry.exporters import SnapshotFile
+from boathook.telemetry.exporters import History, SnapshotFile
 
 _BEAT_S: Final = 0.5
 _ORPHAN_S: Final = 5.0
@@ -84,7 +84,7 @@ async def _handle(life: Life, *, only_suspects: bool) -> None:
     life.ready()
     hooks = load_hooks(life.settings)
     try:
-        async with bound(life.settings, hooks):
+        async with bound(life.settings, hooks, History(life.settings.server.data_dir, life.order.slot)):
             await run_worker(
                 life.settings,
                 hooks,
@@ -108,7 +108,7 @@ async def _keep(life: Life) -> None:
 
     life.ready()
     hooks = load_hooks(life.settings)
-    async with bound(life.settings, hooks):
+    async with bound(life.settings, hooks, History(life.settings.server.data_dir, life.order.slot)):
         await run_keeper(life.settings, hooks=hooks, stop=life.stop, beat=life.beat)
 
 

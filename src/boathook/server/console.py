@@ -18,6 +18,7 @@ from boathook.inbound.protocol import NoSocket
 from boathook.journal.announcer import Announcer
 from boathook.journal.database import Database
 from boathook.journal.moves import announce_due
+from boathook.telemetry.exporters import History
 from boathook.telemetry.log import get_logger
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ _LOG = get_logger("server")
 class Console:
     """Answers every path that nobody else of a gateway does."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, history: History) -> None:
         self._settings = settings
+        self._history = history
         self._api: Asgi | None = None
         self._mounts: Mounts | None = None
         self._has_apps = bool(settings.apps.load or settings.server.app)
@@ -63,7 +65,7 @@ class Console:
             self._stack.push_async_callback(database.close)
             await self._open_api(build, database)
             if self._has_apps:
-                opened = await asyncio.to_thread(_prepare_mounts, self._settings)
+                opened = await asyncio.to_thread(_prepare_mounts, self._settings, self._history)
                 self._mounts = await self._stack.enter_async_context(opened(database))
         except BoathookError as error:
             _LOG.error("console_failed", error=str(error))
@@ -137,7 +139,9 @@ def _prepare(settings: Settings) -> Build:
     return build
 
 
-def _prepare_mounts(settings: Settings) -> "Callable[[Database], AbstractAsyncContextManager[Mounts]]":
+def _prepare_mounts(
+    settings: Settings, history: History
+) -> "Callable[[Database], AbstractAsyncContextManager[Mounts]]":
     """Import the apps and what serves them, and return what opens their mounts. Raises ConfigError."""
     import boathook.admin.platform
     import boathook.inbound.sockets  # noqa: F401 - else the first WebSocket would import it, in the event loop
@@ -150,7 +154,7 @@ def _prepare_mounts(settings: Settings) -> "Callable[[Database], AbstractAsyncCo
     @asynccontextmanager
     async def opened(database: Database) -> "AsyncIterator[Mounts]":
         # Also apps without mounts are bound: names of their metrics may depend on their settings.
-        async with bound(settings, hooks), Mounts(mounts, settings, database).opened() as mounted:
+        async with bound(settings, hooks, history), Mounts(mounts, settings, database).opened() as mounted:
             yield mounted
 
     return opened

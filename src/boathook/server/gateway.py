@@ -50,7 +50,7 @@ async def run_gateway(life: Life) -> None:
     limits, server = settings.limits, settings.server
     history = History(server.data_dir, life.order.slot)
     connections = Connections(limits.max_connections, limits.max_connections_per_client)
-    console = Console(settings) if "console" in server.roles else None
+    console = Console(settings, history) if "console" in server.roles else None
     house = House(_answer_503, limits, connections, server.trusted_proxies, _sockets(gates, console))
     waiting = Probes(history, is_draining=lambda: house.is_draining, fallback=_answer_503)
     house.app = waiting

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from boathook.admin.platform import AppPlatform, ServerUrl
     from boathook.handlers.api import Boathook
     from boathook.handlers.hooks import Hooks
+    from boathook.telemetry.exporters import History
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _TAKEN: Final = frozenset({*SECTIONS, "sources", "boathook", "public"})
@@ -122,25 +123,34 @@ def settings_of(hook: "Boathook", settings: Settings) -> BaseModel | None:
         raise ConfigError(complain(error, lambda _key: str(settings.file or "settings"), hook.name)) from None
 
 
-def bind(settings: Settings, hooks: "Iterable[Boathook]", *, server_url: "ServerUrl | None" = None) -> "AppPlatform":
+def bind(
+    settings: Settings,
+    hooks: "Iterable[Boathook]",
+    *,
+    server_url: "ServerUrl | None" = None,
+    history: "History | None" = None,
+) -> "AppPlatform":
     """Tell each app its settings and what boathook offers it in this process; who asked for it closes what is returned.
 
     Args:
         server_url: Lends the URL of PostgreSQL, where `database.url` does not tell it.
+        history: What this process has counted, under its slot's name.
     """
     # Imported only here, as it costs more time than a whole listing.
     from boathook.admin.platform import open_platform
 
-    platform = open_platform(settings, server_url=server_url)
+    platform = open_platform(settings, server_url=server_url, history=history)
     for hook in hooks:
         hook.bind(settings_of(hook, settings), platform.for_app(hook.name))
     return platform
 
 
 @contextlib.asynccontextmanager
-async def bound(settings: Settings, hooks: "Iterable[Boathook]") -> AsyncIterator[None]:
+async def bound(
+    settings: Settings, hooks: "Iterable[Boathook]", history: "History | None" = None
+) -> AsyncIterator[None]:
     """Let the apps use what boathook offers them for as long as the block runs; see `bind`."""
-    platform = bind(settings, hooks)
+    platform = bind(settings, hooks, history=history)
     try:
         yield
     finally:
