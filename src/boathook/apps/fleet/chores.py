@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any, Final
 
 from boathook import Boathook
@@ -31,19 +30,24 @@ def declare_chores(hook: Boathook) -> None:
             text = f"Left to people: {done.given_up[0]}, which no replay by itself has helped"
             await raise_alarm(hook, "dead given up", text, len(done.given_up))
 
-    @hook.every(MINUTE_S)
-    async def keep_minute() -> None:
+    @hook.every(LOOK_S)
+    async def watch() -> None:
         figures = await status.read_figures(hook)
-        described = status.describe(figures, hook.settings, version("boathook"))
         async with hook.transaction() as tx:
-            await status.keep_minute(tx, described | await status.read_counts(tx))
             for (source, reason), number in refusals.rises(figures).items():
                 await add_error(tx, Phase.ACK, reason, f"refused at the source {source}", number=number)
+        described = status.describe(figures, hook.settings)
         if not described["is_ack_within_sla"]:
             slow = f"{described['webhook_ack_p95_ms_1m']:g} ms, more than {described['webhook_ack_sla_ms']:g}"
             await raise_alarm(hook, "slow acknowledgement", f"Acknowledging takes {slow} (p95 of the last minute)")
         for problem in described["readiness"]["problems"]:
             await raise_alarm(hook, "not ready", f"Not ready: {problem}")
+
+    @hook.every(MINUTE_S)
+    async def keep_minute() -> None:
+        described = status.describe(await status.read_figures(hook), hook.settings)
+        async with hook.transaction() as tx:
+            await status.keep_minute(tx, described | await status.read_counts(tx))
 
     @hook.every(TIDY_S)
     async def tidy() -> None:

@@ -1,7 +1,6 @@
 """The app's own HTTP routes: dead letters, figures, what is known of things, live updates, and the self-test."""
 
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 from typing import Any, Final, assert_never
 
 from starlette.applications import Starlette
@@ -126,7 +125,7 @@ class Desk:
         await live.serve_live(self._hook, socket)
 
     async def _described(self) -> dict[str, Any]:
-        return status.describe(await status.read_figures(self._hook), self._hook.settings, version("boathook"))
+        return status.describe(await status.read_figures(self._hook), self._hook.settings)
 
     async def _is_database_there(self) -> bool:
         try:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from boathook import Boathook, Transaction
@@ -34,13 +35,14 @@ class Figures:
             for series in self.series(name)
             if series["labels"].get("source") in SOURCES and is_wanted(series["labels"])
         )
-        return int(round(sum(rises)))
+        total: float = sum(rises)
+        return round(total)
 
     def ack_ms(self, quantile: str) -> float | None:
-        """Return a quantile of the acknowledgement's time in the last minute, over all sources."""
+        """Return a quantile of the acknowledgement's time in the last minute; None where nothing came."""
         for series in self.series("boathook_ack_seconds"):
-            value = series[quantile]
-            return None if value is None else round(value * 1_000, 3)
+            if series["per_second"] > 0:
+                return round(series[quantile] * 1_000, 3)
         return None
 
     def backlog(self) -> dict[str, int]:
@@ -66,11 +68,11 @@ async def read_figures(hook: Boathook) -> Figures:
     return Figures(await hook.platform.vitals(), f"handler:{hook.name}.")
 
 
-def describe(figures: Figures, settings: FleetSettings, version: str) -> dict[str, Any]:
+def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
     """Return the fields the owner listed; none of them is a secret."""
     p95, problems = figures.ack_ms("p95"), list(figures.vitals.get("problems", ()))
     return {
-        "version": version,
+        "version": _version(),
         "at": datetime.fromtimestamp(figures.vitals["at"], UTC).isoformat(),
         "window_s": figures.vitals["window_s"],
         "webhook_ok_1m": figures.lately("boathook_requests_total", lambda labels: labels["status"].startswith("2")),
@@ -95,6 +97,13 @@ def describe(figures: Figures, settings: FleetSettings, version: str) -> dict[st
         "dead_retry_s": list(settings.dead_retry_s),
         "telegram": {"is_on": settings.telegram.is_on, "per_minute": settings.telegram.per_minute},
     }
+
+
+def _version() -> str:
+    try:
+        return version("boathook")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 async def read_counts(tx: Transaction) -> dict[str, Any]:
