@@ -1,8 +1,11 @@
 """The ASGI applications of apps, each behind a door: who may pass, how much they may send, what a fault is answered."""
 
+import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -10,18 +13,20 @@ from urllib.parse import urlsplit
 from boathook.admin.api.auth import Principal, authenticate, refused
 from boathook.admin.api.errors import ApiError, to_response
 from boathook.config import Settings
-from boathook.domain.errors import BoathookError, ConfigError
+from boathook.domain.errors import BoathookError, JournalError
 from boathook.handlers.manifest import Mount
 from boathook.inbound.app import Asgi, Receive, Send
 from boathook.inbound.limits import client_address, is_trusted
 from boathook.journal.database import Database
 from boathook.server.lifespan import Lifespan
+from boathook.server.paths import check_mounts
 from boathook.server.visits import HttpVisit, SocketVisit
 
 PROTOCOL: Final = "boathook"
 """The WebSocket subprotocol a client offers beside ``bearer.TOKEN``, as browsers demand that one is chosen."""
 _BEARER: Final = "bearer."
-_OURS: Final = ("/api/v1", "/in", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
+_RECHECK_S: Final = 30.0
+"""After so long a WebSocket whose token was revoked is closed."""
 
 Scope = dict[str, Any]
 
@@ -63,24 +68,30 @@ class Mounts:
         return next((door for door in self._doors if path == door.path or path.startswith(door.path + "/")), None)
 
 
-def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
-    """Return all mounts. Raises ConfigError where two apps want one path, or one wants a path of ours."""
-    owners: dict[str, str] = {}
-    found = [(app, mount) for app, some in mounts.items() for mount in some]
-    for app, mount in found:
-        if mount.path in _OURS or mount.path.startswith(("/api/v1/", "/in/")) or mount.path == "/api":
-            raise ConfigError(f"hook.mount: {app} cannot have {mount.path}, which is boathook's own; take another path")
-        if mount.path in owners:
-            raise ConfigError(f"hook.mount: {mount.path} is mounted by {owners[mount.path]} and by {app}")
-        owners[mount.path] = app
-    return [mount for _, mount in found]
+@dataclass(frozen=True, slots=True)
+class _Visitor:
+    """Who was let in."""
+
+    scope: Scope
+    """What the application is to know of the request."""
+    credentials: Mapping[str, str]
+    """The headers that prove it; none where anybody may pass."""
 
 
 class Door:
     """The way to one mounted application, as an ASGI application itself."""
 
-    def __init__(self, mount: Mount, lifespan: Lifespan, settings: Settings, database: Database) -> None:
+    def __init__(
+        self,
+        mount: Mount,
+        lifespan: Lifespan,
+        settings: Settings,
+        database: Database,
+        *,
+        recheck_s: float = _RECHECK_S,
+    ) -> None:
         self.path = mount.path
+        self._recheck_s = recheck_s
         self._mount = mount
         self._lifespan = lifespan
         self._settings = settings
@@ -91,43 +102,56 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or hand over one WebSocket."""
         try:
-            inner = await self._admit(self._seen_through_proxies(scope))
+            visitor = await self._admit(self._seen_through_proxies(scope))
         except (ApiError, BoathookError) as error:
             await cast("Asgi", to_response(error))(scope, receive, send)
             return
-        request_id = inner["state"]["request_id"]
-        if inner["type"] == "websocket":
-            await SocketVisit(receive, send, request_id, PROTOCOL if self._is_offered(scope) else None).run(
-                self._mount.app, inner
-            )
-        else:
-            most = self._settings.limits.max_body
-            await HttpVisit(receive, send, request_id, most).run(self._mount.app, inner)
+        request_id = visitor.scope["state"]["request_id"]
+        if scope["type"] == "http":
+            visit = HttpVisit(receive, send, request_id, self._settings.limits.max_body)
+            await visit.run(self._mount.app, visitor.scope)
+            return
+        rechecking = asyncio.create_task(self._recheck(visitor, send))
+        protocol = PROTOCOL if visitor.credentials and PROTOCOL in scope["subprotocols"] else None
+        try:
+            await SocketVisit(receive, send, request_id, protocol).run(self._mount.app, visitor.scope)
+        finally:
+            rechecking.cancel()
 
-    def _is_offered(self, scope: Scope) -> bool:
-        return not self._mount.is_open and PROTOCOL in scope["subprotocols"]
+    async def _recheck(self, visitor: "_Visitor", send: Send) -> None:
+        """Close a WebSocket once its token has been revoked."""
+        while visitor.credentials:
+            await asyncio.sleep(self._recheck_s)
+            try:
+                await self._who(visitor.credentials)
+            except JournalError:
+                continue
+            except ApiError:
+                with contextlib.suppress(OSError):
+                    await send({"type": "websocket.close", "code": 1008, "reason": "this token is not valid any more"})
+                return
 
-    async def _admit(self, scope: Scope) -> Scope:
-        """Return what the application is to know of the request.
+    async def _admit(self, scope: Scope) -> "_Visitor":
+        """Return who calls, and what the application is to know of the request.
 
         Raises:
             ApiError: the request may not pass.
-            JournalUnavailable: nobody can say whether it may.
+            JournalError: nobody can say whether it may.
         """
         if not self._lifespan.is_up:
             raise ApiError(503, "unavailable", "this app is starting, try again later", {"retry-after": "1"})
-        headers = _read_headers(scope)
         if scope["type"] == "websocket" and not is_same_origin(scope, self._settings.server.public_url):
             raise ApiError(403, "cross_origin", "this page may not open WebSockets here")
         state = {**self._lifespan.state, "request_id": f"{self._request_prefix}{next(self._numbers):08x}"}
         if self._mount.is_open:
-            return {**scope, "state": state}
+            return _Visitor({**scope, "state": state}, {})
+        credentials = {"authorization": _read_headers(scope).get("authorization", "")}
         token = _socket_token(scope) if scope["type"] == "websocket" else None
         if token is not None:
-            headers["authorization"] = f"Bearer {token}"
+            credentials = {"authorization": f"Bearer {token}"}
             scope = _without_token(scope)
-        principal = await self._who(headers)
-        return {**scope, "state": {**state, "actor": principal.actor}}
+        principal = await self._who(credentials)
+        return _Visitor({**scope, "state": {**state, "actor": principal.actor}}, credentials)
 
     async def _who(self, headers: Mapping[str, str]) -> Principal:
         async with self._database.acquire() as connection:

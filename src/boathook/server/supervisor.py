@@ -22,6 +22,7 @@ from boathook.journal.embedded import EmbeddedServer
 from boathook.journal.registry import register
 from boathook.journal.schema import migrate
 from boathook.server.loading import load_hooks, migrations_of, with_apps
+from boathook.server.paths import check_mounts
 from boathook.server.slot import Child
 from boathook.telemetry import log
 from boathook.telemetry.exporters import SnapshotFile
@@ -49,7 +50,7 @@ async def _serve(settings: Settings) -> int:
     settings, apps = with_apps(settings)
     hooks = load_hooks(settings)
     compile_gates(settings)
-    _check_mounts(hooks)
+    check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
     bound = _bind(settings) if "gateway" in settings.server.roles else None
     try:
         with _instance(settings.server.data_dir) as prefix:
@@ -61,15 +62,6 @@ async def _serve(settings: Settings) -> int:
     finally:
         if bound is not None:
             bound.close()
-
-
-def _check_mounts(hooks: Hooks) -> None:
-    mounts = {owner: hook.manifest.mounts for owner, hook in hooks.owners.items() if hook.manifest.mounts}
-    if mounts:
-        # Imported only here, as it brings the whole API along.
-        from boathook.server.mounts import check_mounts
-
-        check_mounts(mounts)
 
 
 class _Stop:

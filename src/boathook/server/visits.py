@@ -30,9 +30,12 @@ class HttpVisit:
         self._held: list[dict[str, Any]] = []
         self._is_begun = False
         self._is_over = False
+        """Whether nothing that the application sends matters any more."""
+        self._is_left = False
+        """Whether the client is gone, or has only the answer left to read."""
 
     async def run(self, app: Asgi, scope: dict[str, Any]) -> None:
-        """Run the application; a fault of it is answered 500."""
+        """Run the application; a fault of it is answered 500, and cuts off an answer that has begun."""
         length = dict(scope["headers"]).get(b"content-length", b"")
         if length.strip().isdigit() and int(length) > self._left:
             await self._refuse(413, "the body is too large")
@@ -42,7 +45,9 @@ class HttpVisit:
         except Exception as error:
             if self._is_over:
                 return
-            _LOG.error("mount_fault", exc_info=error, path=scope["path"], request_id=self._request_id)
+            # What an application makes of a client that went away is no fault of its.
+            log = _LOG.debug if self._is_left else _LOG.error
+            log("mount_fault", exc_info=error, path=scope["path"], request_id=self._request_id)
             if self._is_begun:
                 raise
             await self._refuse(500, "internal error")
@@ -53,10 +58,12 @@ class HttpVisit:
         if self._is_over:
             return _GONE
         message = await self._receive()
-        if message["type"] == "http.request":
-            self._left -= len(message["body"])
-            if self._left < 0 and not self._is_begun:
-                await self._refuse(413, "the body is too large")
+        if message["type"] != "http.request":
+            self._is_left = True
+            return message
+        self._left -= len(message["body"])
+        if self._left < 0 and not self._is_begun:
+            await self._refuse(413, "the body is too large")
         return _GONE if self._left < 0 else message
 
     async def _give(self, message: dict[str, Any]) -> None:
