@@ -85,6 +85,8 @@ async def stop_serving(server, tasks):
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    # What they closed is gone only with the loop's next turn.
+    await asyncio.sleep(0)
 
 
 @dataclass

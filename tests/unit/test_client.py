@@ -1,0 +1,402 @@
+"""The HTTP client of apps over real sockets: requests as they are sent, and all that is neither sent nor believed."""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import random
+import time
+
+import pycurl
+import pytest
+
+from boathook.domain.errors import ConfigError, FetchFailed
+from boathook.outbound import client as module
+from boathook.outbound import dialling, line, names
+from boathook.outbound.client import Client
+from boathook.outbound.names import Found
+from tests.support import eventually
+from tests.unit.file_server import FileServer
+from tests.unit.receivers import OK, Authority, Receiver, outbound
+
+
+@pytest.fixture
+def client():
+    one = Client(outbound())
+    yield one
+    one.close()
+
+
+async def refused(client, words, method="GET", url="http://127.0.0.1:9999/", **more):
+    with pytest.raises(FetchFailed, match=words) as caught:
+        await client.request(method, url, **more)
+    return caught.value
+
+
+# Requests as they are sent.
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
+@pytest.mark.parametrize("body", [b"", b"hello", b"\x00\xff" * 100_000])
+async def test_every_method_is_sent_with_its_body_and_headers(client, method, body):
+    async with Receiver() as receiver:
+        answer = await client.request(method, receiver.url, headers={"X-A": "b", "X-Empty": ""}, body=body)
+    assert (answer.status, answer.body, answer.is_ok) == (200, b"ok", True)
+    sent = receiver.requests[0]
+    assert sent.lines[0] == f"{method} /hook HTTP/1.1"
+    assert sent.body == body
+    assert sent.headers["x-a"] == "b"
+    assert "X-Empty:" in sent.lines
+    assert sent.headers["host"] == f"127.0.0.1:{receiver.port}"
+    assert sent.headers["accept-encoding"] == "identity"
+    assert sent.headers["user-agent"] == "boathook"
+    assert {"expect", "transfer-encoding", "content-type", "authorization", "cookie"}.isdisjoint(sent.headers)
+    has_length = bool(body) or method in {"POST", "PUT", "PATCH"}
+    assert sent.headers.get("content-length") == (str(len(body)) if has_length else None)
+
+
+async def test_head_asks_for_no_body(client):
+    async with Receiver((b'HTTP/1.1 200 OK\r\ncontent-length: 5000000000\r\netag: "x"\r\n\r\n',)) as receiver:
+        answer = await client.request("HEAD", receiver.url)
+    assert (answer.status, answer.body, answer.headers["etag"]) == (200, b"", '"x"')
+    await refused(client, "HEAD request carries no body", "HEAD", body=b"x")
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+@pytest.mark.parametrize("size", [0, 1, 3_000_000])
+async def test_a_file_is_streamed_from_disk(client, tmp_path, method, size):
+    path = tmp_path / "song.mp3"
+    path.write_bytes(random.Random(size).randbytes(size))
+    async with Receiver() as receiver:
+        answer = await client.request(method, receiver.url, body=path, headers={"Content-Type": "audio/mpeg"})
+    sent = receiver.requests[0]
+    assert answer.is_ok
+    assert sent.body == path.read_bytes()
+    assert sent.lines[0].startswith(method)
+    assert (sent.headers["content-length"], sent.headers["content-type"]) == (str(size), "audio/mpeg")
+    assert "transfer-encoding" not in sent.headers
+
+
+async def test_a_file_that_cannot_be_read_or_becomes_shorter_is_no_request(client, tmp_path, monkeypatch):
+    path = tmp_path / "song.mp3"
+    async with Receiver() as receiver:
+        error = await refused(client, "song.mp3 cannot be read: No such file", "PUT", receiver.url, body=path)
+        assert str(tmp_path) not in str(error)
+        assert receiver.accepted == 0
+        path.write_bytes(b"x" * 1_000)
+        plain = module.Line._particulars
+
+        def shorten(*args):
+            path.write_bytes(b"x" * 10)
+            return plain(*args)
+
+        monkeypatch.setattr(module.Line, "_particulars", shorten)
+        await refused(client, "has become shorter", "PUT", receiver.url, body=path, timeout_s=10.0)
+
+
+async def test_the_answer_is_given_as_it_came_whatever_its_status(client):
+    for status in (204, 302, 401, 404, 429, 500):
+        head = f"HTTP/1.1 {status} X\r\nlocation: http://127.0.0.1:1/\r\nX-Twice: a\r\nx-twice: b\r\n".encode()
+        body = b"" if status == 204 else b"content-length: 3\r\n\r\nwhy"
+        async with Receiver((head + (body or b"\r\n"),)) as receiver:
+            answer = await client.request("POST", receiver.url)
+        assert (answer.status, answer.is_ok) == (status, status == 204)
+        assert answer.headers["x-twice"] == "a, b"
+        assert answer.body == (b"" if status == 204 else b"why")
+        assert len(receiver.requests) == 1  # redirects are not followed
+
+
+async def test_interim_answers_are_passed_over(client):
+    async with Receiver((b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK,)) as receiver:
+        assert (await client.request("GET", receiver.url)).body == b"ok"
+    async with Receiver((b"HTTP/1.1 103 Early Hints\r\n\r\n" * 20 + OK,)) as receiver:
+        await refused(client, "interim", url=receiver.url)
+
+
+async def test_a_packed_answer_is_not_unpacked(client):
+    async with Receiver(
+        (b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\n\x1f\x8b",)
+    ) as receiver:
+        assert (await client.request("GET", receiver.url)).body == b"\x1f\x8b"
+
+
+async def test_user_and_password_of_the_address_become_a_header(client):
+    async with Receiver() as receiver:
+        await client.request("GET", receiver.url.replace("//", "//me:pass@"))
+        await client.request("GET", receiver.url.replace("//", "//me:pass@"), headers={"Authorization": "Bearer x"})
+    assert [sent.headers["authorization"] for sent in receiver.requests] == ["Basic bWU6cGFzcw==", "Bearer x"]
+
+
+async def test_https_is_spoken_and_the_certificate_judged(tmp_path):
+    authority = Authority(tmp_path)
+    trusting, doubting = Client(outbound(ca_file=authority.file)), Client(outbound())
+    async with Receiver(context=authority.context()) as receiver:
+        assert (await trusting.request("GET", receiver.url)).is_ok
+        await refused(doubting, "(?i)certificate", url=receiver.url)
+    assert len(receiver.requests) == 1
+
+
+# What is not sent.
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"X-A": "b\r\nHost: evil"}, "the header X-A holds a line break"),
+        ({"X-A": "b\nc"}, "the header X-A holds a line break"),
+        ({"X-A": "b\x00"}, "the header X-A holds"),
+        ({"X-A\r\nX-B": "c"}, "a header's name"),
+        ({"X A": "c"}, "a header's name"),
+        ({"": "c"}, "a header's name"),
+        ({"X:A": "c"}, "a header's name"),
+        ({"Host": "evil.test"}, "the header Host is boathook's own"),
+        ({"content-length": "5"}, "the header content-length is boathook's own"),
+        ({"Transfer-Encoding": "chunked"}, "the header Transfer-Encoding is boathook's own"),
+        ({"Connection": "upgrade"}, "the header Connection is boathook's own"),
+        ({"Proxy-Authorization": "x"}, "the header Proxy-Authorization is boathook's own"),
+    ],
+)
+async def test_headers_cannot_smuggle_or_say_where_to(client, headers, words):
+    async with Receiver() as receiver:
+        await refused(client, words, url=receiver.url, headers=headers)
+    assert receiver.accepted == 0
+
+
+@pytest.mark.parametrize("method", ["get", "CONNECT", "TRACE", "OPTIONS", "", "GET / HTTP/1.1\r\nx: y"])
+async def test_other_methods_are_refused(client, method):
+    async with Receiver() as receiver:
+        await refused(client, "is none of", method, receiver.url)
+    assert receiver.accepted == 0
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://127.0.0.1:PORT/", "file:///etc/passwd", "127.0.0.1:PORT", "", "http://a@b@127.0.0.1:PORT/", "http://127.0.0.1:22/",
+     "http://127.0.0.1:PORT/\r\nx: y", "http://127.0.0.1:PORT/ x", "http://127.0.0.1:PORT\\@x/", "gopher://127.0.0.1:PORT/x"],
+)  # fmt: skip
+async def test_what_is_no_plain_address_is_refused(client, url):
+    async with Receiver() as receiver:
+        await refused(client, ".", url=url.replace("PORT", str(receiver.port)))
+    assert receiver.accepted == 0
+
+
+async def test_owners_may_demand_https_and_ports():
+    await refused(Client(outbound(require_https=True)), "must start with https", url="http://127.0.0.1:8080/")
+    await refused(Client(outbound(ports=[443])), "none of outbound.ports", url="https://127.0.0.1:8443/")
+
+
+async def test_blocked_addresses_get_no_connection():
+    client = Client(outbound(allow=[]))
+    async with Receiver() as canary:
+        for host in (
+            "127.0.0.1",
+            "localhost",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "0.0.0.0",
+            "127.1",
+            "2130706433",
+            "0x7f000001",
+        ):
+            await refused(
+                client, "not dialled|[Nn]ot found|cannot be found|resolve", url=f"http://{host}:{canary.port}/"
+            )
+    assert canary.accepted == 0
+
+
+async def test_sabotage_without_the_guard_the_canary_is_reached(monkeypatch):
+    monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
+    async with Receiver() as canary:
+        await Client(outbound(allow=[])).request("GET", canary.url)
+    assert canary.accepted == 1
+
+
+async def test_a_name_with_one_bad_address_is_not_dialled(monkeypatch):
+    found = [(2, 1, 6, "", (address, 0)) for address in ("127.0.0.1", "10.0.0.1")]
+    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *_, **__: found)
+    async with Receiver() as canary:
+        await refused(Client(outbound()), "private", url=f"http://sender.test:{canary.port}/")
+        assert canary.accepted == 0
+        found.pop()
+        assert (await Client(outbound()).request("GET", f"http://sender.test:{canary.port}/x")).is_ok
+        assert canary.requests[0].headers["host"] == f"sender.test:{canary.port}"
+
+
+async def test_what_is_dialled_is_what_was_judged(monkeypatch):
+    """A name that stands for another address a moment later is still dialled at the one that was judged."""
+    monkeypatch.setattr(line, "look_up_within", lambda *_: Found(("127.0.0.1",)))
+    async with Receiver() as receiver:
+        assert (await Client(outbound()).request("GET", f"http://nowhere.invalid:{receiver.port}/")).is_ok
+
+
+async def test_a_name_that_is_not_found_in_time_fails(monkeypatch):
+    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *_, **__: time.sleep(1.0) or [])
+    await refused(
+        Client(outbound(connect_timeout_s=0.1)), "sender.test was not found in time", url="http://sender.test/"
+    )
+
+
+async def test_the_environment_says_nothing_about_proxies(client, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with Receiver() as receiver:
+        assert (await client.request("GET", receiver.url)).is_ok
+
+
+async def test_the_owners_proxy_is_asked_for_the_judged_address():
+    async with Receiver((b"HTTP/1.1 403 No\r\ncontent-length: 0\r\n\r\n",)) as proxy:
+        client = Client(outbound(proxy=f"http://127.0.0.1:{proxy.port}"))
+        await refused(client, "403|CONNECT", url="http://127.0.0.1:8080/bot123:secret/x")
+        assert proxy.requests[0].lines[0] == "CONNECT 127.0.0.1:8080 HTTP/1.1"
+        await refused(client, "not dialled: private", url="http://10.1.2.3:8080/")
+        assert len(proxy.requests) == 1
+    with pytest.raises(ConfigError, match=r"outbound\.proxy"):
+        Client(outbound(proxy="env:PROXY"))
+
+
+# What is not believed.
+
+
+async def test_too_large_an_answer_is_cut_off(client):
+    async with Receiver((b"HTTP/1.1 200 OK\r\ncontent-length: 101\r\n\r\n" + b"x" * 101,)) as receiver:
+        error = await refused(client, "larger than 100 bytes", url=receiver.url, max_bytes=100)
+        assert error.status == 200
+        assert len((await client.request("GET", receiver.url, max_bytes=101)).body) == 101
+    async with FileServer(is_endless=True) as server:
+        await refused(client, "larger than 1,048,576 bytes", url=server.url)
+        assert server.sent[0] < 30_000_000
+    async with Receiver((b"HTTP/1.1 200 OK\r\n" + (b"x: " + b"y" * 1_000 + b"\r\n") * 100 + b"\r\n",)) as receiver:
+        await refused(client, "headers", url=receiver.url)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nshort", b"HTTP/1.1 200 OK\r\ncont", b"HTTP/0.9\r\n\r\n",
+     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n"],
+)  # fmt: skip
+async def test_what_breaks_off_or_is_no_http_is_no_answer(client, answer):
+    async with Receiver((answer, "close")) as receiver:
+        await refused(client, "^http://127.0.0.1: ", url=receiver.url)
+
+
+async def test_a_slow_answer_is_given_up(client):
+    async with Receiver((30.0,)) as receiver:
+        began = time.monotonic()
+        await refused(client, "(?i)timed out", url=receiver.url, timeout_s=0.3)
+        assert time.monotonic() - began < 10
+
+
+async def test_no_error_and_no_log_holds_what_the_address_hides(client, caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    hidden = "/bot123456:AAsecretAA/sendMessage?token=hidden"
+    async with Receiver(("reset",)) as receiver:
+        bad = (
+            f"http://127.0.0.1:{receiver.port}{hidden}", f"http://127.0.0.1:1024{hidden}", f"http://me:pw1@127.0.0.1:22{hidden}",
+            f"http://nowhere.invalid{hidden}", f"ftp://x{hidden}", f"http://10.0.0.1{hidden}", f"http://[::1]:{receiver.port}{hidden}",
+        )  # fmt: skip
+        for url in bad:
+            with pytest.raises(FetchFailed) as caught:
+                await client.request("POST", url, headers={"Authorization": "Bearer AAsecretAA"}, timeout_s=5)
+            text = f"{caught.value!r} {caught.value} {caught.value.__cause__} {caught.value.__context__!r}"
+            for secret in ("AAsecretAA", "hidden", "pw1", "bot123456"):
+                assert secret not in text
+    assert "AAsecretAA" not in caplog.text + "".join(capfd.readouterr())
+
+
+# Many at once.
+
+
+async def test_many_requests_at_once_are_all_answered(client):
+    async with Receiver() as receiver:
+        answers = await asyncio.gather(*(client.request("POST", receiver.url, body=b"%d" % i) for i in range(300)))
+    assert {answer.status for answer in answers} == {200}
+    assert sorted(int(sent.body) for sent in receiver.requests) == list(range(300))
+
+
+async def test_no_more_run_at_once_than_there_are_threads(client):
+    async with Receiver((0.3, OK)) as receiver:
+        tasks = [asyncio.create_task(client.request("GET", receiver.url)) for _ in range(2 * module.REQUESTS)]
+        await eventually(lambda: receiver.accepted == module.REQUESTS)
+        assert receiver.accepted == module.REQUESTS
+        await asyncio.gather(*tasks)
+    assert receiver.accepted == 2 * module.REQUESTS
+
+
+async def test_more_than_may_wait_are_refused(client, monkeypatch):
+    monkeypatch.setattr(module, "MOST", 3)
+    async with Receiver((0.2, OK)) as receiver:
+        tasks = [client.request("GET", receiver.url) for _ in range(5)]
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert sum(isinstance(one, FetchFailed) and "3 other requests" in str(one) for one in ended) == 2
+        assert (await client.request("GET", receiver.url)).is_ok
+
+
+async def test_whoever_stops_waiting_ends_the_request(client):
+    async with Receiver((30.0, OK)) as receiver:
+        tasks = [asyncio.create_task(client.request("GET", receiver.url)) for _ in range(module.REQUESTS + 1)]
+        await eventually(lambda: len(receiver.requests) == module.REQUESTS)
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended)
+        await eventually(lambda: client._under_way == 0)
+        assert len(receiver.requests) == module.REQUESTS  # the one that waited for its turn was never sent
+
+
+async def test_a_closed_client_gives_up_and_refuses(client):
+    async with Receiver((30.0, OK)) as receiver:
+        tasks = [asyncio.create_task(client.request("GET", receiver.url)) for _ in range(module.REQUESTS + 3)]
+        await eventually(lambda: len(receiver.requests) == module.REQUESTS)
+        client.close()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, FetchFailed) for one in ended), ended
+        await refused(client, "shutting down", url=receiver.url)
+        client.close()
+
+
+def test_it_serves_one_loop_after_another(client):
+    async def ask():
+        async with Receiver() as receiver:
+            return await client.request("GET", receiver.url)
+
+    assert asyncio.run(ask()).is_ok
+    assert asyncio.run(ask()).is_ok
+
+
+# As apps use it.
+
+
+async def test_a_bot_is_told_and_its_wish_to_wait_is_read(client):
+    answer = b'{"ok":false,"error_code":429,"parameters":{"retry_after":3}}'
+    head = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 3\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    async with Receiver((head % len(answer) + answer,)) as receiver:
+        got = await client.request(
+            "POST", f"http://127.0.0.1:{receiver.port}/bot1:AA/sendMessage", body=b'{"chat_id":1,"text":"down"}',
+            headers={"Content-Type": "application/json"},
+        )  # fmt: skip
+    assert (got.status, got.headers["retry-after"], got.body) == (429, "3", answer)
+    assert receiver.requests[0].lines[0] == "POST /bot1:AA/sendMessage HTTP/1.1"
+
+
+async def test_what_a_storage_signs_arrives_as_it_was_signed(client, tmp_path):
+    path = tmp_path / "cover.jpg"
+    path.write_bytes(b"\xff\xd8" * 50_000)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    async with Receiver() as receiver:
+        host = f"127.0.0.1:{receiver.port}"
+        text = f"PUT\n/bucket/a%20b/%2Fcover.jpg\nhost:{host}\nx-amz-content-sha256:{digest}\n"
+        signature = hmac.new(b"key", text.encode(), "sha256").hexdigest()
+        headers = {"X-Amz-Content-Sha256": digest, "Authorization": f"AWS4-HMAC-SHA256 Signature={signature}"}
+        await client.request("PUT", f"http://{host}/bucket/a%20b/%2Fcover.jpg", headers=headers, body=path)
+    sent = receiver.requests[0]
+    path_sent = sent.lines[0].split()[1]
+    again = (
+        f"PUT\n{path_sent}\nhost:{sent.headers['host']}\nx-amz-content-sha256:{hashlib.sha256(sent.body).hexdigest()}\n"
+    )
+    assert sent.headers["authorization"].endswith(hmac.new(b"key", again.encode(), "sha256").hexdigest())
+
+
+def test_a_handle_is_never_used_twice():
+    """A request sent again because an old connection broke would be two."""
+    assert (pycurl.FRESH_CONNECT, 1) in line._options(outbound())
+    assert (pycurl.FORBID_REUSE, 1) in line._options(outbound())
