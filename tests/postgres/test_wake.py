@@ -1,0 +1,418 @@
+"""Waking: when the reason to wait is gone, nothing waits on, however the wake meets the attempts."""
+
+import asyncio
+import functools
+import itertools
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from boathook import Boathook, Event, Retry, Transaction
+from boathook.admin.platform import AppPlatform, open_platform
+from boathook.domain import ids
+from boathook.domain.errors import InvalidValue
+from boathook.domain.policy import RetryPolicy
+from boathook.journal import ledger, moves
+from boathook.journal.database import Database
+from boathook.journal.deliveries import DeliveryStore
+from boathook.journal.ledger import Filter
+from boathook.journal.moves import Action
+from tests.handling import accept, settings_for, settled, working
+from tests.postgres.test_deliveries import back, claim, lapse, owe, settle
+from tests.sending import Reply, Sink, add_endpoint, sending
+from tests.sending import owe as owe_endpoint
+from tests.support import eventually
+
+LONG_S = 3600.0
+ACTION = Action(actor="app:shop", note="woken")
+
+
+@pytest.fixture
+async def platform(db: Database, tmp_path: Path) -> AsyncIterator[AppPlatform]:
+    settings = settings_for(db.url)
+    server = settings.server.model_copy(update={"data_dir": tmp_path})
+    opened = open_platform(settings.model_copy(update={"server": server})).for_app("shop")
+    yield opened
+    await opened.close()
+
+
+async def wake(db: Database, event_id: UUID) -> int:
+    async with db.transaction() as connection:
+        return await moves.wake(connection, event_id, ACTION)
+
+
+async def row_of(db: Database, event_id: UUID) -> Any:
+    return await db.fetchrow("select *, due_at <= now() as is_due from boathook.delivery where event_id = $1", event_id)
+
+
+async def put_off(db: Database, *, due_in_s: float | None = LONG_S) -> UUID:
+    """Store an event whose delivery has failed, and waits or is dead."""
+    (event_id,) = await owe(db)
+    (work,) = await claim(DeliveryStore(db))
+    assert await DeliveryStore(db).set_back([back(work, due_in_s=due_in_s)]) == [True]
+    return event_id
+
+
+class TestPending:
+    async def test_is_due_once_the_wake_is_committed(self, db: Database):
+        event_id = await put_off(db)
+        async with db.transaction() as connection:
+            assert await moves.wake(connection, event_id, ACTION) == 1
+            assert not (await row_of(db, event_id))["is_due"]
+            assert await claim(DeliveryStore(db)) == []
+        (work,) = await claim(DeliveryStore(db))
+        assert (work.claim.event_id, work.claim.attempt) == (event_id, 2)
+
+    async def test_waits_on_where_the_wake_is_rolled_back(self, db: Database):
+        event_id = await put_off(db)
+        with pytest.raises(KeyError):
+            await self.wake_and_fail(db, event_id)
+        assert not (await row_of(db, event_id))["is_due"]
+
+    @staticmethod
+    async def wake_and_fail(db: Database, event_id: UUID) -> None:
+        async with db.transaction() as connection:
+            await moves.wake(connection, event_id, ACTION)
+            raise KeyError
+
+    async def test_that_is_due_already_becomes_due_no_later(self, db: Database):
+        (event_id,) = await owe(db)
+        before = (await row_of(db, event_id))["due_at"]
+        assert await wake(db, event_id) == 1
+        assert (await row_of(db, event_id))["due_at"] == before
+
+    async def test_of_another_event_waits_on(self, db: Database):
+        event_id, other = await put_off(db), await put_off(db)
+        assert await wake(db, event_id) == 1
+        assert not (await row_of(db, other))["is_due"]
+
+
+class TestDead:
+    async def test_becomes_pending_as_by_a_replay_with_a_row_in_the_audit(self, db: Database):
+        event_id = await put_off(db, due_in_s=None)
+        assert await wake(db, event_id) == 1
+        row = await row_of(db, event_id)
+        assert (row["state"], row["is_due"], row["attempts_before"], row["replays"]) == ("pending", True, 1, 1)
+        assert await audit(db) == [("app:shop", ids.show_delivery(event_id, 0))]
+
+    async def test_is_tried_by_a_worker_at_once(self, db: Database):
+        event_id = await put_off(db, due_in_s=None)
+        await wake(db, event_id)
+        (work,) = await claim(DeliveryStore(db))
+        assert work.claim.event_id == event_id
+
+
+async def audit(db: Database) -> list[tuple[str, str]]:
+    rows = await ledger.list_audit(db, Filter(limit=100), action=moves.REPLAY_DEAD)
+    return [(row.actor, row.subject) for row in rows]
+
+
+class TestLeased:
+    async def test_that_fails_is_due_at_once(self, db: Database):
+        (event_id,) = await owe(db)
+        (work,) = await claim(DeliveryStore(db))
+        assert await wake(db, event_id) == 1
+        await DeliveryStore(db).set_back([back(work, due_in_s=LONG_S)])
+        row = await row_of(db, event_id)
+        assert (row["state"], row["is_due"], row["code"], row["woken_by"]) == ("pending", True, "BROKEN", None)
+
+    async def test_is_woken_for_one_attempt_only(self, db: Database):
+        (event_id,) = await owe(db)
+        (work,) = await claim(DeliveryStore(db))
+        await wake(db, event_id)
+        await DeliveryStore(db).set_back([back(work, due_in_s=LONG_S)])
+        (work,) = await claim(DeliveryStore(db))
+        await DeliveryStore(db).set_back([back(work, due_in_s=LONG_S)])
+        assert not (await row_of(db, event_id))["is_due"]
+
+    async def test_that_would_be_dead_is_pending_with_a_new_budget(self, db: Database):
+        (event_id,) = await owe(db)
+        (work,) = await claim(DeliveryStore(db))
+        await wake(db, event_id)
+        assert await audit(db) == []
+        await DeliveryStore(db).set_back([back(work, due_in_s=None, outcome="dead")])
+        row = await row_of(db, event_id)
+        assert (row["state"], row["is_due"], row["attempts_before"], row["replays"]) == ("pending", True, 1, 1)
+        assert await audit(db) == [("app:shop", ids.show_delivery(event_id, 0))]
+
+    async def test_whose_worker_vanishes_is_due_at_once(self, db: Database):
+        (event_id,) = await owe(db)
+        await claim(DeliveryStore(db))
+        await wake(db, event_id)
+        await lapse(db)
+        assert await DeliveryStore(db).reap() == 1
+        assert (await row_of(db, event_id))["is_due"]
+
+    async def test_that_succeeds_has_ended(self, db: Database):
+        (event_id,) = await owe(db)
+        (work,) = await claim(DeliveryStore(db))
+        await wake(db, event_id)
+        await settle(db, work)
+        assert await row_of(db, event_id) is None
+
+    async def test_that_is_given_back_remembers_nothing(self, db: Database):
+        (event_id,) = await owe(db)
+        (work,) = await claim(DeliveryStore(db))
+        await wake(db, event_id)
+        await DeliveryStore(db).give_back([work.claim])
+        assert (await row_of(db, event_id))["woken_by"] is None
+
+    async def test_of_a_line_stays_the_first_in_it(self, db: Database):
+        first, second = await owe(db, count=2, order_key="car-1")
+        (work,) = await claim(DeliveryStore(db))
+        await wake(db, first)
+        await DeliveryStore(db).set_back([back(work, due_in_s=None, outcome="dead")])
+        (work,) = await claim(DeliveryStore(db))
+        assert work.claim.event_id == first
+        assert await wake(db, second) == 1
+        assert await claim(DeliveryStore(db)) == []
+
+
+# The race: an attempt looks whether its reason is there, and is put off where it is not; whoever makes the reason wakes.
+
+Step = Callable[[], Awaitable[object]]
+
+
+class Race:
+    """One event that waits for a reason, told by a row, and both sides of the race as single steps."""
+
+    def __init__(self, db: Database, event_id: UUID) -> None:
+        self._db = db
+        self._event_id = event_id
+        self._work: Any = None
+        self._waker: Any = None
+        self.is_ready_seen = False
+
+    async def try_it(self) -> None:
+        works = await claim(DeliveryStore(self._db))
+        self._work = works[0] if works else None
+        self.is_ready_seen = bool(await self._db.fetchval("select exists (select from reason)"))
+
+    async def put_off(self) -> None:
+        if self._work is None:
+            return
+        if self.is_ready_seen:
+            await settle(self._db, self._work)
+        else:
+            await DeliveryStore(self._db).set_back([back(self._work, due_in_s=LONG_S)])
+
+    async def make_reason(self) -> None:
+        self._waker = self._db.transaction()
+        connection = await self._waker.__aenter__()
+        await connection.execute("insert into reason values (1)")
+        await moves.wake(connection, self._event_id, ACTION)
+
+    async def commit(self) -> None:
+        await self._waker.__aexit__(None, None, None)
+
+    async def run(self, order: Sequence[str]) -> None:
+        """Take the steps in an order; one that has to wait for the other side goes on when it can."""
+        steps: dict[str, Step] = {
+            "try": self.try_it,
+            "put off": self.put_off,
+            "wake": self.make_reason,
+            "commit": self.commit,
+        }
+        behind: dict[str, asyncio.Future[object]] = {}
+        for name in order:
+            side = "attempt" if name in {"try", "put off"} else "waker"
+            if side in behind:
+                await behind.pop(side)
+            step = asyncio.ensure_future(steps[name]())
+            await asyncio.wait({step}, timeout=0.5)
+            if not step.done():
+                behind[side] = step
+            else:
+                step.result()
+        await asyncio.gather(*behind.values())
+
+
+ORDERS = [
+    order
+    for order in itertools.permutations(("try", "put off", "wake", "commit"))
+    if order.index("try") < order.index("put off") and order.index("wake") < order.index("commit")
+]
+
+
+async def left_waiting(db: Database, orders: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return the orders after which the event waits although its reason is there."""
+    await db.execute("create table reason (n int)")
+    found = []
+    for order in orders:
+        await db.execute("truncate reason, boathook.delivery")
+        (event_id,) = await owe(db)
+        await Race(db, event_id).run(order)
+        row = await row_of(db, event_id)
+        if row is not None and not row["is_due"]:
+            found.append(order)
+    return found
+
+
+async def test_nothing_waits_once_its_reason_is_there_in_whatever_order_it_came(db: Database):
+    assert len(ORDERS) == 6
+    assert await left_waiting(db, ORDERS) == []
+
+
+async def test_sabotage_a_wake_of_pending_ones_only_is_missed(db: Database, monkeypatch: pytest.MonkeyPatch):
+    naive = """
+        update boathook.delivery set due_at = least(due_at, clock_timestamp())
+        where event_id = $1 and state = 'pending' and $2::text is not null
+    """
+    monkeypatch.setitem(moves.SQL, "lock_owed", "select $1::uuid")
+    monkeypatch.setitem(moves.SQL, "wake_owed", naive)
+    assert ("try", "wake", "commit", "put off") in await left_waiting(db, ORDERS)
+
+
+async def test_sabotage_a_wake_that_does_not_wait_for_the_attempts_end_is_missed(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+):
+    eager = """
+        with free as (
+            select ordinal, state from boathook.delivery where event_id = $1 for update skip locked
+        )
+        update boathook.delivery d set due_at = least(d.due_at, clock_timestamp())
+        from free where d.event_id = $1 and d.ordinal = free.ordinal and free.state = 'pending' and $2::text is not null
+    """
+    monkeypatch.setitem(moves.SQL, "lock_owed", "select $1::uuid")
+    monkeypatch.setitem(moves.SQL, "wake_owed", eager)
+    assert ("try", "wake", "put off", "commit") in await left_waiting(db, ORDERS)
+
+
+async def many_races(db: Database, seed: int, rounds: int = 40) -> int:
+    """Let workers and wakers race for many events at once; return how many wait though their reason is there."""
+    chance, store = random.Random(seed), DeliveryStore(db)
+    await db.execute("create table reason (event_id uuid primary key)")
+    events = await owe(db, count=rounds)
+    stop = asyncio.Event()
+
+    async def work(name: str) -> None:
+        while not stop.is_set():
+            for one in await claim(store, slots=3, worker=name):
+                sql = "select exists (select from reason where event_id = $1)"
+                is_ready = await db.fetchval(sql, one.claim.event_id)
+                await asyncio.sleep(chance.random() * 0.01)
+                if is_ready:
+                    await settle(db, one, name)
+                else:
+                    due_in_s = None if chance.random() < 0.2 else LONG_S
+                    await store.set_back([back(one, due_in_s=due_in_s)])
+            await asyncio.sleep(0.001)
+
+    async def make_reason(event_id: UUID) -> None:
+        await asyncio.sleep(chance.random() * 0.2)
+        async with db.transaction() as connection:
+            await connection.execute("insert into reason values ($1)", event_id)
+            await moves.wake(connection, event_id, ACTION)
+            await asyncio.sleep(chance.random() * 0.01)
+
+    workers = [asyncio.create_task(work(f"w{number}")) for number in range(3)]
+    await asyncio.gather(*(make_reason(event_id) for event_id in events))
+    is_left = "select count(*) from boathook.delivery where state = 'pending' and due_at <= now() or state = 'leased'"
+
+    async def is_quiet() -> bool:
+        return not await db.fetchval(is_left)
+
+    await eventually(is_quiet)
+    stop.set()
+    await asyncio.gather(*workers)
+    return int(await db.fetchval("select count(*) from boathook.delivery"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_of_many_that_race_none_is_left(db: Database, seed: int):
+    assert await many_races(db, seed) == 0
+
+
+# Through an app.
+
+
+async def test_a_handler_wakes_what_waits_for_it_and_it_is_done_at_once(db: Database, platform: AppPlatform):
+    await db.execute("create table driver (name text primary key)")
+    hook = Boathook("shop")
+    hook.bind(None, platform)
+
+    @hook.on("shop", "trip", retry=RetryPolicy(delays_s=(LONG_S,), max_age_s=10 * LONG_S))
+    async def drive(event: Event, tx: Transaction) -> object:
+        known = await tx.fetchval("select exists (select from driver where name = $1)", event.json["driver"])
+        return None if known else Retry(after=LONG_S, code="DRIVER_MISSING")
+
+    @hook.on("shop", "driver")
+    async def hire(event: Event, tx: Transaction) -> None:
+        await tx.execute("insert into driver values ($1)", event.json["name"])
+        waiting = await hook.desk.deliveries(recipient="handler:shop.drive", state="pending")
+        for event_id in sorted(delivery.event_id for delivery in waiting):
+            await hook.desk.wake(tx, event_id)
+
+    async with working(db, hook, poll_s=5.0):
+        trips = await accept(db, *({"driver": "ann"} for _ in range(3)), type="trip")
+        await eventually(functools.partial(all_put_off, db, 3))
+        started = time.monotonic()
+        await accept(db, {"name": "ann"}, type="driver")
+        await settled(db, succeeded=4)
+    assert time.monotonic() - started < LONG_S
+    attempts = await db.fetch(
+        "select count(*) as n from boathook.attempt where event_id = any ($1) group by event_id", trips
+    )
+    assert [row["n"] for row in attempts] == [2, 2, 2]
+
+
+async def all_put_off(db: Database, number: int) -> bool:
+    sql = "select count(*) from boathook.delivery where code = 'DRIVER_MISSING' and state = 'pending'"
+    return bool(await db.fetchval(sql) == number)
+
+
+async def test_a_transaction_of_the_app_wakes_by_the_event_or_messages_id(db: Database, platform: AppPlatform):
+    waiting, dead = await put_off(db), await put_off(db, due_in_s=None)
+    async with platform.transaction() as tx:
+        assert await platform.desk.wake(tx, ids.show(ids.EVENT, waiting)) == 1
+        assert await platform.desk.wake(tx, ids.show(ids.MESSAGE, dead)) == 1
+        assert await platform.desk.wake(tx, ids.make(1, 1)) == 0
+        with pytest.raises(InvalidValue, match="evt_"):
+            await platform.desk.wake(tx, "yesterday's")
+    assert len(await claim(DeliveryStore(db))) == 2
+    assert await audit(db) == [("app:shop", ids.show_delivery(dead, 0))]
+
+
+async def woken_while_sent(db: Database, retry: RetryPolicy) -> Any:
+    """Wake a message while its first request is under way, which fails; return its delivery's last attempt number."""
+    replies = iter([Reply(500, after_s=0.5), Reply(200)])
+    async with Sink(lambda _: next(replies)).open() as sink:
+        place = await add_endpoint(db, sink.base, retry=retry)
+        (event_id,) = await owe_endpoint(db, place)
+        async with sending(db):
+            await eventually(lambda: sink.requests)
+            assert (await row_of(db, event_id))["state"] == "leased"
+            assert await wake(db, event_id) == 1
+            await settled(db, succeeded=1)
+    return await db.fetchrow("select attempts, replays from boathook.outcome")
+
+
+class TestEndpoint:
+    async def test_that_failed_is_tried_again_at_once(self, db: Database):
+        replies = iter([Reply(500), Reply(200)])
+        async with Sink(lambda _: next(replies)).open() as sink:
+            place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(50.0,)))
+            (event_id,) = await owe_endpoint(db, place)
+            async with sending(db):
+
+                async def is_put_off() -> bool:
+                    return bool(await db.fetchval("select count(*) from boathook.delivery where code = 'HTTP_500'"))
+
+                await eventually(is_put_off)
+                assert await wake(db, event_id) == 1
+                await settled(db, succeeded=1)
+
+    async def test_that_fails_at_this_moment_is_tried_again_at_once(self, db: Database):
+        row = await woken_while_sent(db, RetryPolicy(delays_s=(50.0,)))
+        assert tuple(row) == (2, 0)
+        assert await audit(db) == []
+
+    async def test_that_dies_at_this_moment_is_tried_again_at_once_with_a_new_budget(self, db: Database):
+        row = await woken_while_sent(db, RetryPolicy(delays_s=()))
+        assert tuple(row) == (2, 1)
+        assert [actor for actor, _ in await audit(db)] == ["app:shop"]
