@@ -1,11 +1,13 @@
 """The API on the gateway's port: there when PostgreSQL is, and in nobody's way before."""
 
+import uuid
 from functools import partial
 
 import httpx
 import pytest
 
 from boathook import config
+from boathook.inbound.protocol import NoSocket
 from boathook.journal.database import DUE_CHANNEL
 from boathook.server.console import Console
 from boathook.telemetry.exporters import History
@@ -18,8 +20,9 @@ async def opened(tmp_path):
     """Open a console on a database."""
     consoles = []
 
-    def start(url: str) -> tuple[Console, httpx.AsyncClient]:
-        console = Console(config.load(None, {"database.url": url, "server.data_dir": str(tmp_path)}), History(None))
+    def start(url: str, **more: object) -> tuple[Console, httpx.AsyncClient]:
+        settings = config.load(None, {"database.url": url, "server.data_dir": str(tmp_path), **more})
+        console = Console(settings, History(None))
         consoles.append(console)
         return console, httpx.AsyncClient(transport=httpx.ASGITransport(console), base_url="http://api.test")
 
@@ -76,3 +79,69 @@ async def test_messages_are_announced_once_they_are_committed(opened, pg_url, db
     assert "" not in heard
     assert (await client.post("/api/v1/app/acme/msg", json={"eventType": "a.b", "payload": {}})).status_code == 202
     await eventually(lambda: "" in heard)
+
+
+APP = """
+from boathook import Boathook
+
+hook = Boathook()
+
+async def answer(scope, receive, send):
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"mine"})
+
+hook.mount("/mine", answer, is_open=True)
+"""
+
+
+@pytest.fixture
+def app(tmp_path, monkeypatch):
+    """Write a module of an app, and return its name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(text: str) -> str:
+        name = f"app_{uuid.uuid4().hex}"
+        (tmp_path / f"{name}.py").write_text(text)
+        return f"{name}:hook"
+
+    return write
+
+
+async def test_what_an_app_mounts_is_503_until_it_is_loaded_and_then_served(opened, pg_url, app):
+    console, client = opened(pg_url, **{"server.app": app(APP)})
+    for path in ("/mine", "/any", "/api/any", "/api/v1/app"):
+        early = await client.get(path)
+        assert (early.status_code, early.headers["retry-after"]) == (503, "1"), path
+    assert console.socket_at("/mine") is NoSocket.LATER
+    console.open()
+
+    async def is_served() -> bool:
+        return (await client.get("/mine")).content == b"mine"
+
+    await eventually(is_served, timeout=30)
+    assert (await client.get("/any")).status_code == 404
+    assert (await client.get("/api/any")).status_code == 404
+    assert (await client.get("/api/v1/app")).status_code == 401
+    assert console.socket_at("/any") is NoSocket.NOBODY
+    assert console.socket_at("/mine") is not NoSocket.NOBODY
+
+
+async def test_an_app_that_cannot_be_loaded_leaves_the_api_in_peace(opened, pg_url, app):
+    """Its own pages go on answering 503: a fault of ours must not look like a wrong address."""
+    console, client = opened(pg_url, **{"server.app": app("raise RuntimeError('broken')")})
+    console.open()
+
+    async def answers(path: str, status: int) -> bool:
+        return (await client.get(path)).status_code == status
+
+    await eventually(partial(answers, "/api/v1/app", 401), timeout=30)
+    await eventually(console._task.done, timeout=30)
+    assert await answers("/mine", 503)
+    assert await answers("/api/v1/app", 401)
+
+
+async def test_without_apps_nobody_takes_websockets(opened, pg_url):
+    console, _ = opened(pg_url)
+    assert console.socket_at("/any") is NoSocket.NOBODY

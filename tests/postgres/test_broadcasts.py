@@ -1,0 +1,114 @@
+"""Live messages on a real PostgreSQL: told by commits alone, heard by every process that listens."""
+
+import asyncio
+import gc
+
+from boathook.handlers.sessions import call
+from boathook.journal.broadcasts import CHANNEL, Ear, Hearing, tell
+from boathook.journal.database import Database
+from tests.support import eventually
+
+
+async def say(db: Database, channel: str, *messages: object) -> None:
+    async with db.transaction() as connection:
+        for message in messages:
+            await call(connection, *tell(channel, message))
+
+
+async def open_ears(db: Database, *hearings: Hearing) -> None:
+    """Return once each of them hears, and has heard nothing yet."""
+    for hearing in hearings:
+        hearing.put("ready?")
+
+        async def is_open(hearing: Hearing = hearing) -> bool:
+            await say(db, hearing.channel, "ready?")
+            await asyncio.sleep(0.05)
+            return len(hearing._waiting) > 1
+
+        await eventually(is_open)
+    await asyncio.sleep(0.1)
+    for hearing in hearings:
+        hearing._waiting.clear()
+
+
+async def next_of(hearing: Hearing) -> object:
+    return await asyncio.wait_for(anext(hearing), 10)
+
+
+async def test_two_processes_hear_what_a_third_tells_in_the_order_of_commits(db, pg_url):
+    others = [await Database.open(pg_url, purpose=f"ear{n}", size=2) for n in range(2)]
+    hearings = [Ear(other).hear("cars") for other in others]
+    await open_ears(db, *hearings)
+    await say(db, "cars", 1, {"two": [2]})
+    await say(db, "cars", None)
+    for hearing in hearings:
+        assert [await next_of(hearing) for _ in range(3)] == [1, {"two": [2]}, None]
+    for other in others:
+        await other.close()
+
+
+async def test_what_is_rolled_back_is_not_heard(db):
+    hearing = Ear(db).hear("cars")
+    await open_ears(db, hearing)
+    async with db.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await call(connection, *tell("cars", "never"))
+        await transaction.rollback()
+    await say(db, "cars", "after")
+    assert await next_of(hearing) == "after"
+
+
+async def test_nothing_is_heard_before_the_commit(db):
+    hearing = Ear(db).hear("cars")
+    await open_ears(db, hearing)
+    async with db.transaction() as connection:
+        await call(connection, *tell("cars", "held"))
+        await say(db, "cars", "quick")
+        assert await next_of(hearing) == "quick"
+    assert await next_of(hearing) == "held"
+
+
+async def test_a_process_listens_once_however_many_read_and_not_at_all_without_readers(db):
+    async def listening() -> int:
+        return await db.fetchval(
+            "select count(*) from pg_stat_activity where application_name = 'boathook:test:listen'"
+            " and datname = current_database()"
+        )
+
+    ear = Ear(db)
+    assert await listening() == 0
+    hearings = [ear.hear(f"c{n}") for n in range(20)]
+    await open_ears(db, *hearings)
+    assert await listening() == 1
+
+
+async def test_a_lost_connection_is_made_again(db):
+    hearing = Ear(db).hear("cars")
+    await open_ears(db, hearing)
+    ended = await db.fetch(
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'boathook:test:listen'"
+        " and datname = current_database()"
+    )
+    assert len(ended) == 1
+    await open_ears(db, hearing)
+    await say(db, "cars", "again")
+    assert await next_of(hearing) == "again"
+
+
+async def test_a_reader_that_is_let_go_of_costs_nothing(db):
+    ear = Ear(db)
+    hearing = ear.hear("cars")
+    for _ in range(50):
+        ear.hear("cars")
+    gc.collect()
+    assert list(ear._readers) == [hearing]
+
+
+async def test_a_stranger_on_our_channel_disturbs_nobody(db):
+    hearing = Ear(db).hear("cars")
+    await open_ears(db, hearing)
+    for text in ("", "{", "[]", '{"c": 7}', '{"c": "cars"}'):
+        await db.execute("select pg_notify($1, $2)", CHANNEL, text)
+    await say(db, "cars", "sane")
+    assert await next_of(hearing) == "sane"

@@ -1,0 +1,279 @@
+"""One call of a mounted application, its start and its end, and the paths it may have."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from starlette.applications import Starlette
+
+from boathook.domain.errors import ConfigError
+from boathook.handlers.manifest import Mount
+from boathook.server import lifespan
+from boathook.server.lifespan import Lifespan
+from boathook.server.mounts import is_same_origin
+from boathook.server.paths import check_mounts
+from boathook.server.visits import HttpVisit, SocketVisit
+from tests.support import eventually
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+OOPS = {**START, "status": 500}
+
+
+class Client:
+    """Who calls: gives a body in pieces and remembers the answer."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = list(pieces)
+        self.got: list[dict] = []
+
+    async def receive(self) -> dict:
+        if not self.pieces:
+            return {"type": "http.disconnect"}
+        body = self.pieces.pop(0)
+        return {"type": "http.request", "body": body, "more_body": bool(self.pieces)}
+
+    async def send(self, message: dict) -> None:
+        self.got.append(message)
+
+    async def call(self, app, *, most: int = 10, headers=()) -> "Client":
+        visit = HttpVisit(self.receive, self.send, "req_1", most)
+        await visit.run(app, {"type": "http", "path": "/x", "headers": list(headers)})
+        return self
+
+    @property
+    def status(self) -> int:
+        (start,) = [message for message in self.got if message["type"] == "http.response.start"]
+        return start["status"]
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.got)
+
+
+def said(status: int, *pieces: bytes, then: Exception | None = None):
+    """Return an application that says so and then raises."""
+
+    async def app(_scope, _receive, send) -> None:
+        await send({**START, "status": status})
+        for n, piece in enumerate(pieces, 1):
+            await send({"type": "http.response.body", "body": piece, "more_body": n < len(pieces)})
+        if then is not None:
+            raise then
+
+    return app
+
+
+async def read_all(_scope, receive, send) -> None:
+    size = 0
+    while (message := await receive())["type"] == "http.request":
+        size += len(message["body"])
+        if not message["more_body"]:
+            break
+    await said(200, b"%d" % size)(None, None, send)
+
+
+async def test_a_body_up_to_the_cap_is_read():
+    client = await Client(b"12345", b"67890").call(read_all)
+    assert (client.status, client.body) == (200, b"10")
+
+
+async def test_a_body_above_the_cap_is_refused_whatever_the_application_says():
+    client = await Client(b"12345", b"678901").call(read_all)
+    assert client.status == 413
+    assert json.loads(client.body) == {"ok": False, "error": "the body is too large", "request_id": "req_1"}
+
+
+async def test_a_body_that_announces_too_much_never_reaches_the_application():
+    called = []
+
+    async def app(*_) -> None:
+        called.append(1)
+
+    assert (await Client().call(app, headers=[(b"content-length", b"11")])).status == 413
+    assert not called
+
+
+async def test_an_answer_that_has_begun_is_not_refused_for_its_body():
+    async def app(_scope, receive, send) -> None:
+        await send(START)
+        assert (await receive())["type"] == "http.request"
+        assert (await receive())["type"] == "http.disconnect"
+        await send({"type": "http.response.body", "body": b"so far"})
+
+    client = await Client(b"1234567890", b"x").call(app)
+    assert (client.status, client.body) == (200, b"so far")
+
+
+async def test_a_toolkits_own_500_gives_way_to_ours():
+    client = await Client(b"").call(said(500, b"Internal Server Error", then=RuntimeError("secret")))
+    assert client.status == 500
+    assert json.loads(client.body)["request_id"] == "req_1"
+
+
+async def test_a_500_that_an_application_means_is_passed_on():
+    client = await Client(b"").call(said(500, b"a ", b"page"))
+    assert (client.status, client.body) == (500, b"a page")
+
+
+async def test_a_long_500_is_not_kept_back_for_ever():
+    client = await Client(b"").call(said(500, bytes(40_000), bytes(40_000), b"end"))
+    assert (client.status, len(client.body)) == (500, 80_003)
+
+
+async def test_a_fault_after_the_answer_began_cuts_it_off():
+    client = Client(b"")
+    with pytest.raises(RuntimeError, match="late"):
+        await client.call(said(200, b"half", b"", then=RuntimeError("late")))
+    assert client.status == 200
+
+
+async def test_every_answer_names_its_request():
+    client = await Client(b"").call(said(200, b""))
+    assert (b"x-request-id", b"req_1") in client.got[0]["headers"]
+
+
+async def test_a_socket_whose_application_chooses_no_subprotocol_gets_ours():
+    sent = []
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    async def app(_scope, _receive, send) -> None:
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.accept", "subprotocol": "own"})
+
+    await SocketVisit(send, send, "req_1", "boathook").run(app, {"path": "/"})
+    assert [message["subprotocol"] for message in sent] == ["boathook", "own"]
+
+
+# Origins
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "public_url"),
+    [
+        (None, "a.test", ""),
+        ("https://a.test", "a.test", ""),
+        ("http://a.test:80", "a.test", ""),
+        ("https://A.test", "a.test:443", ""),
+        ("http://a.test:8080", "a.test:8080", ""),
+        ("http://[::1]:8080", "[::1]:8080", ""),
+        ("https://hooks.test", "10.0.0.7:8080", "https://hooks.test"),
+    ],
+)
+def test_our_own_pages_are_known(origin: str | None, host: str, public_url: str):
+    assert is_same_origin(asked(origin, host), public_url)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://evil.test", "null", "", "https://a.test.evil.test", "https://a.test@evil.test", "https://evil.test#a.test",
+     "https://a.test:8443", "file://", "a.test", "https://[a.test", "https://a.test:x"],
+)  # fmt: skip
+def test_pages_of_others_are_known(origin: str):
+    assert not is_same_origin(asked(origin, "a.test"), "https://hooks.test")
+
+
+def test_two_origins_are_none():
+    scope = asked("https://a.test", "a.test")
+    scope["headers"].append((b"origin", b"https://a.test"))
+    assert not is_same_origin(scope, "")
+
+
+def test_without_a_host_nobody_is_at_home():
+    assert not is_same_origin({"headers": [(b"origin", b"null")]}, "")
+
+
+def asked(origin: str | None, host: str) -> dict:
+    headers = [(b"host", host.encode())]
+    return {"headers": headers if origin is None else [*headers, (b"origin", origin.encode())]}
+
+
+# Lifespans
+
+
+async def test_an_application_that_fails_to_start_is_started_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lifespan, "_RETRY_S", (0.01,))
+    seen = []
+
+    async def app(_scope, receive, send) -> None:
+        seen.append((await receive())["type"])
+        if len(seen) < 3:
+            await send({"type": "lifespan.startup.failed", "message": "the database is away"})
+        await send({"type": "lifespan.startup.complete"})
+        seen.append((await receive())["type"])
+        await send({"type": "lifespan.shutdown.complete"})
+
+    life = Lifespan(app)
+    life.open()
+    assert not life.is_up
+    await eventually(lambda: life.is_up)
+    await life.close()
+    assert not life.is_up
+    assert seen == ["lifespan.startup"] * 3 + ["lifespan.shutdown"]
+
+
+@pytest.mark.parametrize("how", ["raises", "returns", "answers"])
+async def test_an_application_that_knows_of_no_lifespan_is_up_without(how: str):
+    async def app(_scope, _receive, send) -> None:
+        if how == "answers":
+            await send(START)
+        assert how != "raises"
+
+    life = Lifespan(app)
+    life.open()
+    await eventually(lambda: life.is_up)
+    await life.close()
+
+
+async def test_starlettes_state_reaches_requests_and_its_end_is_waited_for():
+    ended = []
+
+    async def life_of(_app):
+        yield {"pool": 7}
+        await asyncio.sleep(0.05)
+        ended.append(1)
+
+    life = Lifespan(Starlette(lifespan=asynccontextmanager(life_of)))
+    life.open()
+    await eventually(lambda: life.is_up)
+    assert life.state == {"pool": 7}
+    await life.close()
+    assert ended
+
+
+async def test_an_application_that_never_ends_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lifespan, "_STOP_WITHIN_S", 0.05)
+
+    async def app(_scope, _receive, send) -> None:
+        await send({"type": "lifespan.startup.complete"})
+        await asyncio.Event().wait()
+
+    life = Lifespan(app)
+    life.open()
+    await eventually(lambda: life.is_up)
+    await asyncio.wait_for(life.close(), 5)
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    "path", ["/api", "/api/v1", "/api/v1/app", "/in", "/in/stripe", "/healthz", "/readyz", "/metrics", "/metrics.json"]
+)
+def test_no_app_gets_a_path_of_ours(path: str):
+    with pytest.raises(ConfigError, match=f"fleet cannot have {path}, which is boathook's own"):
+        check_mounts({"fleet": [Mount(path=path, app=read_all)]})
+
+
+def test_paths_that_only_look_like_ours_are_free():
+    paths = ["/api/v12", "/inbox", "/healthzz", "/api/rentprog/webhook/dead", "/console"]
+    assert [
+        mount.path for mount in check_mounts({"fleet": [Mount(path=path, app=read_all) for path in paths]})
+    ] == paths
+
+
+def test_two_apps_never_share_a_path():
+    with pytest.raises(ConfigError, match="/cars is mounted by fleet and by music"):
+        check_mounts({"fleet": [Mount(path="/cars", app=read_all)], "music": [Mount(path="/cars", app=read_all)]})
