@@ -92,6 +92,8 @@ async def test_a_file_that_cannot_be_read_or_becomes_shorter_is_no_request(clien
 
         monkeypatch.setattr(module.Line, "_particulars", shorten)
         await refused(client, "has become shorter", "PUT", receiver.url, body=path, timeout_s=10.0)
+        await eventually(lambda: receiver.accepted == 1)
+        assert receiver.requests == []
 
 
 async def test_the_answer_is_given_as_it_came_whatever_its_status(client):
