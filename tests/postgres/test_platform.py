@@ -12,11 +12,24 @@ import pytest
 from boathook import Boathook
 from boathook.admin.platform import AppPlatform, open_platform
 from boathook.config import Settings, load
-from boathook.domain.errors import ConfigError, HandlerMisuse, InvalidMessage, JournalError, JournalUnavailable
+from boathook.domain import ids
+from boathook.domain.errors import (
+    ConfigError,
+    HandlerMisuse,
+    InvalidMessage,
+    InvalidValue,
+    JournalError,
+    JournalUnavailable,
+    NotFound,
+)
 from boathook.domain.model import Accepted
+from boathook.journal import ledger
 from boathook.journal.database import DUE_CHANNEL, Database
+from boathook.journal.ledger import Filter
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import History, SnapshotFile
+from tests.postgres.mailbag import Mailbag, ago
+from tests.postgres.test_books import Store
 from tests.support import eventually
 
 
@@ -265,3 +278,138 @@ class TestVitals:
         assert series["per_second"] > 0
         sampling.cancel()
         await platform.close()
+
+
+class TestDeskForDeliveries:
+    async def test_lists_what_the_command_line_lists(self, hook: Boathook, db: Database):
+        store = Store(db)
+        first, second = await store.accept("one", "handler:a"), await store.accept("two", "handler:b")
+        await store.fail(second, is_last=True)
+        rows = await hook.desk.deliveries()
+        assert [row.event_id for row in rows] == [ids.show(ids.EVENT, second), ids.show(ids.EVENT, first)]
+        (dead,) = await hook.desk.deliveries(state="dead")
+        assert (dead.recipient, dead.code) == ("handler:b", "BROKEN")
+        (older,) = await hook.desk.deliveries(after=rows[0].id, limit=1)
+        assert older == rows[1]
+        assert [row.recipient for row in await hook.desk.deliveries(recipient="handler:a")] == ["handler:a"]
+
+    async def test_refuses_what_is_no_id(self, hook: Boathook):
+        with pytest.raises(InvalidValue, match="dlv_"):
+            await hook.desk.deliveries(after="yesterday")
+        with pytest.raises(InvalidValue, match="dlv_"):
+            await hook.desk.replay(["yesterday"])
+
+    async def test_shows_one_with_its_attempts_and_its_event(self, hook: Boathook, db: Database):
+        store = Store(db)
+        event = await store.accept("one", "handler:a", body=b'{"n":  1}')
+        await store.fail(event)
+        (row,) = await hook.desk.deliveries()
+        found = await hook.desk.delivery(row.id)
+        assert found["delivery"] == row
+        assert [(attempt.number, attempt.code) for attempt in found["attempts"]] == [(1, "BROKEN")]
+        assert (found["event"].type, found["headers"], found["body"]) == ("payment.paid", {}, b'{"n":  1}')
+        with pytest.raises(NotFound):
+            await hook.desk.delivery(ids.show_delivery(event, 7))
+
+    async def test_replays_the_dead_among_those_named_in_the_apps_name(self, hook: Boathook, db: Database):
+        store = Store(db)
+        dead, alive = await store.accept("one", "a"), await store.accept("two", "a")
+        await store.fail(dead, is_last=True)
+        names = [ids.show_delivery(one, 0) for one in (dead, alive, dead)]
+        assert await hook.desk.replay(names, note="try again") == [names[0]]
+        assert await hook.desk.replay(names) == []
+        (row,) = await ledger.list_audit(db, Filter())
+        assert (row.actor, row.action, row.subject, row.note) == ("app:shop", "dead.replay", names[0], "try again")
+        assert (await store.verify()).imbalances == ()
+
+    async def test_ignores_the_dead_with_a_note(self, hook: Boathook, db: Database):
+        store = Store(db)
+        dead = await store.accept("one", "a")
+        await store.fail(dead, is_last=True)
+        name = ids.show_delivery(dead, 0)
+        with pytest.raises(InvalidValue, match="note"):
+            await hook.desk.ignore([name], note=" ")
+        assert await hook.desk.ignore([name], note="wrong branch") == [name]
+        (row,) = await hook.desk.deliveries()
+        assert (row.state, row.note) == ("ignored", "wrong branch")
+
+
+class TestDeskForEndpoints:
+    async def test_makes_an_application_once_also_when_two_do_so_at_once(self, hook: Boathook):
+        async def make() -> str:
+            async with hook.transaction() as tx:
+                return await hook.desk.put_application(tx, "cabinet-1", name="Shop")
+
+        made = await asyncio.gather(*(make() for _ in range(5)))
+        assert len(set(made)) == 1
+        assert made[0].startswith("app_")
+
+    async def test_puts_lists_and_deletes_endpoints(self, hook: Boathook, db: Database):
+        async with hook.transaction() as tx:
+            await hook.desk.put_application(tx, "cabinet-1", name="Shop")
+            made = await hook.desk.put_endpoint(
+                tx, "cabinet-1", "hook-1", url="https://example.com/a", event_types=["products.*"], retry=[5, 60]
+            )
+            await hook.desk.put_endpoint(tx, "cabinet-1", "hook-2", url="https://example.com/b")
+        async with hook.transaction() as tx:
+            changed = await hook.desk.put_endpoint(
+                tx, "cabinet-1", "hook-1", url="https://example.com/c", event_types=["receipts.*"], is_disabled=True
+            )
+            assert (changed.id, changed.url, changed.is_disabled) == (made.id, "https://example.com/c", True)
+            assert [one.uid for one in await hook.desk.endpoints(tx, "cabinet-1")] == ["hook-1", "hook-2"]
+            assert await hook.desk.delete_endpoint(tx, "cabinet-1", "hook-2")
+            assert not await hook.desk.delete_endpoint(tx, "cabinet-1", "hook-2")
+            assert not await hook.desk.delete_endpoint(tx, "nobody", "hook-2")
+            assert [one.uid for one in await hook.desk.endpoints(tx, "cabinet-1")] == ["hook-1"]
+            assert await hook.desk.endpoints(tx, "nobody") == []
+        actors = {row.actor for row in await ledger.list_audit(db, Filter(limit=100))}
+        assert actors == {"app:shop"}
+
+    async def test_undoes_an_endpoint_with_the_apps_own_transaction(self, hook: Boathook, notes: Database):
+        with contextlib.suppress(KeyError):
+            async with hook.transaction() as tx:
+                await tx.execute("insert into note values ('one')")
+                await hook.desk.put_application(tx, "cabinet-1", name="Shop")
+                await hook.desk.put_endpoint(tx, "cabinet-1", "hook-1", url="https://example.com/")
+                raise KeyError
+        assert await read(notes) == []
+        assert await notes.fetchval("select count(*) from boathook.endpoint") == 0
+
+    async def test_refuses_what_operators_may_not_either(self, hook: Boathook):
+        async with hook.transaction() as tx:
+            with pytest.raises(NotFound):
+                await hook.desk.put_endpoint(tx, "nobody", "hook-1", url="https://example.com/")
+            await hook.desk.put_application(tx, "cabinet-1", name="Shop")
+            with pytest.raises(InvalidValue, match="the address must start"):
+                await hook.desk.put_endpoint(tx, "cabinet-1", "hook-1", url="ftp://example.com/")
+
+    async def test_owes_the_endpoint_what_is_published_and_shows_its_secret(self, hook: Boathook, db: Database):
+        async with hook.transaction() as tx:
+            await hook.desk.put_application(tx, "cabinet-1", name="Shop")
+            endpoint = await hook.desk.put_endpoint(tx, "cabinet-1", "hook-1", url="https://example.com/")
+            await hook.publish(tx, application="cabinet-1", type="products.create", payload={"id": 1})
+            assert (await hook.desk.endpoint_secret(tx, "cabinet-1", "hook-1")).startswith("whsec_")
+            assert await hook.desk.attempts(tx, "cabinet-1", "hook-1") == []
+        (row,) = await hook.desk.deliveries(type="products.*")
+        assert row.recipient == f"endpoint:{endpoint.id}"
+
+    async def test_shows_the_latest_requests_to_an_endpoint(self, hook: Boathook, db: Database):
+        bag = await Mailbag(db).open("cabinet-1")
+        place = await bag.endpoint(uid="hook-1")
+        message = await bag.message(ago(minutes=5), owed=(place,))
+        await bag.attempt(message, moment=ago(minutes=4), status=503)
+        await bag.attempt(message, moment=ago(minutes=3), status=200, outcome="succeeded")
+        async with hook.transaction() as tx:
+            rows = await hook.desk.attempts(tx, "cabinet-1", "hook-1")
+            assert [(row.status, row.is_success) for row in rows] == [(200, True), (503, False)]
+            assert len(await hook.desk.attempts(tx, "cabinet-1", "hook-1", limit=1)) == 1
+
+    async def test_declares_event_types_where_they_are_not_known(self, hook: Boathook, db: Database):
+        async with hook.transaction() as tx:
+            await hook.desk.declare_types(tx, {"products.create": "A product came.", "receipts.create": "A receipt."})
+            await hook.desk.declare_types(tx, {"products.create": "Other words."})
+        rows = await db.fetch("select name, description from boathook.event_type order by name")
+        assert [tuple(row) for row in rows] == [
+            ("products.create", "A product came."),
+            ("receipts.create", "A receipt."),
+        ]
