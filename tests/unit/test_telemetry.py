@@ -31,7 +31,7 @@ def _clean():
 
 
 def test_the_table_is_sound():
-    assert len(METRICS) == len(TABLE)
+    assert len({metric.name for metric in TABLE}) == len(TABLE)
     for metric in TABLE:
         assert metric.name.startswith("boathook_")
         assert metric.help.endswith(".")

@@ -1,0 +1,287 @@
+"""Apps are found, checked and joined to the settings, and every mistake is told with where it is."""
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from types import SimpleNamespace
+
+import pytest
+
+from boathook import config
+from boathook.config import Settings
+from boathook.config.complaints import is_secret
+from boathook.domain.errors import ConfigError
+from boathook.handlers.hooks import Hooks
+from boathook.server.loading import bind, load_app, load_apps, load_hooks, migrations_of, settings_of, with_apps
+from boathook.telemetry.metrics import METRICS
+
+_NUMBERS = itertools.count()
+
+PLAIN = """
+    from typing import Annotated
+    from pydantic import BaseModel, Field, SecretStr
+    from boathook import Boathook
+
+    class Plan(BaseModel, extra="forbid"):
+        id: str
+        price: Annotated[float, Field(gt=0)]
+
+    class Own(BaseModel, extra="forbid"):
+        secret: str = "s3cret"
+        api_token: Annotated[str, Field(max_length=4)] = ""
+        plans: list[Plan] = []
+
+    hook = Boathook("shelf", settings=Own)
+
+    @hook.sources
+    def sources(settings):
+        return {"books": {"provider": "hmac", "secret": settings.secret, "header": "X-Mac", "paths": ["/webhooks/books"]}}
+
+    @hook.on("books", "book.*")
+    def lend(event):
+        pass
+"""
+
+Place = Callable[..., Settings]
+
+
+@pytest.fixture(autouse=True)
+def same_metrics() -> Iterator[None]:
+    """Forget the metrics that a test's apps declare."""
+    known = dict(METRICS)
+    yield
+    METRICS.clear()
+    METRICS.update(known)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Write modules and a boathook.toml that loads them, each under a name of its own; return the settings."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def write(*modules: str, toml: str = "", app: str = "") -> Settings:
+        names = [f"shelf_{next(_NUMBERS)}" for _ in modules]
+        for name, code in zip(names, modules, strict=True):
+            (tmp_path / f"{name}.py").write_text(dedent(code))
+        (tmp_path / "boathook.toml").write_text(
+            f"[apps]\nload = {json.dumps(names)}\n{dedent(toml)}\n[server]\napp = {json.dumps(app.format(*names))}\n"
+        )
+        return config.load()
+
+    return write
+
+
+def complaint(call: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        call()
+    return str(caught.value)
+
+
+class TestTheListOfModules:
+    @pytest.mark.parametrize("name", ["no module", "shop:hook", "", "a..b", "9lives", "../x"])
+    def test_a_name_that_no_module_can_have_is_refused(self, name: str):
+        assert "apps.load[0]: must be the name of a module" in complaint(
+            lambda: config.load(overrides={"apps.load": [name]})
+        )
+
+    def test_a_module_stands_there_once(self):
+        assert "stands there twice" in complaint(lambda: config.load(overrides={"apps.load": ["a", "b", "a"]}))
+
+    def test_it_may_come_from_the_environment(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setenv("BOATHOOK_APPS_LOAD", "boathook.apps.billing,shop")
+        assert config.load().apps.load == ("boathook.apps.billing", "shop")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import nowhere_at_all", "importing shelf_{n} fails: No module named 'nowhere_at_all'"),
+        ("1 / 0", "importing shelf_{n} fails: ZeroDivisionError: division by zero"),
+        ("other = 1", "apps.load: shelf_{n}:hook must be a Boathook object, but there is no such attribute"),
+        ("hook = 1", "apps.load: shelf_{n}:hook must be a Boathook object, but it is a int"),
+        ("from boathook import Boathook\nhook = Boathook()", "shelf_{n} is called ''"),
+        ("from boathook import Boathook\nhook = Boathook('server')", "shelf_{n} is called 'server'"),
+        ("from boathook import Boathook\nhook = Boathook('Shelf')", "shelf_{n} is called 'Shelf'"),
+        ("from boathook import Boathook\nhook = Boathook('boathook')", "shelf_{n} is called 'boathook'"),
+        (
+            "from boathook import Boathook\nhook = Boathook('shelf')\nhook.counter('boathook_backlog', 'Mine.')",
+            "the metric boathook_backlog exists already",
+        ),
+        (
+            "from boathook import Boathook\nhook = Boathook('shelf')\nhook.sources(lambda settings: 1 / 0)",
+            "the sources of shelf_{n} fail: ZeroDivisionError",
+        ),
+        (
+            """
+            from boathook import Boathook
+            hook = Boathook('shelf')
+            hook.sources(lambda settings: {'books': {'provider': 'hmac', 'max_body': 0, 'secret': 'abc'}})
+            """,
+            "apps.load: shelf_{n}: sources.books.max_body: must be greater than or equal to 1",
+        ),
+    ],
+)
+def test_an_app_that_cannot_be_loaded_says_why(place: Place, code: str, says: str):
+    settings = place(code)
+    number = settings.apps.load[0].rpartition("_")[2]
+    assert says.replace("{n}", number) in complaint(lambda: with_apps(settings))
+
+
+def test_a_module_that_is_not_there_is_named(place: Place):
+    place()
+    settings = config.load(overrides={"apps.load": ["no_such_module_anywhere"]})
+    assert "apps.load: there is no module 'no_such_module_anywhere' in" in complaint(lambda: load_apps(settings))
+
+
+class TestItsTable:
+    def test_is_checked_and_filled_with_defaults(self, place: Place):
+        settings = place(PLAIN, toml='[shelf]\nplans = [{id = "month", price = 3}]')
+        [hook] = load_apps(settings)
+        own = settings_of(hook, settings)
+        assert own is not None
+        assert own.model_dump() == {"secret": "s3cret", "api_token": "", "plans": [{"id": "month", "price": 3.0}]}
+
+    @pytest.mark.parametrize(
+        ("toml", "says"),
+        [
+            (
+                '[[shelf.plans]]\nid = "month"\nprice = -1',
+                "boathook.toml: shelf.plans[0].price: must be greater than 0 (it is -1)",
+            ),
+            ('[[shelf.plans]]\nid = "month"', "boathook.toml: shelf.plans[0].price: is missing"),
+            ('[shelf]\ncolour = "red"', "boathook.toml: shelf.colour: is not a setting (it is 'red')"),
+            ("[shelf]\nsecret = 12", "boathook.toml: shelf.secret: must be a valid string"),
+            (
+                '[shelf]\napi_token = "abcdef"',
+                "boathook.toml: shelf.api_token: string should have at most 4 characters",
+            ),
+        ],
+    )
+    def test_a_wrong_key_is_named_with_the_file(self, place: Place, toml: str, says: str):
+        settings = place(PLAIN, toml=toml)
+        said = complaint(lambda: load_apps(settings))
+        assert says in said
+        assert "abcdef" not in said
+
+    def test_a_table_that_belongs_to_no_app_is_somebody_elses(self, place: Place):
+        settings, _ = with_apps(place(PLAIN, toml="[warehouse]\nrows = 3"))
+        assert settings.extra["warehouse"] == {"rows": 3}
+
+    def test_is_known_to_the_app_once_it_is_bound(self, place: Place):
+        settings = place(PLAIN, toml='[shelf]\nsecret = "env:NOT_SET"')
+        [hook] = load_apps(settings)
+        assert "known once boathook loads it" in complaint(lambda: hook.settings)
+        bind(settings, [hook])
+        assert hook.settings.secret == "env:NOT_SET"
+
+    @pytest.mark.parametrize(
+        "key", ["secret", "a.api_key", "x.secrets[1]", "token", "password", "plans[0].signing_keys"]
+    )
+    def test_a_secret_is_known_by_its_name(self, key: str):
+        assert is_secret(key)
+
+    @pytest.mark.parametrize("key", ["monkey", "key_encoding", "secretary", "tokens_per_day", "dedup_fields"])
+    def test_other_names_are_none(self, key: str):
+        assert not is_secret(key)
+
+
+class TestItsSources:
+    def test_are_sources_like_all_others(self, place: Place):
+        settings, _ = with_apps(place(PLAIN, toml='[shelf]\nsecret = "env:SHELF"'))
+        books = settings.sources["books"]
+        assert (books.provider, books.secrets, books.paths) == ("hmac", ("env:SHELF",), ("/webhooks/books",))
+
+    def test_what_the_owner_sets_wins_key_by_key(self, place: Place):
+        toml = '[sources.books]\npaths = ["/mine"]\nmax_body = 500'
+        settings, _ = with_apps(place(PLAIN, toml=toml))
+        books = settings.sources["books"]
+        assert (books.provider, books.paths, books.max_body) == ("hmac", ("/mine",), 500)
+        assert books.options == {"header": "X-Mac"}
+
+    def test_other_sources_stay(self, place: Place):
+        settings, _ = with_apps(place(PLAIN, toml='[sources.github]\nsecret = "abc"'))
+        assert sorted(settings.sources) == ["books", "github"]
+
+    def test_a_path_that_another_source_has_is_refused(self, place: Place):
+        settings = place(PLAIN, toml='[sources.github]\nsecret = "abc"\npaths = ["/webhooks/books"]')
+        assert "sources.books.paths: /webhooks/books is taken by source 'github'" in complaint(
+            lambda: with_apps(settings)
+        )
+
+    def test_adding_them_again_changes_nothing(self, place: Place):
+        once, _ = with_apps(place(PLAIN, toml='[sources.books]\npaths = ["/mine"]'))
+        assert with_apps(once)[0] == once
+
+    def test_a_child_that_gets_them_as_json_has_the_same(self, place: Place):
+        once, _ = with_apps(place(PLAIN, toml='[sources.books]\npaths = ["/mine"]\naddresses = ["10.0.0.0/8"]'))
+        told = Settings.model_validate_json(once.model_dump_json())
+        assert told.sources == once.sources
+        assert with_apps(told)[0].sources == once.sources
+
+
+class TestSeveral:
+    def test_of_one_name_are_refused(self, place: Place):
+        settings = place(PLAIN, PLAIN)
+        first, second = settings.apps.load
+        assert complaint(lambda: load_apps(settings)) == (
+            f"{first} and {second} are both called 'shelf'; load one of them"
+        )
+
+    def test_with_one_metric_of_two_meanings_are_refused(self, place: Place):
+        one = "from boathook import Boathook\nhook = Boathook('one')\nhook.counter('shelf_lent_total', 'Lent.')"
+        two = "from boathook import Boathook\nhook = Boathook('two')\nhook.gauge('shelf_lent_total', 'Lent.')"
+        settings = place(one, two)
+        assert "the metric shelf_lent_total exists already" in complaint(lambda: load_apps(settings))
+
+    def test_have_their_handlers_together_with_the_owners(self, place: Place):
+        mine = "from boathook import Boathook\nhook = Boathook()\n@hook.on('books')\ndef read(event): pass\n"
+        settings = place(PLAIN, app="mine:hook")
+        Path("mine.py").write_text(mine)
+        hooks = load_hooks(settings)
+        assert sorted(hooks.handlers) == ["read", "shelf.lend"]
+        [app] = settings.apps.load
+        routes = hooks.routes(timeout_s=5)
+        assert {owner: [route.recipient for route in some] for owner, some in routes.items()} == {
+            app: ["handler:shelf.lend"],
+            "mine:hook": ["handler:read"],
+        }
+
+    def test_a_handler_of_the_owners_cannot_take_an_apps_name(self, place: Place):
+        mine = "from boathook import Boathook\nhook = Boathook()\n@hook.on('books', name='shelf.lend')\ndef f(event): pass\n"
+        settings = place(PLAIN, app="mine_too:hook")
+        Path("mine_too.py").write_text(mine)
+        assert "mine_too:hook: the handler shelf.lend exists already" in complaint(lambda: load_hooks(settings))
+
+    def test_what_they_have_published_is_added_up(self):
+        hooks = Hooks({"a": SimpleNamespace(name="", handlers={}, published=2), "b": SimpleNamespace(name="", handlers={}, published=3)})  # type: ignore[dict-item]  # fmt: skip
+        assert hooks.published == 5
+
+
+@pytest.mark.parametrize(
+    ("declares", "what"),
+    [
+        ("hook.sources(lambda settings: {})", "sources"),
+        ("hook.commands(object())", "commands"),
+        ("hook.manifest.migrations = '.'", "migrations"),
+    ],
+)
+def test_what_only_apps_may_declare_is_refused_of_the_owners_handlers(place: Place, declares: str, what: str):
+    settings = place(f"from boathook import Boathook\nhook = Boathook('shelf')\n{declares}", app="{0}:hook")
+    said = complaint(lambda: load_app(settings))
+    assert f"declares {what}, which whole apps do" in said
+
+
+def test_only_apps_with_migrations_have_a_folder(place: Place):
+    [hook] = load_apps(place(PLAIN))
+    assert migrations_of([hook]) == []
+    hook.manifest.migrations = Path("here")
+    assert migrations_of([hook]) == [("shelf", Path("here"))]
+
+
+def test_without_apps_nothing_is_imported(place: Place):
+    settings = place()
+    assert with_apps(settings) == (settings, ())
