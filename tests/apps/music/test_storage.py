@@ -1,0 +1,220 @@
+"""Both storages keep the same promises; the bucket is moto's, on loopback, through the guarded client."""
+
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from boathook.apps.music.s3 import S3, Bucket
+from boathook.apps.music.sigv4 import Credentials
+from boathook.apps.music.storage import LocalFolder, Storage, StorageFailed, Stored
+from boathook.domain.errors import FetchFailed
+from boathook.handlers.platform import HttpAnswer
+from boathook.outbound.client import Client
+from tests.apps.music.stands import Bucketeer
+from tests.unit.receivers import outbound
+
+
+@pytest.fixture
+def http() -> AsyncIterator[Client]:
+    client = Client(outbound())
+    yield client
+    client.close()
+
+
+def bucket_of(bucketeer: Bucketeer, **changes) -> Bucket:
+    keys = Credentials(bucketeer.KEYS["key_id"], bucketeer.KEYS["secret_key"])
+    return Bucket(
+        **{"endpoint": bucketeer.url, "name": bucketeer.bucket, "region": "us-east-1", "credentials": keys} | changes
+    )
+
+
+@pytest.fixture(params=["folder", "s3"])
+def storage(request, tmp_path, http, bucketeer) -> Storage:
+    if request.param == "folder":
+        return LocalFolder(tmp_path / "kept")
+    for key in bucketeer.listed():
+        bucketeer.client.delete_object(Bucket=bucketeer.bucket, Key=key)
+    return S3(bucket_of(bucketeer), http)
+
+
+async def put(storage: Storage, folder: Path, key: str, content: bytes) -> None:
+    source = folder / "source"
+    source.write_bytes(content)
+    await storage.put(source, key, content_type="audio/mpeg", sha256=hashlib.sha256(content).hexdigest())
+
+
+async def listed(storage: Storage, prefix: str, size: int = 1_000) -> list[list[Stored]]:
+    return [list(page) async for page in storage.pages(prefix, size=size)]
+
+
+async def test_what_is_put_is_there_and_what_is_deleted_is_gone(storage, tmp_path):
+    await put(storage, tmp_path, "tracks/t/c.mp3", b"abc")
+    await put(storage, tmp_path, "tracks/t/c.mp3", b"abcdef")
+    found = await storage.head("tracks/t/c.mp3")
+    assert (found.key, found.size) == ("tracks/t/c.mp3", 6)
+    assert abs((datetime.now(UTC) - found.modified_at).total_seconds()) < 60
+    await storage.delete("tracks/t/c.mp3")
+    await storage.delete("tracks/t/c.mp3")
+    assert await storage.head("tracks/t/c.mp3") is None
+    assert await listed(storage, "tracks/") == []
+
+
+async def test_pages_hold_everything_once_in_the_order_of_keys(storage, tmp_path):
+    keys = [
+        "tracks/a-b/1.mp3",
+        "tracks/a/1.mp3",
+        "tracks/a/2.mp3",
+        "tracks/a0/1.mp3",
+        "tracks/b/1.jpg",
+        "tracksy/x.mp3",
+        "other/x.mp3",
+    ]
+    for key in keys:
+        await put(storage, tmp_path, key, key.encode())
+    pages = await listed(storage, "tracks/", size=2)
+    assert [len(page) for page in pages] == [2, 2, 1]
+    assert [one.key for page in pages for one in page] == sorted(key for key in keys if key.startswith("tracks/"))
+
+
+async def test_an_empty_file_and_a_large_one_come_whole(storage, tmp_path):
+    large = os.urandom(3_000_001)
+    await put(storage, tmp_path, "tracks/t/empty.mp3", b"")
+    await put(storage, tmp_path, "tracks/t/large.mp3", large)
+    assert [one.size for page in await listed(storage, "tracks/") for one in page] == [0, 3_000_001]
+
+
+async def test_the_bucket_holds_the_very_bytes_and_their_type(bucketeer, http, tmp_path):
+    content = os.urandom(100_000)
+    await put(S3(bucket_of(bucketeer), http), tmp_path, "tracks/t/whole.mp3", content)
+    assert bucketeer.content("tracks/t/whole.mp3") == content
+    head = bucketeer.client.head_object(Bucket=bucketeer.bucket, Key="tracks/t/whole.mp3")
+    assert head["ContentType"] == "audio/mpeg"
+
+
+# The folder
+
+
+@pytest.mark.parametrize(
+    "key", ["../x", "tracks/../../x", "/etc/x", "tracks//x", "tracks/./x", "tracks/x\x00", "", "tracks/", "a\\b", "é"]
+)
+async def test_no_key_leads_out_of_the_folder(key, tmp_path):
+    folder = LocalFolder(tmp_path / "kept")
+    with pytest.raises(StorageFailed):
+        await put(folder, tmp_path, key, b"x")
+    with pytest.raises(StorageFailed):
+        await folder.delete(key)
+    assert [one.name for one in tmp_path.iterdir()] == ["source"]
+
+
+async def test_no_link_leads_out_of_the_folder(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "c.mp3").write_bytes(b"x")
+    (tmp_path / "kept" / "tracks").mkdir(parents=True)
+    (tmp_path / "kept" / "tracks" / "t").symlink_to(outside)
+    folder = LocalFolder(tmp_path / "kept")
+    with pytest.raises(StorageFailed):
+        await folder.delete("tracks/t/c.mp3")
+    assert [one.key for page in await listed(folder, "tracks/") for one in page if one.key.endswith("mp3")] == []
+    assert (outside / "c.mp3").exists()
+
+
+async def test_a_file_being_stored_is_not_listed_and_leaves_nothing_when_it_fails(tmp_path):
+    folder = LocalFolder(tmp_path / "kept")
+    with pytest.raises(StorageFailed, match=r"tracks/t/c\.mp3 cannot be stored"):
+        await folder.put(tmp_path / "absent", "tracks/t/c.mp3", content_type="audio/mpeg", sha256="")
+    assert await listed(folder, "") == []
+    (tmp_path / "kept" / "tracks" / "t" / ".storing-x").write_bytes(b"half")
+    assert await listed(folder, "") == []
+
+
+# The bucket
+
+
+async def test_a_file_that_arrives_otherwise_is_signed_otherwise(bucketeer, http, tmp_path):
+    seen = {}
+
+    class Watching:
+        async def request(self, method, url, **how):
+            seen.update(how["headers"])
+            return await http.request(method, url, **how)
+
+    await put(S3(bucket_of(bucketeer), Watching()), tmp_path, "tracks/t/c.mp3", b"abc")
+    assert seen["x-amz-content-sha256"] == hashlib.sha256(b"abc").hexdigest()
+
+
+async def test_a_bucket_that_is_not_there_is_named(bucketeer, http, tmp_path):
+    with pytest.raises(StorageFailed, match="status 404, NoSuchBucket") as caught:
+        await put(S3(bucket_of(bucketeer, name="absent"), http), tmp_path, "tracks/t/c.mp3", b"abc")
+    assert caught.value.code == "NoSuchBucket"
+
+
+class Told:
+    """An HTTP client that answers as it is told."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = 0
+
+    async def request(self, method, url, **how):
+        self.asked += 1
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def told(bucketeer, *answers, monkeypatch):
+    monkeypatch.setattr("boathook.apps.music.s3._FIRST_WAIT_S", 0.001)
+    http = Told(*answers)
+    return S3(bucket_of(bucketeer), http), http
+
+
+BUSY = HttpAnswer(503, {}, b"<Error><Code>SlowDown</Code><Message>please</Message></Error>")
+
+
+async def test_a_busy_service_is_asked_again_and_not_for_ever(bucketeer, monkeypatch):
+    storage, http = told(bucketeer, BUSY, FetchFailed("broke off"), HttpAnswer(204, {}, b""), monkeypatch=monkeypatch)
+    await storage.delete("tracks/t/c.mp3")
+    assert http.asked == 3
+    storage, http = told(bucketeer, BUSY, BUSY, BUSY, BUSY, monkeypatch=monkeypatch)
+    with pytest.raises(StorageFailed) as caught:
+        await storage.delete("tracks/t/c.mp3")
+    assert (caught.value.code, http.asked) == ("SlowDown", 3)
+
+
+async def test_a_refusal_is_not_asked_again(bucketeer, monkeypatch):
+    refusal = HttpAnswer(403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+    storage, http = told(bucketeer, refusal, monkeypatch=monkeypatch)
+    with pytest.raises(StorageFailed):
+        await storage.delete("tracks/t/c.mp3")
+    assert http.asked == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'<!DOCTYPE x [<!ENTITY a "aaaa">]><ListBucketResult>&a;</ListBucketResult>',
+        b"<html>",
+        b"",
+        b"\xff\xfe",
+        b"<ListBucketResult><Contents><Key>tracks/a/b.mp3</Key></Contents></ListBucketResult>",
+    ],
+)
+async def test_a_listing_that_cannot_be_believed_is_an_error(body, bucketeer, monkeypatch):
+    storage, _ = told(bucketeer, HttpAnswer(200, {}, body), monkeypatch=monkeypatch)
+    with pytest.raises(StorageFailed):
+        await listed(storage, "tracks/")
+
+
+async def test_no_secret_is_in_an_error(bucketeer, monkeypatch):
+    failure = FetchFailed("http://127.0.0.1: no answer came")
+    storage, _ = told(bucketeer, failure, failure, failure, monkeypatch=monkeypatch)
+    with pytest.raises(StorageFailed) as caught:
+        await storage.delete("tracks/t/c.mp3")
+    assert bucketeer.KEYS["secret_key"] not in str(caught.value)
+    assert caught.value.code == "STORAGE_UNREACHABLE"
