@@ -157,7 +157,8 @@ class Simulator:
         story.status = Status.COMPLETE
         body = self._body(story, "complete")
         names = [{"x-delivery-id": f"delivery-{next(self._numbers)}-{story.task_id}"} for _ in range(2)]
-        story.steps = [self._order(story), *(self._sent(story, body, header) for header in names)]
+        first, again = (self._sent(story, body, header, expect=status) for header, status in zip(names, (200, 202), strict=True))
+        story.steps = [self._order(story), first, again]
 
     def _never_registered(self, story: _Story) -> None:
         story.steps = [self._letter(story, "complete", expect=202)]
