@@ -12,7 +12,8 @@ from boathook.apps.fleet.records import Arrival, apply_changes, keep_unknown, no
 from boathook.apps.fleet.words import Entity
 
 CHANGED: Final = "entity.changed"
-RETRY: Final = RetryPolicy(first_s=0.5, factor=2.0, longest_s=60.0, max_attempts=6, max_age_s=900.0)
+RETRY: Final = RetryPolicy(first_s=0.5, max_attempts=5, max_age_s=900.0)
+"""Seconds are for a hiccup; what lasts longer is for the schedule of dead letters, see `letters`."""
 
 
 def declare_handlers(hook: Boathook) -> None:

@@ -9,7 +9,7 @@ _LAST: Final = datetime(2200, 1, 1, tzinfo=UTC)
 _LONGEST: Final = 64
 _NUMBER: Final = re.compile(r"\d{9,16}(?:\.\d{1,9})?")
 _RUSSIAN: Final = re.compile(r"(\d\d)\.(\d\d)\.(\d{4})(.*)", re.ASCII)
-_ZONE: Final = re.compile(r"\s*(?:UTC|GMT|Z)?\s*([+-]\d\d):?(\d\d)$")
+_ZONE: Final = re.compile(r"\s*(?:[A-Z]{1,5})?\s*([+-]\d\d):?(\d\d)$")
 _RUBY: Final = re.compile(r"[A-Z][a-z]{2}, (\d{1,2}) ([A-Z][a-z]{2}) (\d{4})(.*)", re.ASCII)
 _MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"
 

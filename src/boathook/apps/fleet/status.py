@@ -42,7 +42,8 @@ class Figures:
         """Return a quantile of the acknowledgement's time in the last minute; None where nothing came."""
         for series in self.series("boathook_ack_seconds"):
             if series["per_second"] > 0:
-                return round(series[quantile] * 1_000, 3)
+                seconds: float = series[quantile]
+                return round(seconds * 1_000, 3)
         return None
 
     def backlog(self) -> dict[str, int]:
@@ -110,7 +111,6 @@ async def read_counts(tx: Transaction) -> dict[str, Any]:
     """Return what the app's own tables tell of the last minute, and of its waiting work."""
     row = await tx.fetchrow(
         "select (select count(*) from fleet.change where accepted_at > now() - interval '1 minute') as changes_1m,"
-        " (select count(*) from fleet.news where at > now() - interval '1 minute') as things_changed_1m,"
         " (select count(*) from fleet.dirty) as dirty,"
         " (select count(*) from fleet.unknown) as unknown,"
         " (select coalesce(sum(waiting), 0)::bigint from fleet.alarm) as alarms_waiting"

@@ -1,0 +1,104 @@
+"""The owner's names in the environment are honoured, the table wins, and nonsense is told by its name."""
+
+import pytest
+from pydantic import ValidationError
+
+from boathook import ConfigError
+from boathook.apps.fleet import hook
+from boathook.apps.fleet.settings import PRESET, FleetSettings, read_size
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch):
+    for name in (*PRESET, "TELEGRAM_BOT_TOKEN", "TELEGRAM_CHAT_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key", "value"),
+    [
+        ("WEBHOOK_JSON_LIMIT", "256kb", "max_body", 262_144),
+        ("WEBHOOK_JSON_LIMIT", "1MB", "max_body", 1_048_576),
+        ("WEBHOOK_JSON_LIMIT", "5000", "max_body", 5_000),
+        ("WEBHOOK_RATE_RPS", "50", "rate", 50.0),
+        ("WEBHOOK_RATE_RPS", "0", "rate", 0.0),
+        ("WEBHOOK_RATE_BURST", "60", "burst", 60),
+        ("WEBHOOK_ACK_SLA_MS", "250", "ack_sla_ms", 250.0),
+        ("WEBHOOK_DEDUP_TTL_SEC", "86400", "dedup_days", 1.0),
+        ("WEBHOOK_ASYNC_CONCURRENCY", "3", "concurrency", 3),
+        ("WEBHOOK_BATCH_WINDOW_MS", "1500", "window_s", 1.5),
+        ("WEBHOOK_DLQ_RETRY_SEC", "60, 3600", "dead_retry_s", (60.0, 3_600.0)),
+        ("WEBHOOK_DLQ_TTL_DAYS", "7", "dead_days", 7.0),
+    ],
+)
+def test_the_owners_environment_names_are_honoured_as_a_preset(name, text, key, value, monkeypatch):
+    monkeypatch.setenv(name, text)
+    assert getattr(FleetSettings.model_validate({}), key) == value
+
+
+def test_every_name_of_the_preset_is_judged_here():
+    judged = {mark.args[1][row][0] for mark in test_the_owners_environment_names_are_honoured_as_a_preset.pytestmark
+              for row in range(len(mark.args[1]))}  # fmt: skip
+    assert judged == set(PRESET)
+
+
+def test_the_table_wins_over_the_environment(monkeypatch):
+    monkeypatch.setenv("WEBHOOK_RATE_RPS", "50")
+    assert FleetSettings.model_validate({"rate": 7}).rate == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("WEBHOOK_JSON_LIMIT", "lots"),
+        ("WEBHOOK_JSON_LIMIT", "1gb"),
+        ("WEBHOOK_JSON_LIMIT", "-1kb"),
+        ("WEBHOOK_RATE_RPS", "nan"),
+        ("WEBHOOK_RATE_RPS", "-5"),
+        ("WEBHOOK_ACK_SLA_MS", "0"),
+        ("WEBHOOK_DEDUP_TTL_SEC", "1"),
+        ("WEBHOOK_ASYNC_CONCURRENCY", "0"),
+        ("WEBHOOK_ASYNC_CONCURRENCY", "2.5"),
+        ("WEBHOOK_DLQ_RETRY_SEC", "60;70"),
+    ],
+)
+def test_nonsense_in_the_environment_is_an_error_that_names_the_variable(name, text, monkeypatch):
+    monkeypatch.setenv(name, text)
+    with pytest.raises(ConfigError, match=name):
+        FleetSettings.model_validate({})
+
+
+def test_telegram_is_taken_from_the_environment(monkeypatch):
+    monkeypatch.setenv("TELEGRAM_BOT_TOKEN", "1:secret")
+    monkeypatch.setenv("TELEGRAM_CHAT_ID", "-100")
+    telegram = FleetSettings.model_validate({}).telegram
+    assert (telegram.is_on, telegram.token, telegram.chat_id) == (True, "env:TELEGRAM_BOT_TOKEN", "-100")
+    assert "secret" not in repr(telegram)
+
+
+def test_half_of_telegram_is_an_error():
+    with pytest.raises(ValidationError, match="belong together"):
+        FleetSettings.model_validate({"telegram": {"token": "x"}})
+
+
+def test_the_handlers_concurrency_follows_the_settings():
+    hook.bind(FleetSettings.model_validate({"concurrency": 3}), None)
+    try:
+        assert hook.handlers["fleet.note"].most_at_once == 3
+        assert hook.handlers["fleet.apply"].most_at_once == 3
+        assert hook.handlers["fleet.notify"].most_at_once == 1
+    finally:
+        hook.bind(None, None)
+
+
+def test_the_sources_have_their_paths_and_policy():
+    found = FleetSettings.model_validate({"secrets": ["a"], "umnico_secrets": ["b"], "rate": 0, "scheme": "hmac"}).sources()
+    assert found["rentprog"]["paths"] == ["/api/rentprog/webhook", "/webhook/rentprog-webhook-create"]
+    assert found["umnico"]["paths"] == ["/api/umnico/webhook"]
+    assert found["rentprog"]["scheme"] == "hmac"
+    assert "rate" not in found["rentprog"]
+    assert "umnico" not in FleetSettings.model_validate({"secrets": ["a"]}).sources()
+
+
+def test_sizes_are_read_with_and_without_units():
+    assert [read_size(text) for text in ("1kb", "2k", "1024b", "3 mb")] == [1_024, 2_048, 1_024, 3_145_728]
