@@ -1,0 +1,71 @@
+"""The books come out right whatever order, copies and concurrency the traffic comes with."""
+
+import re
+
+import asyncpg
+import pytest
+
+from boathook.apps.billing.sending import differences
+from boathook.apps.billing.simulator import Letter
+from tests.apps.billing.traffic import await_books, made_up, play, shuffled
+
+SEEDS = range(100, 104)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_permutation_of_a_history_ends_in_the_same_books(stand, seed):
+    simulation = made_up(seed, payments=25)
+    play(stand, shuffled(simulation.steps, seed), at_once=8)
+    await_books(stand, simulation.expected())
+
+
+def test_a_history_told_in_order_and_then_all_over_again_changes_nothing(stand):
+    simulation = made_up(200, payments=25)
+    play(stand, simulation.steps)
+    await_books(stand, simulation.expected())
+    letters = [step for step in simulation.steps if isinstance(step, Letter)]
+    play(stand, shuffled(letters, 1), at_once=8)
+    await_books(stand, simulation.expected())
+
+
+def test_the_store_balances_after_all_of_it(stand):
+    done = stand.cli("verify")
+    assert re.search(r"the books balance", done.stdout), done.stdout
+
+
+@pytest.fixture(scope="module")
+def told(stand):
+    simulation = made_up(300, payments=15)
+    play(stand, simulation.steps)
+    await_books(stand, simulation.expected())
+    return simulation.expected()
+
+
+THESE = "from billing.users u where u.id = s.user_id and u.email = $1"
+OF_THESE = (
+    "from billing.users u where u.id = p.user_id and u.email = $1"
+    " and p.subscription_applied_at is not null and p.reversed_at is null"
+)
+DAMAGES = {
+    "longer": f"update billing.subscriptions s set current_period_end = current_period_end + interval '1 day' {THESE}",
+    "canceled": f"update billing.subscriptions s set status = 'CANCELED' {THESE}",
+    "undone": "update billing.payments p set status = 'FAILED', subscription_applied_at = null, applied_days = null,"
+    f" applied_stretch = null {OF_THESE}",
+    "reversed": f"update billing.payments p set reversed_at = now(), status = 'REFUNDED' {OF_THESE}",
+    "late": f"update billing.payments p set is_late = not is_late {OF_THESE}",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+async def test_the_judge_of_the_books_finds_damage_done_by_hand(stand, told, damage):
+    email = next(email for email, account in told.accounts.items() if account.days)
+    connection = await asyncpg.connect(stand.database_url)
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        assert not await differences(connection, told)
+        await connection.execute(damage, email)
+        assert await differences(connection, told)
+    finally:
+        await transaction.rollback()
+        await connection.close()

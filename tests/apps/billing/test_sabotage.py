@@ -1,0 +1,134 @@
+"""The guard of the books, one copy against another in one process; and what happens where it is taken away."""
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+import boathook.apps.billing
+from boathook.apps.billing import books
+from boathook.apps.billing.payload import Notice, Status
+from boathook.apps.billing.rules import Extend, Shop
+from boathook.apps.billing.settings import Plan
+
+MONTH = Plan(id="month", price=Decimal(990), currency="RUB", days=30)
+SHOP = Shop((MONTH,), "RUB")
+NOTICE = Notice(external_payment_id="p1", status=Status.SUCCEEDED, email="anna@example.com", plan_id="month")
+FOLDER = Path(boathook.apps.billing.__file__).parent
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What the books need to know of an event."""
+
+    id: uuid.UUID
+    accepted_at: datetime
+
+
+@pytest.fixture
+async def pool(empty_url):
+    pool = await asyncpg.create_pool(empty_url, min_size=2, max_size=10)
+    for file in sorted((FOLDER / "migrations").glob("*.sql")):
+        await pool.execute(file.read_text())
+    await pool.execute("insert into billing.users (email) values ('anna@example.com')")
+    yield pool
+    await pool.close()
+
+
+async def apply_copies(pool: asyncpg.Pool, copies: int = 8) -> timedelta:
+    """Apply copies of one success at the same time; return by how much the subscription was extended."""
+
+    async def one() -> None:
+        async with pool.acquire() as connection, connection.transaction():
+            fact = Fact(uuid.uuid4(), datetime.now(UTC))
+            told = await books.tell(connection, "tilda", fact, NOTICE, SHOP, timedelta(hours=24))
+            await asyncio.sleep(0.02)
+            if isinstance(SHOP.judge(NOTICE, told.payment), Extend):
+                await books.extend(connection, told.payment, 30, "month")
+
+    started = datetime.now(UTC)
+    await asyncio.gather(*(one() for _ in range(copies)))
+    return await pool.fetchval("select current_period_end from billing.subscriptions") - started
+
+
+async def test_concurrent_copies_extend_once(pool):
+    assert await apply_copies(pool) < timedelta(days=31)
+
+
+async def test_the_guard_alone_is_enough_where_nothing_is_locked(pool, monkeypatch):
+    await apply_copies(pool, 1)
+    monkeypatch.setattr(books, "LOCK_PAYMENT", books.LOCK_PAYMENT.replace("for update", ""))
+    payment = (await tell(pool)).payment
+    assert await extend(pool, payment) is None
+
+
+async def test_sabotage_without_the_guard_a_payment_is_applied_again(pool, monkeypatch):
+    await apply_copies(pool, 1)
+    monkeypatch.setattr(books, "EXTEND", books.EXTEND.replace("and subscription_applied_at is null", ""))
+    payment = (await tell(pool)).payment
+    before = await pool.fetchval("select current_period_end from billing.subscriptions")
+    assert await extend(pool, payment) == before + timedelta(days=30)
+
+
+async def test_sabotage_without_guard_and_lock_concurrent_copies_extend_more_than_once(pool, monkeypatch):
+    await tell(pool)
+    monkeypatch.setattr(books, "LOCK_PAYMENT", books.LOCK_PAYMENT.replace("for update", ""))
+    monkeypatch.setattr(books, "SAVE_PAYMENT", "select $1::bigint, $2::text, $3::bigint, $4::text, $5::text, $6::numeric,"
+                        " $7::text, $8::timestamptz, $9::boolean, $10::text")  # fmt: skip
+    monkeypatch.setattr(books, "EXTEND", books.EXTEND.replace("and subscription_applied_at is null", ""))
+    await pool.execute("update billing.payments set user_id = 1")
+    assert await apply_copies(pool) > timedelta(days=45)
+
+
+async def tell(pool):
+    async with pool.acquire() as connection, connection.transaction():
+        fact = Fact(uuid.uuid4(), datetime.now(UTC))
+        return await books.tell(connection, "tilda", fact, NOTICE, SHOP, timedelta(hours=24))
+
+
+async def extend(pool, payment):
+    async with pool.acquire() as connection, connection.transaction():
+        return await books.extend(connection, payment, 30, "month")
+
+
+async def test_a_refund_is_reversed_once_however_often_it_is_told_at_the_same_time(pool):
+    await apply_copies(pool, 1)
+    payment = (await tell(pool)).payment
+    refund = Notice(external_payment_id="p1", status=Status.REFUNDED)
+    async with pool.acquire() as connection, connection.transaction():
+        await books.tell(connection, "tilda", Fact(uuid.uuid4(), datetime.now(UTC)), refund, SHOP, timedelta(hours=24))
+
+    async def reverse():
+        async with pool.acquire() as connection, connection.transaction():
+            return await books.reverse(connection, payment)
+
+    ends = await asyncio.gather(*(reverse() for _ in range(6)))
+    assert [end for end in ends if end is not None] == [
+        await pool.fetchval("select current_period_end from billing.subscriptions")
+    ]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "status = 'PAID'",
+        "subscription_applied_at = now()",
+        "subscription_applied_at = now(), applied_days = 30, user_id = 1, status = 'FAILED', problem = null",
+        "reversed_at = now()",
+        "applied_days = 30",
+        "problem = 'BORED'",
+        "status = 'FAILED', problem = 'USER_MISSING'",
+        "amount = -1",
+    ],
+)
+async def test_the_schema_refuses_rows_that_no_rule_leads_to(pool, row):
+    await pool.execute(
+        "insert into billing.payments (provider, external_payment_id, status, problem) values ('t', 'p', 'SUCCEEDED', 'USER_MISSING')"
+    )
+    with pytest.raises(asyncpg.CheckViolationError):
+        await pool.execute(f"update billing.payments set {row}")
