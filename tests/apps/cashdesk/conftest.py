@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from boathook.apps.cashdesk.receiver import Receiver
-from tests.apps.cashdesk.stand import Cabinet, make_running, new_database
+from tests.apps.cashdesk.stand import Cabinet, make_running, new_database, started
 from tests.conftest import open_folder
 
 
@@ -15,11 +15,13 @@ def cabinet(admin_url: str, pg_template: str) -> Iterator[Cabinet]:
     """A cabinet that all tests of a file share; each makes users of its own."""
     folder = open_folder()
     with new_database(admin_url, pg_template) as url:
-        running = make_running(folder, url).start()
-        yield Cabinet(running)
+        running = make_running(folder, url)
         try:
+            yield Cabinet(started(running))
             assert running.stop() == 0
         finally:
+            if running.process is not None and running.process.poll() is None:
+                running.kill_all()
             shutil.rmtree(folder, ignore_errors=True)
 
 

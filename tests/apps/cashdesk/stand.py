@@ -20,6 +20,7 @@ from boathook.config import load
 from boathook.server.loading import bound
 from tests.acceptance.conftest import TABLES, Running
 from tests.conftest import with_database
+from tests.support import until
 
 CONFIG = """
 [apps]
@@ -51,7 +52,21 @@ def make_running(folder: Path, url: str, *, extra: str = "", senders: int = 1) -
     """Return a boathook with the cabinet, not started."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(TABLES)
-    return Running(folder, url, roles="gateway,worker,keeper", extra=CONFIG + extra, senders=senders)
+    return Running(folder, url, roles="gateway,worker,console,keeper", extra=CONFIG + extra, senders=senders)
+
+
+def started(running: Running, **environment: str) -> Running:
+    """Start it, and wait until the cabinet itself is there."""
+    running.start(**environment)
+    until(lambda: is_up(running), timeout=60)
+    return running
+
+
+def is_up(running: Running) -> bool:
+    """Return whether the cabinet answers."""
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"{running.base}/cabinet/", timeout=2).status_code == 200
+    return False
 
 
 @dataclass(frozen=True)

@@ -165,16 +165,15 @@ def _missing(receiver: Receiver, trial: Trial) -> set[Change]:
 def _balance(receiver: Receiver, trial: Trial, count: int) -> dict[str, Any]:
     heard = receiver.heard[trial.path]
     missing, extra = _missing(receiver, trial), set(heard) - trial.expected()
-    faults = len(missing) + len(extra) + len(trial.shop.surprises) + receiver.forged[trial.path]
+    faults = len(trial.shop.surprises) + receiver.forged[trial.path]
     return {
         "shop": trial.path.rpartition("/")[2],
         "requests": count,
-        "surprises": len(trial.shop.surprises),
         "expected": len(trial.expected()),
         "received": len(heard),
-        "repeated": heard.total() - len(heard),
+        "twice": heard.total() - len(heard),
         "missing": len(missing),
-        "unexpected": len(extra),
-        "forged": receiver.forged[trial.path],
-        "balanced": faults == 0,
+        "extra": len(extra),
+        "faults": faults,
+        "balanced": not (missing or extra or faults),
     }

@@ -11,6 +11,10 @@ from boathook import verify
 from boathook.apps.cashdesk.simulator import Change, read_change
 
 _LARGEST: Final = 1_048_576
+_ENDINGS: Final = (
+    ConnectionError, asyncio.CancelledError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError,
+)  # fmt: skip
+"""How a conversation with a sender may end."""
 
 Script = Callable[[str, int], int]
 """From a path and the number of the request there to the status it is answered with."""
@@ -60,7 +64,7 @@ class Receiver:
         assert task is not None
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+        with contextlib.suppress(*_ENDINGS):
             while True:
                 path, headers = _head(await reader.readuntil(b"\r\n\r\n"))
                 length = int(headers.get("content-length", "0"))

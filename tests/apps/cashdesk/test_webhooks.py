@@ -1,0 +1,446 @@
+"""What is published, to whom it goes and how it is tried: each rule of the cabinet, on a real server."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from boathook.apps.cashdesk import actions, hook
+from boathook.apps.cashdesk.entities import EVENT_TYPES, Action, Entity
+from boathook.apps.cashdesk.forms import ProductForm
+from boathook.apps.cashdesk.receiver import Receiver
+from boathook.apps.cashdesk.simulator import Change
+from tests.apps.cashdesk.stand import ALL, NONE, Cabinet, Client, settled
+from tests.support import eventually
+
+DELAYS = [timedelta(seconds=seconds) for seconds in (5, 60, 3_600, 3 * 3_600, 24 * 3_600)]
+
+
+@asynccontextmanager
+async def receiving(script: Callable[[str, int], int]) -> AsyncIterator[Receiver]:
+    async with Receiver(script).open() as receiver:
+        yield receiver
+
+
+class Boom(Exception):
+    """What goes wrong in the middle of a business action."""
+
+
+async def test_publication_is_inside_the_business_transaction(cabinet: Cabinet, receiver: Receiver):
+    """What is rolled back was never published; its twin, which commits, was."""
+    shop = await cabinet.client()
+    await shop.webhook(receiver, "/a")
+    async with cabinet.lent():
+        with pytest.raises(Boom):
+            await add_and_fail(shop)
+        await add(shop, "done")
+    await eventually(lambda: receiver.heard["/a"])
+    await settled(cabinet, shop.user)
+    assert [payload["object"]["name"] for payload in cabinet.payloads(shop.user)] == ["done"]
+    assert receiver.heard["/a"].total() == 1
+
+
+async def add_and_fail(shop: Client) -> None:
+    async with hook.transaction() as tx:
+        await actions.add_product(tx, shop.user, ProductForm(name="undone", price=1))
+        assert await tx.fetchval("select count(*) from cashdesk.products where user_id = $1", shop.user.id) == 1
+        raise Boom
+
+
+async def test_what_the_api_refuses_is_neither_done_nor_published(cabinet: Cabinet):
+    shop = await cabinet.client()
+    await shop.shift()
+    known = len(cabinet.payloads(shop.user))
+    for path, body in [
+        ("products", {"name": "tea", "price": -1}),
+        ("receipts", {"shift_id": 1, "items": [{"product_id": 2**40, "quantity": 1}]}),
+        ("shifts", {"device_id": 2**40, "cashier": "x"}),
+    ]:
+        assert (await shop.ask("POST", path, body)).status_code == 400
+    assert len(cabinet.payloads(shop.user)) == known
+
+
+async def test_the_state_is_that_of_the_moment(cabinet: Cabinet):
+    """A receiver that was away hears of each change with the state it made, though the row has the last one only."""
+    is_there = False
+    bodies: list[Any] = []
+
+    async with receiving(lambda _path, _number: 204 if is_there else 503) as receiver:
+        shop = await cabinet.client()
+        webhook = await shop.webhook(receiver, "/a", {Entity.PRODUCTS: True})
+        tea = await shop.product("tea", 100)
+        for price in (200, 300):
+            await shop.do("PATCH", f"products/{tea['id']}", {"price": price})
+        await shop.do("DELETE", f"products/{tea['id']}")
+        await eventually(lambda: receiver.requests["/a"] >= 1)
+        is_there = True
+        await hurried(cabinet, shop, lambda: len(receiver.heard["/a"]) == 4)
+        for row in (await shop.do("GET", f"webhooks/{webhook['id']}/deliveries?state=succeeded"))["data"]:
+            one = await shop.do("GET", f"webhooks/{webhook['id']}/deliveries/{row['id']}")
+            bodies.append(json.loads(one["body"]))
+    told = sorted((body["object"]["revision"], body["action"], body["object"]["price"]) for body in bodies)
+    assert told == [(1, "CREATE", 100), (2, "UPDATE", 200), (3, "DELETE", 300), (3, "UPDATE", 300)]
+
+
+async def hurried(cabinet: Cabinet, shop: Client, is_done: Callable[[], object], timeout: float = 30.0) -> None:
+    """Wait until *is_done* while all that waits for a retry is made due again and again, breakers included."""
+
+    def look() -> object:
+        make_due(cabinet, shop)
+        return is_done()
+
+    await eventually(look, timeout=timeout, every=0.2)
+
+
+def make_due(cabinet: Cabinet, shop: Client) -> None:
+    recipients = (
+        "select 'endpoint:' || boathook.show_id('ep', e.id) from boathook.endpoint e"
+        " join boathook.application a on a.id = e.application_id where a.uid = %s"
+    )
+    cabinet.rows(
+        f"with due as (update boathook.delivery set due_at = now() where state = 'pending' and recipient in ({recipients})"
+        " returning 1) select count(*) from due",
+        shop.user.application,
+    )
+    cabinet.rows("select pg_notify('boathook_due', '')")
+
+
+@pytest.mark.parametrize("wanted", list(Entity))
+async def test_types_choose_the_events(cabinet: Cabinet, receiver: Receiver, wanted: Entity):
+    """One business day; each webhook hears of its own kind, all of it, and of nothing else."""
+    shop = await cabinet.client()
+    await shop.webhook(receiver, "/one", {wanted: True})
+    await shop.webhook(receiver, "/rest", ALL | {wanted: False})
+    await shop.webhook(receiver, "/all")
+    await shop.webhook(receiver, "/none", NONE)
+    await business_day(shop, cabinet)
+    await settled(cabinet, shop.user)
+    everything = set(receiver.heard["/all"])
+    assert {change.entity for change in everything} == set(Entity)
+    assert set(receiver.heard["/one"]) == {change for change in everything if change.entity is wanted}
+    assert set(receiver.heard["/rest"]) == {change for change in everything if change.entity is not wanted}
+    assert receiver.requests["/none"] == 0
+    assert receiver.forged.total() == 0
+
+
+async def business_day(shop: Client, cabinet: Cabinet) -> None:
+    """Make everything happen that can: 18 types of events."""
+    tea, spare = await shop.product(), await shop.product()
+    await shop.do("DELETE", f"products/{spare['id']}")
+    shift = await shop.shift()
+    unused = await shop.do("POST", "devices", {"serial": "unused", "model": "M", "name": "D"})
+    await shop.do("PATCH", f"devices/{unused['id']}", {"name": "E"})
+    mistaken = await shop.do("POST", "shifts", {"device_id": unused["id"], "cashier": "Anna"})
+    await shop.do("DELETE", f"shifts/{mistaken['id']}")
+    await shop.do("DELETE", f"devices/{unused['id']}")
+    cash = await shop.do("POST", "encashments", {"shift_id": shift["id"], "kind": "deposit", "amount": 5})
+    await shop.do("PATCH", f"encashments/{cash['id']}", {"amount": 6})
+    await shop.do("DELETE", f"encashments/{cash['id']}")
+    await shop.do("PATCH", f"products/{tea['id']}", {"price": 10_000_000})
+    sale = await shop.do(
+        "POST", "receipts", {"shift_id": shift["id"], "items": [{"product_id": tea["id"], "quantity": 1}]}
+    )
+    await ended(shop, sale, "FAILED")
+    await shop.do("DELETE", f"receipts/{sale['receipt']['id']}")
+    await shop.do("POST", f"shifts/{shift['id']}/close")
+
+
+async def ended(shop: Client, sale: Any, state: str) -> tuple[Any, Any]:
+    """Wait for the end of a receipt's operation; return both as they are then."""
+
+    async def look() -> Any:
+        operation = await shop.do("GET", f"operations/{sale['operation']['id']}")
+        return operation if operation["state"] != "PENDING" else None
+
+    operation = await eventually(look, timeout=30)
+    receipt = await shop.do("GET", f"receipts/{sale['receipt']['id']}")
+    assert (operation["state"], receipt["state"]) == (state, state)
+    return receipt, operation
+
+
+async def test_every_kind_has_create_update_and_delete(cabinet: Cabinet, receiver: Receiver):
+    shop = await cabinet.client()
+    await shop.webhook(receiver, "/a")
+    await business_day(shop, cabinet)
+    await settled(cabinet, shop.user)
+    heard = {f"{change.entity}.{change.action}" for change in receiver.heard["/a"]}
+    assert heard == set(EVENT_TYPES)
+
+
+async def test_the_state_of_a_failed_receipt_says_why(cabinet: Cabinet):
+    shop = await cabinet.client()
+    sale = await shop.sale(price=600_000)
+    receipt, operation = await ended(shop, sale, "FAILED")
+    assert receipt["sign"] is None
+    assert receipt["document"] is None
+    assert operation["error"].startswith("TOTAL_TOO_LARGE")
+
+
+async def test_an_inactive_webhook_gets_nothing(cabinet: Cabinet, receiver: Receiver):
+    shop = await cabinet.client()
+    await shop.webhook(receiver, "/off", active=False)
+    on = await shop.webhook(receiver, "/on")
+    await shop.product("one")
+    await settled(cabinet, shop.user)
+    await shop.do("PATCH", f"webhooks/{on['id']}", {"active": False})
+    await shop.product("two")
+    await settled(cabinet, shop.user)
+    assert (receiver.requests["/off"], receiver.requests["/on"]) == (0, 1)
+    await shop.do("PATCH", f"webhooks/{on['id']}", {"active": True})
+    await shop.product("three")
+    await settled(cabinet, shop.user)
+    assert (receiver.requests["/off"], receiver.requests["/on"]) == (0, 2)
+
+
+async def test_delays_are_kept_and_after_the_last_it_is_dropped_with_its_record(cabinet: Cabinet):
+    """Each failure is followed by the next wait; the sixth is the last. The record stays, and can be sent again."""
+    answers = iter([500, 404, 302, 503, 429, 500])
+
+    async with receiving(lambda _path, _number: next(answers, 204)) as receiver:
+        shop = await cabinet.client()
+        webhook = await shop.webhook(receiver, "/a")
+        await shop.product()
+        for number, delay in enumerate(DELAYS, start=1):
+            last_end, due_at = await eventually(lambda number=number: waiting_after(cabinet, shop, number))
+            assert abs((due_at - last_end) - delay) < timedelta(seconds=2)
+            cabinet.rows(
+                "with due as (update boathook.delivery d set due_at = now() where d.event_id = any (%s) returning 1)"
+                " select count(*) from due",
+                events_of(cabinet, shop),
+            )
+            cabinet.rows("select pg_notify('boathook_due', '')")
+        dropped = await eventually(lambda: deliveries(shop, webhook, "dead"))
+        assert receiver.requests["/a"] == 6
+        assert [one["attempts"] for one in dropped] == [6]
+        record = await shop.do("GET", f"webhooks/{webhook['id']}/deliveries/{dropped[0]['id']}")
+        assert len(record["tries"]) == 6
+        assert json.loads(record["body"])["object"]["name"] == "tea"
+        attempts = (await shop.do("GET", f"webhooks/{webhook['id']}/attempts"))["data"]
+        assert [one["status"] for one in attempts] == [500, 429, 503, 302, 404, 500]
+        answer = await shop.do("POST", f"webhooks/{webhook['id']}/replay", {"delivery": dropped[0]["id"]})
+        assert answer == {"replayed": True}
+        await eventually(lambda: receiver.heard["/a"])
+
+
+def events_of(cabinet: Cabinet, shop: Client) -> list[Any]:
+    return [
+        id
+        for (id,) in cabinet.rows(
+            "select id from boathook.event where application = any (boathook.application_names(%s))",
+            shop.user.application,
+        )
+    ]
+
+
+def waiting_after(cabinet: Cabinet, shop: Client, number: int) -> tuple[Any, Any] | None:
+    """Return when the shop's only delivery failed for the *number*-th time, and when it is tried next."""
+    rows = cabinet.rows(
+        "select a.ended_at, d.due_at from boathook.delivery d"
+        " join boathook.attempt a on a.event_id = d.event_id and a.ordinal = d.ordinal and a.number = d.attempts"
+        " where d.event_id = any (%s) and d.state = 'pending' and d.attempts = %s",
+        events_of(cabinet, shop), number,
+    )  # fmt: skip
+    return rows[0] if rows else None
+
+
+async def deliveries(shop: Client, webhook: Any, state: str) -> list[Any]:
+    return list((await shop.do("GET", f"webhooks/{webhook['id']}/deliveries?state={state}"))["data"])
+
+
+def endpoint_of(cabinet: Cabinet, webhook: Any) -> tuple[Any, ...]:
+    rows = cabinet.rows(
+        "select url, event_types, is_disabled, timeout_s, retry::text from boathook.endpoint"
+        " where uid = %s and deleted_at is null",
+        f"webhook-{webhook['id']}",
+    )
+    assert len(rows) <= 1
+    return rows[0] if rows else ()
+
+
+async def test_an_attempt_may_take_20_s(cabinet: Cabinet, receiver: Receiver):
+    shop = await cabinet.client()
+    url, types, is_disabled, timeout_s, retry = endpoint_of(cabinet, await shop.webhook(receiver, "/a"))
+    assert (url, is_disabled, timeout_s) == (f"{receiver.base}/a", False, 20.0)
+    assert json.loads(retry)["delays_s"] == [delay.total_seconds() for delay in DELAYS]
+    assert {type for type in types if not type.startswith("test.")} == {f"{entity}.*" for entity in Entity}
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 299])
+async def test_any_2xx_is_success(cabinet: Cabinet, status: int):
+    async with receiving(lambda _path, _number: status) as receiver:
+        shop = await cabinet.client()
+        webhook = await shop.webhook(receiver, "/a")
+        await shop.product()
+        await eventually(lambda: deliveries(shop, webhook, "succeeded"))
+        assert receiver.requests["/a"] == 1
+
+
+async def test_webhook_and_endpoint_change_together(cabinet: Cabinet, receiver: Receiver):
+    shop = await cabinet.client()
+    webhook = await shop.webhook(receiver, "/a", NONE)
+    assert endpoint_of(cabinet, webhook)[2] is True, "a webhook for nothing must not get everything"
+    await shop.do("PATCH", f"webhooks/{webhook['id']}", {"types": {"shifts": True}})
+    assert endpoint_of(cabinet, webhook)[1:3] == (["shifts.*", f"test.webhook-{webhook['id']}.*"], False)
+    refused = await shop.ask(
+        "PATCH", f"webhooks/{webhook['id']}", {"url": "http://10.0.0.1/", "types": {"shifts": False}}
+    )
+    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "url")
+    assert (await shop.do("GET", f"webhooks/{webhook['id']}"))["types"]["shifts"] is True
+    await shop.do("DELETE", f"webhooks/{webhook['id']}")
+    assert endpoint_of(cabinet, webhook) == ()
+
+
+async def test_the_endpoint_lookup_is_cached_also_when_empty(cabinet: Cabinet, receiver: Receiver):
+    """A user without webhooks costs one look-up of routes, ever; and the first event after one is made reaches it."""
+    shop = await cabinet.client()
+    async with cabinet.lent():
+        async with hook.transaction() as tx:
+            await actions.add_product(tx, shop.user, ProductForm(name="first", price=1))
+        for _ in range(3):
+            assert await lookups(lambda: add(shop, "again")) == 0
+        webhook = await shop.webhook(receiver, "/a")
+        assert await lookups(lambda: add(shop, "heard")) == 1
+        assert await lookups(lambda: add(shop, "heard too")) == 0
+        await shop.do("DELETE", f"webhooks/{webhook['id']}")
+        assert await lookups(lambda: add(shop, "unheard")) == 1
+        assert await lookups(lambda: add(shop, "unheard too")) == 0
+    await settled(cabinet, shop.user)
+    assert receiver.heard["/a"].total() <= 2
+
+
+async def test_a_webhook_made_meanwhile_gets_the_very_next_event(cabinet: Cabinet, receiver: Receiver):
+    shop = await cabinet.client()
+    async with cabinet.lent():
+        await add(shop, "before")
+        await shop.webhook(receiver, "/a")
+        await add(shop, "after")
+    await eventually(lambda: receiver.heard["/a"])
+    await settled(cabinet, shop.user)
+    told = [payload["object"]["id"] for payload in cabinet.payloads(shop.user) if payload["object"]["name"] == "after"]
+    assert receiver.heard["/a"] == {Change(Entity.PRODUCTS, Action.CREATE, told[0], 1): 1}
+
+
+async def add(shop: Client, name: str) -> None:
+    async with hook.transaction() as tx:
+        await actions.add_product(tx, shop.user, ProductForm(name=name, price=1))
+
+
+async def lookups(do: Callable[[], Awaitable[None]]) -> int:
+    """Return how often routes are read while *do* publishes, by the statements it sends."""
+    from boathook.handlers import transaction
+
+    seen: list[str] = []
+    original = transaction.Transaction._call
+
+    async def counting(self: Any, call: Any, arguments: Any) -> Any:
+        seen.append(call.function)
+        return await original(self, call, arguments)
+
+    transaction.Transaction._call = counting
+    try:
+        await do()
+    finally:
+        transaction.Transaction._call = original
+    assert "boathook.publish_message" in seen, "nothing was counted"
+    return seen.count("boathook.routes_for")
+
+
+async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
+    """While 200 events wait for a shop that is down it gets a few requests, and its neighbour gets all of its own."""
+    async with receiving(lambda path, _number: 503 if path == "/down" else 204) as receiver:
+        down, well = await cabinet.client("down"), await cabinet.client("well")
+        await down.webhook(receiver, "/down")
+        await well.webhook(receiver, "/well")
+        async with cabinet.lent():
+            for number in range(200):
+                await add(down, f"p{number}")
+                await add(well, f"p{number}")
+        await eventually(lambda: len(receiver.heard["/well"]) == 200, timeout=30)
+        assert owed(cabinet, down) == 200
+        # Every one of them is due again 5 s after a failure, or held back by the pause: the breaker opens after ten.
+        assert receiver.requests["/down"] < 60
+        before = receiver.requests["/down"]
+        make_due(cabinet, down)
+        await add_and_hear(cabinet, well, receiver)
+        assert receiver.requests["/down"] - before < 10, "all are due, but only a probe goes out now and then"
+
+
+def owed(cabinet: Cabinet, shop: Client) -> int:
+    rows = cabinet.rows(
+        "select count(*) from boathook.delivery where event_id = any (%s) and state <> 'dead'", events_of(cabinet, shop)
+    )
+    return int(rows[0][0])
+
+
+async def add_and_hear(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
+    known = len(receiver.heard["/well"])
+    async with cabinet.lent():
+        for number in range(20):
+            await add(shop, f"q{number}")
+    await eventually(lambda: len(receiver.heard["/well"]) == known + 20)
+
+
+class TestFiscalisation:
+    async def test_is_a_long_operation_whose_end_is_announced(self, cabinet: Cabinet, receiver: Receiver):
+        shop = await cabinet.client()
+        await shop.webhook(receiver, "/a", {Entity.RECEIPTS: True, Entity.OPERATIONS: True})
+        sale = await shop.sale()
+        assert (sale["receipt"]["state"], sale["operation"]["state"]) == ("PENDING", "PENDING")
+        receipt, operation = await ended(shop, sale, "DONE")
+        assert len(receipt["sign"]) == 10
+        assert receipt["document"] == 1
+        assert operation["finished_at"] is not None
+        await settled(cabinet, shop.user)
+        assert receiver.heard["/a"] == {
+            Change(entity, action, id, revision): 1
+            for entity, id in ((Entity.RECEIPTS, receipt["id"]), (Entity.OPERATIONS, operation["id"]))
+            for action, revision in ((Action.CREATE, 1), (Action.UPDATE, 2))
+        }
+
+    async def test_documents_of_a_device_have_no_gaps(self, cabinet: Cabinet):
+        shop = await cabinet.client()
+        product, shift = await shop.product(), await shop.shift()
+        body = {"shift_id": shift["id"], "items": [{"product_id": product["id"], "quantity": 1}]}
+        sales = [await shop.do("POST", "receipts", body) for _ in range(8)]
+        documents = [(await ended(shop, sale, "DONE"))[0]["document"] for sale in sales]
+        assert sorted(documents) == list(range(1, 9))
+
+    async def test_the_same_receipt_twice_is_one(self, cabinet: Cabinet):
+        shop = await cabinet.client()
+        product, shift = await shop.product(), await shop.shift()
+        items = [{"product_id": product["id"], "quantity": 1}]
+        body = {"shift_id": shift["id"], "items": items, "external_id": "till-1/17"}
+        first, second = [await shop.do("POST", "receipts", body) for _ in range(2)]
+        assert first["receipt"]["id"] == second["receipt"]["id"]
+        other = await shop.ask("POST", "receipts", body | {"payment": "card"})
+        assert other.status_code == 409
+        await ended(shop, first, "DONE")
+        assert len([one for one in cabinet.payloads(shop.user) if one["type"] == "receipts"]) == 2
+
+    async def test_keeps_prices_of_the_moment(self, cabinet: Cabinet):
+        shop = await cabinet.client()
+        product, shift = await shop.product(price=70), await shop.shift()
+        body = {"shift_id": shift["id"], "items": [{"product_id": product["id"], "quantity": 3}]}
+        sale = await shop.do("POST", "receipts", body)
+        await shop.do("PATCH", f"products/{product['id']}", {"price": 99})
+        receipt, _ = await ended(shop, sale, "DONE")
+        assert (receipt["total"], receipt["items"][0]["price"]) == (210, 70)
+
+    async def test_an_open_receipt_keeps_its_shift_open(self, cabinet: Cabinet):
+        shop = await cabinet.client()
+        sale = await shop.sale()
+        closing = f"shifts/{sale['receipt']['shift_id']}/close"
+        first = await shop.ask("POST", closing)
+        await ended(shop, sale, "DONE")
+        if first.status_code == 409:
+            assert "not fiscalised" in first.json()["error"]["message"]
+            await shop.do("POST", closing)
+        again = await shop.ask("POST", closing)
+        assert again.status_code == 409
+
+
+async def test_the_books_balance(cabinet: Cabinet):
+    cabinet.verify()
