@@ -1,0 +1,361 @@
+"""Cleaning: what goes, what stays, what is found missing; through pages of a folder and of a bucket."""
+
+import json
+import os
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from boathook.apps.music import app, chores, files
+from boathook.apps.music.cleaning import Cleaner, Fate, Rules, judge, remove_leftovers
+from boathook.apps.music.kinds import PREFIX, stem_of
+from boathook.apps.music.storage import Stored
+from boathook.config import load
+from boathook.journal.app_schema import migrate_apps
+from boathook.server.loading import bound, migrations_of, with_apps
+from tests.apps.music.stands import SECRET, Bucketeer
+
+NOW = datetime.now(UTC)
+OLD = NOW - timedelta(days=30)
+RULES = Rules(min_age=timedelta(hours=1), orphans=timedelta(days=7), done=timedelta(days=1), urls=timedelta(days=14))
+
+
+class FolderStand:
+    """A folder, written to behind the storage's back."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.settings = f'[music.storage]\nkind = "folder"\nfolder = "{root}"\n'
+
+    def put(self, key: str, at: datetime) -> None:
+        place = self.root / key
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(key.encode())
+        os.utime(place, (at.timestamp(), at.timestamp()))
+
+    def listed(self) -> list[str]:
+        return sorted(str(one.relative_to(self.root)) for one in self.root.rglob("*") if one.is_file())
+
+
+class BucketStand:
+    """moto's bucket, written to behind the storage's back."""
+
+    def __init__(self, bucketeer: Bucketeer) -> None:
+        from moto.s3.models import s3_backends
+
+        self._bucketeer = bucketeer
+        self.settings = bucketeer.settings
+        self._backend = next(
+            backend
+            for account in s3_backends.values()
+            for backend in account.values()
+            if bucketeer.bucket in backend.buckets
+        )
+        for key in bucketeer.listed():
+            self._backend.delete_object(bucketeer.bucket, key)
+
+    def put(self, key: str, at: datetime) -> None:
+        made = self._backend.put_object(self._bucketeer.bucket, key, key.encode())
+        made.last_modified = at.replace(tzinfo=None)
+
+    def listed(self) -> list[str]:
+        return sorted(self._bucketeer.listed())
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(request, tmp_path, bucketeer):
+    return FolderStand(tmp_path / "kept") if request.param == "folder" else BucketStand(bucketeer)
+
+
+@pytest.fixture
+async def music(pg_url, tmp_path, place) -> AsyncIterator[None]:
+    """The app, bound to this test's database and storage."""
+    file = tmp_path / "boathook.toml"
+    file.write_text(f"""
+[database]
+url = "{pg_url}"
+[server]
+data_dir = "{tmp_path / "data"}"
+[apps]
+load = ["boathook.apps.music"]
+[outbound]
+allow = ["127.0.0.0/8"]
+[music]
+secret = "{SECRET}"
+incoming = "{tmp_path / "incoming"}"
+{place.settings}""")
+    settings, apps = with_apps(load(file))
+    await migrate_apps(pg_url, migrations_of(apps))
+    async with bound(settings, apps):
+        yield
+
+
+async def add(
+    task: str, *, status: str = "complete", state: str = "stored", extension: str = "mp3", since: datetime = OLD
+) -> str:
+    """Add a track with one file; return the file's key."""
+    key = f"{stem_of(task, 'c')}.{extension}"
+    is_stored = state == "stored"
+    async with app.hook.transaction() as tx:
+        await tx.execute(
+            "insert into music.track (task_id, status, updated_at, completed_at) values ($1, $2, $3, $3)",
+            task, status, since,
+        )  # fmt: skip
+        await tx.execute("insert into music.clip values ($1, 'c', 1, 'Song', null)", task)
+        await tx.execute(
+            "insert into music.file (task_id, clip_id, kind, url, stem, state, key, size, sha256, stored_at)"
+            " values ($1, 'c', 'audio', 'http://127.0.0.1:9/x.mp3', $2, $3, $4, $5, $6, $7)",
+            task, stem_of(task, "c"), state, *((key, len(key), "0" * 64, since) if is_stored else (None,) * 4),
+        )  # fmt: skip
+    return key
+
+
+async def clean(**how):
+    cleaner = Cleaner(app.storage(), app.hook.transaction, RULES, **how)
+    return await cleaner.run()
+
+
+async def states() -> Counter[str]:
+    async with app.hook.transaction() as tx:
+        rows = await tx.fetch("select state from music.file")
+    return Counter(row["state"] for row in rows)
+
+
+@pytest.mark.usefixtures("music")
+async def test_a_bucket_of_2500_objects_is_gone_through_page_by_page(place):
+    kept, gone = [], []
+    async with app.hook.transaction() as tx:
+        numbers = range(2_500)
+        tasks = [f"task{number:04}" for number in numbers]
+        status = ["failed" if number % 5 == 1 else "deleted" if number % 5 == 2 else "complete" for number in numbers]
+        stems = [stem_of(task, "c") for task in tasks]
+        known = [number for number in numbers if number % 5 != 3]
+        await tx.executemany(
+            "insert into music.track (task_id, status, updated_at, completed_at) values ($1, $2, $3, $3)",
+            [(tasks[n], status[n], OLD) for n in known],
+        )
+        await tx.executemany("insert into music.clip values ($1, 'c', 1, 'Song', null)", [(tasks[n],) for n in known])
+        await tx.executemany(
+            "insert into music.file (task_id, clip_id, kind, url, stem, state, key, size, sha256, stored_at)"
+            " values ($1, 'c', 'audio', 'http://127.0.0.1:9/x', $2, 'stored', $3, 1, '0', $4)",
+            [(tasks[n], stems[n], f"{stems[n]}.mp3", OLD) for n in known],
+        )
+    for number in numbers:
+        place.put(f"{stems[number]}.mp3", OLD)
+        (gone if number % 5 in (1, 2, 3) else kept).append(f"{stems[number]}.mp3")
+    report = await clean()
+    assert (report.pages, report.seen) == (3, 2_500)
+    assert (report.kept, report.orphan, report.done_with) == (1_000, 500, 1_000)
+    assert (report.missing, report.foreign, report.young) == (0, 0, 0)
+    assert report.bytes_freed == sum(map(len, gone))
+    assert place.listed() == sorted(kept)
+    assert await states() == {"stored": 1_000, "removed": 1_000}
+    again = await clean()
+    assert (again.seen, again.orphan, again.done_with, again.missing) == (1_000, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("music")
+async def test_objects_of_failed_and_deleted_tracks_go_once_they_are_old_enough(place):
+    old = [await add("f", status="failed"), await add("d", status="deleted")]
+    fresh = await add("f2", status="failed", since=NOW)
+    complete = await add("c")
+    for key in (*old, fresh, complete):
+        place.put(key, OLD)
+    await clean()
+    assert place.listed() == sorted([fresh, complete])
+
+
+@pytest.mark.usefixtures("music")
+async def test_orphans_go_by_their_age(place):
+    await add("wanted", state="wanted")
+    keys = {name: f"{stem_of(name, 'c')}.mp3" for name in ("orphan", "newer", "newest", "wanted")}
+    for name, age in (("orphan", 8), ("newer", 6), ("newest", 0), ("wanted", 30)):
+        place.put(keys[name], NOW - timedelta(days=age))
+    stray = await add("stray")
+    place.put(stray, OLD)
+    place.put(stray.replace(".mp3", ".wav"), OLD)
+    report = await clean()
+    assert place.listed() == sorted([keys["newer"], keys["newest"], keys["wanted"], stray])
+    assert (report.orphan, report.young) == (2, 1)
+
+
+@pytest.mark.usefixtures("music")
+async def test_what_is_not_ours_is_never_touched(place):
+    names = ["tracks/notes.txt", "tracks/a/b/c.mp3", "tracks/a/b.exe", "tracks/a/.hidden.mp3", "elsewhere/a/b.mp3"]
+    for name in names:
+        place.put(name, OLD)
+    report = await clean()
+    assert place.listed() == sorted(names)
+    assert (report.foreign, report.seen) == (4, 4)
+
+
+@pytest.mark.usefixtures("music")
+async def test_what_is_missing_is_wanted_again_while_its_address_may_answer(place):
+    fresh = NOW - timedelta(days=2)
+    lost_lately, lost_long_ago = await add("a", since=fresh), await add("z", since=OLD)
+    there = await add("m", since=fresh)
+    await add("just-stored", since=NOW)
+    await add("done", status="deleted", since=OLD)
+    place.put(there, fresh)
+    report = await clean()
+    assert (report.missing, report.wanted_again) == (2, 1)
+    assert await states() == {"wanted": 1, "missing": 1, "stored": 2, "removed": 1}
+    async with app.hook.transaction() as tx:
+        (wanted,) = await tx.fetch(
+            "select convert_from(body, 'utf8') as body from boathook.event where type = $1", files.WANTED
+        )
+        (row,) = await tx.fetch("select round, key from music.file where task_id = 'a'")
+    assert json.loads(wanted["body"]) == {"task_id": "a", "clip_id": "c", "kind": "audio", "round": 2}
+    assert (row["round"], row["key"]) == (2, None)
+    assert lost_lately != lost_long_ago
+
+
+@pytest.mark.usefixtures("music")
+async def test_rows_are_compared_over_pages_even_where_whole_pages_are_missing(place, monkeypatch):
+    monkeypatch.setattr("boathook.apps.music.cleaning.PAGE", 3)
+    keys = [await add(f"t{number:02}") for number in range(20)]
+    present = {0, 1, 2, 3, 11, 12, 19}
+    for number in present:
+        place.put(keys[number], OLD)
+    report = await clean()
+    assert (report.pages, report.missing, report.kept) == (3, 13, 7)
+    assert await states() == {"stored": 7, "missing": 13}
+
+
+@pytest.mark.usefixtures("music")
+async def test_a_dry_run_counts_and_changes_nothing(place):
+    place.put(await add("f", status="failed"), OLD)
+    place.put(f"{stem_of('orphan', 'c')}.mp3", OLD)
+    await add("lost")
+    before = place.listed(), await states()
+    report = await clean(is_dry=True)
+    assert (report.done_with, report.orphan, report.missing) == (1, 1, 1)
+    assert (place.listed(), await states()) == before
+
+
+@pytest.mark.usefixtures("music")
+async def test_an_object_that_was_stored_anew_since_it_was_listed_stays(place):
+    key = f"{stem_of('orphan', 'c')}.mp3"
+    place.put(key, OLD)
+    storage = app.storage()
+
+    class Slow:
+        async def pages(self, prefix, *, size):
+            async for page in storage.pages(prefix, size=size):
+                place.put(key, NOW)
+                yield page
+
+        def __getattr__(self, name):
+            return getattr(storage, name)
+
+    await Cleaner(Slow(), app.hook.transaction, RULES).run()
+    assert place.listed() == [key]
+
+
+@pytest.mark.usefixtures("music")
+async def test_an_object_that_was_claimed_since_it_was_listed_stays(place):
+    key = f"{stem_of('claimed', 'c')}.mp3"
+    place.put(key, OLD)
+    storage = app.storage()
+
+    class Slow:
+        async def head(self, asked):
+            await add("claimed", state="wanted")
+            return await storage.head(asked)
+
+        def __getattr__(self, name):
+            return getattr(storage, name)
+
+    await Cleaner(Slow(), app.hook.transaction, RULES).run()
+    assert place.listed() == [key]
+
+
+@pytest.mark.usefixtures("music")
+async def test_the_keeper_cleans_once_a_day_and_people_whenever_they_like(place):
+    assert await chores.clean(not_within_s=86_400) is not None
+    assert await chores.clean(not_within_s=86_400) is None
+    assert await chores.clean() is not None
+    async with app.hook.transaction() as tx:
+        rows = await tx.fetch("select ended_at, report from music.cleaning")
+    assert len(rows) == 2
+    assert all(row["ended_at"] and json.loads(row["report"])["seen"] == 0 for row in rows)
+
+
+class Endless:
+    """A storage of very many objects, made as they are listed."""
+
+    def __init__(self, pages: int) -> None:
+        self._pages = pages
+
+    async def pages(self, prefix: str, *, size: int) -> AsyncIterator[Sequence[Stored]]:
+        for page in range(self._pages):
+            yield [Stored(f"{PREFIX}t{page:05}-{number:04}/c.mp3", 1, OLD) for number in range(size)]
+
+
+@pytest.mark.usefixtures("music")
+async def test_memory_does_not_grow_with_the_bucket(place):
+    async def peak(pages: int) -> int:
+        tracemalloc.start()
+        cleaner = Cleaner(Endless(pages), app.hook.transaction, RULES, is_dry=True)
+        report = await cleaner.run()
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert (report.seen, report.orphan) == (pages * 1_000, pages * 1_000)
+        return highest
+
+    await peak(2)
+    assert await peak(40) < 1.5 * await peak(4)
+
+
+async def test_leftovers_of_downloads_go_by_their_age(tmp_path):
+    for name, age in (("old.part", 8), ("old.part.json", 8), ("young.part", 1)):
+        (tmp_path / name).write_bytes(b"x")
+        moment = (NOW - timedelta(days=age)).timestamp()
+        os.utime(tmp_path / name, (moment, moment))
+    assert await remove_leftovers(tmp_path, timedelta(days=7), is_dry=True) == 2
+    assert await remove_leftovers(tmp_path, timedelta(days=7), is_dry=False) == 2
+    assert [one.name for one in tmp_path.iterdir()] == ["young.part"]
+    assert await remove_leftovers(tmp_path / "absent", timedelta(days=7), is_dry=False) == 0
+
+
+# Judgement alone
+
+
+def seen(age: timedelta, key: str = "tracks/t/c.mp3") -> Stored:
+    return Stored(key, 1, NOW - age)
+
+
+def owner(**changes):
+    return {"key": "tracks/t/c.mp3", "state": "stored", "status": "complete", "updated_at": OLD} | changes
+
+
+@pytest.mark.parametrize(
+    ("found", "row", "fate"),
+    [
+        (seen(timedelta(days=30)), owner(), Fate.KEPT),
+        (seen(timedelta(days=30)), None, Fate.ORPHAN),
+        (seen(timedelta(days=6)), None, Fate.KEPT),
+        (seen(timedelta(minutes=5)), None, Fate.YOUNG),
+        (seen(timedelta(minutes=5)), owner(status="failed"), Fate.YOUNG),
+        (seen(timedelta(days=30)), owner(status="failed"), Fate.DONE_WITH),
+        (seen(timedelta(days=30)), owner(status="deleted", updated_at=NOW), Fate.KEPT),
+        (seen(timedelta(days=30)), owner(state="wanted", key=None), Fate.KEPT),
+        (seen(timedelta(days=30)), owner(state="retrying", key=None), Fate.KEPT),
+        (seen(timedelta(days=30)), owner(state="failed", key=None), Fate.ORPHAN),
+        (seen(timedelta(days=30)), owner(key="tracks/t/c.wav"), Fate.ORPHAN),
+        (seen(timedelta(days=30), "tracks/x"), None, Fate.FOREIGN),
+        (seen(timedelta(days=-1)), None, Fate.YOUNG),
+    ],
+)
+def test_what_becomes_of_an_object(found, row, fate):
+    assert judge(found, row, RULES, NOW) is fate
+
+
+def test_without_the_guard_of_age_a_file_being_stored_would_be_removed():
+    unguarded = Rules(min_age=timedelta(0), orphans=timedelta(0), done=timedelta(0), urls=timedelta(0))
+    assert judge(seen(timedelta(seconds=1)), None, RULES, NOW) is Fate.YOUNG
+    assert judge(seen(timedelta(seconds=1)), None, unguarded, NOW) is Fate.ORPHAN
