@@ -1,0 +1,202 @@
+"""What is counted, and the eight alerts, judged by Prometheus's own tool."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+import boathook.apps.billing
+from tests.apps.billing.stand import sign, unique
+from tests.support import until
+
+FOLDER = Path(boathook.apps.billing.__file__).parent
+RULES = FOLDER / "alerts.yml"
+ALERTS = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def promtool() -> str:
+    if shutil.which("promtool") is None:
+        subprocess.run([ROOT / "scripts/need-program", "promtool", "prometheus"], check=True, timeout=110)
+    found = shutil.which("promtool")
+    assert found
+    return found
+
+
+def test_promtool_accepts_the_rules(promtool):
+    done = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 rules found" in done.stdout
+
+
+P = 'provider="tilda"'
+ERRORS = f'webhook_requests_total{{{P}, http_code="503"}}'
+ACCEPTED = f'webhook_requests_total{{{P}, http_code="200"}}'
+UNPROVEN = f"billing_webhooks_invalid_signature_total{{{P}}}"
+MISMATCHES = f"billing_payments_amount_mismatch_total{{{P}}}"
+RETRIES = 'billing_webhooks_failed_retryable_total{{provider="tilda", code="{}"}}'
+BACKLOG = 'billing_webhook_backlog{{provider="tilda", status="{}"}}'
+WAITED = 'billing_oldest_waiting_seconds{{problem="{}"}}'
+ALIVE = ('billing_payments{status="SUCCEEDED"}', "5x3000")
+
+CASES = [
+    # alert, whether it fires, after how long, series by the minute
+    ("BillingServerErrors", True, "10m", {ERRORS: "0x5 1x30"}),
+    ("BillingServerErrors", True, "10m", {ERRORS: "_x5 1x30"}),
+    ("BillingServerErrors", False, "30m", {ERRORS: "3x60", ACCEPTED: "0+5x60"}),
+    ("BillingServerErrors", False, "30m", {ACCEPTED: "0+5x60", f'webhook_requests_total{{{P}, http_code="401"}}': "0+9x60"}),
+    ("BillingInvalidSignatures", True, "20m", {UNPROVEN: "0+1x60"}),
+    ("BillingInvalidSignatures", True, "10m", {UNPROVEN: "_x5 9x60"}),
+    ("BillingInvalidSignatures", False, "20m", {UNPROVEN: "0x10 2x60"}),
+    ("BillingInvalidSignatures", False, "60m", {UNPROVEN: "900x90"}),
+    ("BillingUnlinkedPayments", True, "5m", {WAITED.format("UNLINKED_PAYMENT"): "3700x60"}),
+    ("BillingUnlinkedPayments", True, "5m", {WAITED.format("USER_MISSING"): "90000x60"}),
+    ("BillingUnlinkedPayments", False, "5m", {WAITED.format("UNLINKED_PAYMENT"): "3500x60", WAITED.format("USER_MISSING"): "80000x60"}),
+    ("BillingUnlinkedPayments", False, "5m", {WAITED.format("AMOUNT_MISMATCH"): "900000x60"}),
+    ("BillingAmountMismatch", True, "20m", {MISMATCHES: "0x10 1x60"}),
+    ("BillingAmountMismatch", False, "90m", {MISMATCHES: "0x10 1x120"}),
+    ("BillingAmountMismatch", False, "20m", {MISMATCHES: "7x60"}),
+    ("BillingDeadEvents", True, "20m", {BACKLOG.format("dead"): "0x2 1x60"}),
+    ("BillingDeadEvents", False, "10m", {BACKLOG.format("dead"): "1x60"}),
+    ("BillingDeadEvents", False, "20m", {BACKLOG.format("dead"): "1x10 0x60", BACKLOG.format("later"): "50x60"}),
+    ("BillingRetryStorm", True, "20m", {RETRIES.format("ConnectionError"): "0+20x60"}),
+    ("BillingRetryStorm", False, "20m", {RETRIES.format("ConnectionError"): "0+1x60"}),
+    ("BillingRetryStorm", False, "20m", {RETRIES.format("USER_MISSING"): "0+90x60", RETRIES.format("UNLINKED_PAYMENT"): "0+90x60"}),
+    ("BillingLag", True, "10m", {BACKLOG.format("due"): "101x60"}),
+    ("BillingLag", True, "10m", {"boathook_oldest_due_seconds": "301x60"}),
+    ("BillingLag", False, "10m", {BACKLOG.format("due"): "100x60", "boathook_oldest_due_seconds": "10x60", BACKLOG.format("later"): "900x60"}),
+    ("BillingSilence", True, "30h", {ACCEPTED: "7x3000", ALIVE[0]: ALIVE[1]}),
+    ("BillingSilence", True, "20m", {ACCEPTED: "0+1x60"}),
+    ("BillingSilence", False, "30h", {ACCEPTED: "0x1000 1x2000", ALIVE[0]: ALIVE[1]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("alert", "fires", "after", "series"), CASES, ids=[f"{case[0]}-{case[1]}-{n}" for n, case in enumerate(CASES)]
+)
+def test_alert(promtool, tmp_path, alert, fires, after, series):
+    """Each fires when it should and not otherwise, as promtool runs it; what an alert's labels are is not judged."""
+    expression = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
+    case = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": f"{expression} > bool 0",
+                        "eval_time": after,
+                        "exp_samples": [{"labels": "{}", "value": int(fires)}],
+                    }
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "case.yml"
+    file.write_text(yaml.safe_dump(case))
+    done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_of_the_eight_alerts_has_a_case_in_which_it_fires_and_one_in_which_it_does_not():
+    assert len(ALERTS) == 8
+    assert {(case[0], case[1]) for case in CASES} == {(alert, fires) for alert in ALERTS for fires in (True, False)}
+
+
+def test_the_readme_says_what_to_do_about_each_alert():
+    told = (FOLDER / "README.md").read_text()
+    assert [alert for alert in ALERTS if f"| `{alert}` |" not in told] == []
+
+
+@pytest.fixture(scope="module")
+def shown(stand):
+    """The metrics of a server that has seen every kind of event."""
+    email = stand.user()
+    stand.tell(payment := unique("pay"), email=email, event_id=(event := unique("evt")))
+    stand.tell(payment, email=email, event_id=event)
+    stand.await_applied(payment)
+    stand.tell(payment, "refunded", email=email)
+    stand.tell(unique("pay"), "pending", email=email)
+    wrong, later, address = unique("evt"), unique("pay"), f"{unique('later')}@example.com"
+    stand.tell(unique("pay"), email=email, amount="1", event_id=wrong)
+    stand.await_end(wrong, "dead", "AMOUNT_MISMATCH")
+    stand.tell(later, email=address, paid_at="2026-01-01T00:00:00Z")
+    until(lambda: (stand.payment(later) or {}).get("problem"))
+    until(lambda: stand.metric("billing_webhooks_failed_retryable_total", code="USER_MISSING"))
+    stand.user(address)
+    stand.await_applied(later)
+    stand.tell(unique("pay"), email=None)
+    stand.post(b"{}", x_signature="0" * 64)
+    stand.post(b"{}", x_signature=sign(b"{}"))
+    until(lambda: stand.metric("billing_webhook_backlog", status="dead"))
+    until(lambda: stand.metric("billing_payments_waiting", problem="UNLINKED_PAYMENT"), timeout=30)
+    return stand
+
+
+SHOWN = {
+    "webhook_requests_total": {"http_code": "200"},
+    "billing_webhooks_processed_total": {"result": "applied"},
+    "billing_webhooks_duplicate_total": {},
+    "billing_webhooks_failed_retryable_total": {"code": "USER_MISSING"},
+    "billing_webhooks_failed_final_total": {},
+    "billing_webhooks_invalid_signature_total": {},
+    "billing_payments_unlinked_total": {"problem": "UNLINKED_PAYMENT"},
+    "billing_payments_amount_mismatch_total": {},
+    "billing_payments_recovered_total": {},
+    "billing_payments_late_total": {},
+    "billing_webhook_processing_seconds_count": {},
+    "billing_webhook_lag_seconds_count": {},
+    "billing_webhook_backlog": {"status": "dead"},
+}
+
+
+@pytest.mark.parametrize(("name", "labels"), SHOWN.items(), ids=SHOWN)
+def test_it_is_counted_under_the_providers_name(shown, name, labels):
+    until(lambda: shown.metric(name, provider="tilda", **labels) > 0)
+
+
+def test_requests_are_counted_by_provider_and_status(shown):
+    for code in ("200", "400", "401"):
+        until(lambda code=code: shown.metric("webhook_requests_total", provider="tilda", http_code=code) > 0)
+
+
+def test_payments_are_counted_by_status_and_problem(shown):
+    until(lambda: shown.metric("billing_payments", status="REFUNDED") == 1, timeout=30)
+    assert shown.metric("billing_payments_waiting", problem="AMOUNT_MISMATCH") == 1
+    assert shown.metric("billing_oldest_waiting_seconds", problem="AMOUNT_MISMATCH") > 0
+
+
+def test_counters_that_alerts_watch_are_shown_from_nought_on(stand):
+    until(
+        lambda: 'billing_payments_recovered_total{provider="tilda"}' in httpx.get(f"{stand.base}/metrics").text,
+        timeout=30,
+    )
+
+
+def test_every_series_that_the_rules_and_the_readme_name_is_really_shown(shown):
+    text = httpx.get(f"{shown.base}/metrics").text
+    families = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    in_rules = {
+        name for rule in ALERTS.values() for name in re.findall(r"\b(?:billing|webhook|boathook)_\w+", rule["expr"])
+    }
+    in_readme = set(re.findall(r"^\| `((?:billing|webhook)_\w+)` \|", (FOLDER / "README.md").read_text(), re.MULTILINE))
+    assert in_rules | in_readme <= families
+    assert {name for name in families if name.startswith(("billing_", "webhook_"))} == in_readme
+
+
+def test_every_label_that_the_rules_choose_by_is_really_there(shown):
+    text = httpx.get(f"{shown.base}/metrics").text
+    for rule in ALERTS.values():
+        for name, label in re.findall(r"\b((?:billing|webhook|boathook)_\w+)\{(\w+)[=!]", rule["expr"]):
+            assert re.search(rf'^{name}\{{[^}}]*{label}="', text, re.MULTILINE), (name, label)
+
+
+def test_alerts_prints_the_rules(stand):
+    assert stand.cli("billing", "alerts").stdout == RULES.read_text()
