@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Final, Self
 
 from boathook.domain.errors import FetchFailed
 
@@ -69,6 +70,8 @@ class Part:
         self._target = target
         self._path = target.with_name(f"{target.name}.part")
         self._note_path = target.with_name(f"{target.name}.part.json")
+        self._is_ours = True
+        """Whether the name of the part still stands for what is locked, and not for another download's."""
         with _writing(self._target.name):
             self._file = self._open(is_stopped)
             try:
@@ -81,13 +84,17 @@ class Part:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        try:
+            if self.size == 0:
+                self.discard()
+        finally:
+            self._file.close()
 
-    def _open(self, is_stopped: Callable[[], bool]) -> BinaryIO:
+    def _open(self, is_stopped: Callable[[], bool]) -> FileIO:
         ends_at = time.monotonic() + LOCK_S
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            opened = os.fdopen(descriptor, "r+b")
+            opened = FileIO(descriptor, "r+b")
             if self._lock(opened):
                 return opened
             opened.close()
@@ -95,7 +102,7 @@ class Part:
                 raise FetchFailed(f"another download to {self._target.name} is under way")
             time.sleep(_LOOK_S)
 
-    def _lock(self, opened: BinaryIO) -> bool:
+    def _lock(self, opened: FileIO) -> bool:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever held it may have renamed the file meanwhile: the lock would be on what is whole.
@@ -144,8 +151,9 @@ class Part:
     def add(self, piece: bytes) -> None:
         """Write what came next."""
         with _writing(self._target.name):
-            self._file.write(piece)
-            self._file.flush()
+            left = memoryview(piece)
+            while left:
+                left = left[self._file.write(left) :]
         self._hash.update(piece)
         self.size += len(piece)
 
@@ -153,16 +161,20 @@ class Part:
         """Make it the whole file; return its SHA-256 in hexadecimal digits."""
         with _writing(self._target.name):
             os.fsync(self._file.fileno())
-            self._path.replace(self._target)
             self._note_path.unlink(missing_ok=True)
+            self._path.replace(self._target)
+            self._is_ours = False
             _sync_folder(self._target.parent)
         return self._hash.hexdigest()
 
     def discard(self) -> None:
         """Leave nothing behind."""
+        if not self._is_ours:
+            return
         with _writing(self._target.name):
             self._note_path.unlink(missing_ok=True)
             self._path.unlink(missing_ok=True)
+        self._is_ours = False
 
 
 @contextmanager
