@@ -14,6 +14,7 @@ from boathook.config import Settings, load
 from boathook.dispatch import chores, keeper
 from boathook.dispatch.chores import next_time
 from boathook.dispatch.keeper import run_keeper
+from boathook.domain.errors import ConfigError
 from boathook.journal.database import Connection, Database
 from boathook.telemetry import emit
 from tests.support import eventually
@@ -73,6 +74,11 @@ class Busy:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.02)
         self.now -= 1
+
+
+def test_a_chore_must_be_async():
+    with pytest.raises(ConfigError, match="async def tidy"):
+        Boathook("shop").every(1.0, name="tidy")(lambda: None)
 
 
 async def test_a_chore_runs_again_and_again(db: Database):

@@ -17,7 +17,7 @@ from boathook.admin.platform import AppPlatform, open_platform
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.policy import RetryPolicy
-from boathook.journal import ledger, moves
+from boathook.journal import books, ledger, moves
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.ledger import Filter
@@ -139,6 +139,7 @@ class TestLeased:
         row = await row_of(db, event_id)
         assert (row["state"], row["is_due"], row["attempts_before"], row["replays"]) == ("pending", True, 1, 1)
         assert await audit(db) == [("app:shop", ids.show_delivery(event_id, 0))]
+        assert (await books.verify(db, dedup_days=30)).imbalances == ()
 
     async def test_whose_worker_vanishes_is_due_at_once(self, db: Database):
         (event_id,) = await owe(db)

@@ -18,6 +18,7 @@ from boathook.handlers.sessions import call
 from boathook.handlers.transaction import Transaction
 from boathook.inbound.probes import journal_problems
 from boathook.journal import moves
+from boathook.journal.announcer import Announcer
 from boathook.journal.broadcasts import Ear, tell
 from boathook.journal.database import Database
 from boathook.journal.vault import Vault, open_vault
@@ -70,6 +71,8 @@ class Premises:
         self._stack = contextlib.AsyncExitStack()
         self._vault: Vault | None = None
         self._ear: Ear | None = None
+        self._announcer = Announcer(self._announce_due)
+        self._announcing: asyncio.Task[None] | None = None
         self._http: Client | None = None
         self._url = Once(self._find_server)
         self._transactions = Once(lambda: self._connect("apps", _TRANSACTIONS))
@@ -89,6 +92,15 @@ class Premises:
             self._vault = open_vault(self.settings)
         return self._vault
 
+    def announce(self) -> None:
+        """Tell the workers that something is due, soon, and what several transactions have committed at once."""
+        if self._announcing is None:
+            self._announcing = asyncio.create_task(self._announcer.run(), name="apps:announce")
+        self._announcer.ring()
+
+    async def _announce_due(self) -> None:
+        await moves.announce_due(await self.errands())
+
     async def ear(self) -> Ear:
         """Return what hears live messages. Raises JournalUnavailable, ConfigError."""
         database = await self.errands()
@@ -107,9 +119,14 @@ class Premises:
 
     async def close(self) -> None:
         """Close what was opened."""
+        if self._announcing is not None:
+            self._announcing.cancel()
+            # What it had not told yet; a hint that is lost costs a poll interval, never a delivery.
+            with contextlib.suppress(JournalError):
+                await self._announce_due()
         if self._http is not None:
             self._http.close()
-        self._http = self._ear = None
+        self._http = self._ear = self._announcing = None
         for pool in (self._transactions, self._errands):
             await pool.close(Database.close)
         await self._url.close(self._leave_server)
@@ -156,9 +173,7 @@ class AppPlatform:
             finally:
                 transaction._close()  # noqa: SLF001 the one who opened it ends it
         if transaction.has_published:
-            # A hint that is lost costs a poll interval, never a delivery.
-            with contextlib.suppress(JournalError):
-                await moves.announce_due(await self._premises.errands())
+            self._premises.announce()
 
     async def broadcast(self, tx: Transaction, channel: str, message: Any) -> None:
         """Tell *message* to all who `hear` *channel*, in any process, when *tx* commits. Raises InvalidMessage."""

@@ -154,7 +154,9 @@ class Boathook:
         """Make the decorated function, which is async and takes nothing, run every so many seconds.
 
         It runs in one process of all hosts, the elected keeper, and never twice at once; an error is logged, and it is
-        tried again the next time.
+        tried again the next time. One that takes longer than that runs less often. What computes for long, or waits
+        without ``await``, belongs into ``asyncio.to_thread``: it would hold up the keeper. It is broken off, by
+        `asyncio.CancelledError`, when boathook stops or another process becomes the keeper.
         """
 
         def decorate(function: Function) -> Function:

@@ -1,5 +1,6 @@
 """What an app declares besides its handlers: settings, tables, sources, chores, HTTP routes, commands and metrics."""
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +70,9 @@ class Manifest:
     """A `typer.Typer`, run as ``boathook <app> ...``."""
 
     def add_chore(self, chore: Chore) -> None:
-        """Take in a chore. Raises ConfigError where its interval is none, or its name is taken."""
+        """Take in a chore. Raises ConfigError where it is not async, its interval is none, or its name is taken."""
+        if not inspect.iscoroutinefunction(chore.function):
+            raise ConfigError(f"hook.every: the chore {chore.name} must be an async function: async def {chore.name}()")
         if chore.every_s <= 0:
             raise ConfigError(f"hook.every: the chore {chore.name} needs a number of seconds above 0")
         if any(known.name == chore.name for known in self.chores):
