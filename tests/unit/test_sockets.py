@@ -11,6 +11,7 @@ from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
 from boathook import config
+from boathook.inbound import sockets
 from boathook.inbound.limits import Connections
 from boathook.inbound.sockets import Socket
 from tests.support import eventually
@@ -240,6 +241,16 @@ async def test_the_end_is_told_as_often_as_the_application_asks():
         assert await stand.ask("receive") == {"type": "websocket.disconnect", "code": 1006, "reason": ""}
     assert not stand.house.open
     assert stand.house.connections.total == 0
+
+
+async def test_an_application_that_outlives_its_peer_for_long_is_cancelled(monkeypatch: pytest.MonkeyPatch):
+    """Else each visitor of a quiet live view would leave a task behind."""
+    monkeypatch.setattr(sockets, "_FAREWELL_S", 0.05)
+    stand = await Stand().accept()
+    (task,) = stand.house.tasks
+    stand.socket.connection_lost(None)
+    await eventually(task.cancelled)
+    assert not stand.house.tasks
 
 
 async def test_what_came_before_the_end_is_read_first():

@@ -37,6 +37,8 @@ reads nothing for long loses it."""
 _PING_S: Final = 20.0
 _PONG_S: Final = 20.0
 _CLOSING_S: Final = 3.0
+_FAREWELL_S: Final = 10.0
+"""After its peer is gone, an application has so long to end; one that only waits for something to tell would not."""
 _RESTART: Final = 1012
 _FAULT: Final = 1011
 _LOG = get_logger("inbound")
@@ -97,6 +99,7 @@ class Socket(asyncio.Protocol):
         self._is_unread = asyncio.Event()
         self._end: Message | None = None
         self._answer: Message | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
         """Check the handshake, and let the application decide about it; nothing is read until it has."""
@@ -111,9 +114,9 @@ class Socket(asyncio.Protocol):
         if self._handshake.status_code != 101:
             self._refuse(refusal(400, "not a WebSocket handshake of version 13"))
             return
-        task = self._loop.create_task(self._run())
-        self._house.tasks.add(task)
-        task.add_done_callback(self._house.tasks.discard)
+        self._task = self._loop.create_task(self._run())
+        self._house.tasks.add(self._task)
+        self._task.add_done_callback(self._house.tasks.discard)
 
     async def _run(self) -> None:
         try:
@@ -141,6 +144,9 @@ class Socket(asyncio.Protocol):
         self._house.connections.close(self.scope["client"][0])
         self._tell_end(1006, "")
         self._flow.resume_writing()
+        if self._task is not None and not self._task.done():
+            farewell = self._loop.call_later(_FAREWELL_S, self._task.cancel)
+            self._task.add_done_callback(lambda _: farewell.cancel())
 
     def eof_received(self) -> bool:
         """Close: nobody stops sending who is still there."""
