@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -16,6 +17,13 @@ def _printable(text: str) -> str:
     if not text.isprintable():
         raise ValueError("it must not hold control characters")
     return text
+
+
+def _without_password(url: str) -> str:
+    # Addresses are shown and kept as they are written, which is no way to keep a password.
+    if "@" in urlsplit(url).netloc:
+        raise ValueError("write it without a user name and password; requests are signed instead")
+    return url
 
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_printable)]
@@ -112,7 +120,12 @@ class TypesForm(Form):
 class WebhookForm(Form):
     """Where a user wants to hear of what, and whether."""
 
-    url: Annotated[str, StringConstraints(min_length=1, max_length=2_000), AfterValidator(_printable)]
+    url: Annotated[
+        str,
+        StringConstraints(min_length=1, max_length=2_000),
+        AfterValidator(_printable),
+        AfterValidator(_without_password),
+    ]
     types: TypesForm
     active: bool = True
 
