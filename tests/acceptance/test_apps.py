@@ -1,0 +1,279 @@
+"""The app that docs/apps.md shows, in a real boathook: one line loads it, and it does what the page says."""
+
+import hashlib
+import hmac
+import json
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from tests.acceptance.conftest import Running
+from tests.conftest import with_database
+from tests.guards.test_docs import DOCS, blocks
+from tests.support import until
+
+SECRET = "parcels-test-secret"
+PAGE = DOCS / "apps.md"
+
+
+def write_app(folder: Path) -> None:
+    """Write the files that the page shows."""
+    [code], [sql] = blocks(PAGE, "python"), blocks(PAGE, "sql")
+    migrations = folder / "parcels" / "migrations"
+    migrations.mkdir(parents=True)
+    (folder / "parcels" / "__init__.py").write_text(code)
+    (migrations / "0001_first.sql").write_text(sql)
+
+
+class Parcels(Running):
+    """A boathook whose boathook.toml has the lines that the page shows, and no app of the owner's."""
+
+    def __init__(self, folder: Path, database_url: str) -> None:
+        write_app(folder)
+        super().__init__(folder, database_url, roles="gateway,worker,keeper,console")
+        self.environment["PARCELS_SECRET"] = SECRET
+
+    def _configuration(self, extra: str) -> str:
+        return textwrap.dedent(f"""
+            [database]
+            url = "{self.database_url}"
+            [server]
+            bind = "127.0.0.1:{self.port}"
+            data_dir = "data"
+            roles = {json.dumps(self.roles.split(","))}
+            senders = 0
+            [worker]
+            lease_s = 2.0
+            poll_s = 0.1
+        """) + (extra or blocks(PAGE, "toml")[1])
+
+    def configure(self, extra: str) -> None:
+        (self.folder / "boathook.toml").write_text(self._configuration(extra))
+
+    def scan(self, parcel: str, state: str = "moving", *, at: float = 0, secret: str = SECRET) -> int:
+        """Tell of one scan as the carrier does; return the status."""
+        scan = {"scan": f"{parcel}-{state}-{at}", "type": f"parcel.{state}", "parcel": parcel, "at": at or time.time()}
+        body = json.dumps(scan).encode()
+        mac = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+        headers = {"x-signature": mac, "content-type": "application/json"}
+        return httpx.post(f"{self.base}/webhooks/carrier", content=body, headers=headers, timeout=30).status_code
+
+    def query(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            return connection.execute(sql, arguments).fetchall()  # type: ignore[arg-type]
+
+    def state_of(self, parcel: str) -> str | None:
+        rows = self.query("select state from parcels.parcel where id = %s", parcel)
+        return rows[0][0] if rows else None
+
+    def counted(self) -> float:
+        """Return the app's counter for moving parcels, over all processes."""
+        lines = httpx.get(f"{self.base}/metrics", timeout=30).text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith('parcels_scans_total{state="moving"}'))
+
+
+@pytest.fixture(scope="module")
+def fresh_url(admin_url: str, pg_template: str) -> Iterator[Callable[[str], str]]:
+    """Make databases for this file's boathooks."""
+    made: list[str] = []
+
+    def make(name: str) -> str:
+        made.append(f"apps_{name}_{time.time_ns()}")
+        with psycopg.connect(admin_url, autocommit=True) as admin:
+            admin.execute(f"create database {made[-1]} template {pg_template}")  # type: ignore[arg-type]
+        return with_database(admin_url, made[-1])
+
+    yield make
+    with psycopg.connect(admin_url, autocommit=True) as admin:
+        for name in made:
+            admin.execute(f"drop database {name} with (force)")  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def parcels(tmp_path_factory: pytest.TempPathFactory, fresh_url: Callable[[str], str]) -> Iterator[Parcels]:
+    """One that runs for all tests that do not kill it."""
+    running = Parcels(tmp_path_factory.mktemp("parcels"), fresh_url("parcels"))
+    running.start()
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def mortal(tmp_path: Path, fresh_url: Callable[[str], str]) -> Iterator[Parcels]:
+    """One of a test's own."""
+    running = Parcels(tmp_path, fresh_url("mortal"))
+    yield running
+    if running.process is not None and running.process.poll() is None:
+        running.kill_all()
+
+
+class TestOneLineLoadsIt:
+    def test_its_table_is_made_and_its_handler_books_a_post(self, parcels: Parcels):
+        assert parcels.scan("booked") == 200
+        until(lambda: parcels.state_of("booked") == "moving")
+
+    def test_a_forged_request_is_refused(self, parcels: Parcels):
+        assert parcels.scan("forged", secret="wrong") == 401
+        assert parcels.state_of("forged") is None
+
+    def test_an_older_scan_does_not_undo_a_later_one(self, parcels: Parcels):
+        now = time.time()
+        assert parcels.scan("turned", "delivered", at=now) == 200
+        assert parcels.scan("turned", "moving", at=now - 60) == 200
+        until(lambda: parcels.listing("deliveries", "list", "--state", "ignored"))
+        assert parcels.state_of("turned") == "delivered"
+
+    def test_its_chore_finds_what_got_lost_and_its_handler_hears_of_it(self, parcels: Parcels):
+        assert parcels.scan("lost", at=time.time() - 15 * 86_400) == 200
+        until(lambda: parcels.state_of("lost") == "lost")
+        until(lambda: parcels.query("select 1 from parcels.complaint where parcel = 'lost'"))
+
+    def test_its_page_wants_a_key(self, parcels: Parcels):
+        parcels.scan("shown")
+        until(lambda: parcels.state_of("shown") == "moving")
+        until(lambda: httpx.get(f"{parcels.base}/parcels", timeout=30).status_code == 401)
+        [key] = parcels.listing("keys", "create", "--scope", "organization")
+        shown = httpx.get(f"{parcels.base}/parcels", headers={"authorization": f"Bearer {key['token']}"}, timeout=30)
+        assert {"id": "shown", "state": "moving"} in shown.json()
+
+    def test_its_counter_is_shown(self, parcels: Parcels):
+        before = parcels.counted()
+        parcels.scan("counted")
+        until(lambda: parcels.counted() == before + 1)
+
+    def test_its_counter_is_shown_as_json_too(self, parcels: Parcels):
+        metrics = httpx.get(f"{parcels.base}/metrics.json", timeout=30).json()["metrics"]
+        assert metrics["parcels_scans_total"]["kind"] == "counter"
+
+
+class TestTheCommandLine:
+    def test_has_its_commands(self, parcels: Parcels):
+        parcels.scan("listed")
+        until(lambda: parcels.state_of("listed") == "moving")
+        lines = parcels.cli("parcels", "list").stdout.splitlines()
+        assert {"id": "listed", "state": "moving"} in map(json.loads, lines)
+
+    def test_shows_them_in_the_help(self, parcels: Parcels):
+        assert "Where parcels are." in parcels.cli("--help").stdout
+        assert "boathook parcels list" in parcels.cli("parcels", "list", "--help").stdout
+
+    def test_lists_the_app(self, parcels: Parcels):
+        [one] = parcels.listing("apps")
+        assert one == {
+            "name": "parcels",
+            "module": "parcels",
+            "loaded": True,
+            "sources": ["carrier"],
+            "handlers": ["parcels.complain", "parcels.track"],
+            "chores": ["find_lost"],
+            "mounts": ["/parcels"],
+            "commands": True,
+            "migrations": ["0001_first"],
+            "pending": [],
+        }
+        assert "applied" in parcels.cli("apps").stdout
+
+    def test_knows_its_source(self, parcels: Parcels):
+        [one] = parcels.listing("sources", "list")
+        assert (one["name"], one["secrets"], one["grade"]) == ("carrier", 1, "body signed")
+        assert "1 sources on 2 paths, 2 handlers, 1 apps" in parcels.cli("config", "check").stdout.replace("\n", " ")
+
+    def test_shows_its_settings_but_no_secret(self, parcels: Parcels):
+        [shown] = parcels.listing("config", "show")
+        assert shown["parcels"] == {"secret": "env:PARCELS_SECRET", "lost_after_days": 14.0}
+        assert shown["sources"]["carrier"]["secrets"] == ["env:PARCELS_SECRET"]
+
+    def test_finds_nothing_amiss(self, parcels: Parcels):
+        verdicts = {row["check"]: row["verdict"] for row in parcels.listing("doctor")}
+        assert (verdicts["apps"], verdicts["schema"], verdicts["source carrier"]) == ("ok", "ok", "ok")
+        assert parcels.cli("verify").returncode == 0
+        assert "current" in parcels.cli("migrate", "--check").stdout
+
+
+class TestWithoutTheApp:
+    def test_a_ready_made_ones_command_says_what_to_write(self, mortal: Parcels):
+        mortal.configure("[parcels]\nsecret = 'abc'")
+        done = mortal.cli("billing", "users", "add", "a@example.com", check=False)
+        assert done.returncode == 2
+        assert 'add load = ["boathook.apps.billing"] under [apps] in boathook.toml' in done.stderr
+
+    def test_another_word_is_no_command(self, mortal: Parcels):
+        done = mortal.cli("no-such-thing", check=False)
+        assert done.returncode == 2
+        assert "No such command" in done.stderr
+
+    @pytest.mark.parametrize("words", [["--help"], ["config", "show"], ["sources", "list"], ["events", "list"]])
+    def test_one_that_cannot_be_loaded_breaks_no_other_command(self, mortal: Parcels, words: list[str]):
+        (mortal.folder / "parcels" / "__init__.py").write_text("1 / 0")
+        done = mortal.cli(*words)
+        assert done.stderr.startswith("boathook: apps.load: importing parcels fails: ZeroDivisionError")
+        assert done.stderr.count("boathook:") == 1, done.stderr
+
+    def test_but_its_own_commands_and_serve_and_migrate_say_why(self, mortal: Parcels):
+        (mortal.folder / "parcels" / "__init__.py").write_text("1 / 0")
+        for words in (["parcels", "list"], ["serve"], ["migrate"], ["config", "check"], ["apps"]):
+            done = mortal.cli(*words, check=False)
+            assert done.returncode == 2, words
+            assert "apps.load: importing parcels fails: ZeroDivisionError" in done.stderr
+        findings = {row["check"]: row for row in map(json.loads, mortal.cli("doctor", "--json", check=False).stdout.splitlines())}  # fmt: skip
+        assert findings["apps"]["verdict"] == "fail"
+
+    def test_a_command_before_the_tables_are_made_says_how_to_make_them(self, mortal: Parcels):
+        done = mortal.cli("parcels", "list", check=False)
+        assert (done.returncode, "lacks parcels/0001_first: run `boathook migrate` first" in done.stderr) == (2, True)
+        assert "lacks parcels/0001_first" in mortal.cli("migrate", "--check", check=False).stdout
+        assert mortal.cli("migrate").stdout == "applied parcels/0001_first\n"
+        assert mortal.cli("parcels", "list").stdout == ""
+
+
+def test_a_migration_that_was_changed_stops_serve_and_says_so(mortal: Parcels):
+    mortal.cli("migrate")
+    file = mortal.folder / "parcels" / "migrations" / "0001_first.sql"
+    file.write_text(file.read_text() + "-- later thoughts\n")
+    done = mortal.cli("serve", check=False)
+    assert done.returncode == 1
+    assert "parcels/0001_first was changed after it had been applied" in done.stderr
+
+
+def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(mortal: Parcels):
+    mortal.start()
+    for number in range(20):
+        assert mortal.scan(f"killed-{number}") == 200
+        if number == 10:
+            mortal.kill("worker")
+    until(lambda: len(mortal.query("select 1 from parcels.parcel where state = 'moving'")) == 20)
+    assert mortal.cli("verify").returncode == 0
+
+
+def test_its_counters_go_on_after_a_restart(mortal: Parcels):
+    mortal.start()
+    for number in range(3):
+        mortal.scan(f"before-{number}")
+    until(lambda: mortal.counted() == 3)
+    assert mortal.stop() == 0
+    mortal.start()
+    mortal.scan("after")
+    until(lambda: mortal.counted() == 4)
+
+
+def test_once_it_is_removed_its_requests_are_unknown_and_its_tables_stay(mortal: Parcels):
+    mortal.start()
+    mortal.scan("kept")
+    until(lambda: mortal.state_of("kept") == "moving")
+    assert mortal.stop() == 0
+
+    mortal.configure("[parcels]\nsecret = 'still here'")
+    mortal.start()
+    assert mortal.scan("removed") == 404
+    [left] = mortal.listing("apps")
+    assert (left["module"], left["loaded"]) == ("parcels", False)
+    assert "forgotten" in mortal.cli("apps", "forget", "parcels", "--yes").stdout
+    assert mortal.listing("apps") == []
+    assert mortal.query("select id from parcels.parcel") == [("kept",)]
+    assert mortal.stop() == 0
