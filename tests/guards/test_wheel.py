@@ -44,6 +44,15 @@ def test_the_statements_the_schema_and_the_settings_are_in(wheel):
     assert any(name.startswith("boathook/journal/migrations/") and name.endswith(".sql") for name in names)
 
 
+def test_each_app_brings_its_tables_its_page_and_settings_to_begin_with(wheel):
+    names = set(wheel.namelist())
+    apps = sorted({path.parent.name for path in (PACKAGE / "apps").glob("*/__init__.py")})
+    assert apps
+    for app in apps:
+        assert {f"boathook/apps/{app}/README.md", f"boathook/apps/{app}/boathook.toml"} <= names, app
+        assert any(name.startswith(f"boathook/apps/{app}/migrations/0001_") for name in names), app
+
+
 def test_it_holds_nothing_else(wheel):
     strangers = [name for name in wheel.namelist() if not name.startswith(("boathook/", "boathook-"))]
     assert strangers == []
