@@ -6,10 +6,10 @@ import hmac
 import json
 import textwrap
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import psycopg
@@ -18,6 +18,10 @@ from psycopg.rows import dict_row
 from tests.acceptance.conftest import Running
 from tests.conftest import with_database
 from tests.support import until
+
+Result = TypeVar("Result")
+PATIENCE_S = 60.0
+"""On a busy machine everything takes longer; nothing waits longer than it has to."""
 
 SECRET = "billing-test-secret"
 MONTH = {"plan_id": "month", "amount": "990.00", "currency": "RUB"}
@@ -120,14 +124,29 @@ class Stand(Running):
         return (found[0]["state"], found[0]["why"]) if found and found[0]["state"] else None
 
     def await_end(self, key: str, state: str, why: str | None = None) -> None:
-        until(lambda: self.ends(key) == (state, why))
+        soon(lambda: self.ends(key) == (state, why))
+
+    def await_any_end(self, *keys: str) -> None:
+        soon(lambda: all((self.ends(key) or ("",))[0] in {"succeeded", "ignored"} for key in keys))
+
+    def await_payment(self, id: str, **fields: Any) -> dict[str, Any]:
+        """Return a payment once it is there and has these values."""
+
+        def there() -> dict[str, Any] | None:
+            row = self.payment(id)
+            return row if row is not None and fields.items() <= row.items() else None
+
+        return soon(there)
+
+    def await_metric(self, name: str, **labels: str) -> None:
+        soon(lambda: self.metric(name, **labels) > 0)
 
     def await_applied(self, payment: str) -> dict[str, Any]:
         def applied() -> dict[str, Any] | None:
             row = self.payment(payment)
             return row if row and row["subscription_applied_at"] else None
 
-        return until(applied)
+        return soon(applied)
 
     def settled(self) -> bool:
         """Whether nothing is left that could be done at once."""
@@ -142,6 +161,11 @@ class Stand(Running):
         text = httpx.get(f"{self.base}/metrics", timeout=10).text
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
+
+
+def soon(predicate: Callable[[], Result]) -> Result:
+    """Return the predicate's first true value."""
+    return until(predicate, timeout=PATIENCE_S)
 
 
 def unique(prefix: str) -> str:
@@ -176,7 +200,8 @@ def served(folder: Path, admin_url: str, template: str, **settings: str) -> Iter
     with fresh_database(admin_url, template) as url:
         stand = Stand(folder, url, **settings)
         try:
-            yield stand.start()
+            stand.start()
+            yield stand
         finally:
             if stand.process is not None and stand.process.poll() is None:
                 stand.kill_all()

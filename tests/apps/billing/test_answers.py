@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tests.apps.billing.stand import SECRET, Stand, payload, served, sign, unique
-from tests.support import until
+from tests.apps.billing.stand import SECRET, Stand, payload, served, sign, soon, unique
 
 
 def whole(**changes) -> bytes:
@@ -40,7 +39,7 @@ def test_400_for_a_broken_payload_which_becomes_no_event(stand, body):
 def test_a_broken_payload_is_kept_for_its_owner_to_look_at(stand):
     body = whole(amount="plenty")
     stand.post(body, x_signature=sign(body))
-    until(lambda: stand.rows("select from boathook.rejection where body = %s", body))
+    soon(lambda: stand.rows("select from boathook.rejection where body = %s", body))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_the_same_event_id_with_another_body_is_a_conflict_and_changes_nothing(s
     stand.await_applied(payment)
     response = stand.tell(unique("pay"), email=email, event_id=event)
     assert response.json()["duplicate"] is True
-    until(lambda: stand.rows("select from boathook.conflict where dedup_key = %s", event))
+    soon(lambda: stand.rows("select from boathook.conflict where dedup_key = %s", event))
     assert stand.subscription(email)["payments_applied"] == 1
 
 
@@ -107,7 +106,7 @@ def test_ids_of_payments_are_unique_within_a_provider(static: Stand):
         payment,
     )
     static.post(whole(external_payment_id=payment), x_tilda_key=SECRET)
-    until(lambda: len(static.rows("select from billing.payments where external_payment_id = %s", payment)) == 2)
+    soon(lambda: len(static.rows("select from billing.payments where external_payment_id = %s", payment)) == 2)
 
 
 @pytest.fixture(scope="module")
@@ -127,4 +126,4 @@ def test_a_signature_in_base64_under_another_header_and_path_proves_a_request_wh
         headers = {"x-sign": value, "content-type": "application/json"}
         assert httpx.post(f"{in_base64.base}/pay/notify", content=body, headers=headers).status_code == status
     id = json.loads(body)["external_payment_id"]
-    until(lambda: in_base64.payment(id))
+    soon(lambda: in_base64.payment(id))

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.apps.billing.stand import YEAR, sign, unique
-from tests.support import until
+from tests.apps.billing.stand import YEAR, sign, soon, unique
 
 DAY = timedelta(days=1)
 A_MINUTE = timedelta(minutes=1)
@@ -29,7 +28,7 @@ def test_a_success_extends_the_subscription_from_now(stand):
     assert subscription["current_period_end"] == applied + 30 * DAY
     assert subscription["payments_applied"] == 1
     stand.await_end(event, "succeeded")
-    assert until(lambda: stand.ends(event, "record")) == ("succeeded", None)
+    soon(lambda: stand.ends(event, "record") == ("succeeded", None))
 
 
 def test_an_extension_begins_where_the_period_ends_while_it_runs(stand):
@@ -57,7 +56,7 @@ def test_a_payment_is_applied_exactly_once_for_twenty_concurrent_copies_under_di
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(lambda event: stand.tell(payment, email=email, event_id=event), events))
     row = stand.await_applied(payment)
-    until(lambda: all((stand.ends(event) or ("",))[0] in {"succeeded", "ignored"} for event in events))
+    stand.await_any_end(*events)
     ends = [stand.ends(event) for event in events]
     assert ends.count(("succeeded", None)) == 1
     assert ends.count(("ignored", "ALREADY_APPLIED")) == 19
@@ -83,7 +82,7 @@ def test_the_status_only_moves_forward(stand):
     for word in ("failed", "pending", "paid", "failed", "pending", "refunded", "paid"):
         event = unique("evt")
         stand.tell(payment, word, email=email, event_id=event)
-        until(lambda event=event: (stand.ends(event) or ("",))[0] in {"succeeded", "ignored"})
+        stand.await_any_end(event)
         seen.append(stand.payment(payment)["status"])
     assert seen == ["FAILED", "FAILED", "SUCCEEDED", "SUCCEEDED", "SUCCEEDED", "REFUNDED", "REFUNDED"]
 
@@ -93,7 +92,7 @@ def test_a_non_success_status_is_ignored_with_non_success_status(stand, word):
     email, payment, event = stand.user(), unique("pay"), unique("evt")
     stand.tell(payment, word, email=email, event_id=event)
     stand.await_end(event, "ignored", "NON_SUCCESS_STATUS")
-    assert until(lambda: stand.payment(payment))["status"] in {"RECEIVED", "FAILED"}
+    assert stand.await_payment(payment)["status"] in {"RECEIVED", "FAILED"}
     assert stand.subscription(email) is None
 
 
@@ -101,7 +100,7 @@ def test_an_unknown_user_keeps_the_payment_and_waits_as_user_missing(stand):
     email = f"{unique('nobody')}@example.com"
     payment, event = paid(stand, email)
     stand.await_end(event, "pending", "USER_MISSING")
-    row = until(lambda: stand.payment(payment))
+    row = stand.await_payment(payment)
     assert (row["status"], row["user_id"], row["problem"]) == ("SUCCEEDED", None, "USER_MISSING")
 
 
@@ -129,7 +128,7 @@ def test_as_soon_as_the_user_appears_by_plain_sql_the_waiting_payments_apply_onc
     stand.rows("update boathook.delivery set due_at = now() + interval '1 day' where code = 'USER_MISSING' returning 1")
     stand.user(email)
     stand.await_applied(payment)
-    until(lambda: {stand.ends(event), stand.ends(again)} == {("succeeded", None), ("ignored", "ALREADY_APPLIED")})
+    soon(lambda: {stand.ends(event), stand.ends(again)} == {("succeeded", None), ("ignored", "ALREADY_APPLIED")})
     assert stand.subscription(email)["payments_applied"] == 1
 
 
@@ -150,7 +149,7 @@ def test_a_payment_without_email_waits_as_unlinked_payment_and_can_be_linked_by_
     email = stand.user()
     payment, event = paid(stand, None)
     stand.await_end(event, "pending", "UNLINKED_PAYMENT")
-    assert until(lambda: stand.payment(payment))["problem"] == "UNLINKED_PAYMENT"
+    stand.await_payment(payment, problem="UNLINKED_PAYMENT")
     stand.cli("billing", "link", payment, email)
     stand.await_applied(payment)
     assert stand.subscription(email)["payments_applied"] == 1
@@ -163,11 +162,11 @@ def test_a_payment_without_email_can_be_linked_by_a_later_event(stand, with_even
     for address in (None, email):
         stand.tell(payment, email=address, event_id=unique("evt") if with_event_ids else None)
         if address is None:
-            until(lambda: (stand.payment(payment) or {}).get("problem") == "UNLINKED_PAYMENT")
+            stand.await_payment(payment, problem="UNLINKED_PAYMENT")
     stand.await_applied(payment)
     assert stand.subscription(email)["payments_applied"] == 1
     # The older one ends at once, too, and not after hours.
-    until(
+    soon(
         lambda: not stand.rows(
             "select from boathook.delivery d join billing.payment_events e using (event_id) join billing.payments p"
             " on p.id = e.payment_id where p.external_payment_id = %s", payment,
@@ -183,9 +182,9 @@ def test_a_wrong_amount_is_final_with_an_alert_and_leaves_the_subscription_untou
     for wrong in ({"amount": "989.99"}, {"currency": "USD"}):
         payment, event = paid(stand, email, **wrong)
         stand.await_end(event, "dead", "AMOUNT_MISMATCH")
-        assert until(lambda payment=payment: stand.payment(payment))["problem"] == "AMOUNT_MISMATCH"
+        stand.await_payment(payment, problem="AMOUNT_MISMATCH")
     assert stand.subscription(email) == before
-    until(lambda: stand.metric("billing_payments_amount_mismatch_total", provider="tilda") == counted + 2)
+    soon(lambda: stand.metric("billing_payments_amount_mismatch_total", provider="tilda") == counted + 2)
     assert '"event":"payment_amount_mismatch"' in stand.log()
 
 
@@ -273,7 +272,7 @@ def test_a_subscription_becomes_inactive_when_its_period_ends_and_a_canceled_one
         "update billing.subscriptions s set current_period_end = now() from billing.users u"
         " where u.id = s.user_id and u.email = %s returning 1", email,
     )  # fmt: skip
-    until(lambda: stand.subscription(email)["status"] == "INACTIVE")
+    soon(lambda: stand.subscription(email)["status"] == "INACTIVE")
 
 
 def test_a_payment_makes_a_canceled_subscription_active_again(stand):
@@ -287,7 +286,7 @@ def test_a_payment_makes_a_canceled_subscription_active_again(stand):
 def test_a_plan_that_nobody_knows_is_final_and_applies_by_a_replay_once_it_is_known(stand):
     payment, event = paid(stand, stand.user(), plan_id="gone")
     stand.await_end(event, "dead", "PLAN_UNKNOWN")
-    assert until(lambda: stand.payment(payment))["problem"] == "PLAN_UNKNOWN"
+    stand.await_payment(payment, problem="PLAN_UNKNOWN")
 
 
 def test_a_status_is_understood_in_capitals_and_a_payment_by_its_price_alone(stand):
@@ -306,7 +305,7 @@ def test_every_event_leaves_one_line_in_the_log_with_what_was_before_and_after(s
         lines = [line for line in stand.log().splitlines() if f'"dedup_key":"{event}"' in line]
         return next((json.loads(line) for line in lines if '"event":"payment_event"' in line), None)
 
-    told = until(line)
+    told = soon(line)
     assert told["result"] == "applied"
     assert told["payment_status_before"] is None
     assert told["payment_status_after"] == "SUCCEEDED"

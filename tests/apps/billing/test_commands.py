@@ -1,11 +1,12 @@
 """The commands, as owners type them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from tests.apps.billing.stand import unique
-from tests.support import until
+import boathook.apps.billing
+from tests.apps.billing.stand import soon, unique
 
 
 def row_of(stand, email: str) -> dict:
@@ -50,7 +51,7 @@ def test_payments_are_listed_by_status_problem_and_whether_they_wait(stand):
     stand.tell(fine, email=email)
     stand.tell(wrong, email=email, amount="1.00")
     stand.tell(lost, email=None)
-    until(lambda: all(stand.payment(id) for id in (fine, wrong, lost)))
+    soon(lambda: all(stand.payment(id) for id in (fine, wrong, lost)))
     stand.await_applied(fine)
 
     def listed(*options: str) -> set[str]:
@@ -111,7 +112,7 @@ def test_plans_are_those_of_the_settings_and_kept_in_their_table(stand):
         ("month", "990.00", "RUB", 30),
         ("year", "9900.00", "RUB", 365),
     ]
-    until(lambda: len(stand.rows("select from billing.plans where is_offered")) == 2, timeout=60)
+    soon(lambda: len(stand.rows("select from billing.plans where is_offered")) == 2)
 
 
 def test_simulate_sends_what_it_says_and_is_answered_as_it_should_be(stand):
@@ -141,3 +142,11 @@ def test_every_command_has_help_with_an_example(stand):
         "users list",
     ):
         assert "Example: boathook billing" in stand.cli("billing", *command.split(), "--help").stdout
+
+
+def test_the_sample_configuration_loads_as_it_is(stand, tmp_path, monkeypatch):
+    monkeypatch.setitem(stand.environment, "BILLING_SECRET", "sample")
+    sample = Path(boathook.apps.billing.__file__).with_name("boathook.toml")
+    (tmp_path / "boathook.toml").write_text(sample.read_text())
+    [source] = stand.listing("--config", str(tmp_path / "boathook.toml"), "sources", "list")
+    assert (source["name"], source["provider"]) == ("payments", "hmac")

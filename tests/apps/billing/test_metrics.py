@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 import boathook.apps.billing
-from tests.apps.billing.stand import sign, unique
-from tests.support import until
+from tests.apps.billing.stand import sign, soon, unique
 
 FOLDER = Path(boathook.apps.billing.__file__).parent
 RULES = FOLDER / "alerts.yml"
@@ -128,15 +127,15 @@ def shown(stand):
     stand.tell(unique("pay"), email=email, amount="1", event_id=wrong)
     stand.await_end(wrong, "dead", "AMOUNT_MISMATCH")
     stand.tell(later, email=address, paid_at="2026-01-01T00:00:00Z")
-    until(lambda: (stand.payment(later) or {}).get("problem"))
-    until(lambda: stand.metric("billing_webhooks_failed_retryable_total", code="USER_MISSING"))
+    stand.await_payment(later, problem="USER_MISSING")
+    soon(lambda: stand.metric("billing_webhooks_failed_retryable_total", code="USER_MISSING"))
     stand.user(address)
     stand.await_applied(later)
     stand.tell(unique("pay"), email=None)
     stand.post(b"{}", x_signature="0" * 64)
     stand.post(b"{}", x_signature=sign(b"{}"))
-    until(lambda: stand.metric("billing_webhook_backlog", status="dead"))
-    until(lambda: stand.metric("billing_payments_waiting", problem="UNLINKED_PAYMENT"), timeout=30)
+    soon(lambda: stand.metric("billing_webhook_backlog", status="dead"))
+    soon(lambda: stand.metric("billing_payments_waiting", problem="UNLINKED_PAYMENT"))
     return stand
 
 
@@ -159,25 +158,22 @@ SHOWN = {
 
 @pytest.mark.parametrize(("name", "labels"), SHOWN.items(), ids=SHOWN)
 def test_it_is_counted_under_the_providers_name(shown, name, labels):
-    until(lambda: shown.metric(name, provider="tilda", **labels) > 0)
+    shown.await_metric(name, provider="tilda", **labels)
 
 
 def test_requests_are_counted_by_provider_and_status(shown):
     for code in ("200", "400", "401"):
-        until(lambda code=code: shown.metric("webhook_requests_total", provider="tilda", http_code=code) > 0)
+        shown.await_metric("webhook_requests_total", provider="tilda", http_code=code)
 
 
 def test_payments_are_counted_by_status_and_problem(shown):
-    until(lambda: shown.metric("billing_payments", status="REFUNDED") == 1, timeout=30)
+    soon(lambda: shown.metric("billing_payments", status="REFUNDED") == 1)
     assert shown.metric("billing_payments_waiting", problem="AMOUNT_MISMATCH") == 1
     assert shown.metric("billing_oldest_waiting_seconds", problem="AMOUNT_MISMATCH") > 0
 
 
 def test_counters_that_alerts_watch_are_shown_from_nought_on(stand):
-    until(
-        lambda: 'billing_payments_recovered_total{provider="tilda"}' in httpx.get(f"{stand.base}/metrics").text,
-        timeout=30,
-    )
+    soon(lambda: 'billing_payments_recovered_total{provider="tilda"}' in httpx.get(f"{stand.base}/metrics").text)
 
 
 def test_every_series_that_the_rules_and_the_readme_name_is_really_shown(shown):

@@ -1,7 +1,7 @@
 """What is written about payments and subscriptions; each function works in its caller's transaction.
 
-Rows are always locked in one order, the payment before the subscription, so that no two transactions wait for
-each other.
+Rows are always locked in one order, a payment before what belongs to it and payments by their number, so that no two
+transactions wait for each other.
 """
 
 from collections.abc import Mapping
@@ -190,6 +190,7 @@ async def reverse(tx: Transaction, payment: Payment) -> datetime | None:
 async def waiting_events(tx: Transaction, payment_id: int) -> list[UUID]:
     """Return the events whose deliveries may wait for what a payment lacks."""
     rows = await tx.fetch(
-        "select event_id from billing.payment_events where payment_id = $1 and status = 'SUCCEEDED'", payment_id
+        "select event_id from billing.payment_events where payment_id = $1 and status = 'SUCCEEDED' order by event_id",
+        payment_id,
     )
     return [row["event_id"] for row in rows]

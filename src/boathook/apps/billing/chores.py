@@ -54,8 +54,8 @@ async def let_waiting_go_on() -> None:
     error that is none of the user's must not be tried every other second.
     """
     async with hook.transaction() as tx:
-        for row in await tx.fetch(WAKE_KNOWN):
-            await wake(tx, row["id"])
+        for payment_id in sorted(row["id"] for row in await tx.fetch(WAKE_KNOWN)):
+            await wake(tx, payment_id)
 
 
 @hook.every(5.0)
