@@ -81,11 +81,14 @@ class Bucketeer:
 
 
 class Slow(Studio):
-    """A studio that stops in the middle of what lies under ``/slow/`` until it is let go on."""
+    """A studio that stops in the middle of what lies under ``/slow/`` until it is let go on; ``/large/`` is large."""
 
     def __init__(self) -> None:
         super().__init__()
         self.go_on = threading.Event()
+
+    def content(self, path: str) -> bytes:
+        return super().content(path) * (5 if path.startswith("/large/") else 1)
 
     def pieces(self, path: str, content: bytes) -> Iterator[bytes]:
         if not path.startswith("/slow/"):
@@ -105,7 +108,7 @@ class Stand(Running):
         self._music = f'secret = "{SECRET}"\n' + textwrap.dedent(music) + storage
         self._allow = allow
         self._key = ""
-        super().__init__(folder, database_url, roles="gateway,worker,keeper")
+        super().__init__(folder, database_url, roles="gateway,worker,keeper,console")
 
     def _configuration(self, extra: str) -> str:
         return (

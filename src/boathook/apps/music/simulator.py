@@ -156,9 +156,10 @@ class Simulator:
         """A request that came already comes again under another delivery's id."""
         story.status = Status.COMPLETE
         body = self._body(story, "complete")
-        names = [{"x-delivery-id": f"delivery-{next(self._numbers)}-{story.task_id}"} for _ in range(2)]
-        first, again = (self._sent(story, body, header, expect=status) for header, status in zip(names, (200, 202), strict=True))
-        story.steps = [self._order(story), first, again]
+        story.steps = [self._order(story)]
+        for expect in (200, 202):
+            header = {"x-delivery-id": f"delivery-{next(self._numbers)}-{story.task_id}"}
+            story.steps.append(self._sent(story, body, header, expect=expect))
 
     def _never_registered(self, story: _Story) -> None:
         story.steps = [self._letter(story, "complete", expect=202)]

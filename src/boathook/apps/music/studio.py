@@ -54,6 +54,10 @@ class Studio:
         with self._lock:
             self.asked.append((path, asked))
 
+    def content(self, path: str) -> bytes:
+        """Return what lies at a path."""
+        return _PAGE if path.startswith("/page/") else content_of(path)
+
     def pieces(self, path: str, content: bytes) -> Iterator[bytes]:
         """Yield what is sent of an answer's body."""
         middle = len(content) // 2
@@ -76,7 +80,7 @@ class _Answers(BaseHTTPRequestHandler):
         if folder == "gone" or extension not in _TYPES:
             self._answer(404, b"", {})
             return
-        content = _PAGE if folder == "page" else content_of(self.path)
+        content = studio.content(self.path)
         tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
         headers = {"content-type": _TYPES[extension], "etag": tag, "accept-ranges": "bytes"}
         found = _RANGE.fullmatch(asked or "")

@@ -1,0 +1,475 @@
+"""Each rule of the app, through HTTP, on a running boathook with real PostgreSQL and real sockets."""
+
+import hashlib
+import hmac
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+
+from boathook.apps.music.studio import content_of
+from tests.apps.music.stands import SECRET, callback, clip, proof, served, unique
+from tests.support import until
+
+
+@pytest.fixture
+def song(stand, studio):
+    """A registered task, and the clips its completion tells of."""
+    task = unique()
+    stand.register(task, owner="anna", title="Iron Man", prompt={"style": "rock"})
+    return task, [clip(f"{task[-8:]}-{number}", studio.url) for number in (1, 2)]
+
+
+# What a delivery is called
+
+
+@pytest.mark.parametrize(
+    ("headers", "wanted"),
+    [
+        ({"x-delivery-id": "D-{}", "x-webhook-id": "W-{}"}, "D-{}"),
+        ({"x-webhook-id": "W-{}"}, "W-{}"),
+        ({}, "suno:{}:text"),
+    ],
+)
+def test_the_delivery_id_is_x_delivery_id_else_x_webhook_id_else_suno_task_stage(stand, headers, wanted):
+    task = unique()
+    stand.register(task)
+    named = {name: value.format(task) for name, value in headers.items()}
+    first = stand.tell(task, "text", headers=named)
+    again = stand.tell(task, "text", headers=named)
+    assert (first.content, again.content) == (again.content, first.content)
+    assert stand.events(wanted.format(task)) == 1
+    assert stand.api("GET", f"/tracks/{task}").json()["callbacks"][0]["delivery_id"] == wanted.format(task)
+
+
+def test_a_captured_request_under_another_delivery_id_is_no_second_event(stand):
+    task = unique()
+    stand.register(task)
+    sent = proof(task)
+    body = callback(task, "text")
+    assert stand.post(body, sent | {"x-delivery-id": f"a-{task}"}).status_code == 200
+    assert stand.post(body, sent | {"x-delivery-id": f"b-{task}"}).is_success
+    assert (stand.events(f"a-{task}"), stand.events(f"b-{task}")) == (1, 0)
+    assert len(stand.api("GET", f"/tracks/{task}").json()["callbacks"]) == 1
+
+
+def test_a_forged_request_is_refused_and_does_not_take_the_real_ones_id(stand):
+    task = unique()
+    stand.register(task)
+    name = {"x-delivery-id": f"d-{task}"}
+    forged = stand.post(callback(task, "error", code=500), proof(task, "somebody-elses") | name)
+    assert forged.status_code == 401
+    assert stand.status(task) == "pending"
+    assert stand.tell(task, "text", headers=name).json()["status"] == "applied"
+    assert stand.status(task) == "text"
+
+
+def test_a_body_that_is_no_json_is_refused(stand):
+    task = unique()
+    assert stand.post(b"not json", proof(task)).status_code in (400, 401)
+
+
+# Stages
+
+
+def test_stages_are_taken_over_in_order(stand, song):
+    task, clips = song
+    for stage in ("text", "first", "complete"):
+        assert stand.tell(task, stage, clips=clips if stage == "complete" else ()).json()["status"] == "applied"
+        assert stand.status(task) == stage
+    assert stand.track(task)["completed_at"] is not None
+
+
+def test_a_late_stage_changes_nothing(stand, song):
+    task, clips = song
+    stand.tell(task, "complete", clips=clips)
+    for stage in ("first", "text", "error"):
+        answer = stand.tell(task, stage, code=500 if stage == "error" else 200)
+        assert answer.json()["status"] == "late"
+        assert stand.status(task) == "complete"
+    notes = {one["stage"]: one["note"] for one in stand.api("GET", f"/tracks/{task}").json()["callbacks"]}
+    assert notes["first"] == "the track is at complete already"
+
+
+@pytest.mark.parametrize("code", [400, 451, 500, 531])
+def test_a_code_of_400_or_more_marks_the_track_failed(stand, code):
+    task = unique()
+    stand.register(task)
+    stand.tell(task, "complete", code=code, said="Audio generation failed")
+    track = stand.track(task)
+    assert (track["status"], track["error_code"], track["error"]) == ("failed", str(code), "Audio generation failed")
+
+
+def test_callback_type_error_marks_the_track_failed(stand):
+    task = unique()
+    stand.register(task)
+    stand.tell(task, "error", said="sensitive words")
+    track = stand.track(task)
+    assert (track["status"], track["error_code"], track["error"]) == ("failed", "ERROR", "sensitive words")
+
+
+def test_songs_that_arrive_in_spite_of_an_error_win(stand, song):
+    task, clips = song
+    stand.tell(task, "error", code=500)
+    assert stand.tell(task, "first").json()["status"] == "late"
+    assert stand.status(task) == "failed"
+    stand.tell(task, "complete", clips=clips)
+    assert (stand.status(task), stand.track(task)["error_code"]) == ("complete", None)
+    stand.await_files(task, *["stored"] * 4)
+
+
+# Unknown tracks
+
+
+def test_an_unknown_track_answers_202_and_waits(stand, studio):
+    task = unique()
+    answer = stand.tell(task, "complete", answer=202, clips=[clip(f"{task}-1", studio.url)])
+    assert answer.json()["status"] == "waiting"
+    (row,) = stand.rows("select state, stage from music.callback where task_id = %s", task)
+    assert (row["state"], row["stage"]) == ("waiting", "complete")
+    assert not stand.rows("select from music.file where task_id = %s", task)
+
+
+@pytest.mark.parametrize("way", ["api", "command", "sql"])
+def test_what_waits_is_applied_once_as_soon_as_the_track_is_known(stand, studio, way):
+    task = unique()
+    stand.tell(task, "text", answer=202)
+    stand.tell(task, "complete", answer=202, clips=[clip(f"{task}-1", studio.url)])
+    match way:
+        case "api":
+            assert stand.register(task)["status"] == "complete"
+        case "command":
+            assert f"{task} is known now: complete" in stand.cli("music", "tracks", "add", task).stdout
+        case "sql":
+            stand.rows("insert into music.track (task_id) values (%s)", task)
+    until(lambda: stand.status(task) == "complete")
+    stand.await_files(task, "stored", "stored")
+    stand.register(task)
+    states = stand.rows("select state from music.callback where task_id = %s", task)
+    assert [row["state"] for row in states] == ["applied", "applied"]
+    wanted = stand.rows(
+        "select count(*) as n from boathook.event where convert_from(body, 'utf8') like %s and type = 'file.wanted'",
+        f"%{task}%",
+    )
+    assert wanted[0]["n"] == 2
+
+
+def test_a_callback_and_its_registration_at_one_moment_never_miss_each_other(stand):
+    tasks = [unique() for _ in range(12)]
+    with ThreadPoolExecutor(8) as pool:
+        told = [pool.submit(stand.post, callback(task, "text"), proof(task)) for task in tasks]
+        known = [pool.submit(stand.register, task) for task in tasks]
+        assert {one.result().status_code for one in told} <= {200, 202}
+        assert all(one.result() for one in known)
+    # At once, and not by the chore that looks after plain SQL.
+    until(lambda: all(stand.status(task) == "text" for task in tasks), timeout=1.5)
+
+
+# Files
+
+
+def test_complete_stores_audio_and_cover_in_the_background(stand, song):
+    task, clips = song
+    stand.tell(task, "complete", clips=clips)
+    files = stand.await_files(task, *["stored"] * 4)
+    for one in clips:
+        for kind, url, extension in (("audio", one["audio_url"], "mp3"), ("cover", one["image_url"], "jpg")):
+            row = files[one["id"], kind]
+            content = content_of(url)
+            assert row["key"] == f"tracks/{task}/{one['id']}.{extension}"
+            assert (row["size"], row["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+            assert stand.stored(row["key"]) == content
+
+
+def test_a_second_complete_stores_nothing_twice(stand, studio, song):
+    task, clips = song
+    stand.tell(task, "complete", clips=clips, headers={"x-delivery-id": f"1-{task}"})
+    stand.await_files(task, *["stored"] * 4)
+    stand.tell(task, "complete", clips=clips, said="again", headers={"x-delivery-id": f"2-{task}"})
+    until(stand.is_settled)
+    asked = [path for path, _ in studio.asked if clips[0]["id"] in path]
+    assert sorted(asked) == sorted(f"/files/{clips[0]['id']}.{ending}" for ending in ("mp3", "jpeg"))
+    assert len(list((stand.folder / ".boathook" / "music" / "tracks" / task).iterdir())) == 4
+
+
+def test_a_download_that_breaks_off_is_gone_on_with(stand, studio, song):
+    task, _ = song
+    name = f"{task}-broken"
+    stand.tell(task, "complete", clips=[clip(name, studio.url, "/broken/")])
+    files = stand.await_files(task, "stored", "stored", timeout=40)
+    content = content_of(f"/broken/{name}.mp3")
+    ranges = [asked for path, asked in studio.asked if path == f"/broken/{name}.mp3"]
+    assert ranges == [None, f"bytes={len(content) // 2}-"]
+    assert stand.stored(files[name, "audio"]["key"]) == content
+
+
+def test_an_expired_address_is_dead_with_a_clear_code_and_visible(stand, studio, song):
+    task, _ = song
+    stand.tell(task, "complete", clips=[clip(f"{task}-gone", studio.url, "/gone/")])
+    files = stand.await_files(task, "failed", "failed")
+    assert {row["error_code"] for row in files.values()} == {"URL_EXPIRED"}
+    dead = [row for row in stand.listing("dead", "list") if row["recipient"] == "handler:music.store"]
+    assert "URL_EXPIRED" in {row["code"] for row in dead}
+    listed = stand.listing("music", "files", "list", "--state", "failed")
+    assert {row["error_code"] for row in listed if row["task_id"] == task} == {"URL_EXPIRED"}
+
+
+def test_fresh_addresses_of_an_expired_file_are_tried(stand, studio, song):
+    task, _ = song
+    name = f"{task}-fresh"
+    stand.tell(task, "complete", clips=[clip(name, studio.url, "/gone/")], headers={"x-delivery-id": f"1-{task}"})
+    stand.await_files(task, "failed", "failed")
+    stand.tell(task, "complete", clips=[clip(name, studio.url)], headers={"x-delivery-id": f"2-{task}"})
+    stand.await_files(task, "stored", "stored")
+
+
+def test_what_is_no_audio_is_not_stored_whatever_the_server_calls_it(stand, studio, song):
+    task, _ = song
+    stand.tell(task, "complete", clips=[clip(f"{task}-page", studio.url, "/page/")])
+    files = stand.await_files(task, "failed", "failed")
+    assert {row["error_code"] for row in files.values()} == {"NOT_AUDIO", "NOT_COVER"}
+    assert not (stand.folder / ".boathook" / "music" / "tracks" / task).exists()
+
+
+def test_ids_of_strangers_cannot_choose_where_files_lie(stand, studio):
+    task = "../../../etc/" + unique()
+    stand.register(task)
+    name = f"..%2f{unique()}"
+    one = {**clip("x", studio.url), "id": name}
+    stand.tell(task, "complete", clips=[one])
+    files = stand.await_files(task, "stored", "stored")
+    for row in files.values():
+        assert row["key"].startswith("tracks/x-")
+        assert ".." not in row["key"]
+        assert (stand.folder / ".boathook" / "music" / row["key"]).is_file()
+
+
+def test_a_storage_that_is_down_is_waited_for(stand, studio, song):
+    task, _ = song
+    kept = stand.folder / ".boathook" / "music"
+    kept.mkdir(parents=True, exist_ok=True)
+    away = kept.rename(kept.with_name("away"))
+    kept.write_bytes(b"a file in the folder's place")
+    name = f"{task}-1"
+    stand.tell(task, "complete", clips=[clip(name, studio.url)])
+    files = stand.await_files(task, "retrying", "retrying")
+    assert {row["error_code"] for row in files.values()} == {"STORAGE_FAILED"}
+    kept.unlink()
+    away.rename(kept)
+    stand.await_files(task, "stored", "stored")
+    asked = sorted(path for path, _ in studio.asked if name in path)
+    assert asked == [f"/files/{name}.jpeg", f"/files/{name}.mp3"], "what was fetched already was fetched again"
+    assert not list((stand.folder / ".boathook" / "music-incoming").iterdir())
+
+
+class Canary:
+    """A server of the inside that must never be asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        canary = self
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                canary.asked.append(self.path)
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"ID3 secrets of the inside")
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def canary():
+    made = Canary()
+    yield made
+    made.close()
+
+
+def inside(port: int) -> list[dict[str, str]]:
+    hosts = [
+        f"127.0.0.1:{port}",
+        f"localhost:{port}",
+        f"[::ffff:127.0.0.1]:{port}",
+        f"2130706433:{port}",
+        "169.254.169.254",
+    ]
+    return [{"id": f"c{number}", "audio_url": f"http://{host}/inside.mp3"} for number, host in enumerate(hosts)]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory, admin_url, pg_template):
+    """One that may dial nothing private, and whose callbacks are signed by an HMAC of the owner's choice."""
+    how = 'provider = "hmac"\nsource = {header = "X-Sig", prefix = "sha256="}\n'
+    with served(tmp_path_factory.mktemp("guarded"), admin_url, pg_template, music=how, allow="") as running:
+        yield running
+
+
+def by_hmac(body: bytes, secret: str = SECRET) -> dict[str, str]:
+    signature = hmac.new(secret.encode(), body, "sha256").hexdigest()
+    return {"x-sig": f"sha256={signature}", "content-type": "application/json"}
+
+
+def test_addresses_of_the_inside_are_never_asked(guarded, canary):
+    task = unique()
+    guarded.rows("insert into music.track (task_id) values (%s)", task)
+    body = callback(task, "complete", clips=inside(canary.port))
+    assert guarded.post(body, by_hmac(body)).status_code == 200
+    files = guarded.await_files(task, *["failed"] * 5)
+    assert {row["error_code"] for row in files.values()} == {"REFUSED"}
+    assert canary.asked == []
+
+
+def test_callbacks_may_be_proven_by_an_hmac_of_the_owners_choice(guarded):
+    task = unique()
+    guarded.rows("insert into music.track (task_id) values (%s)", task)
+    body = callback(task, "text")
+    assert guarded.post(body, by_hmac(body, "other")).status_code == 401
+    assert guarded.post(body, by_hmac(body)).json()["status"] == "applied"
+    assert guarded.events(f"suno:{task}:text") == 1
+
+
+def test_a_callback_that_names_no_task_is_kept_and_ignored(guarded):
+    body = b'{"code":200,"data":{"what":"ever"}}'
+    response = guarded.post(body, by_hmac(body))
+    assert (response.status_code, response.json()["status"]) == (200, "ignored")
+    notes = {(row["state"], row["note"]) for row in guarded.listing("deliveries", "list")}
+    assert ("ignored", "it names no task") in notes
+
+
+def test_without_the_guard_they_would_be(stand, canary):
+    task = unique()
+    stand.register(task)
+    stand.tell(task, "complete", clips=inside(canary.port)[:1])
+    stand.await_files(task, "stored")
+    assert canary.asked == ["/inside.mp3"]
+
+
+@pytest.fixture(scope="module")
+def cloudy(tmp_path_factory, admin_url, pg_template, bucketeer):
+    """One that keeps its files in a bucket, and covers of up to 95,000 bytes."""
+    how = {"music": "max_cover = 95000\n", "storage": bucketeer.settings}
+    with served(tmp_path_factory.mktemp("cloudy"), admin_url, pg_template, **how) as running:
+        yield running
+
+
+def test_size_caps_hold_by_kind(cloudy, studio):
+    task = unique()
+    cloudy.register(task)
+    cloudy.tell(task, "complete", clips=[clip(f"{task}-1", studio.url, "/large/")])
+    files = cloudy.await_files(task, "failed", "stored")
+    cover = files[f"{task}-1", "cover"]
+    assert (cover["error_code"], files[f"{task}-1", "audio"]["size"] > 95_000) == ("REFUSED", True)
+    assert "larger than 95,000 bytes" in cover["error"]
+    assert cloudy.listing("dead", "list")[0]["code"] == "REFUSED"
+
+
+def test_a_bucket_takes_the_place_of_the_folder_by_configuration(cloudy, studio, bucketeer):
+    task = unique()
+    cloudy.register(task)
+    name = f"{task}-1"
+    cloudy.tell(task, "complete", clips=[clip(name, studio.url)])
+    files = cloudy.await_files(task, "stored", "stored")
+    assert bucketeer.content(files[name, "audio"]["key"]) == content_of(f"{name}.mp3")
+    assert bucketeer.content(files[name, "cover"]["key"]) == content_of(f"{name}.jpeg")
+    done = json.loads(cloudy.cli("music", "simulate", "--url", cloudy.base, "--count", "12", "--json").stdout)
+    assert (done["differences"], done["surprising_answers"]) == ([], 0)
+    objects = cloudy.rows("select key from music.file where state = 'stored' order by key collate \"C\"")
+    assert sorted(bucketeer.listed()) == [row["key"] for row in objects]
+    assert cloudy.cli("verify").returncode == 0
+
+
+def test_the_answer_does_not_depend_on_workers_being_up(stand):
+    task = unique()
+    stand.register(task)
+    for process in stand.children("worker"):
+        process.suspend()
+    try:
+        answer = stand.tell(task, "text", answer=202)
+        assert answer.json() == {"ok": True, "status": "accepted"}
+        assert answer.elapsed.total_seconds() < 15
+    finally:
+        for process in stand.children("worker"):
+            process.resume()
+    until(lambda: stand.status(task) == "text")
+
+
+# For people
+
+
+def test_the_api_demands_a_key(stand):
+    for path in ("/tracks", "/deliveries"):
+        assert httpx.get(f"{stand.base}/api/music{path}", timeout=10).status_code == 401
+    assert stand.api("GET", "/tracks").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"no json", 400), (b"[]", 422), (b"{}", 422), (b'{"task_id":""}', 422), (b'{"task_id":"a","x":1}', 422), (b" " * 300_000, 413),
+     (b'{"task_id":"a\\u0000"}', 422), (b'{"task_id":"' + b"a" * 201 + b'"}', 422)],
+)  # fmt: skip
+def test_impossible_tracks_are_refused_with_a_reason(stand, body, status):
+    response = stand.api("POST", "/tracks", content=body)
+    assert response.status_code == status, response.text
+    assert response.json()["error"]
+
+
+def test_tracks_are_listed_shown_and_deleted(stand, song):
+    task, clips = song
+    stand.tell(task, "complete", clips=clips[:1])
+    stand.await_files(task, "stored", "stored")
+    listed = stand.api("GET", "/tracks?status=complete&owner=anna&limit=1").json()
+    assert [row["task_id"] for row in listed["data"]] == [task]
+    assert listed["next"] == task
+    assert stand.listing("music", "tracks", "list", "--limit", "1")[0]["stored"] == 2
+    shown = stand.api("GET", f"/tracks/{task}").json()
+    assert (shown["prompt"], shown["clips"][0]["title"]) == ({"style": "rock"}, "Iron Man")
+    assert stand.api("DELETE", f"/tracks/{task}").status_code == 204
+    assert stand.api("DELETE", f"/tracks/{task}").status_code == 404
+    assert stand.tell(task, "first").json()["status"] == "late"
+    assert stand.api("GET", "/tracks/absent").status_code == 404
+    assert stand.api("GET", "/tracks?status=nonsense").status_code == 422
+
+
+def test_cleaning_by_hand_tells_what_it_did(stand):
+    done = json.loads(stand.cli("music", "cleanup", "--dry-run", "--json").stdout)
+    assert done["dry_run"] is True
+    assert done["seen"] == done["young"] + done["foreign"] + done["kept"]
+    assert "objects" not in stand.cli("music", "cleanup").stderr.splitlines()
+
+
+def test_what_happens_is_counted(stand, song):
+    task, clips = song
+    stand.tell(task, "complete", clips=clips)
+    stand.await_files(task, *["stored"] * 4)
+
+    def lines() -> str:
+        return httpx.get(f"{stand.base}/metrics", timeout=10).text
+
+    for name in (
+        'music_callbacks_total{stage="complete",result="applied"}',
+        'music_files_total{kind="audio",result="stored"}',
+        'music_file_bytes_total{kind="cover"}',
+    ):
+        until(lambda name=name: name in lines())
+
+
+def test_made_up_traffic_ends_in_the_right_books(stand):
+    done = json.loads(
+        stand.cli("music", "simulate", "--url", stand.base, "--count", "30", "--seed", "7", "--json").stdout
+    )
+    assert (done["differences"], done["surprising_answers"]) == ([], 0)
+    assert done["sent"] > 60
+    assert stand.cli("verify").returncode == 0
