@@ -15,7 +15,8 @@ from boathook import Boathook, BoathookError, Transaction
 MOST: Final = 5_000
 """Dead letters looked at in one round."""
 _PAGE: Final = 200
-_ID: Final = re.compile(r"dlv_[0-9a-z]{27}_\d{1,6}")
+_ID: Final = re.compile(r"dlv_0[0-7][0-9a-hjkmnp-tv-z]{25}_[0-9]{1,4}")
+"""128 bits in Crockford's base 32, and which of its event's deliveries it is."""
 
 
 @dataclass(frozen=True, slots=True)
