@@ -16,7 +16,7 @@ from boathook.apps.fleet.log import Phase, logged
 from boathook.apps.fleet.records import News, newest_version, news_since
 
 CHANNEL: Final = "fleet.live"
-POLL_S: Final = 5.0
+POLL_S: Final = 2.0
 """How often news are looked up where nothing is heard: a hint may be lost."""
 _PAGE: Final = 500
 
