@@ -136,6 +136,12 @@ def test_a_body_that_announces_no_length_is_capped_too(yard: Running):
     assert (got.status_code, got.json()["error"]) == (413, "the body is too large")
 
 
+def test_a_client_that_does_not_send_its_body_is_refused(yard: Running):
+    with socket.create_connection(("127.0.0.1", yard.port), timeout=20) as wire:
+        wire.sendall(b"POST /open HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nx")
+        assert read_all(wire).startswith(b"HTTP/1.1 408 ")
+
+
 def test_a_fault_of_an_app_is_a_500_with_a_request_id_and_a_traceback_in_the_log(yard: Running):
     got = say(yard, "GET", "/open/broken")
     assert (got.status, got.json["error"]) == (500, "internal error")
