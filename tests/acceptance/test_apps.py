@@ -66,7 +66,7 @@ class Parcels(Running):
 
     def query(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.database_url, autocommit=True) as connection:
-            return connection.execute(sql, arguments).fetchall()  # type: ignore[arg-type]
+            return connection.execute(sql, arguments).fetchall()
 
     def state_of(self, parcel: str) -> str | None:
         rows = self.query("select state from parcels.parcel where id = %s", parcel)
@@ -86,13 +86,13 @@ def fresh_url(admin_url: str, pg_template: str) -> Iterator[Callable[[str], str]
     def make(name: str) -> str:
         made.append(f"apps_{name}_{time.time_ns()}")
         with psycopg.connect(admin_url, autocommit=True) as admin:
-            admin.execute(f"create database {made[-1]} template {pg_template}")  # type: ignore[arg-type]
+            admin.execute(f"create database {made[-1]} template {pg_template}")
         return with_database(admin_url, made[-1])
 
     yield make
     with psycopg.connect(admin_url, autocommit=True) as admin:
         for name in made:
-            admin.execute(f"drop database {name} with (force)")  # type: ignore[arg-type]
+            admin.execute(f"drop database {name} with (force)")
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 def query(url: str, sql: str) -> list[tuple[object, ...]]:
     with psycopg.connect(url, autocommit=True) as connection:
-        return connection.execute(sql).fetchall()  # type: ignore[arg-type]
+        return connection.execute(sql).fetchall()
 
 
 async def test_files_are_applied_in_order_and_once(pg_url: str, folder: Path):
