@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from boathook import BoathookError, Transaction
-from boathook.apps.music import chores, delivery_log, files, tracks
+from boathook.apps import trials
+from boathook.apps.music import chores, delivery_log, files, sending, tracks
 from boathook.apps.music.app import hook
 from boathook.apps.music.cleaning import Report, as_row
 from boathook.apps.music.delivery_log import Kind, Standing
 from boathook.apps.music.kinds import Kind as FileKind
-from boathook.apps.music.sending import simulate as send_simulated
 from boathook.apps.music.stages import Status
 from boathook.apps.music.tracks import NewTrack
 from boathook.apps.terminal import print_json, print_rows, say
@@ -191,17 +191,14 @@ def clean_up(
 
 @app.command("simulate", epilog="Example: boathook music simulate --url http://127.0.0.1:8080 --count 20")
 def simulate(
-    url: Annotated[str, typer.Option(help="Where boathook serves; loopback must be in outbound.allow.")],
+    url: trials.Url = trials.HERE,
     count: Annotated[int, typer.Option(min=1, max=10_000, help="How many songs to make up.")] = 20,
-    seed: Annotated[int | None, typer.Option(help="Makes up the same songs again.", show_default=False)] = None,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds until the books must be right.")] = 120.0,
+    seed: trials.Seed = None,
+    wait: trials.Wait = trials.WAIT_S,
     as_json: Json = False,
 ) -> None:
-    """Send made-up callbacks, serve their files, and hold the books against what they must say."""
-    row = hook.run(send_simulated(url, songs=count, seed=seed, within_s=wait))
-    print_rows([row], as_json=as_json)
-    if row["differences"] or row["surprising_answers"]:
-        raise typer.Exit(1)
+    """Send made-up callbacks, serve their files, and compare the books with what they must say."""
+    trials.finish(hook.run(sending.simulate(url, count=count, seed=seed, wait_s=wait)), as_json=as_json)
 
 
 def _only(rows: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:

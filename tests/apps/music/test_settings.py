@@ -1,0 +1,105 @@
+"""The table [music]: what source it makes, and what it refuses."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from boathook.config import load
+from boathook.domain.errors import ConfigError
+from boathook.domain.model import Grade
+from boathook.inbound.gates import spec_of
+from boathook.inbound.verdict import Request, Verified
+from boathook.inbound.verify import Verifier
+from boathook.server.loading import with_apps
+from boathook.testing import signed_request
+from tests.apps.music.stands import callback
+
+SECRET = "geheim-geheim"
+
+
+def loaded(folder: Path, music: str):
+    file = folder / "boathook.toml"
+    file.write_text(f'[apps]\nload = ["boathook.apps.music"]\n[music]\n{music}')
+    return with_apps(load(file))[0]
+
+
+def refusal(folder: Path, music: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        loaded(folder, music)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("provider", "named", "grade", "scheme"),
+    [
+        ("suno", "suno", Grade.METADATA, {}),
+        ("suno-musicapi", "suno-musicapi", Grade.BODY, {}),
+        ("suno-sunoapi", "suno-sunoapi", Grade.BODY, {}),
+        ("hmac", "suno", Grade.BODY, {"scheme": "hmac"}),
+        ("token", "suno", Grade.TOKEN, {"scheme": "token"}),
+    ],
+)
+def test_each_provider_proves_callbacks_and_names_deliveries_alike(tmp_path, provider, named, grade, scheme):
+    settings = loaded(tmp_path, f'provider = "{provider}"\nsecret = "{SECRET}"\n')
+    verifier = Verifier(spec_of(settings, "suno"))
+    made = signed_request(named, SECRET, callback("t1", "text"), timestamp=time.time(), **scheme)
+    query = made.url.partition("?")[2]
+    headers = dict(made.headers) | {"x-delivery-id": "d1"}
+    request = Request(
+        method="POST", url=made.url, path="/in/suno", query=query, headers=headers, body=made.body, client="192.0.2.1"
+    )
+    verdict = verifier.verify(request, time.time())
+    assert isinstance(verdict, Verified), verdict
+    assert (verdict.grade, verdict.dedup_key) == (grade, "d1")
+
+
+def test_a_callback_without_proof_is_taken_only_where_the_owner_says_so(tmp_path):
+    source = loaded(tmp_path, 'provider = "unsigned"\n').sources["suno"]
+    assert (source.provider, source.unsigned, source.secrets) == ("suno", True, ())
+    assert 'provider = "unsigned"' in refusal(tmp_path, 'provider = "suno"\n')
+
+
+def test_the_source_answers_202_until_it_is_known_what_became_of_a_callback(tmp_path):
+    source = loaded(tmp_path, f'secret = "{SECRET}"\n').sources["suno"]
+    assert (source.mode, source.fallback_status, source.paths) == ("inline", 202, ("/api/suno/callback",))
+    assert json.loads(source.fallback_body) == {"ok": True, "status": "accepted"}
+
+
+def test_keys_of_the_source_win(tmp_path):
+    told = (
+        f'secret = "{SECRET}"\nprovider = "hmac"\npath = "/hooks/suno"\nsource = {{ header = "X-Sig", rate = 5.0 }}\n'
+    )
+    source = loaded(tmp_path, told).sources["suno"]
+    assert (source.header, source.rate, source.paths) == ("X-Sig", 5.0, ("/hooks/suno",))
+
+
+@pytest.mark.parametrize(
+    ("music", "words"),
+    [
+        ("", "secret"),
+        (f'secret = "{SECRET}"\npath = "suno"\n', "path"),
+        (f'secret = "{SECRET}"\npath = "/a b"\n', "path"),
+        (f'secret = "{SECRET}"\npath = "/a?b"\n', "path"),
+        (f'secret = "{SECRET}"\nprovider = "tilda"\n', "provider"),
+        (f'secret = "{SECRET}"\nmax_audios = 1\n', "max_audios"),
+        (f'secret = "{SECRET}"\nreply_within_s = 20\n', "reply_within_s"),
+        (f'secret = "{SECRET}"\n[music.storage]\nkind = "s3"\n', "endpoint"),
+        (f'secret = "{SECRET}"\n[music.storage]\nkind = "s3"\nendpoint = "s3.example.com"\nbucket = "b"\nkey_id = "a"\nsecret_key = "b"\n', "endpoint"),
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_refused_by_name(tmp_path, music, words):
+    told = refusal(tmp_path, music)
+    assert words in told
+    assert SECRET not in told
+
+
+def test_the_sample_configuration_loads_as_it_is(monkeypatch):
+    import boathook.apps.music
+
+    monkeypatch.setenv("SUNO_WEBHOOK_KEY", SECRET)
+    file = Path(boathook.apps.music.__file__).with_name("boathook.toml")
+    settings, apps = with_apps(load(file))
+    assert [app.name for app in apps] == ["music"]
+    assert settings.sources["suno"].provider == "suno"
