@@ -28,6 +28,7 @@ VIOLATIONS = {
     "a third party in the domain": ("plain-domain", "domain/ids.py", "import msgspec"),
     "a clock in the domain": ("plain-domain", "domain/policy.py", "import time"),
     "an internal import through the root": ("no-root-imports", "dispatch/worker.py", "from boathook import Ignore"),
+    "WebSockets outside inbound": ("sockets", "server/console.py", "import websockets"),
     "an app reaching past the public root": ("apps-outside", "apps/odd.py", "import boathook.journal.database"),
     "two modules in a circle": ("no-knots", "domain/policy.py", "import boathook.domain.model"),
 }
