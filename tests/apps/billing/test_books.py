@@ -283,7 +283,7 @@ def test_a_payment_makes_a_canceled_subscription_active_again(stand):
     assert stand.subscription(email)["status"] == "ACTIVE"
 
 
-def test_a_plan_that_nobody_knows_is_final_and_applies_by_a_replay_once_it_is_known(stand):
+def test_a_plan_that_nobody_knows_is_final(stand):
     payment, event = paid(stand, stand.user(), plan_id="gone")
     stand.await_end(event, "dead", "PLAN_UNKNOWN")
     stand.await_payment(payment, problem="PLAN_UNKNOWN")

@@ -1,0 +1,62 @@
+"""What was wrong is put right, and what had to wait for that goes on."""
+
+import pytest
+
+from tests.apps.billing.stand import PATIENCE_S, Stand, served, soon, unique
+from tests.support import until
+
+FAIL = """
+    create function billing.fail() returns trigger language plpgsql as $$
+        begin
+            if exists (select from billing.users where id = new.user_id and email like 'broken%') then
+                raise exception 'the disk is full';
+            end if;
+            return new;
+        end $$;
+    create trigger fail before insert on billing.subscriptions for each row execute function billing.fail();
+"""
+
+
+@pytest.fixture
+def own(tmp_path, admin_url, pg_template):
+    """A boathook whose settings and tables may be changed."""
+    with served(tmp_path, admin_url, pg_template) as running:
+        yield running
+
+
+def test_dead_letters_apply_by_a_replay_once_their_plan_is_corrected(own: Stand):
+    email, wrong, unknown = own.user(), unique("evt"), unique("evt")
+    own.tell(cheap := unique("pay"), email=email, amount="1500.00", event_id=wrong)
+    own.tell(gone := unique("pay"), email=email, plan_id="promo", event_id=unknown)
+    own.await_end(wrong, "dead", "AMOUNT_MISMATCH")
+    own.await_end(unknown, "dead", "PLAN_UNKNOWN")
+    assert own.subscription(email) is None
+    own.stop()
+    file = own.folder / "boathook.toml"
+    promo = '[[billing.plans]]\nid = "promo"\nprice = "990"\ndays = 7\n'
+    file.write_text(file.read_text().replace('price = "990.00"', 'price = "1500.00"') + promo)
+    own.start()
+    own.cli("dead", "replay", "--all", "--yes")
+    for payment in (cheap, gone):
+        assert own.await_applied(payment)["problem"] is None
+    assert own.subscription(email)["payments_applied"] == 2
+    assert {row["id"] for row in own.listing("billing", "plans")} == {"month", "promo", "year"}
+
+
+def test_an_error_that_is_none_of_the_users_is_tried_ever_more_rarely_and_applies_once_its_cause_is_gone(own: Stand):
+    email, payment, event = f"broken-{unique('later')}@example.com", unique("pay"), unique("evt")
+    with own.books() as books:
+        books.execute(FAIL)
+    own.tell(payment, email=email, event_id=event)
+    own.await_end(event, "pending", "USER_MISSING")
+    own.user(email)
+    until(lambda: own.payment(payment)["wakes"] >= 3, timeout=PATIENCE_S)
+    [attempts] = own.rows("select max(attempts) as n from boathook.delivery where code = 'RaiseError'")
+    assert attempts["n"] <= 12, "it was not left alone between two wakes"
+    assert own.subscription(email) is None
+    own.await_metric("billing_webhooks_failed_retryable_total", provider="tilda", code="RaiseError")
+    with own.books() as books:
+        books.execute("drop trigger fail on billing.subscriptions")
+    own.await_applied(payment)
+    soon(lambda: own.metric("billing_payments_recovered_total") == 1)
+    assert own.subscription(email)["payments_applied"] == 1
