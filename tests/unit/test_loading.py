@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from boathook import config
+from boathook.cli.apps import tables
 from boathook.config import Settings
 from boathook.config.complaints import is_secret
 from boathook.domain.errors import ConfigError
@@ -167,6 +168,21 @@ class TestItsTable:
         assert says in said
         assert "abcdef" not in said
 
+    def test_a_complaint_about_the_whole_table_tells_no_secret(self, place: Place):
+        code = """
+            from pydantic import BaseModel, model_validator
+            from boathook import Boathook
+
+            class Own(BaseModel, extra="allow"):
+                @model_validator(mode="after")
+                def check(self):
+                    raise ValueError("add a plan")
+
+            hook = Boathook("shelf", settings=Own)
+        """
+        settings = place(code, toml='[shelf]\nsecret = "hush"\n[[shelf.shops]]\ntoken = "hush"')
+        assert complaint(lambda: load_apps(settings)).endswith("boathook.toml: shelf: add a plan")
+
     def test_a_table_that_belongs_to_no_app_is_somebody_elses(self, place: Place):
         settings, _ = with_apps(place(PLAIN, toml="[warehouse]\nrows = 3"))
         assert settings.extra["warehouse"] == {"rows": 3}
@@ -285,3 +301,21 @@ def test_only_apps_with_migrations_have_a_folder(place: Place):
 def test_without_apps_nothing_is_imported(place: Place):
     settings = place()
     assert with_apps(settings) == (settings, ())
+
+
+def test_no_secret_of_an_apps_table_is_shown(place: Place):
+    code = PLAIN.replace('secret: str = "s3cret"', 'secret: str = "s3cret"\n        pin: SecretStr = SecretStr("1234")')
+    toml = """
+        [shelf]
+        api_token = "abcd"
+        [warehouse]
+        rows = 3
+        signing_keys = ["hush", "env:KEY"]
+        [warehouse.passwords]
+        clerk = "hush"
+    """
+    shown = tables(place(code, toml=toml))
+    assert shown == {
+        "shelf": {"secret": "(hidden)", "pin": "(hidden)", "api_token": "(hidden)", "plans": []},
+        "warehouse": {"rows": 3, "signing_keys": ["(hidden)", "env:KEY"], "passwords": {"clerk": "(hidden)"}},
+    }

@@ -113,7 +113,7 @@ def tables(settings: Settings) -> dict[str, Any]:
 def _hidden(value: Any, key: str) -> Any:
     match value:
         case dict():
-            return {name: _hidden(part, str(name)) for name, part in value.items()}
+            return {name: _hidden(part, key if is_secret(key) else str(name)) for name, part in value.items()}
         case list():
             return [_hidden(part, key) for part in value]
         case str() if value and (is_secret(key) or value == _MASKED):

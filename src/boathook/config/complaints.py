@@ -1,10 +1,10 @@
 """Says what is wrong with a setting: where it stands, its key, and what to write; never a secret."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 _SECRET: Final = re.compile(r"(?i)(^|[._])(secret|token|password|passphrase|key)s?$")
 _INDEX: Final = re.compile(r"\[\d+\]")
@@ -29,11 +29,16 @@ def complain(error: ValidationError, origin_of: Callable[[str], str], table: str
     message = message.replace("a valid tuple", 'a list, such as ["..."]')
     if not key:
         return f"{origin}: {message}"
-    hides = is_secret(key) or key == "database.url" or first["type"] in _SPEAKING
-    given = "" if hides else f" (it is {first['input']!r})"
+    is_hidden = is_secret(key) or key == "database.url" or _is_table(first["input"])
+    given = "" if is_hidden else f" (it is {first['input']!r})"
     return f"{origin}: {key}: {_WORDS.get(first['type']) or message[:1].lower() + message[1:]}{given}"
 
 
+def _is_table(value: object) -> bool:
+    """Return whether a wrong value is a table, or holds one, among whose keys may be secrets."""
+    if isinstance(value, list | tuple):
+        return any(map(_is_table, value))
+    return isinstance(value, Mapping | BaseModel)
+
+
 _WORDS: Final = {"missing": "is missing", "extra_forbidden": "is not a setting"}
-_SPEAKING: Final = ("missing",)
-"""Complaints whose input is the table around the key, which may hold secrets."""
