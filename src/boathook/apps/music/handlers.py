@@ -46,7 +46,15 @@ async def receive(event: Event, tx: Transaction) -> Ignore | None:
     return None
 
 
-@hook.on(None, files.WANTED, application=APPLICATION, retry=PATIENT, timeout=_LONGEST_S)
+@hook.on(
+    None,
+    files.WANTED,
+    application=APPLICATION,
+    retry=PATIENT,
+    timeout=_LONGEST_S,
+    # So that slow servers never hold all places of the workers, and callbacks wait behind them.
+    concurrency=lambda: settings().files_at_once,
+)
 async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
     """Fetch a wanted file and put it into storage, and remember that it is there."""
     told = event.json

@@ -56,7 +56,10 @@ async def keep(work: Keeping) -> Kept:
     await asyncio.to_thread(work.incoming.mkdir, parents=True, exist_ok=True)
     if not await asyncio.to_thread(place.is_file):  # else an earlier attempt ended between fetching and storing
         await _fetch(work, place)
-    size, sha256, head = await asyncio.to_thread(_measure, place)
+    try:
+        size, sha256, head = await asyncio.to_thread(_measure, place)
+    except FileNotFoundError:  # a worker that lost its lease was quicker after all
+        raise NotKept("another attempt is at the same file", "BUSY", is_final=False) from None
     found = format_of(work.kind, head)
     if found is None:
         await asyncio.to_thread(place.unlink, missing_ok=True)

@@ -61,6 +61,8 @@ class MusicSettings(BaseModel):
     """Largest audio file in bytes."""
     max_cover: int = Field(default=15 * _MIB, ge=1)
     """Largest cover in bytes."""
+    files_at_once: int = Field(default=4, ge=1)
+    """How many files are fetched and stored at once, over all workers; keep it below `worker.concurrency`."""
     download_timeout_s: float = Field(default=300.0, gt=0, le=500)
     incoming: Path = Path(".boathook/music-incoming")
     """Where files lie while they are fetched, unfinished ones included."""

@@ -29,7 +29,7 @@ class Studio:
     """Serves on a free port of loopback while its ``with`` block runs."""
 
     def __init__(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
+        self._server = _Server(("127.0.0.1", 0), _Answers)
         self._server.studio = self  # type: ignore[attr-defined]
         self._lock = threading.Lock()
         self._broken: set[str] = set()
@@ -67,6 +67,13 @@ class Studio:
         yield content[:middle]
         if not breaks_off:
             yield content[middle:]
+
+
+class _Server(ThreadingHTTPServer):
+    block_on_close = False
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing of whoever hangs up."""
 
 
 class _Answers(BaseHTTPRequestHandler):

@@ -23,6 +23,7 @@ _NOTE: Final = """
     values ($1, $2, $3, $4, $5, $6, $7::jsonb, 'waiting', $8)
     on conflict (event_id, task_id) do nothing
 """
+_RESULT: Final = "select state from music.callback where event_id = $1 and task_id = $2"
 _WAITING: Final = """
     select event_id, stage, code, message, clips from music.callback
     where task_id = $1 and state = 'waiting' order by received_at, event_id
@@ -104,8 +105,9 @@ async def take(tx: Transaction, delivery: Delivery, callbacks: Sequence[Callback
             clips,
             delivery.received_at,
         )
-        results = await _apply_waiting(tx, callback.task_id)
-        taken.append(Taken(callback.task_id, callback.stage, results.get(delivery.event_id, "waiting")))
+        await _apply_waiting(tx, callback.task_id)
+        result = await tx.fetchval(_RESULT, delivery.event_id, callback.task_id)
+        taken.append(Taken(callback.task_id, callback.stage, result))
     return taken
 
 
@@ -117,10 +119,10 @@ async def register(tx: Transaction, track: NewTrack) -> bool:
     return is_new
 
 
-async def catch_up(tx: Transaction, task_id: str) -> int:
-    """Apply what waits for a track that plain SQL has made known; return how many callbacks that were."""
+async def catch_up(tx: Transaction, task_id: str) -> None:
+    """Apply what waits for a track that plain SQL has made known."""
     await tx.execute(_LOCK, task_id)
-    return len(await _apply_waiting(tx, task_id))
+    await _apply_waiting(tx, task_id)
 
 
 async def with_waiting(tx: Transaction) -> list[str]:
@@ -168,12 +170,11 @@ async def shown(tx: Transaction, task_id: str) -> dict[str, Any] | None:
     }
 
 
-async def _apply_waiting(tx: Transaction, task_id: str) -> dict[UUID, str]:
+async def _apply_waiting(tx: Transaction, task_id: str) -> None:
     """Apply all that waits for a track, in the order it came; nothing where the track is not known."""
     status = await tx.fetchval("select status from music.track where task_id = $1 for update", task_id)
     if status is None:
-        return {}
-    results: dict[UUID, str] = {}
+        return
     for row in await tx.fetch(_WAITING, task_id):
         callback = Callback(
             task_id=task_id,
@@ -183,7 +184,6 @@ async def _apply_waiting(tx: Transaction, task_id: str) -> dict[UUID, str]:
             clips=tuple(map(clip_of, json.loads(row["clips"]))),
         )
         status, result, note = await _apply(tx, Status(status), callback)
-        results[row["event_id"]] = result
         await tx.execute(
             "update music.callback set state = $3, note = $4, applied_at = now() where event_id = $1 and task_id = $2",
             row["event_id"],
@@ -191,7 +191,6 @@ async def _apply_waiting(tx: Transaction, task_id: str) -> dict[UUID, str]:
             result,
             note,
         )
-    return results
 
 
 async def _apply(tx: Transaction, status: Status, callback: Callback) -> tuple[Status, str, str]:

@@ -1,0 +1,146 @@
+"""Processes die at every named moment, and in the end each file of each song is there, whole and once."""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from boathook.apps.music.simulator import Books, Letter, Registration, Reseller, Simulator
+from boathook.apps.music.studio import content_of
+from boathook.telemetry.crashpoints import POINTS
+from tests.apps.music.stands import SECRET, Slow, Stand, clip, fresh_database, unique
+from tests.support import until
+
+RELEVANT = [point for point in POINTS if point.startswith(("accept.", "claim.", "handler.", "retry.", "dead."))]
+
+
+@pytest.fixture
+def make(tmp_path: Path, admin_url: str, pg_template: str) -> Iterator[Stand]:
+    with fresh_database(admin_url, pg_template) as url:
+        stand = Stand(tmp_path, url)
+        yield stand
+        if stand.process is not None and stand.process.poll() is None:
+            stand.kill_all()
+
+
+def play(stand: Stand, simulator: Simulator) -> None:
+    """Send everything, as a sender that tries again until it hears of success or of a refusal."""
+    for one in simulator.steps:
+        match one:
+            case Registration(task_id=task_id, title=title):
+                stand.rows("insert into music.track (task_id, title) values (%s, %s)", task_id, title)
+            case Letter():
+                until(lambda letter=one: heard(stand, letter), timeout=90)
+
+
+def heard(stand: Stand, letter: Letter) -> bool:
+    try:
+        status = stand.post(letter.body, dict(letter.headers), letter.path).status_code
+    except httpx.TransportError:
+        return False
+    return 200 <= status < 300 or status == 401
+
+
+def damage(stand: Stand, books: Books) -> list[str]:
+    """Return in what tables and folder differ from the books."""
+    found = {row["task_id"]: row["status"] for row in stand.rows("select task_id, status from music.track")}
+    waiting = {row["task_id"] for row in stand.rows("select task_id from music.callback where state = 'waiting'")}
+    wrong = [] if found == dict(books.tracks) else ["tracks"]
+    wrong += [] if waiting == books.waiting else ["waiting"]
+    root = stand.folder / ".boathook" / "music"
+    rows = {(row["task_id"], row["clip_id"], row["kind"]): row for row in stand.rows("select * from music.file")}
+    if rows.keys() != books.files.keys():
+        wrong.append("files")
+    for name, sha256 in books.files.items():
+        row = rows.get(name)
+        if row is not None and row["state"] != ("failed" if sha256 is None else "stored"):
+            wrong.append(f"{name} is {row['state']}")
+        elif row is not None and sha256 is not None:
+            place = root / row["key"]
+            if not place.is_file() or hashlib.sha256(place.read_bytes()).hexdigest() != sha256:
+                wrong.append(f"{name} is not whole")
+    keys = {row["key"] for row in rows.values() if row["key"]}
+    there = {str(one.relative_to(root)) for one in root.rglob("*") if one.is_file()}
+    return wrong + [f"{key} is too much or too little" for key in keys ^ there]
+
+
+def judge(stand: Stand, books: Books) -> None:
+    until(lambda: damage(stand, books) == [], timeout=90, every=0.3)
+    assert stand.cli("verify").returncode == 0
+    assert not list((stand.folder / ".boathook" / "music-incoming").iterdir())
+
+
+@pytest.mark.parametrize("point", RELEVANT)
+def test_a_process_dies_at(point, make, studio, tmp_path):
+    fired = tmp_path / "fired"
+    count = 2 if point.startswith(("retry.", "dead.")) else 7
+    make.start(BOATHOOK_CRASH_POINT=f"{point}:{count}:kill:{fired}")
+    simulator = Simulator(Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=12, seed=len(point))
+    play(make, simulator)
+    until(fired.exists, timeout=60)
+    judge(make, simulator.expected())
+
+
+def test_workers_die_in_the_middle_of_downloads(make, studio):
+    make.start()
+    tasks = [unique() for _ in range(2)]
+    for task in tasks:
+        make.rows("insert into music.track (task_id) values (%s)", task)
+        make.tell(task, "complete", clips=[{**clip(f"{task}-1", studio.url, "/slow/"), "image_url": None}])
+    names = [f"/slow/{task}-1.mp3" for task in tasks]
+    incoming = make.folder / ".boathook" / "music-incoming"
+    halves = [len(content_of(name)) // 2 for name in names]
+
+    def are_half_there() -> bool:
+        return sorted(one.stat().st_size for one in incoming.glob("*.part")) == sorted(halves)
+
+    until(are_half_there, timeout=30)
+    make.kill("worker")
+    studio.go_on.set()
+    for task, name, half in zip(tasks, names, halves, strict=True):
+        files = make.await_files(task, "stored", timeout=60)
+        assert make.stored(files[f"{task}-1", "audio"]["key"]) == content_of(name)
+        ranges = [asked for path, asked in studio.asked if path == name]
+        assert ranges[0] is None
+        assert ranges[-1] == f"bytes={half}-", "what had come before was fetched again"
+    assert make.cli("verify").returncode == 0
+
+
+def test_everything_dies_and_is_started_again(make, studio):
+    make.start()
+    simulator = Simulator(Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=24, seed=3)
+    with ThreadPoolExecutor(1) as pool:
+        playing = pool.submit(play, make, simulator)
+        for share in (3, 2):
+            until(
+                lambda share=share: len(make.rows("select from music.callback")) >= len(simulator.steps) // share // 2,
+                timeout=90,
+            )
+            make.kill_all()
+            make.start()
+        playing.result()
+    judge(make, simulator.expected())
+
+
+def test_the_judge_can_fail(make, studio: Slow):
+    make.start()
+    simulator = Simulator(Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=2, seed=5)
+    play(make, simulator)
+    books = simulator.expected()
+    judge(make, books)
+    (row, *_) = make.rows("select key from music.file where state = 'stored'")
+    place = make.folder / ".boathook" / "music" / row["key"]
+    whole = place.read_bytes()
+    place.write_bytes(whole[:-1])
+    assert any("not whole" in one for one in damage(make, books))
+    place.write_bytes(whole)
+    place.with_suffix(".wav").write_bytes(b"a second one")
+    assert any("too much" in one for one in damage(make, books))
+    place.with_suffix(".wav").unlink()
+    assert damage(make, books) == []
+    make.rows("update music.track set status = 'first'")
+    assert "tracks" in damage(make, books)
