@@ -8,11 +8,11 @@ from typing import Annotated, TypeVar
 import typer
 
 from boathook import Transaction
-from boathook.apps.billing import desk
+from boathook.apps import trials
+from boathook.apps.billing import desk, sending
 from boathook.apps.billing.app import hook, settings
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
-from boathook.apps.billing.sending import send_simulated
 from boathook.apps.terminal import print_json, print_rows, say
 
 Result = TypeVar("Result")
@@ -119,10 +119,12 @@ def print_alerts() -> None:
 
 @app.command("simulate", epilog="Example: boathook billing simulate --url http://127.0.0.1:8080 --count 100")
 def simulate(
-    url: Annotated[str, typer.Option(help="Where boathook serves; loopback must be in outbound.allow.")],
+    url: trials.Url = trials.HERE,
     count: Annotated[int, typer.Option(min=1, max=100_000, help="How many payments to make up.")] = 100,
-    seed: Annotated[int | None, typer.Option(help="Makes up the same payments again.", show_default=False)] = None,
+    seed: trials.Seed = None,
+    wait: trials.Wait = trials.WAIT_S,
     as_json: Json = False,
 ) -> None:
-    """Send made-up payments, signed with the secret of the settings, and add their users."""
-    print_rows([hook.run(send_simulated(url, settings(), count=count, seed=seed))], as_json=as_json)
+    """Send made-up payments, signed with the secret of the settings, add their users, and compare the books."""
+    done = hook.run(sending.simulate(url, settings(), count=count, seed=seed, wait_s=wait))
+    trials.finish(done, as_json=as_json)

@@ -1,22 +1,47 @@
 """Sends simulated traffic to a running boathook, and compares the books with what they must say."""
 
-from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from boathook import BoathookError, ConfigError, Transaction
+from boathook import ConfigError, Transaction
 from boathook.apps.billing import desk
 from boathook.apps.billing.app import hook
 from boathook.apps.billing.settings import BillingSettings
 from boathook.apps.billing.simulator import Account, Arrival, Entry, Expected, Letter, Sender, Simulation
+from boathook.apps.trials import Answers, Trial, pick_seed, send, settle
 
 TOLERANCE: Final = timedelta(minutes=30)
 """How far the end of a subscription may be from now plus its days: as long as the traffic took."""
 
 
-def simulation(settings: BillingSettings, *, count: int, seed: int | None = None) -> Simulation:
+async def simulate(url: str, settings: BillingSettings, *, count: int, seed: int | None, wait_s: float) -> Trial:
+    """Send the traffic of *count* payments in order, wait until the books are right, and return how it went.
+
+    Raises:
+        BoathookError: *url* is none, or cannot be reached.
+        ConfigError: there are no plans.
+    """
+    number, answers = pick_seed(seed), Answers()
+    told = simulation(settings, count=count, seed=number)
+    for step in told.steps:
+        match step:
+            case Arrival(email=email):
+                async with hook.transaction() as tx:
+                    await desk.add_user(tx, email)
+            case Letter():
+                status, _ = await send(hook, url, step)
+                answers.note(step, status, {step.expect})
+    expected = told.expected()
+
+    async def compare() -> list[str]:
+        async with hook.transaction() as tx:
+            return await differences(tx, expected)
+
+    return Trial(seed=number, answers=answers, effects=_effects(expected), differences=await settle(compare, wait_s))
+
+
+def simulation(settings: BillingSettings, *, count: int, seed: int) -> Simulation:
     """Make up the traffic of *count* payments for these settings. Raises ConfigError where there are no plans."""
     if not settings.plans:
         raise ConfigError("billing.plans: there is nothing to pay for; add [[billing.plans]] with id, price and days")
@@ -27,51 +52,15 @@ def simulation(settings: BillingSettings, *, count: int, seed: int | None = None
         encoding=settings.encoding,
         proof=settings.proof,
     )
-    now = datetime.now(UTC)
-    return Simulation(sender, settings.offers, payments=count, seed=int(now.timestamp()) if seed is None else seed)
+    return Simulation(sender, settings.offers, payments=count, seed=seed)
 
 
-async def send_simulated(url: str, settings: BillingSettings, *, count: int, seed: int | None) -> Mapping[str, Any]:
-    """Send the traffic in order, and return what was answered.
-
-    Raises:
-        BoathookError: *url* is none, or cannot be reached.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.netloc:
-        raise BoathookError(f"--url: {url!r} is no address; write one such as http://127.0.0.1:8080")
-    told = simulation(settings, count=count, seed=seed)
-    answers: Counter[int] = Counter()
-    unexpected = 0
-    for step in told.steps:
-        match step:
-            case Arrival(email=email):
-                async with hook.transaction() as tx:
-                    await desk.add_user(tx, email)
-            case Letter():
-                status = await _send(url.rstrip("/"), step)
-                answers[status] += 1
-                unexpected += status != step.expect
-    accounts = told.expected().accounts.values()
+def _effects(expected: Expected) -> dict[str, int]:
+    entries = expected.payments.values()
     return {
-        "sent": answers.total(),
-        "answers": {str(status): n for status, n in sorted(answers.items())},
-        "unexpected": unexpected,
-        "users": len(accounts),
-        "payments_to_apply": sum(account.payments_applied for account in accounts),
+        "payments applied": sum(account.payments_applied for account in expected.accounts.values()),
+        "waiting": sum(entry.problem is not None and entry.problem.is_waiting for entry in entries),
     }
-
-
-async def _send(url: str, letter: Letter) -> int:
-    try:
-        answer = await hook.http.request(
-            letter.method, url + letter.path, headers=letter.headers, body=letter.body, timeout_s=30
-        )
-    except BoathookError as error:
-        raise BoathookError(
-            f'{url}: {error}; is `boathook serve` running there, and for loopback, is outbound.allow = ["127.0.0.0/8"]?'
-        ) from None
-    return answer.status
 
 
 async def differences(tx: Transaction, expected: Expected, *, now: datetime | None = None) -> list[str]:

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from boathook import Boathook, BoathookError, Transaction
-from boathook.apps.fleet import alarms, letters, records
+from boathook.apps import trials
+from boathook.apps.fleet import alarms, letters, records, sending
 from boathook.apps.fleet.log import Phase, list_errors
-from boathook.apps.fleet.sending import send_simulated
 from boathook.apps.fleet.tables import TABLES
 from boathook.apps.fleet.words import Entity
 from boathook.apps.terminal import print_rows, say
@@ -155,16 +155,12 @@ def _telegram(hook: Boathook) -> typer.Typer:
 def _add_simulate(hook: Boathook, app: typer.Typer) -> None:
     @app.command("simulate", epilog="Example: boathook fleet simulate --url http://127.0.0.1:8080 --count 100")
     def simulate(
-        url: Annotated[str, typer.Option(help="Where boathook serves; loopback must be in outbound.allow.")],
+        url: trials.Url = trials.HERE,
         count: Annotated[int, typer.Option(min=1, max=100_000, help="How many histories to make up.")] = 100,
-        seed: Annotated[int | None, typer.Option(help="Makes up the same again.", show_default=False)] = None,
-        wait: Annotated[
-            float, typer.Option(min=0, help="Seconds to wait for the tables to say what they must.")
-        ] = 60.0,
+        seed: trials.Seed = None,
+        wait: trials.Wait = trials.WAIT_S,
         as_json: Json = False,
     ) -> None:
         """Send made-up requests with the secrets of the settings, and compare the tables with what they must say."""
-        done = hook.run(send_simulated(hook, url, histories=count, seed=seed, wait_s=wait))
-        print_rows([done], as_json=as_json)
-        if not done["is_right"]:
-            raise typer.Exit(1)
+        done = hook.run(sending.simulate(hook, url, count=count, seed=seed, wait_s=wait))
+        trials.finish(done, as_json=as_json)

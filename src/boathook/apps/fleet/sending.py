@@ -2,39 +2,35 @@
 
 import asyncio
 import json
-import random
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from boathook import Boathook, BoathookError, ConfigError, Transaction
+from boathook import Boathook, Transaction
 from boathook.apps.fleet.settings import FleetSettings
 from boathook.apps.fleet.simulator import Expected, Letter, Sender, Simulation
 from boathook.apps.fleet.tables import TABLES
+from boathook.apps.trials import Answers, Trial, pick_seed, send, settle
 
 _AT_ONCE: Final = 8
-_POLL_S: Final = 0.25
 
 
-async def send_simulated(
-    hook: Boathook, url: str, *, histories: int, seed: int | None, wait_s: float
-) -> dict[str, Any]:
-    """Send *histories* to *url* and return what became of them; wait until the tables say what they must."""
-    seed = random.SystemRandom().randrange(2**32) if seed is None else seed
-    simulation = Simulation(make_sender(hook), histories=histories, seed=seed)
+async def simulate(hook: Boathook, url: str, *, count: int, seed: int | None, wait_s: float) -> Trial:
+    """Send *count* histories to *url*, wait until the tables are right, and return how it went.
+
+    Raises:
+        BoathookError: *url* is none, or cannot be reached.
+    """
+    number = pick_seed(seed)
+    simulation = Simulation(make_sender(hook), histories=count, seed=number)
     answers = await _send_all(hook, url, simulation.letters)
-    wrong = sum(n for (status, expected), n in answers.items() if status != expected)
-    differences = await _wait_for(hook, simulation.expected(), wait_s)
-    return {
-        "seed": seed,
-        "requests": answers.total(),
-        "answered_otherwise": wrong,
-        "statuses": {str(status): n for status, n in sorted(_by_status(answers).items())},
-        "changes": simulation.expected().changes,
-        "things": len(simulation.expected().things),
-        "differences": differences[:5],
-        "is_right": not wrong and not differences,
-    }
+    expected = simulation.expected()
+
+    async def differences() -> list[str]:
+        async with hook.transaction() as tx:
+            return await compare(tx, expected)
+
+    effects = {"things kept": len(expected.things), "changes": expected.changes}
+    return Trial(seed=number, answers=answers, effects=effects, differences=await settle(differences, wait_s))
 
 
 def make_sender(hook: Boathook) -> Sender:
@@ -66,46 +62,20 @@ async def compare(tx: Transaction, expected: Expected) -> list[str]:
     return found
 
 
-async def _wait_for(hook: Boathook, expected: Expected, wait_s: float) -> list[str]:
-    until = asyncio.get_running_loop().time() + wait_s
-    while True:
-        async with hook.transaction() as tx:
-            differences = await compare(tx, expected)
-        if not differences or asyncio.get_running_loop().time() > until:
-            return differences
-        await asyncio.sleep(_POLL_S)
-
-
-async def _send_all(hook: Boathook, url: str, letters: Sequence[Letter]) -> Counter[tuple[int, int]]:
-    answers: Counter[tuple[int, int]] = Counter()
+async def _send_all(hook: Boathook, url: str, letters: Sequence[Letter]) -> Answers:
+    answers = Answers()
     rest = iter(letters)
 
-    async def send() -> None:
+    async def send_rest() -> None:
         for letter in rest:
-            answers[await _send(hook, url, letter), letter.expect] += 1
+            status, _ = await send(hook, url, letter)
+            answers.note(letter, status, {letter.expect})
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(_AT_ONCE):
-            group.create_task(send())
-    return answers
-
-
-async def _send(hook: Boathook, url: str, letter: Letter) -> int:
-    target = url.rstrip("/") + letter.path
+    senders = [asyncio.create_task(send_rest()) for _ in range(_AT_ONCE)]
     try:
-        answer = await hook.http.request(letter.method, target, headers=letter.headers, body=letter.body)
-    except BoathookError as error:
-        secret = target.partition("?")[2]
-        because = str(error).replace(secret, "...") if secret else str(error)
-        raise ConfigError(
-            f"--url {url}: {because}. If boathook serves on this machine, write"
-            ' allow = ["127.0.0.0/8"] under [outbound] in boathook.toml'
-        ) from None
-    return answer.status
-
-
-def _by_status(answers: Counter[tuple[int, int]]) -> Counter[int]:
-    found: Counter[int] = Counter()
-    for (status, _), n in answers.items():
-        found[status] += n
-    return found
+        await asyncio.gather(*senders)
+    finally:
+        for sender in senders:
+            sender.cancel()
+        await asyncio.gather(*senders, return_exceptions=True)
+    return answers

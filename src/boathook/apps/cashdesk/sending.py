@@ -1,0 +1,103 @@
+"""Lets made-up shops work on a running boathook, and compares what their webhooks were told with what happened."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from boathook import BoathookError
+from boathook.apps.cashdesk import users
+from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.entities import EVERYTHING, Entity, types_of
+from boathook.apps.cashdesk.receiver import Receiver
+from boathook.apps.cashdesk.simulator import Change, Letter, Shop
+from boathook.apps.trials import Answers, Trial, pick_seed, send
+
+_TRIES: Final = 60
+_AGAIN_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """One shop with its webhook, while it is tried out."""
+
+    shop: Shop
+    path: str
+    webhook: int
+    types: Mapping[Entity, bool]
+
+    def expected(self) -> set[Change]:
+        """Return what its webhook must have been told in the end."""
+        return self.shop.expected(self.types)
+
+
+async def simulate(url: str, *, count: int, shops: int, seed: int | None, wait_s: float) -> Trial:
+    """Let *shops* send *count* requests each, receive their webhooks here, and return how it went.
+
+    Raises:
+        BoathookError: *url* is none, or cannot be reached.
+    """
+    number, answers = pick_seed(seed), Answers()
+    async with Receiver().open() as receiver:
+        stalls = [await _open(url, receiver, place, number + place) for place in range(shops)]
+        await asyncio.gather(*(_work(url, stall.shop, count, answers) for stall in stalls))
+        await receiver.wait_until(lambda: not any(_missing(receiver, stall) for stall in stalls), wait_s)
+        for stall in stalls:
+            await _ask(url, stall.shop.token, "DELETE", f"webhooks/{stall.webhook}")
+        wrong = [sentence for stall in stalls for sentence in _differences(receiver, stall)]
+        heard = sum(len(receiver.heard[stall.path]) for stall in stalls)
+    return Trial(seed=number, answers=answers, effects={"webhooks delivered": heard}, differences=wrong)
+
+
+async def _open(url: str, receiver: Receiver, place: int, seed: int) -> Stall:
+    """Make a shop with a webhook; the first one's is about everything, the others' about half of it."""
+    async with hook.transaction() as tx:
+        _, token = await users.add(tx, f"simulated shop {seed}")
+    types = types_of(EVERYTHING if place == 0 else 0b010101 << place % 2)
+    path = f"/shop/{place}"
+    made = await _ask(url, token, "POST", "webhooks", {"url": receiver.base + path, "types": types})
+    receiver.secrets[path] = (await _ask(url, token, "GET", f"webhooks/{made['id']}/secret"))["secret"]
+    return Stall(Shop(token, seed), path, made["id"], types)
+
+
+async def _work(url: str, shop: Shop, count: int, answers: Answers) -> None:
+    for _ in range(count):
+        letter = shop.write()
+        status, body = await send(hook, url, letter)
+        answers.note(letter, status, letter.expect)
+        shop.answered(letter, status, body)
+
+
+async def _ask(url: str, token: str, method: str, path: str, document: object = None) -> dict[str, Any]:
+    body = b"" if document is None else json.dumps(document).encode()
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    letter = Letter(method, f"/cabinet/api/{path}", body, headers, frozenset())
+    status, answer = await send(hook, url, letter)
+    for _ in range(_TRIES):
+        if status != 503:
+            break
+        # A boathook that has just been started takes events in before its pages are there.
+        await asyncio.sleep(_AGAIN_S)
+        status, answer = await send(hook, url, letter)
+    if not 200 <= status < 300:
+        raise BoathookError(f"{method} {url}/cabinet/api/{path}: {status} {answer[:300].decode(errors='replace')}")
+    return dict(json.loads(answer)) if answer else {}
+
+
+def _missing(receiver: Receiver, stall: Stall) -> set[Change]:
+    return stall.expected() - set(receiver.heard[stall.path])
+
+
+def _differences(receiver: Receiver, stall: Stall) -> Iterator[str]:
+    """Yield a sentence for everything in which the webhook's record and what happened do not agree."""
+    for change in sorted(_missing(receiver, stall), key=str):
+        yield f"{stall.path} was never told of {_named(change)}"
+    for change in sorted(set(receiver.heard[stall.path]) - stall.expected(), key=str):
+        yield f"{stall.path} was told of {_named(change)}, which did not happen"
+    if forged := receiver.forged[stall.path]:
+        yield f"{stall.path} got {forged} requests whose signature does not hold"
+
+
+def _named(change: Change) -> str:
+    return f"{change.entity}.{change.action} of {change.id}, revision {change.revision}"

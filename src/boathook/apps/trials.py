@@ -1,0 +1,158 @@
+"""How an app is tried out: what every ``boathook APP simulate`` takes, how it sends and waits, and what it answers.
+
+The commands of all apps are alike, so that whoever runs one can run the others: ``--url``, ``--count``, ``--seed``,
+``--wait``, ``--json``; the answer is one object, and the exit code is 1 unless everything is as it must be.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+import typer
+
+from boathook import Boathook, BoathookError
+from boathook.apps.terminal import print_json, print_rows, say
+
+Url = Annotated[str, typer.Option("--url", help="Where boathook serves; loopback must be in outbound.allow.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Makes up the same again.", show_default=False)]
+Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the books to say what they must.")]
+HERE: Final = "http://127.0.0.1:8080"
+WAIT_S: Final = 60.0
+
+_POLL_S: Final = 0.2
+_MOST_SENTENCES: Final = 20
+
+
+class Request(Protocol):
+    """What a simulator makes up."""
+
+    @property
+    def method(self) -> str:
+        """Such as ``POST``."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """With the query."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """All but those every client writes itself."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """The bytes to send."""
+        ...
+
+
+@dataclass(slots=True)
+class Answers:
+    """What made-up requests were answered."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    unexpected: list[str] = field(default_factory=list)
+    """A sentence for each answer that should have been another."""
+
+    def note(self, request: Request, status: int, wanted: Collection[int]) -> None:
+        """Count an answer that should have one of the statuses *wanted*."""
+        self.statuses[status] += 1
+        if status not in wanted:
+            # What follows the question mark may be a secret.
+            path, expected = request.path.partition("?")[0], " or ".join(map(str, sorted(wanted)))
+            self.unexpected.append(f"{request.method} {path} was answered {status}, not {expected}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What became of made-up traffic."""
+
+    seed: int
+    answers: Answers
+    effects: Mapping[str, int]
+    """What must be there for it in the end, in the app's own words, such as "payments applied"."""
+    differences: Sequence[str]
+    """A sentence for everything that the books say otherwise than they must."""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all answers and all books are as they must be."""
+        return not self.answers.unexpected and not self.differences
+
+    def as_row(self) -> dict[str, Any]:
+        """Return it as it is printed; of many sentences only the first."""
+        return {
+            "sent": self.answers.statuses.total(),
+            "answers": {str(status): number for status, number in sorted(self.answers.statuses.items())},
+            "unexpected": len(self.answers.unexpected),
+            "effects": dict(self.effects),
+            "differences": _first(self.differences),
+            "surprises": _first(self.answers.unexpected),
+            "seed": self.seed,
+        }
+
+
+def pick_seed(given: int | None) -> int:
+    """Return the seed that was given, else any."""
+    return random.SystemRandom().randrange(2**31) if given is None else given
+
+
+async def send(hook: Boathook, url: str, request: Request) -> tuple[int, bytes]:
+    """Send one request to the boathook at *url*; return the answer's status and body.
+
+    Raises:
+        BoathookError: *url* is no address, nobody answers there, or it may not be called.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.netloc:
+        raise BoathookError(f"--url: {url!r} is no address; write one such as {HERE}")
+    target = url.rstrip("/") + request.path
+    try:
+        answer = await hook.http.request(
+            request.method, target, headers=request.headers, body=request.body, timeout_s=30
+        )
+    except BoathookError as error:
+        secret = request.path.partition("?")[2]
+        because = str(error).replace(secret, "...") if secret else str(error)
+        raise BoathookError(
+            f"--url {url}: {because}; is `boathook serve` running there, and for an address of this machine,"
+            ' is allow = ["127.0.0.0/8"] under [outbound] in boathook.toml?'
+        ) from None
+    return answer.status, answer.body
+
+
+async def settle(compare: Callable[[], Awaitable[list[str]]], wait_s: float) -> list[str]:
+    """Return what differs as soon as nothing does, or when *wait_s* seconds are over."""
+    clock = asyncio.get_running_loop().time
+    ends_at = clock() + wait_s
+    while (differences := await compare()) and clock() < ends_at:  # noqa: ASYNC110 - others write the books
+        await asyncio.sleep(_POLL_S)
+    return differences
+
+
+def finish(trial: Trial, *, as_json: bool) -> None:
+    """Print what became of a trial. Raises typer.Exit with 1 unless everything is as it must be."""
+    row = trial.as_row()
+    if as_json:
+        print_json(row)
+    else:
+        sentences = [*row.pop("surprises"), *row.pop("differences")]
+        print_rows([row | {"answers": _listed(row["answers"]), "effects": _listed(row["effects"])}], as_json=False)
+        for sentence in sentences:
+            say(sentence)
+    if not trial.is_right:
+        raise typer.Exit(1)
+
+
+def _listed(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {number}" for name, number in numbers.items())
+
+
+def _first(sentences: Sequence[str]) -> list[str]:
+    rest = len(sentences) - _MOST_SENTENCES
+    return [*sentences[:_MOST_SENTENCES], *([f"and {rest} more"] if rest > 0 else [])]
