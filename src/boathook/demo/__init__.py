@@ -5,6 +5,7 @@ serving  the real `boathook serve`, as a process
 letters, traffic, client   strangers who send, and tally, what they were answered
 handlers what the demo's boathook does with the events
 receiver, sending   a customer whose server is told of what the shop does, and their record
+systems  the four ready-made apps, each played by its own simulator
 ledger   the senders' record against the store and the effects
 screen, advice   what is shown, and what to try next
 """
@@ -27,6 +28,7 @@ from boathook.demo.folder import Folder
 from boathook.demo.receiver import Receiver
 from boathook.demo.screen import Screen
 from boathook.demo.serving import Serving
+from boathook.demo.systems import Systems
 from boathook.demo.tally import Tally
 from boathook.demo.traffic import PROVIDERS, Traffic
 from boathook.domain.errors import BoathookError
@@ -73,6 +75,7 @@ class _Stage:
     tally: Tally
     screen: Screen
     receiver: Receiver
+    systems: Systems
     recipients: dict[str, str]
     """Of the customer's endpoints, by their paths; empty where the play was left before it began."""
 
@@ -83,6 +86,7 @@ class _Demo:
     def __init__(self, own: Folder, seconds: float | None, port: int, console: Console) -> None:
         self._folder = own
         self._seconds = seconds
+        self._length_s = PLAY_S if seconds is None else seconds
         self._wanted_port = port
         self._console = console
         self._leave = asyncio.Event()
@@ -147,7 +151,8 @@ class _Demo:
                     dice = random.Random(time.time_ns())
                     traffic = Traffic(port, secrets, tally, dice)
                     shown = Screen(self._console, database, tally)
-                    yield _Stage(database, process, traffic, tally, shown, receiver, recipients)
+                    systems = Systems(self._folder, port, self._length_s, self._say)
+                    yield _Stage(database, process, traffic, tally, shown, receiver, systems, recipients)
             finally:
                 await database.close()
         finally:
@@ -166,23 +171,24 @@ class _Demo:
     async def _play(self, stage: _Stage) -> None:
         """Let the senders play for their time, and wait until all that they caused has ended."""
         done = asyncio.Event()
-        length_s = PLAY_S if self._seconds is None else self._seconds
-        self._say(
-            f"playing {length_s:.0f} seconds of real life; Ctrl-C ends it early, and the books are checked all the same"
-        )
+        what = f"playing {self._length_s:.0f} seconds of real life"
+        self._say(f"{what}; Ctrl-C ends it early, and the books are checked all the same")
         stage.screen.footer = "Ctrl-C stops the senders, checks the books and stops everything"
         shown = asyncio.create_task(stage.screen.show(done))
-        playing = asyncio.create_task(stage.traffic.play())
+        playing, systems = (asyncio.create_task(one.play()) for one in (stage.traffic, stage.systems))
         try:
-            await self._until_curtain(stage, length_s)
+            await self._until_curtain(stage, self._length_s)
             stage.traffic.stop()
             await playing
-            stage.screen.footer = "the senders have stopped; waiting for what is still to be retried"
+            stage.screen.footer = "the senders have stopped; waiting for the four systems' stories to end"
+            await systems
+            stage.screen.footer = "all have stopped; waiting for what is still to be retried"
             await self._drain(stage)
         finally:
             done.set()
             playing.cancel()
-            await asyncio.gather(playing, return_exceptions=True)
+            systems.cancel()
+            await asyncio.gather(playing, systems, return_exceptions=True)
             await shown
 
     async def _until_curtain(self, stage: _Stage, length_s: float | None) -> None:
@@ -213,7 +219,8 @@ class _Demo:
             complaints.append(f"{still_open} deliveries have not ended {_DRAIN_S:.0f} seconds after the last request")
         found = await books.verify(stage.database, dedup_days=defaults()["retention"]["dedup_days"], is_deep=True)
         screen.print_books(self._console, found, stage.tally, complaints, stage.receiver.records)
-        return found.is_balanced and not complaints
+        screen.print_systems(self._console, stage.systems.outcomes)
+        return found.is_balanced and not complaints and stage.systems.are_right
 
     def _advise(self, port: int, secret: str, *, is_serving: bool) -> None:
         self._console.print()

@@ -38,6 +38,13 @@ def write(folder: Folder, port: int, secret: str, *, is_serving: bool) -> Iterat
     yield f"{command} dead replay --all --yes"
     yield f"{command} rejections list --limit 5"
     yield f"{command} verify"
+    yield ""
+    yield "# The four systems: who has paid, which cars there are, which songs were made"
+    yield f"{command} billing subscriptions --json"
+    yield f"{command} fleet cars"
+    yield f"{command} music tracks list"
+    yield f"# the cash registers' cabinet is http://127.0.0.1:{port}/cabinet/ and asks for the token that this prints"
+    yield f"{command} cashdesk users add 'Tea & Co'"
 
 
 def _github(port: int, secret: str) -> str:

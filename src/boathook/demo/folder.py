@@ -2,6 +2,8 @@
 
 import contextlib
 import fcntl
+import json
+import secrets
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -33,7 +35,42 @@ allow = ["127.0.0.0/8"]
 
 [log]
 format = "json"
+
+# The four systems, each with what it needs and nothing more.
+
+[apps]
+load = ["boathook.apps.billing", "boathook.apps.fleet", "boathook.apps.music", "boathook.apps.cashdesk"]
+
+[billing]
+secret = "file:secrets/billing"
+currency = "EUR"
+
+[[billing.plans]]
+id = "month"
+price = "9.90"
+days = 30
+
+[[billing.plans]]
+id = "year"
+price = "99.00"
+days = 365
+
+[fleet]
+secrets = ["file:secrets/fleet"]
+umnico_secrets = ["file:secrets/umnico"]
+
+[music]
+secret = "file:secrets/music"
+incoming = {incoming}
+
+[music.storage]
+folder = {songs}
+
+[cashdesk.drive]
+seconds = 0.05
+busy = 0.05
 """
+_APP_SECRETS = ("billing", "fleet", "umnico", "music")
 _SOURCE = """
 [sources.{name}]
 provider = "{provider}"
@@ -72,16 +109,25 @@ class Folder:
         return self.path / "secrets" / source
 
     def furnish(self, port: int) -> dict[str, str]:
-        """Write the configuration and new secrets; return the secrets by source."""
+        """Write the configuration and new secrets; return the secrets of the demo's own senders by source."""
         made = {source: make_secret(provider) for source, provider in PROVIDERS.items()}
         (self.path / "secrets").mkdir(mode=0o700)
-        for source, secret in made.items():
-            file = self.secret_file(source)
+        for name, secret in {**made, **{app: secrets.token_hex(16) for app in _APP_SECRETS}}.items():
+            file = self.secret_file(name)
             file.touch(mode=0o600)
             file.write_text(secret + "\n", encoding="utf-8")
-        sources = "".join(_SOURCE.format(name=name, provider=provider) for name, provider in PROVIDERS.items())
-        self.configuration.write_text(_CONFIGURATION.format(host=_HOST, port=port) + sources, encoding="utf-8")
+        self.configuration.write_text(self._configuration(port), encoding="utf-8")
         return made
+
+    def _configuration(self, port: int) -> str:
+        songs, incoming = (_quote(self.data / name) for name in ("music", "music-incoming"))
+        settings = _CONFIGURATION.format(host=_HOST, port=port, songs=songs, incoming=incoming)
+        return settings + "".join(_SOURCE.format(name=name, provider=kind) for name, kind in PROVIDERS.items())
+
+
+def _quote(path: Path) -> str:
+    """Write *path* as TOML has strings, which is as JSON has them."""
+    return json.dumps(str(path), ensure_ascii=False)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from boathook.demo.handlers import APPLICATION
 from boathook.demo.tally import Sent, Tally
+from boathook.demo.traffic import PROVIDERS
 from boathook.domain import ids
 from boathook.journal.database import Database
 from boathook.journal.statements import load
@@ -26,16 +28,16 @@ async def create_tables(database: Database) -> None:
 
 
 async def count_states(database: Database) -> tuple[States, int]:
-    """Return how many deliveries stand where, and how many events were published."""
+    """Return how many deliveries of the demo's own events stand where, and how many of them were published."""
     states: States = defaultdict(Counter)
-    for row in await database.fetch(SQL["count_states"]):
+    for row in await database.fetch(SQL["count_states"], list(PROVIDERS), APPLICATION):
         states[row["source"]][row["state"]] = row["number"]
-    return states, await database.fetchval(SQL["count_published"])
+    return states, await database.fetchval(SQL["count_published"], APPLICATION)
 
 
 async def count_open(database: Database) -> int:
-    """Return how many deliveries have yet to end."""
-    return int(await database.fetchval(SQL["count_open"]))
+    """Return how many deliveries have yet to end, those aside that an app keeps waiting for something."""
+    return int(await database.fetchval(SQL["count_open"], list(PROVIDERS), APPLICATION))
 
 
 async def read_delivered(database: Database) -> dict[str, set[str]]:

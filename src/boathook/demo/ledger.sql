@@ -16,8 +16,8 @@ create table demo.subscription (
 );
 
 -- name: count_states
--- Counts deliveries by their event's source and by what became of them so far; published events have no source, and
--- deliveries to endpoints count by themselves.
+-- Counts deliveries of the demo's own sources and application, not of the apps beside it, by their event's source and by
+-- what became of them so far; published events have no source, and deliveries to endpoints count by themselves.
 select case when s.recipient like 'endpoint:%' then 'sent' else coalesce(e.source, '') end as source, s.state,
     count(*) as number
 from (
@@ -31,15 +31,23 @@ from (
     from boathook.delivery
 ) s
 join boathook.event e on e.id = s.event_id
+where e.source = any($1::text[]) or e.application = any ((select boathook.application_names($2))::text[])
 group by 1, 2
 
 -- name: count_published
--- Counts the events that handlers published.
-select count(*) from boathook.event where origin = 'published'
+-- Counts the events that the demo's handlers published.
+select count(*) from boathook.event
+where origin = 'published' and application = any ((select boathook.application_names($1))::text[])
 
 -- name: count_open
--- Counts deliveries that have yet to end.
-select count(*) from boathook.delivery where state <> 'dead'
+-- Counts deliveries that have yet to end: all of the demo's own, and of the apps those that nobody has tried yet although
+-- they are due. What an app tries again may wait on purpose, such as a payment whose user never comes.
+select count(*)
+from boathook.delivery d
+join boathook.event e on e.id = d.event_id
+where d.state <> 'dead'
+    and (e.source = any($1::text[]) or e.application = any ((select boathook.application_names($2))::text[])
+        or (d.attempts - (d.state = 'leased')::integer = 0 and d.due_at <= now() + interval '1 second'))
 
 -- name: list_received
 -- Lists every event that arrived, under the id its sender gave it.

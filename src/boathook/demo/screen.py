@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -15,6 +15,7 @@ from rich.text import Text
 from boathook.demo import ledger
 from boathook.demo.ledger import States
 from boathook.demo.receiver import Record
+from boathook.demo.systems import Outcome
 from boathook.demo.tally import Reply, Tally
 from boathook.journal.books import Books
 from boathook.journal.database import Database
@@ -143,13 +144,32 @@ def print_books(
     console.print(_verdict(books, tally, complaints))
     if not complaints:
         console.print(_sent(records))
-    for complaint in complaints[:_MOST_COMPLAINTS]:
-        console.print(Text(f"  ledger: {complaint}"), soft_wrap=True)
-    if len(complaints) > _MOST_COMPLAINTS:
-        console.print(f"  ledger: and {len(complaints) - _MOST_COMPLAINTS} more")
+    _print_complaints(console, "ledger", complaints)
     for found in books.imbalances:
         text = f"  books: {found.check}: {found.count}. {found.meaning} {', '.join(found.examples)}"
         console.print(Text(text), soft_wrap=True)
+
+
+def print_systems(console: Console, outcomes: Mapping[str, Outcome]) -> None:
+    """Print what the four systems say of themselves, and whatever is not as it must be."""
+    table = Table(title="The four systems", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("", "sent", "taken", "refused", "what came of it", "books"):
+        table.add_column(name, justify="right" if name in {"sent", "taken", "refused"} else "left")
+    for name, outcome in outcomes.items():
+        numbers = (str(number) for number in (outcome.sent, outcome.taken, outcome.sent - outcome.taken))
+        verdict = Text("differ", style="bold red") if outcome.complaints else Text("agree", style="green")
+        table.add_row(name, *numbers, outcome.told, verdict)
+    console.print()
+    console.print(table)
+    for name, outcome in outcomes.items():
+        _print_complaints(console, name, outcome.complaints)
+
+
+def _print_complaints(console: Console, where: str, complaints: Sequence[str]) -> None:
+    for complaint in complaints[:_MOST_COMPLAINTS]:
+        console.print(Text(f"  {where}: {complaint}"), soft_wrap=True)
+    if len(complaints) > _MOST_COMPLAINTS:
+        console.print(f"  {where}: and {len(complaints) - _MOST_COMPLAINTS} more")
 
 
 def _balance(books: Books) -> Table:

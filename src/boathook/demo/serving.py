@@ -16,6 +16,8 @@ from boathook.testing.client import Client
 _READY_S = 90.0
 _STOP_S = 40.0
 _POLL_S = 0.05
+_SETTINGS = ("BOATHOOK_", "WEBHOOK_", "TELEGRAM_")
+"""How names begin in the environment that boathook, or one of the demo's apps, takes for its settings."""
 
 
 class Serving:
@@ -69,16 +71,20 @@ class Serving:
                 await self._process.wait()
 
 
+def environment(folder: Folder) -> dict[str, str]:
+    """Return the environment of the demo's processes: this one's, without settings of the reader's own boathook."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
+    return {**kept, MAILBOX: str(folder.mailbox)}
+
+
 @contextlib.asynccontextmanager
 async def serve(folder: Folder, port: int) -> AsyncIterator[Serving]:
     """Start `boathook serve` on the folder's configuration, and stop it at the end."""
-    # The reader's own settings must not reach the demo's boathook.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("BOATHOOK_")}
     with folder.log.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "boathook", "--config", str(folder.configuration), "serve"),
             cwd=folder.path,
-            env={**environment, MAILBOX: str(folder.mailbox)},
+            env=environment(folder),
             stdin=DEVNULL,
             stdout=log,
             stderr=log,

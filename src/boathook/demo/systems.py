@@ -1,0 +1,118 @@
+"""The four systems, each played as its owner would: by its own `simulate`, a process beside the demo's senders.
+
+What they say of themselves is all that is known of them here; each compares its own books with what was sent to it.
+"""
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from boathook.demo.folder import Folder
+from boathook.demo.serving import environment
+
+PACES: Final[Mapping[str, float]] = {"billing": 2.5, "fleet": 2.0, "music": 1.0, "cashdesk": 3.0}
+"""How many payments, things, songs and requests of each shop fit a second of play."""
+_LONGEST_S: Final = 30.0
+"""Longer plays make no longer stories, so that Ctrl-C need not wait for their ends."""
+_WAIT_S: Final = 30.0
+_PATIENCE_S: Final = 120.0
+_LAST_WORDS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one system says of itself in the end."""
+
+    sent: int = 0
+    taken: int = 0
+    """Requests answered 2xx; what is made up to be refused is not."""
+    effects: Mapping[str, int] = field(default_factory=dict)
+    complaints: tuple[str, ...] = ()
+    """A sentence for everything that is not as it must be."""
+
+    @property
+    def told(self) -> str:
+        """The effects in words."""
+        return ", ".join(f"{number} {what}" for what, number in self.effects.items()) or "nothing"
+
+
+def read_outcome(code: int, output: str, errors: str) -> Outcome:
+    """Read what a `simulate` has printed before it ended with the exit code *code*."""
+    try:
+        row: dict[str, Any] = json.loads(output)
+        taken = sum(number for status, number in row["answers"].items() if status.startswith("2"))
+        complaints = (*row["surprises"], *row["differences"])
+        found = Outcome(sent=row["sent"], taken=taken, effects=row["effects"], complaints=complaints)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        found = Outcome()
+    if (code == 0 and found.sent) or found.complaints:
+        return found
+    said = " ".join(errors.split("\n")[-_LAST_WORDS - 1 :]).strip()
+    return Outcome(complaints=(f"its simulate ended with exit code {code}: {said}",))
+
+
+class Systems:
+    """Plays all of them at once."""
+
+    def __init__(self, folder: Folder, port: int, seconds: float, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._url = f"http://127.0.0.1:{port}"
+        self._seconds = min(seconds, _LONGEST_S)
+        self._say = say
+        self._ended: dict[str, Outcome] = {}
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """What those say that have ended, by name."""
+        return {name: self._ended[name] for name in PACES if name in self._ended}
+
+    @property
+    def are_right(self) -> bool:
+        """Whether all have ended without a complaint."""
+        return self._ended.keys() == PACES.keys() and not any(one.complaints for one in self._ended.values())
+
+    async def play(self) -> None:
+        """Let each send what is made up for it, until its books are right or it gives up; none outlives this call."""
+        async with asyncio.TaskGroup() as group:
+            for name in PACES:
+                group.create_task(self._play(name))
+
+    async def _play(self, name: str) -> None:
+        outcome = self._ended[name] = await self._simulate(name)
+        self._say(f"{name} has played: {outcome.told}")
+
+    async def _simulate(self, name: str) -> Outcome:
+        count = max(6, round(self._seconds * PACES[name]))
+        options = ["--url", self._url, "--count", str(count), "--wait", f"{_WAIT_S:.0f}", "--json"]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "boathook", "--config", str(self._folder.configuration), name, "simulate"),
+            *options,
+            cwd=self._folder.path,
+            env=environment(self._folder),
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
+            # Ctrl-C at the terminal is for the demo.
+            start_new_session=True,
+        )
+        try:
+            return await _listen(process)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def _listen(process: Process) -> Outcome:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        return Outcome(complaints=(f"its simulate was not done after {_PATIENCE_S:.0f} seconds",))
+    code = process.returncode
+    assert code is not None
+    return read_outcome(code, output.decode(errors="replace"), errors.decode(errors="replace"))
