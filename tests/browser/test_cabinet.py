@@ -4,9 +4,12 @@ import os
 import re
 import shutil
 from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
 
 import httpx
 import pytest
+from playwright.async_api import ConsoleMessage, Dialog, Page, async_playwright
 
 from boathook.apps.cashdesk.receiver import Receiver
 from tests.apps.cashdesk.conftest import cabinet, receiver  # noqa: F401 - fixtures
@@ -15,9 +18,6 @@ from tests.sending import Reply, Sink
 from tests.support import eventually
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-if CHROMIUM is None:
-    pytest.skip("there is no chromium: scripts/need-program chromium chromium", allow_module_level=True)
-playwright_api = pytest.importorskip("playwright.async_api")
 
 XSS = (
     "<script>alert(1)</script>",
@@ -30,15 +30,19 @@ XSS = (
 class Seat:
     """A browser's page, and whatever went wrong in it."""
 
-    def __init__(self, page: "playwright_api.Page", base: str) -> None:
+    def __init__(self, page: Page, base: str) -> None:
         self.page = page
         self.base = base
         self.faults: list[str] = []
         page.on("dialog", self._dialog)
-        page.on("console", lambda line: line.type == "error" and self.faults.append(f"console: {line.text}"))
+        page.on("console", self._console)
         page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
 
-    async def _dialog(self, dialog: "playwright_api.Dialog") -> None:
+    def _console(self, line: ConsoleMessage) -> None:
+        if line.type == "error":
+            self.faults.append(f"console: {line.text}")
+
+    async def _dialog(self, dialog: Dialog) -> None:
         self.faults.append(f"dialog: {dialog.message}")
         await dialog.dismiss()
 
@@ -51,7 +55,7 @@ class Seat:
 
 @pytest.fixture
 async def seat(cabinet: Cabinet) -> AsyncIterator[Seat]:  # noqa: F811
-    async with playwright_api.async_playwright() as playwright:
+    async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         # Without scripts, as the pages must work so; the judge's own evaluations run all the same.
         page = await browser.new_page(java_script_enabled=False)
@@ -61,7 +65,7 @@ async def seat(cabinet: Cabinet) -> AsyncIterator[Seat]:  # noqa: F811
 
 @pytest.fixture
 async def scripted_seat(cabinet: Cabinet) -> AsyncIterator[Seat]:  # noqa: F811
-    async with playwright_api.async_playwright() as playwright:
+    async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield Seat(await browser.new_page(), cabinet.running.base)
         await browser.close()
@@ -156,7 +160,9 @@ async def test_what_strangers_write_is_text(cabinet: Cabinet, scripted_seat: Sea
             await page.goto(f"{scripted_seat.base}/cabinet/webhooks/{webhook['id']}?done={payload}")
             assert await page.get_by_label("Address").input_value() == webhook["url"]
             assert await page.locator("main script, main img").count() == 0
-        await eventually(lambda: shows_answer(page, f"{scripted_seat.base}/cabinet/webhooks/{made[0]['id']}"))
+        first = f"{scripted_seat.base}/cabinet/webhooks/{made[0]['id']}"
+        is_shown: Any = await eventually(partial(shows_answer, page, first))
+        assert is_shown
         await page.goto(f"{scripted_seat.base}/cabinet/")
         for payload in XSS:
             assert await page.get_by_role("link", name=f"{evil.base}/?q={payload}", exact=True).count() == 1
@@ -164,7 +170,7 @@ async def test_what_strangers_write_is_text(cabinet: Cabinet, scripted_seat: Sea
     assert scripted_seat.faults == []
 
 
-async def shows_answer(page: "playwright_api.Page", url: str) -> bool:
+async def shows_answer(page: Page, url: str) -> bool:
     await page.goto(url)
     return "".join(XSS) in await page.locator("table.attempts").inner_text(timeout=1_000)
 

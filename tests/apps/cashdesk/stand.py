@@ -155,15 +155,16 @@ async def settled(cabinet: Cabinet, user: User, timeout: float = 30.0) -> None:
     """Wait until nothing is owed to any webhook of a user, and no receipt is with the drive."""
     deadline = asyncio.get_running_loop().time() + timeout
     while True:
-        open_ = cabinet.rows(
+        # In this order: an operation that ends between the two looks makes deliveries that the second one sees.
+        pending = cabinet.rows(
+            "select count(*) from cashdesk.operations where user_id = %s and state = 'PENDING'", user.id
+        )
+        owed = cabinet.rows(
             "select count(*) from boathook.delivery d join boathook.event e on e.id = d.event_id"
             " where d.state <> 'dead' and e.application = any (boathook.application_names(%s))",
             user.application,
         )
-        pending = cabinet.rows(
-            "select count(*) from cashdesk.operations where user_id = %s and state = 'PENDING'", user.id
-        )
-        if open_ == pending == [(0,)]:
+        if pending == owed == [(0,)]:
             return
-        assert asyncio.get_running_loop().time() < deadline, f"still owed {open_}, pending {pending}"
+        assert asyncio.get_running_loop().time() < deadline, f"still owed {owed}, pending {pending}"
         await asyncio.sleep(0.05)

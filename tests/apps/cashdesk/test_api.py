@@ -44,7 +44,8 @@ class Estate:
         async def look() -> Any:
             return (await shop.do("GET", f"webhooks/{webhook['id']}/deliveries"))["data"]
 
-        self.delivery = (await eventually(look))[0]["id"]
+        owed: Any = await eventually(look)
+        self.delivery = owed[0]["id"]
         return self
 
 
@@ -244,7 +245,8 @@ class TestWebhooks:
             async def look() -> Any:
                 return (await shop.do("GET", f"webhooks/{webhook['id']}/attempts"))["data"]
 
-            (attempt,) = await eventually(look)
+            attempts: Any = await eventually(look)
+        (attempt,) = attempts
         assert (attempt["status"], attempt["success"], attempt["type"]) == (418, False, "products.CREATE")
         assert attempt["url"] == f"{receiver.base}/a"
 

@@ -50,15 +50,16 @@ class TestMask:
         assert patterns_of(0) == []
 
     def test_all_events_have_a_type(self):
-        assert len(EVENT_TYPES) == len(Entity) * len(Action) == 18
+        assert sorted(EVENT_TYPES) == sorted(event_type(entity, action) for entity, action in product(Entity, Action))
+        assert len(EVENT_TYPES) == 18
 
 
 def test_delays_are_0_5s_1min_1h_3h_24h():
     policy = RETRY_PRESETS[RETRY]
-    assert policy.delays_s == (5, 60, 3_600, 3 * 3_600, 24 * 3_600)
+    assert list(policy.delays_s or ()) == [5, 60, 3_600, 3 * 3_600, 24 * 3_600]
     assert policy.jitter == 0.0
     assert {policy.wait_s(attempt, luck) for attempt, luck in ((1, 0.0), (1, 0.99))} == {5.0}
-    assert policy.max_age_s > sum(policy.delays_s)
+    assert policy.max_age_s > 5 + 60 + 28 * 3_600
 
 
 def test_a_request_may_take_20_s():

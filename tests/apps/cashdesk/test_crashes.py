@@ -1,0 +1,212 @@
+"""Processes die at every named moment while shops work: what was committed is told, and nothing else is."""
+
+import asyncio
+import contextlib
+import copy
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+from boathook.apps.cashdesk.entities import Action, Entity
+from boathook.apps.cashdesk.receiver import Receiver
+from boathook.apps.cashdesk.simulator import Change, Shop
+from boathook.telemetry.crashpoints import POINTS
+from tests.acceptance.conftest import Running
+from tests.apps.cashdesk.stand import Cabinet, Client, make_running, new_database, settled, started
+from tests.conftest import open_folder
+from tests.support import eventually
+
+WEBHOOKS = {
+    "/all": dict.fromkeys(Entity, True),
+    "/goods": {Entity.PRODUCTS: True, Entity.SHIFTS: True},
+    "/money": {Entity.RECEIPTS: True, Entity.OPERATIONS: True, Entity.ENCASHMENTS: True},
+}
+KILLED = ("gateway", "worker", "sender")
+HANDLER_POINTS = tuple(point for point in POINTS if point.startswith("handler."))
+SEND_POINTS = tuple(point for point in POINTS if point.startswith("send."))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = open_folder()
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def running(folder: Path, admin_url: str, pg_template: str) -> Iterator[Running]:
+    with new_database(admin_url, pg_template) as url:
+        one = make_running(folder, url)
+        try:
+            yield one
+        finally:
+            if one.process is not None and one.process.poll() is None:
+                one.kill_all()
+
+
+@asynccontextmanager
+async def at_work(cabinet: Cabinet, shop: Client, seed: int) -> AsyncIterator[list[int]]:
+    """Let a shop work until the block ends; yields the statuses it was answered, 0 where it got no answer."""
+    statuses: list[int] = []
+    task = asyncio.create_task(_work(cabinet, Shop(shop.token, seed), statuses))
+    try:
+        yield statuses
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _work(cabinet: Cabinet, shop: Shop, statuses: list[int]) -> None:
+    async with httpx.AsyncClient(base_url=cabinet.running.base, timeout=10) as http:
+        while True:
+            letter = shop.write()
+            try:
+                answer = await http.request(letter.method, letter.path, content=letter.body, headers=letter.headers)
+            except httpx.TransportError:
+                shop.lost(letter)
+                statuses.append(0)
+                await asyncio.sleep(0.05)
+                continue
+            statuses.append(answer.status_code)
+            if answer.status_code in letter.expect:
+                shop.answered(letter, answer.status_code, answer.content)
+            else:
+                shop.lost(letter)
+                await asyncio.sleep(0.05)
+
+
+def committed(cabinet: Cabinet, shop: Client) -> set[Change]:
+    """Return every change there was, by the rows themselves: a row at revision 3 was made once and changed twice.
+
+    Of deleted rows the events alone can tell, which is why these are judged by `never_happened` too.
+    """
+    changes = set()
+    for entity in Entity:
+        for id, revision in cabinet.rows(
+            f"select id, revision from cashdesk.{entity} where user_id = %s", shop.user.id
+        ):
+            changes.add(Change(entity, Action.CREATE, id, 1))
+            changes |= {Change(entity, Action.UPDATE, id, number) for number in range(2, revision + 1)}
+    return changes
+
+
+def never_happened(cabinet: Cabinet, shop: Client, heard: set[Change]) -> set[Change]:
+    """Return what was told although the rows say otherwise."""
+    wrong = set()
+    for entity in Entity:
+        revisions = dict(cabinet.rows(f"select id, revision from cashdesk.{entity} where user_id = %s", shop.user.id))
+        for change in heard:
+            if change.entity is entity and not is_so(change, revisions):
+                wrong.add(change)
+    return wrong
+
+
+def is_so(change: Change, revisions: dict[int, int]) -> bool:
+    if change.action is Action.DELETE:
+        return change.id not in revisions
+    return change.revision <= revisions.get(change.id, change.revision)
+
+
+def judge(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
+    """Assert that each webhook was told all that is committed of its kinds, nothing else, and that the books balance."""
+    changes = committed(cabinet, shop)
+    everything = set(receiver.heard["/all"])
+    assert len(changes) > 20, "a matrix of a shop that did nothing proves nothing"
+    for path, types in WEBHOOKS.items():
+        heard, wanted = set(receiver.heard[path]), {entity for entity in types if types[entity]}
+        assert {change for change in changes if change.entity in wanted} - heard == set(), f"{path} missed changes"
+        assert {change.entity for change in heard} <= wanted
+        assert never_happened(cabinet, shop, heard) == set()
+        assert heard == {change for change in everything if change.entity in wanted}, f"{path} and /all differ"
+    deleted = {(change.entity, change.id) for change in everything if change.action is Action.DELETE}
+    for change in everything:
+        exists = any((one.entity, one.id) == (change.entity, change.id) for one in changes)
+        assert exists or (change.entity, change.id) in deleted, f"{change}: neither there nor deleted"
+    assert receiver.forged.total() == 0
+    assert cabinet.rows("select count(*) from cashdesk.receipts where state = 'PENDING'") == [(0,)]
+    documents = cabinet.rows(
+        "select r.document, s.device_id from cashdesk.receipts r join cashdesk.shifts s on s.id = r.shift_id"
+        " where r.document is not null"
+    )
+    assert len(documents) == len(set(documents)), "a fiscal document was numbered twice"
+    cabinet.verify()
+
+
+async def begin(running: Running, receiver: Receiver) -> tuple[Cabinet, Client]:
+    cabinet = Cabinet(running)
+    shop = await cabinet.client()
+    for path, types in WEBHOOKS.items():
+        await shop.webhook(receiver, path, types)
+    return cabinet, shop
+
+
+async def judge_in_the_end(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
+    await settled(cabinet, shop.user, timeout=60)
+    judge(cabinet, shop, receiver)
+
+
+async def _more(statuses: list[int], number: int) -> None:
+    goal = len([status for status in statuses if 200 <= status < 300]) + number
+    await eventually(lambda: len([status for status in statuses if 200 <= status < 300]) >= goal, timeout=60)
+
+
+@pytest.mark.parametrize("role", KILLED)
+async def test_a_process_is_killed_while_shops_work(role: str, running: Running, receiver: Receiver):
+    cabinet, shop = await begin(started(running), receiver)
+    async with at_work(cabinet, shop, 1) as statuses:
+        for _ in range(3):
+            await _more(statuses, 25)
+            running.kill(role)
+        await _more(statuses, 25)
+    await judge_in_the_end(cabinet, shop, receiver)
+
+
+async def test_everything_is_killed_and_started_again(running: Running, receiver: Receiver):
+    cabinet, shop = await begin(started(running), receiver)
+    for seed in (1, 2):
+        async with at_work(cabinet, shop, seed) as statuses:
+            await _more(statuses, 30)
+            await asyncio.to_thread(running.kill_all)
+        await asyncio.to_thread(partial(started, running))
+    async with at_work(cabinet, shop, 3) as statuses:
+        await _more(statuses, 30)
+    await judge_in_the_end(cabinet, shop, receiver)
+
+
+@pytest.mark.parametrize("point", ["claim.after_commit", *HANDLER_POINTS, *SEND_POINTS])
+async def test_dies_at(point: str, running: Running, receiver: Receiver, folder: Path):
+    fired = folder / "fired"
+    started(running, BOATHOOK_CRASH_POINT=f"{point}:5:kill:{fired}")
+    cabinet, shop = await begin(running, receiver)
+    async with at_work(cabinet, shop, 4) as statuses:
+        await eventually(fired.exists, timeout=60)
+        await _more(statuses, 30)
+    await judge_in_the_end(cabinet, shop, receiver)
+
+
+SABOTAGES: tuple[Callable[[Receiver], object], ...] = (
+    lambda receiver: receiver.heard["/all"].pop(next(iter(receiver.heard["/all"]))),
+    lambda receiver: receiver.heard["/goods"].update({Change(Entity.PRODUCTS, Action.UPDATE, 1, 10_000): 1}),
+    lambda receiver: receiver.heard["/money"].clear(),
+)
+
+
+async def test_the_judge_can_fail(running: Running, receiver: Receiver):
+    """Sabotage: a change that is not told, and one that is told but never happened, are found."""
+    cabinet, shop = await begin(started(running), receiver)
+    async with at_work(cabinet, shop, 5) as statuses:
+        await _more(statuses, 60)
+    await judge_in_the_end(cabinet, shop, receiver)
+    heard = copy.deepcopy(receiver.heard)
+    for sabotage in SABOTAGES:
+        sabotage(receiver)
+        with pytest.raises(AssertionError):
+            judge(cabinet, shop, receiver)
+        receiver.heard = copy.deepcopy(heard)
+    judge(cabinet, shop, receiver)
