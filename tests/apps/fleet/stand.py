@@ -107,7 +107,9 @@ class Stand(Running):
     def rows(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
         with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
             cursor = connection.execute(sql, arguments)
-            return cursor.fetchall() if cursor.description else []
+            # A select of no columns has rows, but no description.
+            has_rows = cursor.pgresult is not None and cursor.pgresult.status == psycopg.pq.ExecStatus.TUPLES_OK
+            return cursor.fetchall() if has_rows else []
 
     def thing(self, table: str, id: object) -> dict[str, Any] | None:
         found = self.rows(f"select * from fleet.{table} where id = %s", str(id))
@@ -127,17 +129,21 @@ class Stand(Running):
         return not self.rows("select from boathook.delivery where state <> 'dead'")
 
     def differences(self, expected: Expected) -> list[str]:
-        """Say where the tables differ from what the simulator says; read by plain SQL, apart from the app."""
-        found = []
-        for entity, table in TABLES.items():
-            rows = {row["id"]: row for row in self.rows(f"select id, data, deleted_at, stamp from fleet.{table.name}")}
-            for (one, id), thing in expected.things.items():
-                if one is entity:
-                    row = rows.get(id)
-                    present = row and (row["data"], row["deleted_at"] is not None, row["stamp"] is None)
-                    if present != (dict(thing.data), thing.is_deleted, thing.is_stub):
-                        found.append(f"{entity} {id}: {present} is not {thing}")
-        return found
+        """Say where the tables differ from what the simulator says."""
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            return differences(connection, expected)
+
+
+def differences(connection: psycopg.Connection, expected: Expected) -> list[str]:
+    """Say where the tables differ from what the simulator says; read by plain SQL, apart from the app."""
+    found = []
+    for entity, table in TABLES.items():
+        rows = connection.execute(f"select id, data, deleted_at is not null, stamp is null from fleet.{table.name}")
+        kept = {id: rest for id, *rest in rows}
+        for (one, id), thing in expected.things.items():
+            if one is entity and kept.get(id) != [dict(thing.data), thing.is_deleted, thing.is_stub]:
+                found.append(f"{entity} {id}: {kept.get(id)} is not {thing}")
+    return found
 
 
 def new_id() -> int:
@@ -236,7 +242,12 @@ class BotApi:
         if self.troubles:
             return await self._make_trouble(self.troubles.pop(0))
         self.taken.append(text)
-        result = {"message_id": len(self.taken), "date": 0, "chat": {"id": int(CHAT), "type": "supergroup"}, "text": text}
+        result = {
+            "message_id": len(self.taken),
+            "date": 0,
+            "chat": {"id": int(CHAT), "type": "supergroup"},
+            "text": text,
+        }
         return web.json_response({"ok": True, "result": result})
 
     async def _make_trouble(self, trouble: Reply) -> web.Response:
@@ -248,7 +259,9 @@ class BotApi:
 
 
 def _said(status: int, description: str, **parameters: Any) -> web.Response:
-    return web.json_response({"ok": False, "error_code": status, "description": description, **parameters}, status=status)
+    return web.json_response(
+        {"ok": False, "error_code": status, "description": description, **parameters}, status=status
+    )
 
 
 def too_many(retry_after: int) -> Reply:

@@ -75,7 +75,10 @@ def test_the_list_is_paged_and_filtered(stand: Stand):
         assert stand.client.get(DEAD, params=wrong).status_code == 400, wrong
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", DEAD), ("POST", f"{DEAD}/x/replay"), ("POST", f"{DEAD}/cleanup"), ("DELETE", f"{DEAD}/x")])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", DEAD), ("POST", f"{DEAD}/x/replay"), ("POST", f"{DEAD}/cleanup"), ("DELETE", f"{DEAD}/x")],
+)
 def test_nobody_decides_without_a_token(method: str, path: str, stand: Stand):
     assert httpx.request(method, stand.base + path, timeout=10).status_code == 401
 
@@ -87,7 +90,11 @@ def test_a_replayed_letter_is_handled_and_then_cannot_be_replayed_again(stand: S
     answer = stand.client.post(f"{DEAD}/{letter['id']}/replay")
     assert (answer.status_code, answer.json()["result"]) == (202, "replayed")
     assert stand.known("cars", car)["data"]["poison"] == "no"
-    until(lambda: stand.client.post(f"{DEAD}/{letter['id']}/replay").json().get("detail", "").endswith("nothing to decide"))
+    until(
+        lambda: (
+            stand.client.post(f"{DEAD}/{letter['id']}/replay").json().get("detail", "").endswith("nothing to decide")
+        )
+    )
     again = stand.client.post(f"{DEAD}/{letter['id']}/replay")
     assert (again.status_code, again.json()["error"]) == (409, "not_dead")
     assert "succeeded" in again.json()["detail"] or "ignored" in again.json()["detail"]
@@ -104,7 +111,9 @@ def test_a_deleted_letter_is_ignored_with_a_note_and_keeps_its_record(stand: Sta
     assert shown["attempts_made"]
 
 
-@pytest.mark.parametrize("id", ["dlv_00000000000000000000000000_0", "dlv_000000000000000000000000000_0", "nonsense", "evt_1"])
+@pytest.mark.parametrize(
+    "id", ["dlv_00000000000000000000000000_0", "dlv_000000000000000000000000000_0", "nonsense", "evt_1"]
+)
 def test_a_letter_that_is_not_there_is_404(id: str, stand: Stand):
     for answer in (stand.client.post(f"{DEAD}/{id}/replay"), stand.client.delete(f"{DEAD}/{id}")):
         assert (answer.status_code, answer.json()["error"]) == (404, "not_found")

@@ -28,7 +28,12 @@ CAR = {"id": 5, "number": "А123ВС77", "updated_at": "2026-11-21T10:00:00Z"}
         {"event": "car_update", "payload": '{id: 5, number: "А123ВС77", updated_at: "2026-11-21T10:00:00Z"}'},
         {"entity": "car", "action": "updated", "data": CAR},
         {"entity": "cars", "action": "changed", "data": {"car": CAR}},
-        {"model": "Car", "action": "update", "id": 5, "attributes": {key: CAR[key] for key in ("number", "updated_at")}},
+        {
+            "model": "Car",
+            "action": "update",
+            "id": 5,
+            "attributes": {key: CAR[key] for key in ("number", "updated_at")},
+        },
         {"action": "update", "car": CAR},
         {"event": "update", "entity": "vehicle", "payload": CAR},
         {"event": "car_update", **CAR},
@@ -109,7 +114,9 @@ def test_an_unknown_shape_is_a_value_with_a_reason(document):
 def test_the_deletion_is_not_stamped_by_the_last_update_before_it():
     payload = {"id": 1, "updated_at": "2026-11-01T00:00:00Z", "deleted_at": "2026-11-21T10:00:00Z"}
     assert parse({"event": "car_delete", "payload": payload}).stamp == AT
-    assert parse({"event": "car_delete", "timestamp": AT.timestamp(), "payload": {**CAR, "deleted_at": None}}).stamp == AT
+    assert (
+        parse({"event": "car_delete", "timestamp": AT.timestamp(), "payload": {**CAR, "deleted_at": None}}).stamp == AT
+    )
 
 
 def test_a_clock_that_is_ahead_counts_as_the_present():
@@ -158,7 +165,9 @@ KEYS = st.sampled_from(
     ["event", "type", "payload", "data", "entity", "model", "action", "id", "car", "message", "changes", "description",
      "updated_at", "branch", "user", "object", "deleted_at", "car_id"]
 )  # fmt: skip
-WORDS = st.sampled_from(["car_update", "booking_delete", "client", "create", "Изменена бронь №17", '{"id"=>1}', "{", "{}"])
+WORDS = st.sampled_from(
+    ["car_update", "booking_delete", "client", "create", "Изменена бронь №17", '{"id"=>1}', "{", "{}"]
+)
 NEAR = st.recursive(
     JSON | WORDS, lambda inner: st.dictionaries(KEYS, inner, max_size=6) | st.lists(inner, max_size=3), max_leaves=20
 )
@@ -206,7 +215,9 @@ def test_what_nests_too_deep_is_unknown():
 
 
 def test_values_of_the_wrong_kind_are_left_out_of_the_columns():
-    car = TABLES[Entity.CAR].values({"number": ["x"], "mileage": "1e99", "branch_id": "b" * 500, "state": {"name": "ok"}})
+    car = TABLES[Entity.CAR].values(
+        {"number": ["x"], "mileage": "1e99", "branch_id": "b" * 500, "state": {"name": "ok"}}
+    )
     assert car == {"number": None, "model": None, "vin": None, "state": "ok", "mileage": None, "branch_id": None}
     booking = TABLES[Entity.BOOKING].values({"total": "NaN", "price": 12.345, "car": {"id": 9}, "from": "never"})
     assert str(booking["price"]) == "12.34"

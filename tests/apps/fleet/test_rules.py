@@ -175,17 +175,23 @@ def test_unknown_shapes_are_kept_and_visible(stand: Stand):
     assert shown["deliveries"][0]["state"] == "ignored"
 
 
-@pytest.mark.parametrize("text", ["nul \0 in it", "half \ud83d of a pair", "<script>alert(1)</script>", "'; drop table x --"])
+@pytest.mark.parametrize(
+    "text", ["nul \0 in it", "half \ud83d of a pair", "<script>alert(1)</script>", "'; drop table x --"]
+)
 def test_strange_texts_are_stored_and_harm_nothing(text: str, stand: Stand):
     client = new_id()
-    assert stand.post({"event": "client_create", "payload": {"id": client, "name": text, text: [text]}}).status_code == 200
+    assert (
+        stand.post({"event": "client_create", "payload": {"id": client, "name": text, text: [text]}}).status_code == 200
+    )
     assert stand.known("clients", client)["name"].startswith(text[:3])
 
 
 def test_a_burst_of_1000_updates_of_one_car_costs_few_upserts_and_ends_in_the_last_state(stand: Stand):
     car, number = new_id(), 1_000
     bodies = [
-        json.dumps({"event": "car_update", "payload": {"id": car, "mileage": n, "updated_at": f"2026-11-21T11:00:00.{n:06}Z"}})
+        json.dumps(
+            {"event": "car_update", "payload": {"id": car, "mileage": n, "updated_at": f"2026-11-21T11:00:00.{n:06}Z"}}
+        )
         for n in range(number)
     ]
     order = [bodies[(position * 617) % number] for position in range(number)]  # every one, none in its place

@@ -92,7 +92,9 @@ def test_the_handlers_concurrency_follows_the_settings():
 
 
 def test_the_sources_have_their_paths_and_policy():
-    found = FleetSettings.model_validate({"secrets": ["a"], "umnico_secrets": ["b"], "rate": 0, "scheme": "hmac"}).sources()
+    found = FleetSettings.model_validate(
+        {"secrets": ["a"], "umnico_secrets": ["b"], "rate": 0, "scheme": "hmac"}
+    ).sources()
     assert found["rentprog"]["paths"] == ["/api/rentprog/webhook", "/webhook/rentprog-webhook-create"]
     assert found["umnico"]["paths"] == ["/api/umnico/webhook"]
     assert found["rentprog"]["scheme"] == "hmac"

@@ -17,11 +17,16 @@ def test_every_letter_says_what_the_simulator_means(seed):
     simulation = Simulation(SENDER, histories=60, seed=seed)
     expected = simulation.expected()
     said = [read(letter.body) for letter in simulation.letters if letter.expect == 200]
-    unknown = {letter.body for letter in simulation.letters if letter.expect == 200 and isinstance(read(letter.body), Unknown)}
+    unknown = {
+        letter.body for letter in simulation.letters if letter.expect == 200 and isinstance(read(letter.body), Unknown)
+    }
     assert len(unknown) == expected.unknown
     told = {(one.entity, one.id) for one in said if isinstance(one, Change)}
     assert told == {place for place, thing in expected.things.items() if not thing.is_stub}
-    assert len({(one.entity, one.id, one.stamp, one.action) for one in said if isinstance(one, Change)}) == expected.changes
+    assert (
+        len({(one.entity, one.id, one.stamp, one.action) for one in said if isinstance(one, Change)})
+        == expected.changes
+    )
 
 
 def test_equal_seeds_tell_equal_stories():
@@ -59,6 +64,9 @@ def figures(**refused: int) -> Figures:
 def test_refused_requests_are_logged_by_how_many_more_they_are():
     refusals = Refusals()
     assert refusals.rises(figures(wrong_token=5)) == {}
-    assert refusals.rises(figures(wrong_token=7, too_large=1)) == {("rentprog", "wrong_token"): 2, ("rentprog", "too_large"): 1}
+    assert refusals.rises(figures(wrong_token=7, too_large=1)) == {
+        ("rentprog", "wrong_token"): 2,
+        ("rentprog", "too_large"): 1,
+    }
     assert refusals.rises(figures(wrong_token=7, too_large=1)) == {}
     assert refusals.rises(figures(wrong_token=2)) == {("rentprog", "wrong_token"): 2}, "a counter begun anew"

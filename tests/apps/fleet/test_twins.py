@@ -42,7 +42,9 @@ async def transaction(url: str) -> AsyncIterator[Any]:
         await connection.close()
 
 
-async def note(tx: Any, minute: int, *, accepted: int | None = None, action: Action = Action.UPDATE, **data: Any) -> bool:
+async def note(
+    tx: Any, minute: int, *, accepted: int | None = None, action: Action = Action.UPDATE, **data: Any
+) -> bool:
     """Note a change of car 1 that happened in this minute, and was accepted in that."""
     stamp, accepted_at = (AT + timedelta(minutes=one) for one in (minute, minute if accepted is None else accepted))
     arrival = Arrival(event_id=uuid.uuid4(), source="rentprog", type="car_update", accepted_at=accepted_at)

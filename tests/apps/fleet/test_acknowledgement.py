@@ -1,0 +1,62 @@
+"""Requests are acknowledged once they are stored: however many come, and whatever becomes of the handling."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import psycopg
+import pytest
+
+from tests.apps.fleet.stand import PATH, TOKEN, Stand, new_id, served
+from tests.support import until
+
+BURST = 500
+"""All at once: a fleet sends some requests a second."""
+CLIENTS = 32
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory, admin_url, pg_template):
+    with served(tmp_path_factory.mktemp("fleet"), admin_url, pg_template) as running:
+        yield running
+
+
+def burst(stand: Stand) -> tuple[list[int], float, list[int]]:
+    """Send a burst; return the statuses, the 95th percentile of the answers' times in seconds, and the cars."""
+    cars = [new_id() for _ in range(BURST)]
+    limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
+    with httpx.Client(base_url=stand.base, params={"token": TOKEN}, timeout=60, limits=limits) as client:
+
+        def send(car: int) -> tuple[int, float]:
+            body = json.dumps({"event": "car_create", "payload": {"id": car}})
+            started = time.monotonic()
+            status = client.post(PATH, content=body, headers={"content-type": "application/json"}).status_code
+            return status, time.monotonic() - started
+
+        with ThreadPoolExecutor(CLIENTS) as threads:
+            answers = list(threads.map(send, cars))
+    times = sorted(took for _, took in answers)
+    return [status for status, _ in answers], times[int(len(times) * 0.95)], cars
+
+
+def test_every_request_of_a_burst_is_taken_and_handlers_that_stand_still_delay_no_answer(stand: Stand):
+    stalled_cars: list[int] = []
+    for _ in range(4):  # on a busy machine one measurement says little
+        statuses, usual, _ = burst(stand)
+        assert set(statuses) == {200}
+        until(stand.settled, timeout=60)
+        with psycopg.connect(stand.database_url) as connection:
+            connection.execute("lock table fleet.change in access exclusive mode")
+            statuses, stalled, stalled_cars = burst(stand)
+            assert set(statuses) == {200}
+            noted = until(lambda: stand.rows("select from pg_locks where not granted"))
+            assert noted, "the handlers do not stand still"
+        until(stand.settled, timeout=90)
+        print(f"p95 {usual * 1_000:.0f} ms, with handlers that stand still {stalled * 1_000:.0f} ms")  # noqa: T201
+        if stalled <= 2 * usual:
+            break
+    else:
+        pytest.fail(f"p95 was {usual * 1_000:.0f} ms, and {stalled * 1_000:.0f} ms while the handlers stood still")
+    kept = {row["id"] for row in stand.rows("select id from fleet.cars")}
+    assert kept >= set(map(str, stalled_cars)), "what was acknowledged was not handled"

@@ -1,0 +1,143 @@
+"""Processes die at every step of handling simulated traffic, and the tables end as the simulator says."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from boathook.apps.fleet.simulator import Letter, Sender, Simulation
+from tests.apps.fleet.stand import TOKEN, UMNICO, Stand, differences, fresh_database
+from tests.support import until
+
+GATEWAY = ("accept.before_commit", "accept.after_commit", "accept.before_reply")
+WORKER = (
+    "claim.after_commit",
+    "handler.before_effect",
+    "handler.after_effect",
+    "handler.before_commit",
+    "handler.after_commit",
+)
+FAILING = ("retry.before_schedule", "retry.after_schedule", "dead.before_move", "dead.after_move")
+BROKEN = """
+create function fleet.refuse() returns trigger language plpgsql as $$ begin raise exception 'no clients today'; end $$;
+create trigger broken before insert or update on fleet.clients for each row execute function fleet.refuse();
+"""
+MENDED = "drop trigger if exists broken on fleet.clients"
+
+
+@pytest.fixture
+def stand(tmp_path, admin_url, pg_template) -> Iterator[Stand]:
+    with fresh_database(admin_url, pg_template) as url:
+        folder = tmp_path / "fleet"
+        folder.mkdir()
+        running = Stand(folder, url, fleet="window_s = 0.05")
+        yield running
+        if running.process is not None and running.process.poll() is None:
+            running.kill_all()
+
+
+def story(seed: int) -> Simulation:
+    return Simulation(Sender(token=TOKEN, umnico_token=UMNICO), histories=24, seed=seed, burst=20)
+
+
+def send_all(stand: Stand, simulation: Simulation) -> None:
+    """Send everything, again and again like a sender does who gets no answer, until each is answered as expected."""
+
+    def send(letter: Letter) -> None:
+        deadline = time.monotonic() + 60
+        while (status := stand.send(letter)) != letter.expect:
+            assert status in {0, 503}, f"{status}, not {letter.expect}"
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(send, simulation.letters))
+
+
+def judge(stand: Stand, simulation: Simulation) -> None:
+    until(stand.settled, timeout=60)
+    assert stand.differences(simulation.expected()) == []
+    (counted,) = stand.rows("select (select count(*) from fleet.change) as changes, (select count(*) from fleet.unknown) as unknown,"
+                            " (select count(*) from fleet.dirty) as dirty")  # fmt: skip
+    expected = simulation.expected()
+    assert counted == {"changes": expected.changes, "unknown": expected.unknown, "dirty": 0}
+    written = stand.rows("select sum(changes) as changes from (" + " union all ".join(
+        f"select changes from fleet.{name}" for name in ("cars", "clients", "bookings", "branches", "employees", "messages")
+    ) + ") as things")  # fmt: skip
+    assert written[0]["changes"] == expected.changes, "a change was applied twice, or not at all"
+    assert stand.cli("verify").returncode == 0
+
+
+@pytest.mark.parametrize("point", [*GATEWAY, *WORKER])
+def test_the_tables_are_right_after_a_crash_at(point: str, stand: Stand, tmp_path: Path):
+    fired = tmp_path / "fired"
+    stand.start(BOATHOOK_CRASH_POINT=f"{point}:12:kill:{fired}")
+    simulation = story(seed=len(point))
+    send_all(stand, simulation)
+    judge(stand, simulation)
+    assert fired.exists(), "nothing crashed"
+
+
+@pytest.mark.parametrize("point", FAILING)
+def test_the_tables_are_right_after_a_crash_in_a_failure_at(point: str, stand: Stand, tmp_path: Path):
+    fired = tmp_path / "fired"
+    stand.start(BOATHOOK_CRASH_POINT=f"{point}:2:kill:{fired}")
+    stand.rows(BROKEN)
+    simulation = story(seed=len(point))
+    send_all(stand, simulation)
+    until(fired.exists, timeout=60)
+    until(lambda: stand.settled() or point.startswith("retry"), timeout=60)
+    stand.rows(MENDED)
+    until(stand.settled, timeout=60)
+    stand.cli("dead", "replay", "--all", "--yes")
+    judge(stand, simulation)
+
+
+def test_the_tables_are_right_after_everything_was_killed_again_and_again(stand: Stand):
+    stand.start()
+    simulation = story(seed=99)
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(send_all, stand, simulation)
+        for number in (20, 60):
+            until(
+                lambda number=number: stand.rows("select count(*) from boathook.event")[0]["count"] > number, timeout=60
+            )
+            stand.kill_all()
+            stand.start()
+        sending.result(90)
+    judge(stand, simulation)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, admin_url, pg_template) -> Iterator[tuple[str, Simulation]]:
+    """A database in which a whole story is told and handled."""
+    with fresh_database(admin_url, pg_template) as url:
+        running = Stand(tmp_path_factory.mktemp("fleet"), url)
+        try:
+            simulation = story(seed=5)
+            send_all(running.start(), simulation)
+            judge(running, simulation)
+            yield url, simulation
+        finally:
+            running.kill_all()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "update fleet.cars set data = data || '{\"mileage\": -1}' where id = (select min(id) from fleet.cars)",
+        "update fleet.clients set deleted_at = null where deleted_at is not null",
+        "delete from fleet.messages",
+        "update fleet.branches set stamp = null where stamp is not null",
+    ],
+)
+def test_twin_the_judge_finds_damage(damage: str, finished: tuple[str, Simulation]):
+    url, simulation = finished
+    with psycopg.connect(url) as connection:
+        assert differences(connection, simulation.expected()) == []
+        connection.execute(damage)
+        assert differences(connection, simulation.expected()) != []
+        connection.rollback()
