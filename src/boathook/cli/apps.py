@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from boathook.cli import show
 from boathook.cli.options import Json, Yes
-from boathook.cli.running import reference
+from boathook.cli.running import reference, without_password
 from boathook.cli.session import Session, complain_once, confirm, journal, out, run, server_url, session
 from boathook.cli.show import Column
 from boathook.config import Settings
@@ -118,6 +118,10 @@ def _hidden(value: Any, key: str) -> Any:
             return [_hidden(part, key) for part in value]
         case str() if value and (is_secret(key) or value == _MASKED):
             return reference(value)
+        case str():
+            return without_password(value)
+        case int() | float() if is_secret(key) and not isinstance(value, bool):
+            return reference(value)
         case _:
             return value
 
@@ -147,7 +151,7 @@ def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
 def _read(arguments: Sequence[str]) -> tuple[Path | None, str | None]:
     """Return the configuration file given, which stands first, and the first command word."""
     rest, config = list(arguments), None
-    if rest and rest[0] in {"--config", "-c"}:
+    if len(rest) > 1 and rest[0] in {"--config", "-c"}:
         config, rest = rest[1], rest[2:]
     elif rest and rest[0].startswith("--config="):
         config, rest = rest[0].partition("=")[2], rest[1:]

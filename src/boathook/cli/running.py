@@ -379,7 +379,7 @@ def _read_data(data: str) -> bytes:
 def all_settings(settings: Settings) -> dict[str, Any]:
     """Return every setting as plain values, secrets only as the references they were written as."""
     plain = settings.model_dump(mode="json", exclude={"file", "extra"})
-    plain["database"]["url"] = _without_password(settings.database.url)
+    plain["database"]["url"] = without_password(settings.database.url)
     for source in plain["sources"].values():
         source["secrets"] = [reference(secret) for secret in source["secrets"]]
         source["password"] = source["password"] and reference(source["password"])
@@ -401,7 +401,8 @@ def reference(secret: object) -> str:
     return secret if isinstance(secret, str) and secret.startswith(("env:", "file:")) else "(hidden)"
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
+    """Return an address as it may be shown."""
     scheme, slashes, rest = url.partition("://")
     user, at, host = rest.rpartition("@")
     return f"{scheme}{slashes}{user.partition(':')[0]}:(hidden)@{host}" if at and ":" in user else url

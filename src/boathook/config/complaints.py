@@ -29,7 +29,9 @@ def complain(error: ValidationError, origin_of: Callable[[str], str], table: str
     message = message.replace("a valid tuple", 'a list, such as ["..."]')
     if not key:
         return f"{origin}: {message}"
-    is_hidden = is_secret(key) or key == "database.url" or _is_table(first["input"])
+    # The value of a key that is none may be a secret's, whose name was mistyped.
+    is_unknown = first["type"] == "extra_forbidden"
+    is_hidden = is_unknown or is_secret(key) or key == "database.url" or _is_table(first["input"])
     given = "" if is_hidden else f" (it is {first['input']!r})"
     return f"{origin}: {key}: {_WORDS.get(first['type']) or message[:1].lower() + message[1:]}{given}"
 

@@ -24,7 +24,8 @@ _SHORT_NAMES = {
     "BOATHOOK_BIND": "server.bind",
     "BOATHOOK_DATA_DIR": "server.data_dir",
 }
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What may follow ``/in/``."""
 _NEAR = 0.8
 """How alike a key must be to one of boathook's own to count as a slip, and not as one of the recipe's."""
 SECTIONS: tuple[str, ...] = ("database", "server", "limits", "retention", "worker", "log", "apps", "outbound")
@@ -88,7 +89,7 @@ class _Layers:
         for name, source in table.items():
             if not isinstance(source, dict):
                 raise ConfigError(f"{path}: sources.{name} must be a table: write [sources.{name}] and its keys below")
-            if not _NAME.fullmatch(name):
+            if not SOURCE_NAME.fullmatch(name):
                 raise ConfigError(
                     f"{path}: sources.{name!r} is part of an address: write letters, digits, . _ and - only"
                 )

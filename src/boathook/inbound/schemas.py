@@ -38,6 +38,8 @@ MAX_PATTERNS_S: Final = 0.5
 """Seconds of computing that a schema's patterns may take to be made ready, when it is stored."""
 MAX_STEPS: Final = 50_000
 """Steps that judging one payload may take, a few microseconds each."""
+_TOLD: Final = 200
+"""Characters of a message that are written in the time of a step."""
 _LONGEST_MESSAGE: Final = 300
 
 Check = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
@@ -238,9 +240,16 @@ def _metered(keyword: str, check: Check) -> Check:
         if keyword == "uniqueItems" and isinstance(instance, list) and any(map(_size, instance)):
             # Lists and objects cannot be sorted, so each is compared with each.
             _spend(len(instance) ** 2 // 10)
-        return check(validator, wanted, instance, schema)
+        return _told(check(validator, wanted, instance, schema) or ())
 
     return metered
+
+
+def _told(errors: Iterable[ValidationError]) -> Iterator[ValidationError]:
+    """Charge for what errors say: each shows the whole value, also in an alternative that is passed by."""
+    for error in errors:
+        _spend(len(error.message) // _TOLD)
+        yield error
 
 
 def _size(value: Any) -> int:

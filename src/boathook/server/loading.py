@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from boathook.config import SECTIONS, Settings, SourceSettings
 from boathook.config.complaints import complain
+from boathook.config.reading import SOURCE_NAME
 from boathook.domain.errors import BoathookError, ConfigError
 
 if TYPE_CHECKING:
@@ -91,12 +92,17 @@ def with_apps(settings: Settings) -> "tuple[Settings, tuple[Boathook, ...]]":
     they are.
 
     Raises:
-        ConfigError: as `load_apps`, or a source of an app is wrong.
+        ConfigError: as `load_apps`, or a source of an app is wrong, or another app's too.
     """
     apps = load_apps(settings)
     sources = dict(settings.sources)
+    owners: dict[str, str] = {}
     for module, hook in zip(settings.apps.load, apps, strict=True):
         for name, table in sources_of(module, hook, settings).items():
+            if (other := owners.setdefault(name, module)) != module:
+                raise ConfigError(
+                    f"apps.load: {other} and {module} both declare the source {name!r}; rename one of them"
+                )
             sources[name] = _merged(module, name, table, settings.sources.get(name))
     try:
         return settings.with_sources(sources), apps
@@ -121,6 +127,10 @@ def settings_of(hook: "Boathook", settings: Settings) -> BaseModel | None:
         return hook.manifest.settings.model_validate(settings.extra.get(hook.name, {}))
     except ValidationError as error:
         raise ConfigError(complain(error, lambda _key: str(settings.file or "settings"), hook.name)) from None
+    except Exception as error:
+        raise ConfigError(
+            f"{settings.file or 'settings'}: {hook.name}: the app fails to check it: {_place(error)}"
+        ) from error
 
 
 def bind(
@@ -158,15 +168,23 @@ async def bound(
 
 
 def sources_of(module: str, hook: "Boathook", settings: Settings) -> Mapping[str, Mapping[str, Any]]:
-    """Return what an app says about the sources it needs, by name. Raises ConfigError where it fails."""
+    """Return what an app says about the sources it needs, by name. Raises ConfigError where it fails, or says none."""
     if hook.manifest.sources is None:
         return {}
     try:
-        return hook.manifest.sources(settings_of(hook, settings))
+        sources = hook.manifest.sources(settings_of(hook, settings))
     except BoathookError:
         raise
     except Exception as error:
         raise ConfigError(f"apps.load: the sources of {module} fail: {_place(error)}") from error
+    if not isinstance(sources, Mapping) or not all(isinstance(table, Mapping) for table in sources.values()):
+        raise ConfigError(f"apps.load: the function under @hook.sources of {module} must return tables by their names")
+    for name in sources:
+        if not isinstance(name, str) or not SOURCE_NAME.fullmatch(name):
+            raise ConfigError(
+                f"apps.load: {module}: the source {name!r} is part of an address: write letters, digits, . _ and - only"
+            )
+    return sources
 
 
 def _merged(module: str, name: str, table: Mapping[str, Any], own: SourceSettings | None) -> SourceSettings:
@@ -204,7 +222,7 @@ def _import(key: str, module_name: str) -> object:
         raise ConfigError(f"{key}: importing {module_name} fails: {error}") from error
     except BoathookError as error:
         raise ConfigError(f"{key}: {module_name}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{key}: importing {module_name} fails: {_place(error)}") from error
 
 
@@ -212,7 +230,7 @@ def _searched() -> str:
     return ", ".join(folder or "." for folder in sys.path[:3]) + " or the installed packages"
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Say what went wrong and in which line of the user's code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -1,0 +1,105 @@
+"""What owners, strangers and servers may try on apps, and what must come of it: an answer, a sentence, and no secret."""
+
+import json
+import time
+
+import pytest
+
+from boathook.cli.apps import _read, tables
+from boathook.inbound.shape import compile_shape
+from boathook.server.loading import load_apps, with_apps
+from tests.unit.test_loading import Place, complaint, place, same_metrics
+
+__all__ = ["place", "same_metrics"]
+
+HEAD = """
+from boathook import Boathook
+from pydantic import BaseModel, field_validator
+"""
+HMAC = '{"provider": "hmac", "secret": "hush", "header": "X-Mac"}'
+
+
+def declaring(name: str, sources: str) -> str:
+    """Return an app with this expression as its sources."""
+    return f"{HEAD}\nhook = Boathook({name!r})\n@hook.sources\ndef sources(_):\n    return {sources}\n"
+
+
+class TestMistakesOfOwners:
+    def test_a_module_that_exits_while_it_is_imported_is_told_of(self, place: Place):
+        settings = place("import sys\nsys.exit('bye')\n")
+        assert "fails: SystemExit: bye" in complaint(lambda: load_apps(settings))
+
+    def test_a_setting_that_the_app_cannot_even_check_is_told_of(self, place: Place):
+        code = f"""{HEAD}
+class Own(BaseModel):
+    size: int = 1
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def grow(cls, given):
+        return given + 1
+
+hook = Boathook("shelf", settings=Own)
+"""
+        settings = place(code, toml='[shelf]\nsize = "3"')
+        assert "boathook.toml: shelf: the app fails to check it: TypeError" in complaint(lambda: load_apps(settings))
+
+    def test_the_value_of_a_mistyped_secret_is_not_told(self, place: Place):
+        code = f"{HEAD}\nclass Own(BaseModel, extra='forbid'):\n    secret: str = ''\nhook = Boathook('shelf', settings=Own)"
+        settings = place(code, toml='[shelf]\nsecrett = "hush"')
+        assert complaint(lambda: load_apps(settings)).endswith("shelf.secrett: is not a setting")
+
+    @pytest.mark.parametrize("sources", ["None", "[]", '{"books": None}', '[{"provider": "hmac"}]'])
+    def test_sources_that_are_none_are_told_of(self, place: Place, sources: str):
+        settings = place(declaring("shelf", sources))
+        assert "must return tables by their names" in complaint(lambda: with_apps(settings))
+
+    @pytest.mark.parametrize("name", ["../x", "a b", "a/b", "", "a%2fb", "x\n"])
+    def test_a_source_whose_name_no_address_can_have_is_refused(self, place: Place, name: str):
+        settings = place(declaring("shelf", f"{{{name!r}: {HMAC}}}"))
+        assert "is part of an address" in complaint(lambda: with_apps(settings))
+
+    def test_two_apps_with_one_source_are_refused(self, place: Place):
+        mine, yours = declaring("shelf", f'{{"books": {HMAC}}}'), declaring("desk", f'{{"books": {HMAC}}}')
+        assert "both declare the source 'books'" in complaint(lambda: with_apps(place(mine, yours)))
+
+    def test_passwords_in_addresses_and_numbers_are_not_shown(self, place: Place):
+        shown = json.dumps(tables(place(toml='[shelf]\nurl = "https://me:hush@host/x"\npassword = 4711\nkeys = [1]')))
+        assert "hush" not in shown
+        assert "4711" not in shown
+        assert "[1]" not in shown
+        assert "https://me:(hidden)@host/x" in shown
+
+    @pytest.mark.parametrize("arguments", [["--config"], ["-c"], ["--config="]])
+    def test_half_an_option_is_no_fault_of_ours(self, arguments: list[str]):
+        assert _read(arguments)[1] is None
+
+
+class TestHostileBodies:
+    TREE = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#"}}]}
+
+    @pytest.mark.parametrize("leaf", ["\\" * 500_000, list(range(130_000))], ids=["text", "numbers"])
+    def test_what_is_told_of_large_bodies_costs_little(self, leaf: object):
+        for _ in range(100):
+            leaf = [leaf]
+        body = json.dumps(leaf).encode()
+        shape = compile_shape("books", self.TREE)
+        began = time.thread_time()
+        assert "steps" in (shape.fault_of(body) or "")
+        spent = time.thread_time() - began
+        began = time.thread_time()
+        repr(json.loads(body))
+        assert spent < 30 * (time.thread_time() - began)
+
+    def test_a_large_body_is_still_judged_through_several_alternatives(self):
+        body = json.dumps([[["x" * 900_000]]]).encode()
+        schema = {"anyOf": [{"type": "integer"}, {"type": "array"}], "items": {"anyOf": [{"type": "null"}, {}]}}
+        assert compile_shape("books", schema).fault_of(body) is None
+
+
+def test_sabotage_without_a_charge_for_what_is_told_the_cost_shows(monkeypatch: pytest.MonkeyPatch):
+    from boathook.inbound import schemas
+
+    monkeypatch.setattr(schemas, "_TOLD", 10**12)
+    with pytest.raises(AssertionError):
+        TestHostileBodies().test_what_is_told_of_large_bodies_costs_little(list(range(130_000)))
