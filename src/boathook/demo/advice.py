@@ -11,7 +11,8 @@ from pathlib import Path
 from boathook.demo.folder import Folder
 from boathook.testing import sign
 
-_GITHUB = {"action": "opened", "issue": {"number": 1, "title": "Hello from a shell"}}
+_ISSUE = {"id": 1, "number": 1, "title": "Hello from a shell", "state": "open", "updated_at": "2026-01-01T00:00:00Z"}
+_GITHUB = {"action": "opened", "issue": _ISSUE}
 _DELIVERY = "4c8f1d52-7a3b-4e7e-9a53-0d7a3d2f1b60"
 _STRIPE = {"id": "evt_hello_from_a_shell", "type": "payment_intent.succeeded", "data": {"object": {"amount": 4200}}}
 

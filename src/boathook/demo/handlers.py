@@ -17,10 +17,12 @@ MAILBOX = "BOATHOOK_DEMO_MAILBOX"
 QUICK = RetryPolicy(first_s=0.5, factor=2.0, longest_s=2.0, max_attempts=4)
 
 RECORD = "insert into demo.effect (event_id, event_key, handler, attempt) values ($1, $2, $3, $4)"
-SAVE_PLAN = """
-    insert into demo.subscription (id, plan) values ($1, $2)
-    on conflict (id) do update set plan = excluded.plan, changes = subscription.changes + 1
+KEEP = """
+    insert into demo.latest (thing, state) values ($1, $2)
+    on conflict (thing) do update set state = excluded.state, changes = latest.changes + 1
 """
+EDIT = {"body": {"event.subtype": "message_changed"}}
+"""What Slack tells when somebody has changed a message."""
 
 hook = Boathook()
 
@@ -44,7 +46,7 @@ async def follow_subscription(event: Event, tx: Transaction) -> Ignore | None:
     subscription = event.json["data"]["object"]
     if not await tx.newer("subscription", subscription["id"], event.json["created"]):
         return Ignore("older than what we have")
-    await tx.execute(SAVE_PLAN, subscription["id"], subscription["plan"])
+    await tx.execute(KEEP, subscription["id"], subscription["plan"])
     await tx.execute(RECORD, event.id, event.dedup_key, "follow_subscription", event.attempt)
     return None
 
@@ -65,11 +67,22 @@ async def answer_dispute(event: Event, tx: Transaction) -> None:
     raise LookupError(f"no lawyer found for {event.json['data']['object']['id']}")
 
 
-@hook.on("github", "push", "issues.opened", retry=QUICK)
+@hook.on("github", "push", retry=QUICK)
 def note_change(event: Event, tx: SyncTransaction) -> None:
     """Work in a thread, as code that blocks must."""
     time.sleep(0.002)
     tx.execute(RECORD, event.id, event.dedup_key, "note_change", event.attempt)
+
+
+@hook.on("github", "issues.*", order_by="issue.id", retry=QUICK)
+async def follow_issue(event: Event, tx: Transaction) -> Ignore | None:
+    """Keep the newest state of an issue: GitHub promises no order."""
+    issue = event.json["issue"]
+    if not await tx.newer("issue", issue["id"], issue["updated_at"]):
+        return Ignore("older than what we have")
+    await tx.execute(KEEP, f"issue {issue['id']}", issue["state"])
+    await tx.execute(RECORD, event.id, event.dedup_key, "follow_issue", event.attempt)
+    return None
 
 
 @hook.on("github", "ping")
@@ -78,12 +91,24 @@ async def greet(_event: Event, _tx: Transaction) -> Ignore:
     return Ignore("a ping needs no effect")
 
 
-@hook.on("slack", "message", "app_mention", order_by="event.channel", retry=QUICK)
+@hook.on("slack", "message", "app_mention", order_by="event.channel", filter={"not": EDIT}, retry=QUICK)
 async def reply(event: Event, tx: Transaction) -> Retry | None:
     """Answer a channel's messages in their order; come back later where that is asked for."""
     await tx.execute(RECORD, event.id, event.dedup_key, "reply", event.attempt)
     if event.json["event"].get("is_busy") and event.attempt == 1:
         return Retry(after=0.4, code="CHANNEL_BUSY")
+    return None
+
+
+@hook.on("slack", "message", order_by="event.message.ts", filter=EDIT, retry=QUICK)
+async def follow_message(event: Event, tx: Transaction) -> Ignore | None:
+    """Keep the newest text of a message, whatever order its edits are told in."""
+    told = event.json["event"]
+    place = f"{told['channel']} {told['message']['ts']}"
+    if not await tx.newer("message", place, told["event_ts"]):
+        return Ignore("older than what we have")
+    await tx.execute(KEEP, f"message {place}", told["message"]["text"])
+    await tx.execute(RECORD, event.id, event.dedup_key, "follow_message", event.attempt)
     return None
 
 

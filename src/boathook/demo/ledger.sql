@@ -9,9 +9,9 @@ create table demo.effect (
     attempt integer not null,
     done_at timestamptz not null default now()
 );
-create table demo.subscription (
-    id text primary key,
-    plan text not null,
+create table demo.latest (
+    thing text primary key,
+    state text not null,
     changes integer not null default 1
 );
 

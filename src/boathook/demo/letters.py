@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
@@ -100,7 +101,18 @@ class Desk:
 
     def issue(self) -> Letter:
         """Write of an opened issue."""
-        return self.github("issues", {"action": "opened", "issue": {"number": next(self._numbers)}}, "note_change")
+        return self._issue(next(self._numbers), "opened", time.time(), "follow_issue")
+
+    def issue_updates(self) -> tuple[Letter, Letter]:
+        """Write that an issue was closed, and that it was opened before; the latter should have no effect."""
+        number, now = next(self._numbers), time.time()
+        return self._issue(number, "closed", now, "follow_issue"), self._issue(number, "opened", now - 60)
+
+    def _issue(self, number: int, action: str, at: float, *effects: str) -> Letter:
+        moment = datetime.fromtimestamp(int(at), UTC).isoformat().replace("+00:00", "Z")
+        state = "closed" if action == "closed" else "open"
+        issue = {"id": int(self._run, 16) * 1_000_000 + number, "number": number, "state": state, "updated_at": moment}
+        return self.github("issues", {"action": action, "issue": issue}, *effects)
 
     def ping(self) -> Letter:
         """Write what is ignored."""
@@ -108,7 +120,7 @@ class Desk:
 
     def message(self) -> Letter:
         """Write of a message in a channel; the handler is too busy for some of them at first."""
-        key, dice = self._id("Ev"), self._dice
+        dice = self._dice
         said: dict[str, Any] = {
             "type": dice.choice(("message", "app_mention")),
             "channel": dice.choice(CHANNELS),
@@ -116,7 +128,27 @@ class Desk:
         }
         if dice.random() < 0.1:
             said["is_busy"] = True
-        return Letter("slack", key, {"type": "event_callback", "event_id": key, "event": said}, effects=("reply",))
+        return self._slack(said, "reply")
+
+    def message_edits(self) -> tuple[Letter, Letter]:
+        """Write of two edits of one message, the newer one first; the older should have no effect."""
+        channel, now = self._dice.choice(CHANNELS), time.time()
+        message = f"{now - 3_600:.6f}"
+        newer, older = (
+            {
+                "type": "message",
+                "subtype": "message_changed",
+                "channel": channel,
+                "message": {"ts": message, "text": text},
+                "event_ts": f"{at:.6f}",
+            }
+            for text, at in (("my order has come, thank you!", now), ("where is my order?", now - 60))
+        )
+        return self._slack(newer, "follow_message"), self._slack(older)
+
+    def _slack(self, event: Mapping[str, Any], *effects: str) -> Letter:
+        key = self._id("Ev")
+        return Letter("slack", key, {"type": "event_callback", "event_id": key, "event": event}, effects=effects)
 
     def report(self) -> Letter:
         """Write of a report, signed as Standard Webhooks says."""

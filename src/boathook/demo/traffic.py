@@ -132,8 +132,9 @@ class Traffic:
         await self._send(letter)
 
     async def _out_of_order(self) -> None:
-        """Send a subscription's update before the one that happened earlier."""
-        newer, older = self._desk.subscription_updates()
+        """Tell what happened to a thing before what had happened to it earlier."""
+        desk = self._desk
+        newer, older = self._dice.choice((desk.subscription_updates, desk.issue_updates, desk.message_edits))()
         await self._send(newer)
         await self._pause(0.1)
         await self._send(older)
