@@ -72,6 +72,23 @@ def test_an_amount_is_never_a_float():
     assert read_notice(b'{"external_payment_id":"p","status":"paid","amount":0.1}').amount == Decimal("0.1")
 
 
+@pytest.mark.parametrize(
+    ("written", "is_price"),
+    [("990." + "0" * 20_000, True), ("990." + "0" * 20_000 + "1", False), ("989." + "9" * 20_000, False)],
+    ids=("endless noughts", "a trifle more", "a trifle less"),
+)
+def test_an_amount_of_endless_digits_stays_what_it_is_beside_a_price_and_can_be_stored(written, is_price):
+    told = f'{{"external_payment_id":"p","status":"paid","amount":{written}}}'.encode()
+    amount = read_notice(told).amount
+    assert (amount == Decimal("990.00")) is is_price
+    assert len(str(amount)) < 60
+
+
+def test_a_tiny_amount_is_one_that_can_be_stored():
+    amount = read_notice(b'{"external_payment_id":"p","status":"paid","amount":1e-20000}').amount
+    assert 0 < amount < Decimal("1e-20")
+
+
 def test_ids_may_be_whole_numbers():
     assert read_notice(body(external_payment_id=4711, plan_id=7)).external_payment_id == "4711"
 
@@ -83,6 +100,12 @@ def test_an_empty_email_is_none():
 def test_a_moment_without_zone_is_utc_and_an_impossible_one_is_unknown():
     assert read_notice(body(paid_at="2026-01-31 12:00")).paid_at == datetime(2026, 1, 31, 12, tzinfo=UTC)
     assert read_notice(body(paid_at="2026-02-30T12:00:00Z")).paid_at is None
+
+
+@pytest.mark.parametrize("beyond", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_moment_beyond_the_calendar_of_utc_is_unknown(beyond):
+    assert CHECK.is_valid({**WHOLE, "paid_at": beyond})
+    assert read_notice(body(paid_at=beyond)).paid_at is None
 
 
 def test_late_is_a_success_that_is_told_long_after_it_was_paid():
@@ -124,6 +147,7 @@ BROKEN = [
     {**WHOLE, "email": ["anna@example.com"]},
     {**WHOLE, "currency": "r" * 11},
     {**WHOLE, "event_id": {}},
+    {**WHOLE, "event_id": " "},
 ]
 
 

@@ -7,11 +7,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_05UP, Context, Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any, Final
 
 MAX_TEXT: Final = 300
+_FINEST: Final = Decimal("1e-30")
+_EXACT: Final = Context(prec=60, rounding=ROUND_05UP)
+"""Drops digits that PostgreSQL has no room for, but makes no amount equal to a price that it is not equal to."""
 
 
 class Status(StrEnum):
@@ -114,16 +117,17 @@ def _amount(value: Any) -> Decimal | None:
         raise ValueError("amount is no number") from None
     if isinstance(value, bool) or not amount.is_finite() or amount < 0 or amount.adjusted() > 15:
         raise ValueError("amount is no amount of money")
-    return amount
+    is_endless = int(amount.as_tuple().exponent) < int(_FINEST.as_tuple().exponent)
+    return _EXACT.quantize(amount, _FINEST) if is_endless else amount
 
 
 def _moment(text: str | None) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text) if text else None
-    except ValueError:
+        return moment and (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         # The pattern lets through days that no calendar has; the payment counts all the same.
         return None
-    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 _BOUNDS: Final = {"maxLength": MAX_TEXT, "minimum": -(10**30), "maximum": 10**30}
@@ -136,7 +140,7 @@ SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "required": ["external_payment_id", "status"],
     "properties": {
-        "event_id": _OPTIONAL,
+        "event_id": {**_OPTIONAL, "pattern": r"\S|^$"},
         "external_payment_id": _WORD,
         "status": {"type": "string", "pattern": r"\S", "maxLength": MAX_TEXT},
         "email": {"type": ["string", "null"], "maxLength": MAX_TEXT},
