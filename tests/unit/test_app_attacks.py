@@ -1,14 +1,19 @@
 """What owners, strangers and servers may try on apps, and what must come of it: an answer, a sentence, and no secret."""
 
+import asyncio
 import json
 import time
 
 import pytest
+from websockets.frames import Opcode
 
 from boathook.cli.apps import _read, tables
+from boathook.inbound import sockets
 from boathook.inbound.shape import compile_shape
 from boathook.server.loading import load_apps, with_apps
+from tests.support import eventually
 from tests.unit.test_loading import Place, complaint, place, same_metrics
+from tests.unit.test_sockets import Stand, frame
 
 __all__ = ["place", "same_metrics"]
 
@@ -16,6 +21,7 @@ HEAD = """
 from boathook import Boathook
 from pydantic import BaseModel, field_validator
 """
+TREE = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#"}}]}
 HMAC = '{"provider": "hmac", "secret": "hush", "header": "X-Mac"}'
 
 
@@ -76,14 +82,12 @@ hook = Boathook("shelf", settings=Own)
 
 
 class TestHostileBodies:
-    TREE = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#"}}]}
-
     @pytest.mark.parametrize("leaf", ["\\" * 500_000, list(range(130_000))], ids=["text", "numbers"])
     def test_what_is_told_of_large_bodies_costs_little(self, leaf: object):
         for _ in range(100):
             leaf = [leaf]
         body = json.dumps(leaf).encode()
-        shape = compile_shape("books", self.TREE)
+        shape = compile_shape("books", TREE)
         began = time.thread_time()
         assert "steps" in (shape.fault_of(body) or "")
         spent = time.thread_time() - began
@@ -103,3 +107,39 @@ def test_sabotage_without_a_charge_for_what_is_told_the_cost_shows(monkeypatch: 
     monkeypatch.setattr(schemas, "_TOLD", 10**12)
     with pytest.raises(AssertionError):
         TestHostileBodies().test_what_is_told_of_large_bodies_costs_little(list(range(130_000)))
+
+
+class TestFloodsOfFrames:
+    async def test_tiny_messages_in_one_piece_are_held_as_they_came(self):
+        stand = await Stand().accept()
+        stand.socket.data_received(frame(Opcode.TEXT) * 40_000)
+        await asyncio.sleep(0)
+        assert len(stand.socket._unread) < 500
+        assert not stand.wire.is_reading
+
+    async def test_none_of_them_is_lost_or_comes_out_of_turn(self):
+        stand = await Stand().accept()
+        stand.socket.data_received(b"".join(frame(Opcode.TEXT, b"%d" % n) for n in range(3_000)))
+        got = [await stand.ask("receive") for _ in range(3_000)]
+        assert [int(message["text"]) for message in got] == list(range(3_000))
+        await eventually(lambda: stand.wire.is_reading)
+
+    async def test_pings_leave_others_their_turn(self):
+        stand = await Stand().accept()
+        stand.socket.data_received(frame(Opcode.PING) * 2_000 + frame(Opcode.TEXT, b"last"))
+        assert len(stand.frames()) < 1_000
+        assert (await stand.ask("receive"))["text"] == "last"
+        assert len(stand.frames()) == 2_000
+
+    async def test_a_close_behind_many_frames_is_heard_after_them(self):
+        stand = await Stand().accept()
+        stand.socket.data_received(frame(Opcode.TEXT, b"x") * 2_000 + frame(Opcode.CLOSE, b"\x03\xe8"))
+        for _ in range(2_000):
+            assert (await stand.ask("receive"))["type"] == "websocket.receive"
+        assert (await stand.ask("receive"))["code"] == 1000
+        assert stand.wire.is_closed
+
+    async def test_sabotage_where_all_is_read_at_once_thousands_are_held(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(sockets, "_SLICE", 1 << 30)
+        with pytest.raises(AssertionError):
+            await self.test_tiny_messages_in_one_piece_are_held_as_they_came()

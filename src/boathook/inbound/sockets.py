@@ -34,6 +34,10 @@ MOST_MESSAGE: Final = 65_536
 _MOST_UNREAD: Final = 32
 """Messages that wait for the application; then no more are read from the peer, its pongs neither: an application that
 reads nothing for long loses it."""
+_SLICE: Final = 1_024
+"""Bytes that are read as frames together."""
+_MOST_AT_ONCE: Final = 256
+"""Frames that are read before other connections have their turn; 43,000 empty ones may come in one piece."""
 _PING_S: Final = 20.0
 _PONG_S: Final = 20.0
 _CLOSING_S: Final = 3.0
@@ -84,7 +88,9 @@ class Socket(asyncio.Protocol):
         self.scope = _socket_scope(scope)
         self._house = house
         self._app = app
-        self._more = more
+        self._more = bytearray(more)
+        """What came and was not read as frames yet."""
+        self._is_to_go_on = False
         self._loop = asyncio.get_running_loop()
         self._flow = FlowControl(transport)
         self._frames = ServerProtocol(state=OPEN, max_size=MOST_MESSAGE)
@@ -166,8 +172,21 @@ class Socket(asyncio.Protocol):
 
     def _read_on(self) -> None:
         """Read from the peer, unless it or the application has enough to do."""
-        if self._phase is not _Phase.OPENING and self._stuck_since is None and len(self._unread) < _MOST_UNREAD:
+        if not self._may_read():
+            return
+        if not self._more:
             self._flow.resume_reading()
+        elif not self._is_to_go_on:
+            self._is_to_go_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _may_read(self) -> bool:
+        is_busy = self._stuck_since is not None or len(self._unread) >= _MOST_UNREAD
+        return not is_busy and self._phase in {_Phase.OPEN, _Phase.CLOSING}
+
+    def _go_on(self) -> None:
+        self._is_to_go_on = False
+        self._read_frames()
 
     def check(self, now: float) -> None:
         """Close or cut off what has taken too long."""
@@ -204,26 +223,42 @@ class Socket(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read frames, and answer those that want it."""
-        if self._phase is _Phase.OPENING:
-            self._more += data
-            return
         if self._is_broken():  # the peer has been told, and is read on only so that it can read that
             return
+        self._more += data
+        if self._phase is _Phase.OPENING:
+            return
         self._heard_at = self._loop.time()
-        self._frames.receive_data(data)
-        for frame in self._frames.events_received():
-            assert isinstance(frame, Frame)
-            self._take(frame)
+        self._read_frames()
+
+    def _read_frames(self) -> None:
+        """Read some of what came; the rest waits until others had their turn, or the application has read."""
+        left = _MOST_AT_ONCE
+        while self._more and left > 0 and self._may_read() and not self._is_broken():
+            self._frames.receive_data(bytes(self._more[:_SLICE]))
+            del self._more[:_SLICE]
+            for frame in self._frames.events_received():
+                assert isinstance(frame, Frame)
+                self._take(frame)
+                left -= 1
+        if self._phase is not _Phase.GONE:
+            self._after_frames()
+
+    def _after_frames(self) -> None:
         self._write()
-        if len(self._unread) >= _MOST_UNREAD:
-            self._flow.pause_reading()
         if self._is_broken():
+            self._more.clear()
             self._hear_end(self._frames.close_sent)
             self.transport.write_eof()
             self._flow.resume_reading()
         elif self._frames.close_rcvd is not None:
             self._hear_end(self._frames.close_rcvd)
             self.transport.close()
+        elif self._more or not self._may_read():
+            self._flow.pause_reading()
+            self._read_on()
+        else:
+            self._flow.resume_reading()
 
     def _is_broken(self) -> bool:
         """Whether the peer has broken the protocol, or its message is too large."""
@@ -315,10 +350,7 @@ class Socket(asyncio.Protocol):
         self.transport.write(b"".join((*pieces, b"\r\n")))
         self._enter(_Phase.OPEN)
         self._heard_at = self._since
-        self._read_on()
-        more, self._more = self._more, b""
-        if more:
-            self.data_received(more)
+        self._read_frames()
 
     def _refuse(self, answer: bytes) -> None:
         """Answer as if there were no WebSockets, and close."""

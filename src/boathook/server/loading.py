@@ -172,7 +172,7 @@ def sources_of(module: str, hook: "Boathook", settings: Settings) -> Mapping[str
     if hook.manifest.sources is None:
         return {}
     try:
-        sources = hook.manifest.sources(settings_of(hook, settings))
+        sources: Any = hook.manifest.sources(settings_of(hook, settings))
     except BoathookError:
         raise
     except Exception as error:
