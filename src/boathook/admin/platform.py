@@ -191,7 +191,7 @@ class AppPlatform:
     async def vitals(self) -> dict[str, Any]:
         """Return what ``/metrics.json`` shows of all processes of this host, and ``problems`` as ``/readyz`` does.
 
-        Rates over the last minute are those of a gateway, which samples; elsewhere they are 0.
+        Rates over the last minute are known to gateways and the keeper, which sample; elsewhere they are 0.
         """
         return {**self._premises.history.to_json(), "problems": await self._problems()}
 

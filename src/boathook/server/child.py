@@ -108,8 +108,13 @@ async def _keep(life: Life) -> None:
 
     life.ready()
     hooks = load_hooks(life.settings)
-    async with bound(life.settings, hooks, History(life.settings.server.data_dir, life.order.slot)):
-        await run_keeper(life.settings, hooks=hooks, stop=life.stop, beat=life.beat)
+    history = History(life.settings.server.data_dir, life.order.slot)
+    sampling = asyncio.create_task(history.keep_sampling())  # apps' chores look at the last minute
+    try:
+        async with bound(life.settings, hooks, history):
+            await run_keeper(life.settings, hooks=hooks, stop=life.stop, beat=life.beat)
+    finally:
+        sampling.cancel()
 
 
 async def _send(life: Life) -> None:

@@ -136,5 +136,5 @@ def test_browsers_that_go_leave_no_error(stand: Stand):
     for _ in range(5):
         with browser(stand) as socket:
             frame(socket)
-    until(lambda: stand.settled())
+    until(stand.settled)
     assert not stand.rows("select * from fleet.error_log where phase = 'live'")

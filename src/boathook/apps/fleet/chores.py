@@ -11,7 +11,8 @@ from boathook.apps.fleet.log import Phase, add_error
 from boathook.apps.fleet.settings import SOURCES
 
 LOOK_S: Final = 5.0
-MINUTE_S: Final = 60.0
+KEEP_S: Final = 10.0
+"""How often the figures of the present minute are kept; the last of them stay."""
 TIDY_S: Final = 3_600.0
 
 
@@ -43,7 +44,7 @@ def declare_chores(hook: Boathook) -> None:
         for problem in described["readiness"]["problems"]:
             await raise_alarm(hook, "not ready", f"Not ready: {problem}")
 
-    @hook.every(MINUTE_S)
+    @hook.every(KEEP_S)
     async def keep_minute() -> None:
         described = status.describe(await status.read_figures(hook), hook.settings)
         async with hook.transaction() as tx:
