@@ -18,7 +18,7 @@ def read_moment(value: Any) -> datetime | None:
     """Return a moment in UTC, which is also assumed where no zone is named; None for what is none, or absurd."""
     try:
         moment = _read(value)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):  # the last is how the C library refuses a number
         return None
     return moment if moment is not None and _FIRST <= moment <= _LAST else None
 

@@ -1,0 +1,10 @@
+"""Moments that no calendar has are none, whatever the clock of the machine makes of them."""
+
+import pytest
+
+from boathook.apps.fleet.moments import read_moment
+
+
+@pytest.mark.parametrize("absurd", [-(10**18), -1e18, -1e308, 10**299, 1e308, "9999999999999999", -1, 0])
+def test_a_number_that_is_no_moment_is_none(absurd):
+    assert read_moment(absurd) is None
