@@ -18,6 +18,7 @@ from tests.sending import Reply, Sink
 from tests.support import eventually
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+assert CHROMIUM, "there is no Chromium; run scripts/need-program chromium chromium"
 
 XSS = (
     "<script>alert(1)</script>",

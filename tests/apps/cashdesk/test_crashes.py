@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import copy
-import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,8 +16,7 @@ from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change, Shop
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running
-from tests.apps.cashdesk.stand import Cabinet, Client, make_running, new_database, settled, started
-from tests.conftest import open_folder
+from tests.apps.cashdesk.stand import Cabinet, Client, settled, started
 from tests.support import eventually
 
 WEBHOOKS = {
@@ -29,24 +27,6 @@ WEBHOOKS = {
 KILLED = ("gateway", "worker", "sender")
 HANDLER_POINTS = tuple(point for point in POINTS if point.startswith("handler."))
 SEND_POINTS = tuple(point for point in POINTS if point.startswith("send."))
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    made = open_folder()
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
-
-
-@pytest.fixture
-def running(folder: Path, admin_url: str, pg_template: str) -> Iterator[Running]:
-    with new_database(admin_url, pg_template) as url:
-        one = make_running(folder, url)
-        try:
-            yield one
-        finally:
-            if one.process is not None and one.process.poll() is None:
-                one.kill_all()
 
 
 @asynccontextmanager
