@@ -2,10 +2,12 @@
 
 import json
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from boathook.apps import cashdesk
 from boathook.apps.cashdesk.drive import DriveBusy, SimulatedDrive
 from boathook.apps.cashdesk.entities import (
     BITS,
@@ -20,11 +22,13 @@ from boathook.apps.cashdesk.entities import (
 )
 from boathook.apps.cashdesk.forms import ProductForm, ReceiptForm, TypesForm, WebhookForm, read
 from boathook.apps.cashdesk.refusals import BadField
-from boathook.apps.cashdesk.settings import DriveSettings
+from boathook.apps.cashdesk.settings import CashdeskSettings, DriveSettings
 from boathook.apps.cashdesk.simulator import Change, Letter, Shop, read_change
 from boathook.apps.cashdesk.webhooks import RETRY, TIMEOUT_S
+from boathook.config import load
 from boathook.domain.endpoints import RETRY_PRESETS
 from boathook.domain.filters import Pattern
+from boathook.server.loading import settings_of
 
 MASKS = range(EVERYTHING + 1)
 
@@ -225,3 +229,11 @@ class TestSimulator:
     def test_reads_what_an_event_tells(self):
         payload = {"type": "shifts", "action": "DELETE", "object": {"id": 4, "revision": 2}}
         assert read_change(payload) == Change(Entity.SHIFTS, Action.DELETE, 4, 2)
+
+
+def test_the_sample_configuration_loads_as_it_is():
+    settings = load(Path(cashdesk.__file__).with_name("boathook.toml"))
+    assert settings.apps.load == ("boathook.apps.cashdesk",)
+    chosen = settings_of(cashdesk.hook, settings)
+    assert isinstance(chosen, CashdeskSettings)
+    assert chosen.drive.busy == 0.05
