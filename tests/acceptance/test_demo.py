@@ -130,6 +130,7 @@ def test_it_plays_balances_and_leaves_nothing_running(demo: Callable[..., Demo])
     assert "The books balance" in running.text
     assert "deliveries owed" in running.text
     assert running.accepted > 20
+    assert systems_agree(running.text) == ["billing", "fleet", "music", "cashdesk"]
     for figure in ("duplicate", "conflict", "rejected", "succeeded", "ignored", "dead"):
         assert max(map(int, re.findall(rf"{figure} (\d+)", running.text))) > 0, running.text
     assert running.leftovers() == []
@@ -151,6 +152,37 @@ def test_what_is_done_behind_its_back_is_seen(demo: Callable[..., Demo], sabotag
     assert running.end() == 1, running.text
     assert "does not agree" in running.text
     assert complaint in running.text
+    assert running.leftovers() == []
+
+
+def systems_agree(text: str) -> list[str]:
+    """Return which of the four systems the table says agree with what was sent to them."""
+    return re.findall(r"^ (\w+) +[1-9]\d* +[1-9]\d* +\d+ +[1-9]\d* .* agree\s*$", text, re.MULTILINE)
+
+
+def test_a_subscription_changed_behind_billings_back_is_seen(demo: Callable[..., Demo]):
+    running = demo("--seconds", "12")
+    running.says("of real life")
+    with running.connect() as connection:
+        tamper = (
+            "update billing.subscriptions set current_period_end = current_period_end + interval '400 days'"
+            " where user_id = (select min(user_id) from billing.subscriptions where current_period_end is not null)"
+        )
+        until(lambda: connection.execute(tamper).rowcount == 1, timeout=120, every=0.01)
+    assert running.end() == 1, running.text
+    assert "The books balance" in running.text
+    assert re.search(r"^  billing: \S+@example.com: .*until", running.text, re.MULTILINE), running.text
+    assert systems_agree(running.text) == ["fleet", "music", "cashdesk"]
+    assert running.leftovers() == []
+
+
+def test_a_second_signal_ends_the_four_systems_too(demo: Callable[..., Demo]):
+    running = demo()
+    until(lambda: any(" simulate " in line for line in running.leftovers()), timeout=120)
+    running.process.send_signal(signal.SIGINT)
+    running.process.send_signal(signal.SIGTERM)
+    assert running.end() == 1, running.text
+    assert "the books were not checked" in running.text
     assert running.leftovers() == []
 
 

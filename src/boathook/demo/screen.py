@@ -161,6 +161,10 @@ def print_systems(console: Console, outcomes: Mapping[str, Outcome]) -> None:
         table.add_row(name, *numbers, outcome.told, verdict)
     console.print()
     console.print(table)
+    if not any(outcome.complaints for outcome in outcomes.values()):
+        console.print(
+            Text("Each has compared its own books with all that was sent to it, and they agree.", style="green")
+        )
     for name, outcome in outcomes.items():
         _print_complaints(console, name, outcome.complaints)
 

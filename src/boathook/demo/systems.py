@@ -51,7 +51,7 @@ def read_outcome(code: int, output: str, errors: str) -> Outcome:
         found = Outcome()
     if (code == 0 and found.sent) or found.complaints:
         return found
-    said = " ".join(errors.split("\n")[-_LAST_WORDS - 1 :]).strip()
+    said = " ".join([line.strip() for line in errors.splitlines() if line.strip()][-_LAST_WORDS:])
     return Outcome(complaints=(f"its simulate ended with exit code {code}: {said}",))
 
 

@@ -1,0 +1,71 @@
+"""What the demo makes of the four systems' own words, and what reaches them of the reader's environment."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from boathook.demo.folder import Folder
+from boathook.demo.serving import environment
+from boathook.demo.systems import PACES, Outcome, Systems, read_outcome
+
+RIGHT = {
+    "sent": 7,
+    "answers": {"200": 4, "202": 1, "401": 2},
+    "unexpected": 0,
+    "effects": {"payments applied": 3, "waiting": 1},
+    "differences": [],
+    "surprises": [],
+    "seed": 5,
+}
+
+
+def test_a_system_that_is_content_is_believed():
+    found = read_outcome(0, json.dumps(RIGHT), "")
+    assert found == Outcome(sent=7, taken=5, effects={"payments applied": 3, "waiting": 1})
+    assert found.told == "3 payments applied, 1 waiting"
+
+
+def test_what_a_system_complains_of_is_told():
+    row = RIGHT | {
+        "differences": ["anna: 2 payments applied, not 3"],
+        "surprises": ["POST / was answered 500, not 200"],
+    }
+    found = read_outcome(1, json.dumps(row), "")
+    assert found.complaints == ("POST / was answered 500, not 200", "anna: 2 payments applied, not 3")
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [
+        (0, ""),
+        (1, ""),
+        (0, "[]"),
+        (0, "{}"),
+        (2, json.dumps(RIGHT)),
+        (1, json.dumps(RIGHT)),
+        (0, json.dumps(RIGHT | {"sent": 0, "answers": {}})),
+        (-9, '{"sent": 7'),
+    ],
+)
+def test_a_system_that_says_nothing_sensible_is_not_believed(code: int, output: str):
+    found = read_outcome(code, output, "long ago\nboathook:\n\n nobody\nanswers\n")
+    assert found.complaints == (f"its simulate ended with exit code {code}: boathook: nobody answers",)
+
+
+def test_the_systems_are_right_only_when_all_have_said_so(tmp_path: Path):
+    systems = Systems(Folder(tmp_path), 8080, 20, print)
+    assert not systems.are_right
+    systems._ended = dict.fromkeys(PACES, Outcome(sent=1))
+    assert systems.are_right
+    systems._ended["music"] = Outcome(sent=1, complaints=("a file is missing",))
+    assert not systems.are_right
+
+
+def test_settings_of_the_readers_own_do_not_reach_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("BOATHOOK_BIND", "WEBHOOK_RATE_RPS", "TELEGRAM_BOT_TOKEN"):
+        monkeypatch.setenv(name, "mine")
+    monkeypatch.setenv("PATH", "/bin")
+    found = environment(Folder(tmp_path))
+    assert found["PATH"] == "/bin"
+    assert "mine" not in found.values()
