@@ -159,7 +159,7 @@ class Stand(Running):
     def rows(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
         with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
             cursor = connection.execute(sql, arguments)
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if cursor.description is not None else []
 
     def track(self, task: str) -> dict[str, Any]:
         (found,) = self.rows("select * from music.track where task_id = %s", task)
@@ -185,9 +185,13 @@ class Stand(Running):
         until(lambda: self.states(task) == sorted(states), timeout=timeout)
         return self.files(task)
 
-    def is_settled(self) -> bool:
-        """Whether nothing is left that could be done at once."""
-        return not self.rows("select from boathook.delivery where state in ('leased', 'pending')")
+    def is_settled(self, task: str) -> bool:
+        """Whether nothing that speaks of a task is left to do."""
+        return not self.rows(
+            "select from boathook.delivery d join boathook.event e on e.id = d.event_id"
+            " where d.state in ('leased', 'pending') and position(%s in convert_from(e.body, 'utf8')) > 0",
+            task,
+        )
 
 
 def unique(prefix: str = "task") -> str:

@@ -126,7 +126,7 @@ def test_everything_dies_and_is_started_again(make, studio):
         playing = pool.submit(play, make, simulator)
         for share in (6, 3):
             least = len(simulator.steps) // share
-            until(lambda least=least: playing.done() or stand_has(make, least), timeout=90)
+            until(lambda least=least: stand_has(make, least), timeout=90)
             make.kill_all()
             make.start()
         playing.result()

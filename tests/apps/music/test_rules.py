@@ -189,7 +189,7 @@ def test_a_second_complete_stores_nothing_twice(stand, studio, song):
     stand.tell(task, "complete", clips=clips, headers={"x-delivery-id": f"1-{task}"})
     stand.await_files(task, *["stored"] * 4)
     stand.tell(task, "complete", clips=clips, said="again", headers={"x-delivery-id": f"2-{task}"})
-    until(stand.is_settled)
+    until(lambda: stand.is_settled(task))
     asked = [path for path, _ in studio.asked if clips[0]["id"] in path]
     assert sorted(asked) == sorted(f"/files/{clips[0]['id']}.{ending}" for ending in ("mp3", "jpeg"))
     assert len(list((stand.folder / ".boathook" / "music" / "tracks" / task).iterdir())) == 4
