@@ -169,7 +169,8 @@ def served(folder: Path, admin_url: str, template: str, *, fleet: str = "", **en
     with fresh_database(admin_url, template) as url:
         stand = Stand(folder, url, fleet=fleet)
         try:
-            yield stand.start(**environment)
+            stand.start(**environment)
+            yield stand
         finally:
             if "client" in vars(stand):
                 stand.client.close()

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -41,6 +42,10 @@ def stand(tmp_path, admin_url, pg_template) -> Iterator[Stand]:
 
 def story(seed: int) -> Simulation:
     return Simulation(Sender(token=TOKEN, umnico_token=UMNICO), histories=24, seed=seed, burst=20)
+
+
+def more_events_than(stand: Stand, number: int) -> bool:
+    return bool(stand.rows("select count(*) from boathook.event")[0]["count"] > number)
 
 
 def send_all(stand: Stand, simulation: Simulation) -> None:
@@ -102,9 +107,7 @@ def test_the_tables_are_right_after_everything_was_killed_again_and_again(stand:
     with ThreadPoolExecutor(1) as threads:
         sending = threads.submit(send_all, stand, simulation)
         for number in (20, 60):
-            until(
-                lambda number=number: stand.rows("select count(*) from boathook.event")[0]["count"] > number, timeout=60
-            )
+            until(partial(more_events_than, stand, number), timeout=60)
             stand.kill_all()
             stand.start()
         sending.result(90)

@@ -148,6 +148,21 @@ def test_the_metrics_count_the_dead(stand: Stand):
     until(lambda: stand.client.get("/webhooks/_selftest").json()["queue"]["dead"] > 0, timeout=30)
 
 
+@pytest.mark.parametrize(
+    "query", [f"{DEAD}?type=", f"{DEAD}?source=", "/api/rentprog/errors?kind=", "/api/rentprog/cars?after="]
+)
+def test_a_question_with_nul_is_400_and_no_fault_of_the_database(query: str, stand: Stand):
+    answer = stand.client.get(f"{query}%00")
+    assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
+
+
+@pytest.mark.parametrize("days", [10_000, 36_500])
+def test_the_cleanup_of_what_is_older_than_boathook_finds_nothing(days: int, stand: Stand):
+    answer = stand.client.post(f"{DEAD}/cleanup", params={"days": days})
+    assert (answer.status_code, answer.json().get("ignored")) == (200, 0)
+    assert stand.cli("fleet", "dead", "cleanup", "--days", "1e12").stdout.startswith("0 dead letters")
+
+
 def test_the_cleanup_ignores_old_letters_and_erases_nothing(stand: Stand):
     before = dead(stand)
     assert before

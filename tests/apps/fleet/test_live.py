@@ -6,6 +6,7 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
 
 from tests.apps.fleet.stand import Stand, new_id, served
 from tests.support import until
@@ -22,7 +23,9 @@ def stand(tmp_path_factory, admin_url, pg_template):
 def browser(stand: Stand, query: str = "", token: str | None = None) -> ClientConnection:
     """Connect as a browser does, which can offer a token as a subprotocol only."""
     address = f"ws://127.0.0.1:{stand.port}/api/rentprog/live{query}"
-    return connect(address, subprotocols=["boathook", f"bearer.{stand.key if token is None else token}"])
+    return connect(
+        address, subprotocols=[Subprotocol("boathook"), Subprotocol(f"bearer.{stand.key if token is None else token}")]
+    )
 
 
 def frame(socket: ClientConnection) -> dict:
@@ -31,7 +34,7 @@ def frame(socket: ClientConnection) -> dict:
 
 def frames_until(socket: ClientConnection, wanted: set[str]) -> list[dict]:
     """Return what comes until all these things were told of."""
-    found = []
+    found: list[dict] = []
     while wanted - {one["id"] for one in found}:
         found.append(frame(socket))
     return found

@@ -202,6 +202,7 @@ def test_a_burst_of_1000_updates_of_one_car_costs_few_upserts_and_ends_in_the_la
     ):
         assert set(threads.map(lambda body: client.post(PATH, content=body).status_code, order)) == {200}
     row = until(lambda: (found := stand.thing("cars", car)) and found["changes"] == number and found, timeout=90)
+    print(f"{row['upserts']} upserts for {number} updates")  # noqa: T201
     assert row["mileage"] == number - 1, "the last state is not the newest"
     assert row["upserts"] <= number / 20, f"{row['upserts']} upserts for {number} updates"
 

@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ async def concurrent_apply(url: str) -> dict[str, Any]:
         await note(noting, 2, state="second")
         applying = asyncio.create_task(apply(url))
         async with transaction(url) as watching:
-            await eventually(lambda: _is_waiting_or_done(watching, applying))
+            await eventually(partial(_is_waiting_or_done, watching, applying))
     await applying
     await apply(url)  # whatever is marked by then
     return await state(url)
@@ -181,7 +182,7 @@ async def overtaking_news(url: str) -> list[int]:
         await apply_changes(slow, Entity.CAR, "1")
         quick = asyncio.create_task(_apply_second(url))
         async with transaction(url) as watching:
-            await eventually(lambda: _is_waiting_or_done(watching, quick))
+            await eventually(partial(_is_waiting_or_done, watching, quick))
         seen += await _read_news(url, seen)
     await quick
     return seen + await _read_news(url, seen)

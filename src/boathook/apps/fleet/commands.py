@@ -1,7 +1,7 @@
 """The commands: ``boathook fleet ...``."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -33,21 +33,32 @@ def make_commands(hook: Boathook) -> typer.Typer:
     return app
 
 
-def _print(hook: Boathook, listing: Listing, *, as_json: bool) -> None:
+def _print(hook: Boathook, listing: Listing, names: Sequence[str], *, as_json: bool) -> None:
+    """Print what *listing* returns: all of it as JSON, or for people the columns that 80 characters have room for."""
+
     async def inside() -> Sequence[Mapping[str, Any]]:
         async with hook.transaction() as tx:
             return await listing(tx)
 
-    print_rows(hook.run(inside()), as_json=as_json)
+    _show(hook.run(inside()), names, as_json=as_json)
+
+
+def _show(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, as_json: bool) -> None:
+    print_rows(rows if as_json else [{name: row[name] for name in names} for row in rows], as_json=as_json)
+
+
+_OWN_COLUMNS: Final = 3
 
 
 def _lister(hook: Boathook, entity: Entity) -> Callable[..., None]:
+    names = ("id", *(column.name for column in TABLES[entity].columns[:_OWN_COLUMNS]), "stamp", "changes", "upserts")
+
     def list_them(
         limit: Limit = 50,
         after: Annotated[str, typer.Option(metavar="ID", help="Go on behind this id.")] = "",
         as_json: Json = False,
     ) -> None:
-        _print(hook, lambda tx: records.list_things(tx, entity, limit=limit, after=after), as_json=as_json)
+        _print(hook, lambda tx: records.list_things(tx, entity, limit=limit, after=after), names, as_json=as_json)
 
     return list_them
 
@@ -61,7 +72,8 @@ def _add_errors(hook: Boathook, app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:
         """List the error log, the latest first."""
-        _print(hook, lambda tx: list_errors(tx, phase=phase, kind=kind, limit=limit), as_json=as_json)
+        names = ("at", "phase", "kind", "message", "number")
+        _print(hook, lambda tx: list_errors(tx, phase=phase, kind=kind, limit=limit), names, as_json=as_json)
 
 
 def _unknown(hook: Boathook) -> typer.Typer:
@@ -74,30 +86,21 @@ def _unknown(hook: Boathook) -> typer.Typer:
     @unknown.command("list", epilog="Example: boathook fleet unknown list --json")
     def list_unknown(limit: Limit = 50, as_json: Json = False) -> None:
         """List them, the latest first, each with the beginning of its body."""
-        _print(hook, lambda tx: records.list_unknown(tx, limit=limit), as_json=as_json)
+        _print(
+            hook, lambda tx: records.list_unknown(tx, limit=limit), ("event_id", "reason", "sample"), as_json=as_json
+        )
 
     return unknown
 
 
 def _dead(hook: Boathook) -> typer.Typer:
     dead = typer.Typer(no_args_is_help=True, help="Events that were given up, and what is planned for them.")
-    names = (
-        "id",
-        "type",
-        "recipient",
-        "code",
-        "note",
-        "ended_at",
-        "replays_by_itself",
-        "next_replay_at",
-        "given_up_at",
-    )
 
     @dead.command("list", epilog="Example: boathook fleet dead list --json")
     def list_dead(limit: Limit = 50, as_json: Json = False) -> None:
         """List dead letters, those of the newest events first."""
-        rows = hook.run(letters.list_dead(hook, limit=limit))
-        print_rows(rows if as_json else [{name: row[name] for name in names} for row in rows], as_json=as_json)
+        names = ("id", "recipient", "code", "note", "next_replay_at")
+        _show(hook.run(letters.list_dead(hook, limit=limit)), names, as_json=as_json)
 
     @dead.command("replay", epilog="Example: boathook fleet dead replay dlv_01h455vb4pex5vsknk084sn02q4_0")
     def replay(id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")]) -> None:

@@ -14,6 +14,8 @@ from boathook import Boathook, BoathookError, Transaction
 
 MOST: Final = 5_000
 """Dead letters looked at in one round."""
+_OLDEST_DAYS: Final = 7_300.0
+"""Nothing is older, and no id tells of a moment before 1970."""
 _PAGE: Final = 200
 _ID: Final = re.compile(r"dlv_0[0-7][0-9a-hjkmnp-tv-z]{25}_[0-9]{1,4}")
 """128 bits in Crockford's base 32, and which of its event's deliveries it is."""
@@ -90,7 +92,7 @@ async def ignore(hook: Boathook, id: str, note: str) -> Decision:
 
 async def ignore_old(hook: Boathook, *, days: float) -> list[str]:
     """Settle as ignored whatever has been dead for more than so many days; return which."""
-    until = datetime.now(UTC) - timedelta(days=days)
+    until = datetime.now(UTC) - timedelta(days=min(days, _OLDEST_DAYS))
     old = [row.id async for row in _all_dead(hook, until=until) if row.ended_at and row.ended_at < until]
     return await hook.desk.ignore(old, note=f"cleaned up: dead for more than {days:g} days") if old else []
 

@@ -66,7 +66,7 @@ class Desk:
     async def list_dead(self, request: Request) -> Response:
         """List dead letters, newest events first."""
         limit = _whole(request, "limit", 50, 1, MOST)
-        asked = {key: request.query_params.get(key) for key in ("source", "type", "after")}
+        asked = {key: _text(request, key) for key in ("source", "type", "after")}
         if asked["after"] is not None and not letters.is_id(asked["after"]):
             raise BadRequest("after must be the id of a dead letter, such as the `next` of the page before")
         rows = await letters.list_dead(self._hook, **asked, limit=limit)
@@ -80,7 +80,7 @@ class Desk:
     async def ignore(self, request: Request) -> Response:
         """Settle one dead letter as ignored."""
         id = request.path_params["id"]
-        note = (request.query_params.get("note") or "").strip() or "deleted by the owner"
+        note = (_text(request, "note") or "").strip() or "deleted by the owner"
         return _decided(id, await letters.ignore(self._hook, id, note[:500]), 200, "ignored")
 
     async def clean_up(self, request: Request) -> Response:
@@ -103,9 +103,9 @@ class Desk:
 
     async def errors(self, request: Request) -> Response:
         """List the error log, the latest first, with the counts of the last hour."""
-        limit, asked = _whole(request, "limit", 50, 1, MOST), request.query_params
+        limit, phase, kind = _whole(request, "limit", 50, 1, MOST), _text(request, "phase"), _text(request, "kind")
         async with self._hook.transaction() as tx:
-            rows = await list_errors(tx, phase=asked.get("phase"), kind=asked.get("kind"), limit=limit)
+            rows = await list_errors(tx, phase=phase, kind=kind, limit=limit)
             return _json({"data": rows, "last_hour": await count_errors(tx, minutes=60)})
 
     async def unknown(self, request: Request) -> Response:
@@ -137,9 +137,9 @@ class Desk:
 
     def _lister(self, entity: Any) -> Endpoint:
         async def list_them(request: Request) -> Response:
-            limit, after = _whole(request, "limit", 50, 1, MOST), request.query_params.get("after", "")
+            limit, after = _whole(request, "limit", 50, 1, MOST), _text(request, "after") or ""
             async with self._hook.transaction() as tx:
-                rows = await records.list_things(tx, entity, limit=limit, after=after.replace("\0", ""))
+                rows = await records.list_things(tx, entity, limit=limit, after=after)
             return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
 
         return list_them
@@ -175,6 +175,13 @@ async def _say_bad(_request: Request, error: Exception) -> Response:
 
 async def _say_away(_request: Request, error: Exception) -> Response:
     return _refuse(503, "unavailable", str(error), {"retry-after": "1"})
+
+
+def _text(request: Request, name: str) -> str | None:
+    text = request.query_params.get(name)
+    if text is not None and "\0" in text:
+        raise BadRequest(f"{name} must be text without NUL, which nothing here holds")
+    return text
 
 
 def _whole(request: Request, name: str, usual: int, low: int, high: int) -> int:
