@@ -17,6 +17,8 @@ from boathook.outbound.part import Part, note_for
 STALL_S: Final = 30
 """Seconds below a kibibyte a second after which a download is given up."""
 _OURS: Final = frozenset({"range", "if-range", "accept-encoding"})
+_LONGEST: Final = 30
+"""Digits of a length that are read."""
 _RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 
 
@@ -143,8 +145,9 @@ class _Arriving:
 
 
 def _read_length(headers: Mapping[str, str]) -> int | None:
+    """Return what is announced; libcurl takes a number that is too large for it as none."""
     text = headers.get("content-length", "")
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+    return int(text[:_LONGEST]) if re.fullmatch(r"[0-9]+", text) else None
 
 
 def _validator(headers: Mapping[str, str]) -> str:
@@ -157,5 +160,5 @@ def _validator(headers: Mapping[str, str]) -> str:
         age = parsedate_to_datetime(headers["date"]) - parsedate_to_datetime(modified)
         # A file written in this very second may be written again in it.
         return modified if age.total_seconds() >= 1 else ""
-    except (KeyError, ValueError, TypeError):
+    except (LookupError, ValueError, TypeError, ArithmeticError):
         return ""

@@ -6,16 +6,18 @@ kernel holds it; what a machine that lost power had written may be holes, so a n
 
 import fcntl
 import hashlib
-import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import Final, Self
+
+import msgspec
 
 from boathook.domain.errors import FetchFailed
 
@@ -23,6 +25,8 @@ LOCK_S: Final = 5.0
 """How long another download of the same file is waited for, which may just be giving up."""
 _LOOK_S: Final = 0.02
 _PIECE: Final = 1_048_576
+_MOST_NOTE: Final = 262_144
+_PRINTED: Final = re.compile(r"[ -~]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +132,15 @@ class Part:
             self.size += len(piece)
 
     def _read_note(self) -> Note | None:
+        """Return what the note says; nothing where it is none of ours, whoever has put it there."""
         try:
-            return Note(**json.loads(self._note_path.read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):
+            # A pipe would keep whoever opens it waiting for ever, and a link lead elsewhere.
+            descriptor = os.open(self._note_path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with FileIO(descriptor) as opened:
+                note = msgspec.json.decode(opened.read(_MOST_NOTE) or b"", type=Note)
+        except (OSError, ValueError, RecursionError):
             return None
+        return note if _PRINTED.fullmatch(note.validator) else None
 
     def clear(self) -> None:
         """Throw away what came."""
@@ -146,7 +155,10 @@ class Part:
         self.clear()
         self.note = note
         with _writing(self._target.name):
-            self._note_path.write_text(json.dumps(asdict(note)))
+            self._note_path.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with FileIO(os.open(self._note_path, flags, 0o644), "w") as opened:
+                opened.write(msgspec.json.encode(note))
 
     def add(self, piece: bytes) -> None:
         """Write what came next."""
@@ -184,6 +196,8 @@ def _writing(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise FetchFailed(f"{name} cannot be written: {error.strerror or error}") from error
+    except ValueError as error:  # a name that no file can have
+        raise FetchFailed(f"{name!r} cannot be written: {error}", is_final=True) from error
 
 
 def _sync_folder(folder: Path) -> None:
