@@ -55,11 +55,13 @@ def measure(stand: Stand) -> tuple[float, float, list[int]]:
 
 
 def test_every_request_of_a_burst_is_taken_and_handlers_that_stand_still_delay_no_answer(stand: Stand):
-    for _ in range(4):  # on a busy machine one measurement says little
+    for _ in range(3):  # on a busy machine one measurement says little
         usual, stalled, stalled_cars = measure(stand)
-        print(f"p95 {usual * 1_000:.0f} ms, with handlers that stand still {stalled * 1_000:.0f} ms")  # noqa: T201
         if stalled <= 2 * usual:
             break
+    else:
+        usual, stalled, stalled_cars = measure(stand)
+    print(f"p95 {usual * 1_000:.0f} ms, with handlers that stand still {stalled * 1_000:.0f} ms")  # noqa: T201
     assert stalled <= 2 * usual, "handlers that stand still delay the answers"
     kept = {row["id"] for row in stand.rows("select id from fleet.cars")}
     assert kept >= set(map(str, stalled_cars)), "what was acknowledged was not handled"
