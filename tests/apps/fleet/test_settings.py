@@ -1,10 +1,15 @@
 """The owner's names in the environment are honoured, the table wins, and nonsense is told by its name."""
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
 from boathook import ConfigError
-from boathook.apps.fleet import hook
+from boathook.apps.fleet import hook, settings
 from boathook.apps.fleet.settings import PRESET, FleetSettings, read_size
 
 
@@ -104,3 +109,13 @@ def test_the_sources_have_their_paths_and_policy():
 
 def test_sizes_are_read_with_and_without_units():
     assert [read_size(text) for text in ("1kb", "2k", "1024b", "3 mb")] == [1_024, 2_048, 1_024, 3_145_728]
+
+
+def test_the_sample_configuration_loads_as_it_is(tmp_path):
+    sample = Path(settings.__file__).with_name("boathook.toml")
+    shutil.copy(sample, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "boathook", "config", "check"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 sources" in done.stdout
