@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -22,6 +23,9 @@ from boathook.journal.embedded import EmbeddedServer
 for _name in [name for name in os.environ if name.startswith(("PG", "BOATHOOK_"))]:
     if not _name.startswith("BOATHOOK_TEST_"):
         del os.environ[_name]
+# A thousand processes of one run would each compile boathook anew where Python has been told to keep nothing compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 FreshServer = Callable[[], Awaitable[EmbeddedServer]]
 

@@ -5,16 +5,18 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, assert_never, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, assert_never, runtime_checkable
 from urllib.parse import urlsplit
 
 from boathook.domain.errors import BoathookError, ConfigError
-from boathook.inbound.providers import find
-from boathook.inbound.providers.proofs import NoProof
 from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Rejected, Reply, Request, SourceSpec, Verified
-from boathook.inbound.verify import Verifier
-from boathook.outbound.fetch import Fetcher
+
+# `import boathook` brings this module along into every process, also where nothing is ever verified. So the rest is
+# imported by the first call: recipes, cryptography and a client of HTTP take longer than all else together.
+if TYPE_CHECKING:
+    from boathook.inbound.verify import Verifier
+    from boathook.outbound.fetch import Fetcher
 
 RING: Final = KeyRing()
 """Public keys fetched so far, shared by all calls in this process."""
@@ -123,7 +125,7 @@ def verify(
 @functools.lru_cache(maxsize=256)
 def _compile(
     provider: str, secrets: tuple[str, ...], tolerance_s: float | None, settings: _Chosen, schema: str
-) -> Verifier:
+) -> "Verifier":
     return _make(provider, secrets, tolerance_s, settings, schema, RING)
 
 
@@ -137,7 +139,9 @@ def _ring_of(keys: Mapping[str, bytes], now: float) -> KeyRing:
 
 def _make(
     provider: str, secrets: tuple[str, ...], tolerance_s: float | None, settings: _Chosen, schema: str, ring: KeyRing
-) -> Verifier:
+) -> "Verifier":
+    from boathook.inbound.verify import Verifier
+
     spec = SourceSpec(
         name=provider,
         provider=provider,
@@ -156,6 +160,9 @@ def _make(
 
 def _for_callers(complaint: str, provider: str, secrets: tuple[str, ...]) -> str:
     """Write a complaint about a source's settings for code, where there is no boathook.toml: its keys are arguments."""
+    from boathook.inbound.providers import find
+    from boathook.inbound.providers.proofs import NoProof
+
     said = complaint.removeprefix(f"sources.{provider}.")
     match said.partition(":")[0]:
         case "unsigned" if isinstance(find(provider).proof, NoProof):
@@ -217,7 +224,7 @@ def _text(value: str | bytes, header: str = "a name") -> str:
     return value
 
 
-def _judge(verifier: Verifier, request: Request, now: float) -> Verification:
+def _judge(verifier: "Verifier", request: Request, now: float) -> Verification:
     for _ in range(_MOST_FETCHES):
         verdict = verifier.verify(request, now)
         match verdict:
@@ -247,7 +254,9 @@ def _obtain(ring: KeyRing, url: str, now: float) -> str | None:
 
 
 @functools.cache
-def _fetcher() -> Fetcher:
+def _fetcher() -> "Fetcher":
+    from boathook.outbound.fetch import Fetcher
+
     return Fetcher()
 
 

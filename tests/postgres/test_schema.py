@@ -98,6 +98,10 @@ async def test_pending_reads_an_open_database(db: Database, empty_url: str) -> N
     await empty.close()
 
 
+def test_revisions_follow_each_other_as_their_names_do() -> None:
+    assert schema._revisions() == sorted(path.stem for path in schema.MIGRATIONS.glob("*.sql"))
+
+
 async def test_processes_that_start_together_migrate_once(empty_url: str) -> None:
     applied = await asyncio.gather(*(migrate(empty_url) for _ in range(5)))
     assert sorted(len(names) for names in applied)[:4] == [0, 0, 0, 0]

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Final, Generic, Self, TypeVar
 
 from boathook.admin.app_desk import AppDesk
@@ -21,6 +22,7 @@ from boathook.journal import moves
 from boathook.journal.announcer import Announcer
 from boathook.journal.broadcasts import Ear, tell
 from boathook.journal.database import Database
+from boathook.journal.schema import pending
 from boathook.journal.vault import Vault, open_vault
 from boathook.outbound.client import Client
 from boathook.telemetry.exporters import History
@@ -206,6 +208,11 @@ class AppPlatform:
         """The guarded HTTP client. Raises ConfigError."""
         return self._premises.http
 
+    @property
+    def data_dir(self) -> Path:
+        """`server.data_dir`: this host's own folder."""
+        return self._premises.settings.server.data_dir
+
     def resolve(self, reference: str, key: str) -> str:
         """Return the text behind ``env:NAME`` or ``file:PATH``. Raises ConfigError, which names *key*."""
         return self._premises.settings.resolve(reference, key)
@@ -229,11 +236,8 @@ class AppPlatform:
 
     async def _explain(self, error: JournalError) -> None:
         """Name lacking migrations as the cause of an error, where there are any."""
-        # Imported only here, as it takes half a second.
-        from boathook.journal import schema
-
         with contextlib.suppress(JournalError):
-            if lacking := await schema.pending(await self._premises.errands()):
+            if lacking := await pending(await self._premises.errands()):
                 raise ConfigError(f"the database lacks {', '.join(lacking)}: run `boathook migrate` first") from error
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.journal.database import Database
 from boathook.journal.embedded import EmbeddedServer
 from boathook.journal.moves import Action
+from boathook.journal.schema import pending
 
 if TYPE_CHECKING:
     from boathook.admin.desk import Work
@@ -166,11 +167,8 @@ def act(ctx: typer.Context, do: Callable[["Work"], Awaitable[Result]]) -> Result
 
 async def _explain(database: Database, error: JournalError) -> None:
     """Name lacking migrations as the cause of an error, where there are any."""
-    # Imported only here, as it costs more time than a whole listing.
-    from boathook.journal import schema
-
     with contextlib.suppress(JournalError):
-        if lacking := await schema.pending(database):
+        if lacking := await pending(database):
             raise ConfigError(f"the database lacks {', '.join(lacking)}: run `boathook migrate` first") from error
 
 

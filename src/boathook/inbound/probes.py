@@ -1,7 +1,6 @@
 """What operators and their machines ask a gateway: is it alive, is it ready, does it work, what has it counted."""
 
 import asyncio
-import importlib
 import json
 import os
 import time
@@ -16,6 +15,7 @@ from boathook.inbound.gates import Gate
 from boathook.inbound.verify import Rejected, Request, Verified
 from boathook.journal.database import Database
 from boathook.journal.rehearsal import rehearse
+from boathook.journal.schema import pending
 from boathook.telemetry.exporters import History, to_prometheus
 
 _ANSWER_WITHIN_S: Final = 5.0
@@ -128,17 +128,10 @@ async def journal_problems(database: Database | None) -> list[str]:
     if database is None:
         return ["PostgreSQL has not been reached yet"]
     try:
-        missing = await asyncio.wait_for(_missing_revisions(database), _ANSWER_WITHIN_S)
+        missing = await asyncio.wait_for(pending(database), _ANSWER_WITHIN_S)
     except (BoathookError, TimeoutError) as error:
         return [f"the journal does not answer: {str(error) or type(error).__name__}"]
     return [f"the schema lacks {', '.join(missing)}; run boathook migrate"] if missing else []
-
-
-async def _missing_revisions(database: Database) -> list[str]:
-    # What reads revisions takes half a second to import: too long for a start, and for the event loop.
-    schema = await asyncio.to_thread(importlib.import_module, "boathook.journal.schema")
-    missing: list[str] = await schema.pending(database)
-    return missing
 
 
 async def _timed(name: str, check: Awaitable[str | None]) -> dict[str, Any]:

@@ -6,14 +6,18 @@ a rolling upgrade runs `migrate(url, only_pre=True)`, replaces the processes, an
 `schema.sql` stays the whole schema as it is after all of them; a test compares the two.
 """
 
+import asyncio
 import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncpg
-from alembic.script import ScriptDirectory
 
 from boathook.journal.database import Database, translated
 from boathook.journal.revising import apply, connected, turn
+
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
@@ -41,7 +45,7 @@ async def migrate(url: str, *, only_pre: bool = False) -> list[str]:
         with translated():
             version = await _version(connection)
         applied = []
-        for name in _after(version):
+        for name in await _after(version):
             if only_pre and "_post_" in name:
                 break
             await _apply(connection, name)
@@ -56,10 +60,11 @@ async def pending(where: Database | str) -> list[str]:
         JournalUnavailable: the server cannot be reached.
     """
     if isinstance(where, Database):
-        return _after(await _version(where))
+        return await _after(await _version(where))
     async with connected(where) as connection:
         with translated():
-            return _after(await _version(connection))
+            version = await _version(connection)
+    return await _after(version)
 
 
 async def _version(where: Database | asyncpg.Connection) -> str | None:
@@ -78,14 +83,23 @@ async def _apply(connection: asyncpg.Connection, name: str) -> None:
     await apply(connection, name, (MIGRATIONS / f"{name}.sql").read_text(encoding="utf-8"), note)
 
 
-def _after(version: str | None) -> list[str]:
+async def _after(version: str | None) -> list[str]:
     """Return the revisions after *version* in order; none where a newer boathook made it."""
-    names = [script.revision for script in _scripts().walk_revisions()][::-1]
+    if version == max(path.stem for path in MIGRATIONS.glob("*.sql")):
+        return []
+    # What knows their order takes half a second to import, which the event loop is not to wait for.
+    names = await asyncio.to_thread(_revisions)
     if version is None:
         return names
     return names[names.index(version) + 1 :] if version in names else []
 
 
+def _revisions() -> list[str]:
+    return [script.revision for script in _scripts().walk_revisions()][::-1]
+
+
 @functools.cache
-def _scripts() -> ScriptDirectory:
+def _scripts() -> "ScriptDirectory":
+    from alembic.script import ScriptDirectory
+
     return ScriptDirectory(str(MIGRATIONS), version_locations=[str(MIGRATIONS)])
