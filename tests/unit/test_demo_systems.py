@@ -53,13 +53,21 @@ def test_a_system_that_says_nothing_sensible_is_not_believed(code: int, output: 
     assert found.complaints == (f"its simulate ended with exit code {code}: boathook: nobody answers",)
 
 
-def test_the_systems_are_right_only_when_all_have_said_so(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("ended", "are_right"),
+    [
+        ({}, False),
+        (dict.fromkeys(PACES, Outcome(sent=1)), True),
+        ({name: Outcome(sent=1) for name in PACES if name != "music"}, False),
+        ({**dict.fromkeys(PACES, Outcome(sent=1)), "music": Outcome(sent=1, complaints=("a file is missing",))}, False),
+    ],
+)
+def test_the_systems_are_right_only_when_all_have_said_so(
+    tmp_path: Path, ended: dict[str, Outcome], *, are_right: bool
+):
     systems = Systems(Folder(tmp_path), 8080, 20, print)
-    assert not systems.are_right
-    systems._ended = dict.fromkeys(PACES, Outcome(sent=1))
-    assert systems.are_right
-    systems._ended["music"] = Outcome(sent=1, complaints=("a file is missing",))
-    assert not systems.are_right
+    systems._ended = ended
+    assert systems.are_right is are_right
 
 
 def test_settings_of_the_readers_own_do_not_reach_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
