@@ -102,6 +102,23 @@ def test_link_refuses_what_is_unknown_ambiguous_or_somebody_elses(stand):
     assert f"write tilda/{payment} or tilda/{number}" in refused(stand, "link", number, other)
 
 
+def test_link_says_so_where_the_payment_does_not_go_on(stand):
+    email, wrong, event = stand.user(), unique("pay"), unique("evt")
+    stand.tell(wrong, email=None, amount="1.00", event_id=event)
+    stand.tell(pending := unique("pay"), "pending", email=None)
+    stand.await_end(event, "dead", "AMOUNT_MISMATCH")
+    stand.await_payment(pending, status="RECEIVED")
+    assert "AMOUNT_MISMATCH" in stand.cli("billing", "link", wrong, email).stdout
+    assert "RECEIVED" in stand.cli("billing", "link", pending, email).stdout
+
+
+def test_a_limit_beyond_all_rows_and_an_argument_that_is_no_text_are_told_as_such(stand):
+    for wrong in (["payments", "--limit", "9" * 20], ["link", "\udcff", stand.user()]):
+        done = stand.cli("billing", *wrong, check=False)
+        assert done.returncode in {1, 2}
+        assert "query argument" not in done.stderr
+
+
 def test_cancel_refuses_where_there_is_nothing_to_cancel(stand):
     assert "no active subscription" in refused(stand, "cancel", stand.user())
     assert "there is no user" in refused(stand, "cancel", "stranger@example.com")

@@ -43,6 +43,21 @@ def test_dead_letters_apply_by_a_replay_once_their_plan_is_corrected(own: Stand)
     assert {row["id"] for row in own.listing("billing", "plans")} == {"month", "promo", "year"}
 
 
+def test_a_price_that_changes_while_a_payment_waits_for_its_user_makes_it_a_mismatch_with_its_alert(own: Stand):
+    email, payment, event = f"{unique('later')}@example.com", unique("pay"), unique("evt")
+    own.tell(payment, email=email, event_id=event)
+    own.await_payment(payment, problem="USER_MISSING")
+    own.stop()
+    file = own.folder / "boathook.toml"
+    file.write_text(file.read_text().replace('price = "990.00"', 'price = "1500.00"'))
+    own.start()
+    own.user(email)
+    own.await_end(event, "dead", "AMOUNT_MISMATCH")
+    own.await_payment(payment, problem="AMOUNT_MISMATCH")
+    own.await_metric("billing_payments_amount_mismatch_total", provider="tilda")
+    assert own.subscription(email) is None
+
+
 def test_an_error_that_is_none_of_the_users_is_tried_ever_more_rarely_and_applies_once_its_cause_is_gone(own: Stand):
     email, payment, event = f"broken-{unique('later')}@example.com", unique("pay"), unique("evt")
     with own.books() as books:

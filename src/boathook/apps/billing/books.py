@@ -18,10 +18,13 @@ ADD_PAYMENT: Final = """
     insert into billing.payments (provider, external_payment_id, status) values ($1, $2, $3)
     on conflict (provider, external_payment_id) do nothing returning id
 """
-LOCK_PAYMENT: Final = """
+SEE_PAYMENT: Final = """
     select *, subscription_applied_at is not null as is_applied, reversed_at is not null as is_reversed
-    from billing.payments where provider = $1 and external_payment_id = $2 for update
+    from billing.payments
 """
+LOCK_PAYMENT: Final = f"{SEE_PAYMENT} where provider = $1 and external_payment_id = $2 for update"
+LOCK_KNOWN: Final = f"{SEE_PAYMENT} where id = $1 for update"
+SAVE_PROBLEM: Final = "update billing.payments set problem = $2, updated_at = now() where id = $1"
 SAVE_PAYMENT: Final = """
     update billing.payments set status = $2, user_id = $3, email = $4, plan_id = $5, amount = $6, currency = $7,
         paid_at = $8, is_late = $9, problem = $10, updated_at = now()
@@ -160,6 +163,21 @@ async def _save(tx: Transaction, payment: Payment, paid_at: datetime | None) -> 
         SAVE_PAYMENT, payment.id, payment.status, payment.user_id, payment.email, payment.plan_id, payment.amount,
         payment.currency, paid_at, payment.is_late, payment.problem,
     )  # fmt: skip
+
+
+async def judge_again(tx: Transaction, payment_id: int, shop: Shop) -> tuple[Payment, Problem | None]:
+    """Put down what hinders a payment by what is sold today; return it, locked, and what had hindered it before.
+
+    The handler that finds this out gives up, which undoes whatever it wrote.
+    """
+    row = await tx.fetchrow(LOCK_KNOWN, payment_id)
+    assert row is not None, "payments are never deleted"
+    before = _payment(dict(row))
+    problem = shop.problem_of(before)
+    if problem is None or problem.is_waiting:
+        return before, before.problem
+    await tx.execute(SAVE_PROBLEM, payment_id, problem)
+    return replace(before, problem=problem), before.problem
 
 
 async def period_end(tx: Transaction, payment: Payment) -> datetime | None:

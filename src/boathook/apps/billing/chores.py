@@ -5,7 +5,7 @@ from typing import Final
 from boathook import Transaction
 from boathook.apps.billing import metrics
 from boathook.apps.billing.app import hook, settings
-from boathook.apps.billing.handlers import wake
+from boathook.apps.billing.handlers import go_on
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
 
@@ -55,7 +55,7 @@ async def let_waiting_go_on() -> None:
     """
     async with hook.transaction() as tx:
         for payment_id in sorted(row["id"] for row in await tx.fetch(WAKE_KNOWN)):
-            await wake(tx, payment_id)
+            await go_on(tx, payment_id)
 
 
 @hook.every(5.0)

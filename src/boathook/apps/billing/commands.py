@@ -1,9 +1,9 @@
 """The commands: ``boathook billing ...``."""
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -63,7 +63,7 @@ def list_payments(
     status: Annotated[Status | None, typer.Option(help="Only with this status.")] = None,
     problem: Annotated[Problem | None, typer.Option(help="Only those not applied because of this.")] = None,
     waiting: Annotated[bool, typer.Option("--waiting", help="Only those that wait for their user.")] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Most rows; 0 for all.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, max=1_000_000_000, help="Most rows; 0 for all.")] = 0,
     as_json: Json = False,
 ) -> None:
     """List payments, newest first."""
@@ -97,8 +97,18 @@ def link(
     if as_json:
         print_json(row)
         return
-    end = "was applied to them already" if row["is_applied"] else "goes on"
-    say(f"payment {row['external_payment_id']} belongs to {row['email']} and {end}")
+    say(f"payment {row['external_payment_id']} belongs to {row['email']} {_state(row)}")
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    """Say what becomes of a payment that was linked."""
+    if row["is_applied"]:
+        return "and was applied to them already"
+    if row["status"] != Status.SUCCEEDED:
+        return f"and is {row['status']}: there is nothing to apply"
+    if row["problem"] is not None and not Problem(row["problem"]).is_waiting:
+        return f"but is not applied: {row['problem']}; `boathook dead list --source payments` tells why"
+    return "and goes on"
 
 
 @app.command("cancel", epilog="Example: boathook billing cancel anna@example.com")

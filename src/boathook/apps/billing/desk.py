@@ -16,7 +16,8 @@ WAITING_FOR: Final = """
     order by id
 """
 FIND_PAYMENTS: Final = """
-    select id, provider, external_payment_id, status, user_id, subscription_applied_at is not null as is_applied
+    select id, provider, external_payment_id, status, problem, user_id,
+        subscription_applied_at is not null as is_applied
     from billing.payments
     where external_payment_id = $1 or id::text = $1 or provider || '/' || external_payment_id = $1
     order by id for update
@@ -77,7 +78,7 @@ def check_email(text: str) -> str:
 
 
 async def link(tx: Transaction, payment: str, email: str) -> Mapping[str, Any]:
-    """Say whose a payment is, and let it go on.
+    """Say whose a payment is, and let it go on where that is all it waited for; the row's *problem* tells.
 
     Args:
         tx: The transaction.
@@ -100,7 +101,9 @@ async def link(tx: Transaction, payment: str, email: str) -> Mapping[str, Any]:
         "provider": found["provider"],
         "external_payment_id": found["external_payment_id"],
         "email": user["email"],
+        "status": found["status"],
         "is_applied": found["is_applied"],
+        "problem": found["problem"],
     }
 
 
@@ -112,6 +115,7 @@ async def _user(tx: Transaction, email: str) -> Mapping[str, Any]:
 
 
 async def _payment(tx: Transaction, name: str) -> Mapping[str, Any]:
+    name = name.encode("utf-8", "replace").decode()  # what a terminal sent in another encoding names no payment
     found = await tx.fetch(FIND_PAYMENTS, name)
     if not found:
         raise BoathookError(f"there is no payment {name}: `boathook billing payments` lists them")

@@ -15,7 +15,7 @@ from boathook.apps.billing import books, metrics
 from boathook.apps.billing.app import SOURCE, hook, settings, shop
 from boathook.apps.billing.books import Told
 from boathook.apps.billing.payload import Notice, Status, read_notice
-from boathook.apps.billing.rules import Extend, Nothing, Problem, Reverse, Stuck, Verdict
+from boathook.apps.billing.rules import Extend, Nothing, Payment, Problem, Reverse, Stuck, Verdict
 
 DAY_S: Final = 86_400.0
 PATIENCE: Final = RetryPolicy(first_s=5.0, factor=2.0, longest_s=DAY_S / 4, max_attempts=200, max_age_s=30 * DAY_S)
@@ -59,6 +59,13 @@ async def wake(tx: Transaction, payment_id: int) -> None:
     """Let all events that wait for something about a payment go on when *tx* commits."""
     for event_id in await books.waiting_events(tx, payment_id):
         await hook.desk.wake(tx, event_id)
+
+
+async def go_on(tx: Transaction, payment_id: int) -> None:
+    """Let a payment whose user is known by now go on; if it is final by what is sold today, say so."""
+    payment, problem_before = await books.judge_again(tx, payment_id, shop())
+    _count_problem(payment, problem_before)
+    await wake(tx, payment_id)
 
 
 async def _tell(event: Event, tx: Transaction, notice: Notice) -> Told:
@@ -108,10 +115,14 @@ def _count_end(event: Event, provider: str, result: str) -> None:
 
 def _count_findings(told: Told) -> None:
     """Count what was found out about a payment; once, as only `record` is sure to commit it."""
-    provider, payment = settings().provider, told.payment
-    if payment.is_late and not told.was_late:
-        metrics.late.add(provider=provider)
-    if payment.problem is None or payment.problem is told.problem_before:
+    if told.payment.is_late and not told.was_late:
+        metrics.late.add(provider=settings().provider)
+    _count_problem(told.payment, told.problem_before)
+
+
+def _count_problem(payment: Payment, before: Problem | None) -> None:
+    provider = settings().provider
+    if payment.problem is None or payment.problem is before:
         return
     if payment.problem.is_waiting:
         metrics.unlinked.add(provider=provider, problem=payment.problem)
