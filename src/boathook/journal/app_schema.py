@@ -15,7 +15,7 @@ import asyncpg
 
 from boathook.domain.errors import ConfigError, JournalError
 from boathook.journal.database import Database, translated
-from boathook.journal.revising import apply, connected, turn
+from boathook.journal.revising import apply, connected, session, turn
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -45,11 +45,11 @@ class Revision:
 async def migrate_apps(url: str, folders: Sequence[tuple[str, Path]]) -> list[str]:
     """Apply what the database lacks of the files in each app's folder; return their titles.
 
-    Each is applied in a transaction of its own; processes that start together may all call it. boathook's own
-    revisions come first. A file that was applied but is no longer there is left alone.
+    Each is applied in a session and a transaction of its own; processes that start together may all call it. Those of
+    boathook itself come first. A file that was applied but is no longer there is left alone.
 
     Raises:
-        ConfigError: there is no such folder, or a file in it has an impossible name.
+        ConfigError: there is no such folder, or a file in it has an impossible name, or cannot be read.
         JournalUnavailable: the server cannot be reached.
         JournalError: a file was refused by the database, or was changed after it had been applied; the message
             names it.
@@ -57,10 +57,11 @@ async def migrate_apps(url: str, folders: Sequence[tuple[str, Path]]) -> list[st
     revisions = _read(folders)
     if not revisions:
         return []
-    async with turn(url) as connection:
-        lacking = _lacking(revisions, await _applied(connection))
+    async with turn(url) as turn_of_ours:
+        lacking = _lacking(revisions, await _applied(turn_of_ours))
         for revision in lacking:
-            await _apply(connection, revision)
+            async with session(url) as connection:
+                await _apply(connection, revision)
     return [revision.title for revision in lacking]
 
 
@@ -90,8 +91,17 @@ def _read_folder(app: str, folder: Path) -> list[Revision]:
             raise ConfigError(f"{path}: call it NNNN_what.sql, such as 0001_first.sql")
         if (other := numbers.setdefault(named[1], path.name)) != path.name:
             raise ConfigError(f"{path} has the number of {other}; give the later one the next number")
-        revisions.append(Revision(app=app, name=path.stem, sql=path.read_text(encoding="utf-8")))
+        revisions.append(Revision(app=app, name=path.stem, sql=_read_file(path)))
     return revisions
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
 
 
 async def _applied(where: Database | asyncpg.Connection) -> dict[tuple[str, str], bytes]:

@@ -70,8 +70,9 @@ def is_gone(connection: Connection) -> bool:
 class Database:
     """A pool of connections to one database, for one purpose."""
 
-    def __init__(self, url: str, pool: asyncpg.Pool, purpose: str) -> None:
+    def __init__(self, url: str, pool: asyncpg.Pool, purpose: str, wait_s: float) -> None:
         self.url = url
+        self._wait_s = wait_s
         self._pool = pool
         self._purpose = purpose
         self._listeners: list[asyncio.Task[None]] = []
@@ -120,7 +121,7 @@ class Database:
                 )
             except (ValueError, asyncpg.ClientConfigurationError) as error:
                 raise JournalUnavailable(f"database.url cannot be used: {_sentence(error)}") from error
-        return cls(url, pool, purpose)
+        return cls(url, pool, purpose, statement_timeout_s)
 
     async def close(self) -> None:
         """Stop listening and close every connection, waiting briefly for those in use."""
@@ -133,10 +134,21 @@ class Database:
             self._pool.terminate()
 
     @contextlib.asynccontextmanager
-    async def acquire(self) -> AsyncIterator[Connection]:
-        """Lend a connection; only getting it is translated, what is done with it raises as the driver does."""
+    async def acquire(self, wait_s: float | None = None) -> AsyncIterator[Connection]:
+        """Lend a connection; only getting it is translated, what is done with it raises as the driver does.
+
+        Args:
+            wait_s: how long to wait for one that is in use to be given back; None: for ever.
+        """
         with translated():
-            connection = await self._pool.acquire()
+            try:
+                connection = await self._pool.acquire(timeout=wait_s)
+            except TimeoutError:
+                if wait_s is None:
+                    raise
+                raise JournalUnavailable(
+                    f"no connection for {self._purpose} was to be had within {wait_s:g} s; what holds them all?"
+                ) from None
         try:
             yield connection
         finally:
@@ -159,10 +171,13 @@ class Database:
         and a transaction that PostgreSQL has given up, by an error which that code has swallowed, is not taken for
         committed.
 
+        Blocks that hold all connections and want another would wait for each other, so nobody waits for one longer
+        than a statement may take.
+
         Raises:
             JournalError: a statement failed, or the transaction could not be committed.
         """
-        async with self.acquire() as connection:
+        async with self.acquire(self._wait_s) as connection:
             with translated():
                 await connection.execute("begin")
             try:

@@ -44,17 +44,30 @@ async def turn(url: str) -> AsyncIterator[asyncpg.Connection]:
         yield connection
 
 
+@contextlib.asynccontextmanager
+async def session(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Lend a connection for one revision of others, who may leave its session as they like."""
+    settings = {"lock_timeout": _LOCK_TIMEOUT, "client_min_messages": "warning"}
+    async with connected(url, application_name="boathook:migrate", **settings) as connection:
+        yield connection
+
+
 async def apply(connection: asyncpg.Connection, name: str, sql: str, note: Callable[[], Awaitable[None]]) -> None:
     """Execute the statements in *sql*, and *note* that it was done, in one transaction.
 
     Raises:
-        JournalError: it was refused, or its tables stayed locked; the message names it.
+        JournalError: it was refused, its tables stayed locked, or it ends the transaction; the message names it.
     """
     for left in reversed(range(_TRIES)):
         try:
             async with connection.transaction():
                 # Without arguments the driver sends the text whole, so that it may hold many statements.
                 await connection.execute(sql)
+                if not connection.is_in_transaction():
+                    raise JournalError(
+                        f"migration {name} ends the transaction that it is applied in, so nothing takes back the half"
+                        " of it that may stand: look what does, and leave out commit and rollback"
+                    )
                 await note()
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             if not left:
