@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import httpx._transports.default as transports
 import psycopg
 import pytest
 
@@ -26,6 +28,8 @@ for _name in [name for name in os.environ if name.startswith(("PG", "BOATHOOK_")
 # A thousand processes of one run would each compile boathook anew where Python has been told to keep nothing compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Each of its clients would read all the world's certificates, which takes longer than most of the requests here.
+transports.create_ssl_context = functools.cache(transports.create_ssl_context)  # type: ignore[attr-defined]
 
 FreshServer = Callable[[], Awaitable[EmbeddedServer]]
 
@@ -130,17 +134,31 @@ def pg_template(admin_url: str, run_id: str) -> str:
     return name
 
 
-@pytest.fixture
-def pg_url(admin_url: str, pg_template: str) -> Iterator[str]:
-    """The URL of a database with boathook's schema and nothing in it, for this test alone."""
+@contextlib.contextmanager
+def copied(admin_url: str, template: str) -> Iterator[str]:
+    """Give a database with boathook's schema and nothing in it, and drop it in the end."""
     name = f"test_{uuid.uuid4().hex}"
     with psycopg.connect(admin_url, autocommit=True) as admin:
         # Copying files beats writing each page to the log, which version 15 made the default.
         how = "strategy file_copy" if admin.info.server_version >= 150000 else ""
-        admin.execute(f"create database {name} template {pg_template} {how}")
+        admin.execute(f"create database {name} template {template} {how}")
     yield with_database(admin_url, name)
     with psycopg.connect(admin_url, autocommit=True) as admin:
         admin.execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def pg_url(admin_url: str, pg_template: str) -> Iterator[str]:
+    """The URL of a database with boathook's schema and nothing in it, for this test alone."""
+    with copied(admin_url, pg_template) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def shared_url(admin_url: str, pg_template: str) -> Iterator[str]:
+    """The same for all tests of a file."""
+    with copied(admin_url, pg_template) as url:
+        yield url
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A real boathook as a subprocess, with a shop's handlers, to be spoken to as strangers and operators do."""
 
+import contextlib
 import json
 import os
 import signal
@@ -226,9 +227,9 @@ def payload(key: str, kind: str = "payment.paid", **more: Any) -> dict[str, Any]
     return {"id": key, "type": kind, "object": "event", **more}
 
 
-@pytest.fixture
-def boathook(tmp_path: Path, pg_url: str) -> Iterator[Callable[..., Running]]:
-    """Make and start boathooks on a database of this test's own; all are stopped at its end."""
+@contextlib.contextmanager
+def boathooks(folder: Path, url: str) -> Iterator[Callable[..., Running]]:
+    """Make and start boathooks in folders below *folder*; all are killed in the end."""
     import psycopg
 
     made: list[Running] = []
@@ -240,18 +241,34 @@ def boathook(tmp_path: Path, pg_url: str) -> Iterator[Callable[..., Running]]:
         extra: str = "",
         start: bool = True,
         wait: bool = True,
-        database_url: str = pg_url,
+        database_url: str = url,
         **environment: str,
     ) -> Running:
-        folder = tmp_path / f"boathook{len(made)}"
-        folder.mkdir()
+        place = folder / f"boathook{len(made)}"
+        place.mkdir()
         with psycopg.connect(database_url, autocommit=True) as connection:
             connection.execute(TABLES)
-        running = Running(folder, database_url, roles=roles, extra=extra, senders=senders)
+        running = Running(place, database_url, roles=roles, extra=extra, senders=senders)
         made.append(running)
         return running.start(wait=wait, **environment) if start else running
 
-    yield make
-    for running in made:
-        if running.process is not None and running.process.poll() is None:
-            running.kill_all()
+    try:
+        yield make
+    finally:
+        for running in made:
+            if running.process is not None and running.process.poll() is None:
+                running.kill_all()
+
+
+@pytest.fixture
+def boathook(tmp_path: Path, pg_url: str) -> Iterator[Callable[..., Running]]:
+    """Make and start boathooks on a database of this test's own."""
+    with boathooks(tmp_path, pg_url) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def shared_boathook(tmp_path_factory: pytest.TempPathFactory, shared_url: str) -> Iterator[Callable[..., Running]]:
+    """Make and start boathooks for all tests of a file, on one database; each test uses keys of its own."""
+    with boathooks(tmp_path_factory.mktemp("shared"), shared_url) as make:
+        yield make

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx
@@ -39,6 +40,10 @@ async def slow(event: Event, tx: Transaction) -> None:
     await note(event, tx)
     await asyncio.sleep(event.json["seconds"])
     event.reply("at last")
+
+@hook.on("hasty", "slow.*", retry=QUICK, timeout=30)
+async def later(event: Event, tx: Transaction) -> None:
+    await slow(event, tx)
 
 @hook.on("desk", "flaky.*", retry=QUICK)
 async def flaky(event: Event, tx: Transaction) -> None:
@@ -78,20 +83,37 @@ fallback_body = "later"
 fallback_status = 202
 """
 
+HASTY = """
+[sources.hasty]
+provider = "stripe"
+secrets = ["whsec_acceptance"]
+mode = "inline"
+reply_within_s = 0.5
+fallback_body = "later"
+fallback_status = 202
+"""
+
 Make = Callable[..., Running]
 Ask = Callable[..., httpx.Response]
 
 
+def made(boathook: Make, *, within_s: float = 9.0, start: bool = True, toml: str = DESK, **options: Any) -> Running:
+    """Return a boathook whose source ``desk`` is inline."""
+    running = boathook(start=False, extra=toml.replace("{within_s}", str(within_s)), **options)
+    (running.folder / "shop.py").write_text(HANDLERS)
+    return running.start() if start else running
+
+
 @pytest.fixture
-def desk(boathook: Make) -> Callable[..., Running]:
-    """Start a boathook whose source ``desk`` is inline."""
+def desk(boathook: Make) -> Make:
+    """Make boathooks of this test's own."""
+    return partial(made, boathook)
 
-    def make(*, within_s: float = 5.0, start: bool = True, toml: str = DESK, **options: Any) -> Running:
-        running = boathook(start=False, extra=toml.replace("{within_s}", str(within_s)), **options)
-        (running.folder / "shop.py").write_text(HANDLERS)
-        return running.start() if start else running
 
-    return make
+@pytest.fixture(scope="module")
+def shared(shared_boathook: Make) -> Running:
+    """The boathook of all tests that neither stop nor kill it; they tell their events apart by key and type."""
+    return made(shared_boathook, toml=DESK + HASTY)
 
 
 def ask(
@@ -117,15 +139,14 @@ def counted(running: Running, name: str, **labels: str) -> float:
     )
 
 
-def test_the_handlers_reply_is_the_answer(desk: Make) -> None:
-    running = desk()
-    answer = ask(running, "evt_1", "check.card")
+def test_the_handlers_reply_is_the_answer(shared: Running) -> None:
+    answer = ask(shared, "evt_said_1", "check.card")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     assert answer.content == '{"code":0,"attempt":1,"name":"Жук"}'.encode()
-    voice = ask(running, "evt_2", "voice.call")
+    voice = ask(shared, "evt_said_2", "voice.call")
     assert (voice.text, voice.headers["content-type"]) == ("<Response><Say>Hello</Say></Response>", "text/xml")
-    assert (effects(running, "evt_1"), effects(running, "evt_2")) == ([1], [1])
-    assert running.cli("verify").returncode == 0
+    assert (effects(shared, "evt_said_1"), effects(shared, "evt_said_2")) == ([1], [1])
+    assert shared.cli("verify").returncode == 0
 
 
 def test_a_duplicate_hears_the_same_reply_and_changes_nothing(desk: Make) -> None:
@@ -139,65 +160,62 @@ def test_a_duplicate_hears_the_same_reply_and_changes_nothing(desk: Make) -> Non
     assert effects(running, "evt_1") == [1]
 
 
-def test_a_duplicate_of_one_that_is_still_handled_waits_for_the_same_reply(desk: Make) -> None:
-    running = desk()
+def test_a_duplicate_of_one_that_is_still_handled_waits_for_the_same_reply(shared: Running) -> None:
     with ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(ask, running, "evt_1", "slow.card", seconds=1.0) for _ in range(3)]
+        asked = [pool.submit(ask, shared, "evt_thrice", "slow.card", seconds=1.0) for _ in range(3)]
         assert [one.result().text for one in asked] == ["at last"] * 3
-    assert effects(running, "evt_1") == [1]
+    assert effects(shared, "evt_thrice") == [1]
 
 
-def test_a_slow_handler_goes_on_behind_the_fallback(desk: Make) -> None:
-    running = desk(within_s=0.5)
+def test_a_slow_handler_goes_on_behind_the_fallback(shared: Running) -> None:
     began = time.monotonic()
-    answer = ask(running, "evt_1", "slow.card", seconds=1.5)
+    answer = ask(shared, "evt_slow", "slow.card", source="hasty", seconds=1.5)
     assert 0.4 < time.monotonic() - began < 1.4
     assert (answer.status_code, answer.text) == (202, "later")
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    until(lambda: effects(running, "evt_1") == [1])
-    late = ask(running, "evt_1", "slow.card", seconds=1.5)
+    until(lambda: effects(shared, "evt_slow") == [1])
+    late = ask(shared, "evt_slow", "slow.card", source="hasty", seconds=1.5)
     assert late.text == "at last", "who asks again hears what became of it"
-    assert effects(running, "evt_1") == [1]
-    assert counted(running, "boathook_inline_replies_total", source="desk", outcome="fallback") == 1
+    assert effects(shared, "evt_slow") == [1]
+    assert counted(shared, "boathook_inline_replies_total", source="hasty", outcome="fallback") == 1
 
 
-def test_a_failing_handler_is_tried_again_while_the_sender_waits(desk: Make) -> None:
-    running = desk()
-    assert ask(running, "evt_1", "flaky.card", good=2).text == "attempt 2"
-    refusal = ask(running, "evt_2", "flaky.card", good=3)
+def test_a_failing_handler_is_tried_again_while_the_sender_waits(shared: Running) -> None:
+    assert ask(shared, "evt_failing_1", "flaky.card", good=2).text == "attempt 2"
+    refusal = ask(shared, "evt_failing_2", "flaky.card", good=3)
     assert (refusal.status_code, refusal.text) == (422, "attempt 3")
-    assert effects(running, "evt_1") == [2], "failed attempts leave neither effect nor reply"
+    assert effects(shared, "evt_failing_1") == [2], "failed attempts leave neither effect nor reply"
 
 
-@pytest.mark.parametrize(("kind", "state"), [("flaky.card", "dead"), ("silent.card", "ignored"), ("other.card", None)])
-def test_nobody_waits_in_vain(desk: Make, kind: str, state: str | None) -> None:
-    running = desk(within_s=9.0)
+@pytest.mark.parametrize(("kind", "state"), [("flaky.vain", "dead"), ("silent.vain", "ignored"), ("other.vain", None)])
+def test_nobody_waits_in_vain(shared: Running, kind: str, state: str | None) -> None:
     began = time.monotonic()
-    answer = ask(running, "evt_1", kind, good=99)
+    answer = ask(shared, f"evt_{kind}", kind, good=99)
     assert (answer.status_code, answer.text) == (202, "later")
     assert time.monotonic() - began < 3, "it waited although no reply could come"
-    assert [one["state"] for one in running.listing("deliveries", "list")] == ([state] if state else [])
+    assert [one["state"] for one in shared.listing("deliveries", "list", "--type", kind)] == ([state] if state else [])
 
 
-def test_a_status_that_ends_the_senders_trust_is_never_sent(desk: Make) -> None:
-    running = desk()
-    assert ask(running, "evt_1", "gone.card").status_code == 202
-    [dead] = running.listing("dead", "list")
+def test_a_status_that_ends_the_senders_trust_is_never_sent(shared: Running) -> None:
+    assert ask(shared, "evt_gone", "gone.card").status_code == 202
+    [dead] = shared.listing("dead", "list", "--type", "gone.card")
     assert dead["code"] == "HANDLER_MISUSE"
-    assert "410" in running.cli("dead", "show", dead["id"]).stdout
+    assert "410" in shared.cli("dead", "show", dead["id"]).stdout
 
 
-def test_a_source_that_stores_only_is_answered_at_once(desk: Make) -> None:
-    running = desk()
-    answer = ask(running, "evt_1", "check.card", source="stripe")
+def test_a_source_that_stores_only_is_answered_at_once(shared: Running) -> None:
+    answer = ask(shared, "evt_stored", "check.card", source="stripe")
     assert answer.json()["ok"] is True
-    until(lambda: effects(running, "evt_1") == [1])
-    with psycopg.connect(running.database_url) as connection:
-        assert connection.execute("select count(*) from boathook.reply").fetchone() == (0,)
+    until(lambda: effects(shared, "evt_stored") == [1])
+    with psycopg.connect(shared.database_url) as connection:
+        replies = (
+            "select count(*) from boathook.reply r join boathook.event e on e.id = r.event_id where dedup_key = %s"
+        )
+        assert connection.execute(replies, ["evt_stored"]).fetchone() == (0,)
 
 
 def test_a_worker_killed_under_the_handler_leaves_the_effect_once(desk: Make) -> None:
-    running = desk(within_s=9.0)
+    running = desk()
     answer = ask(running, "evt_1", "kill.card")
     assert answer.text in {"attempt 2", "later"}
     until(lambda: effects(running, "evt_1") == [2], timeout=30)
@@ -220,12 +238,11 @@ def test_any_gateway_answers_what_any_worker_replied(desk: Make) -> None:
     assert all(effects(running, f"evt_{n}") == [1] for n in range(20))
 
 
-def test_whoever_hangs_up_frees_its_place(desk: Make) -> None:
-    running = desk(within_s=9.0)
+def test_whoever_hangs_up_frees_its_place(shared: Running) -> None:
     with pytest.raises(httpx.ReadTimeout):
-        ask(running, "evt_1", "slow.card", seconds=4, timeout=0.5)
-    until(lambda: counted(running, "boathook_inline_replies_total", source="desk", outcome="gone") == 1)
-    until(lambda: effects(running, "evt_1") == [1])
+        ask(shared, "evt_hung_up", "slow.card", seconds=4, timeout=0.5)
+    until(lambda: counted(shared, "boathook_inline_replies_total", source="desk", outcome="gone") == 1)
+    until(lambda: effects(shared, "evt_hung_up") == [1])
 
 
 def test_beyond_the_cap_senders_hear_the_fallback_and_their_events_are_kept(desk: Make) -> None:
@@ -238,7 +255,7 @@ def test_beyond_the_cap_senders_hear_the_fallback_and_their_events_are_kept(desk
 
 
 def test_stopping_answers_those_who_wait(desk: Make) -> None:
-    running = desk(within_s=9.0)
+    running = desk()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, running, "evt_1", "slow.card", seconds=1.5)
         with psycopg.connect(running.database_url, autocommit=True) as connection:

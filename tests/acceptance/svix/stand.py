@@ -13,7 +13,7 @@ import psycopg
 
 from tests.acceptance.conftest import TABLES, Running
 from tests.acceptance.svix.receiver import Mailbox
-from tests.conftest import with_database
+from tests.conftest import copied
 from tests.support import until
 
 ROLES = "gateway,worker,keeper,console"
@@ -164,15 +164,10 @@ class House:
 @contextlib.contextmanager
 def open_database(admin_url: str, template: str) -> Iterator[str]:
     """Give a migrated database and drop it in the end."""
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"create database {name} template {template}")
-    url = with_database(admin_url, name)
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(TABLES)
-    yield url
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"drop database {name} with (force)")
+    with copied(admin_url, template) as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(TABLES)
+        yield url
 
 
 def wait_for_api(running: Running) -> None:
