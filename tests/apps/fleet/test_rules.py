@@ -135,6 +135,15 @@ def test_a_deleted_thing_is_not_revived_by_a_late_update(stand: Stand):
     assert stand.known("clients", client, lambda row: row["deleted_at"] is None)["name"] == "Иван П."
 
 
+def test_a_deletion_stands_over_an_update_of_the_same_moment_that_comes_after_it(stand: Stand):
+    car = new_id()
+    stand.tell("car_delete", {"id": car, "updated_at": T[1]})
+    stand.known("cars", car, lambda row: row["deleted_at"] is not None)
+    stand.tell("car_update", {"id": car, "state": "rented", "updated_at": T[1]})
+    row = stand.known("cars", car, lambda row: row["changes"] == 2)
+    assert row["deleted_at"] is not None, "what the sender deleted came back"
+
+
 def test_a_repeated_request_is_one_change(stand: Stand):
     car = new_id()
     payload = {"id": car, "mileage": 1, "updated_at": T[1]}

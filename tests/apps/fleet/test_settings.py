@@ -81,6 +81,15 @@ def test_telegram_is_taken_from_the_environment(monkeypatch):
     assert "secret" not in repr(telegram)
 
 
+def test_telegram_is_taken_from_the_environment_beside_other_keys_of_its_table(monkeypatch):
+    monkeypatch.setenv("TELEGRAM_BOT_TOKEN", "1:secret")
+    monkeypatch.setenv("TELEGRAM_CHAT_ID", "-100")
+    telegram = FleetSettings.model_validate({"telegram": {"per_minute": 5}}).telegram
+    assert (telegram.is_on, telegram.per_minute) == (True, 5)
+    own = FleetSettings.model_validate({"telegram": {"token": "env:OWN", "chat_id": "7"}}).telegram
+    assert (own.token, own.chat_id) == ("env:OWN", "7")
+
+
 def test_half_of_telegram_is_an_error():
     with pytest.raises(ValidationError, match="belong together"):
         FleetSettings.model_validate({"telegram": {"token": "x"}})

@@ -1,10 +1,13 @@
 """Critical errors are told to a chat through the real HTTP client, against a stand-in for the Bot API."""
 
+import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from boathook.apps.fleet.alarms import _wait_for_turn
+from boathook.apps.fleet.alarms import Unsent, _wait_for_turn, send
+from boathook.apps.fleet.settings import TelegramSettings
 from tests.apps.fleet.stand import BOT_TOKEN, CHAT, BotApi, Stand, broken, hang, new_id, served, too_many
 from tests.apps.fleet.test_twins import transaction, url  # noqa: F401 - url is a fixture
 from tests.support import until
@@ -95,6 +98,19 @@ def test_the_token_is_in_no_log(stand: Stand):
     assert "telegram-test-secret" not in stand.log()
     assert "/bot" not in "".join(row["message"] for row in stand.rows("select message from fleet.error_log"))
     assert not stand.rows("select from boathook.event where encode(body, 'escape') like '%%telegram-test-secret%%'")
+
+
+async def test_an_answer_that_repeats_the_address_does_not_give_the_token_away():
+    class Echo:
+        async def request(self, _method, address, **_options):
+            return SimpleNamespace(status=404, body=json.dumps({"ok": False, "description": f"no {address}"}).encode())
+
+    telegram = TelegramSettings(token=BOT_TOKEN, chat_id=CHAT)
+    hook = SimpleNamespace(
+        settings=SimpleNamespace(telegram=telegram), resolve=lambda reference, _key: reference, http=Echo()
+    )
+    answer = await send(hook, "hello")
+    assert answer == Unsent("TELEGRAM_404", "no https://api.telegram.org/bot***/sendMessage")
 
 
 async def test_no_more_messages_a_minute_than_allowed(url: str):  # noqa: F811

@@ -167,9 +167,9 @@ async def send(hook: Boathook, text: str) -> Answer:
             max_bytes=65_536,
         )
     except BoathookError as error:
-        # The address, which errors name, holds the token.
+        # The address, which errors name and answers may repeat, holds the token.
         return Unsent("TELEGRAM_AWAY", str(error).replace(token, "***"))
-    return _understood(answer.status, answer.body)
+    return _understood(answer.status, answer.body.replace(token.encode(), b"***"))
 
 
 def _understood(status: int, body: bytes) -> Answer:

@@ -100,8 +100,11 @@ returning announced_at = now()
 
 TAKE: Final = "delete from fleet.dirty where entity = $1 and entity_id = $2 returning oldest, changes"
 
-ORDER: Final = "stamp, accepted_at, event_id"
-"""The order in which changes happened: by the sender's clock, then as they were accepted."""
+ORDER: Final = "stamp, action = 'delete', accepted_at, event_id"
+"""The order in which changes happened: by the sender's clock, then as they were accepted.
+
+At one moment a deletion is the last of them: it may be stamped with the update before it, which may come after it.
+"""
 
 # Of a repeated key, jsonb keeps the last value: the fields as the changes left them, one upon the other.
 REPLAY: Final = """

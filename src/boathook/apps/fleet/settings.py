@@ -118,9 +118,11 @@ def with_preset(given: Mapping[str, Any], environment: Mapping[str, str]) -> dic
 
 def _telegram(given: Any, environment: Mapping[str, str]) -> Any:
     names = {"token": "TELEGRAM_BOT_TOKEN", "chat_id": "TELEGRAM_CHAT_ID"}
-    if given or not all(environment.get(name) for name in names.values()):
+    if not isinstance(given, Mapping) or given.keys() & names.keys():
         return given
-    return {"token": f"env:{names['token']}", "chat_id": environment[names["chat_id"]]}
+    if not all(environment.get(name) for name in names.values()):
+        return given
+    return {**given, "token": f"env:{names['token']}", "chat_id": environment[names["chat_id"]]}
 
 
 def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:
