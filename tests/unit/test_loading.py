@@ -183,6 +183,22 @@ class TestItsTable:
         settings = place(code, toml='[shelf]\nsecret = "hush"\n[[shelf.shops]]\ntoken = "hush"')
         assert complaint(lambda: load_apps(settings)).endswith("boathook.toml: shelf: add a plan")
 
+    def test_what_the_app_itself_says_of_its_settings_is_told_as_it_is(self, place: Place):
+        code = """
+            from pydantic import BaseModel, model_validator
+            from boathook import Boathook, ConfigError
+
+            class Own(BaseModel, extra="allow"):
+                @model_validator(mode="before")
+                @classmethod
+                def check(cls, given):
+                    raise ConfigError("the environment variable SHELF is nonsense")
+
+            hook = Boathook("shelf", settings=Own)
+        """
+        said = complaint(lambda: load_apps(place(code, toml="[shelf]")))
+        assert said.endswith("boathook.toml: shelf: the environment variable SHELF is nonsense")
+
     def test_a_table_that_belongs_to_no_app_is_somebody_elses(self, place: Place):
         settings, _ = with_apps(place(PLAIN, toml="[warehouse]\nrows = 3"))
         assert settings.extra["warehouse"] == {"rows": 3}

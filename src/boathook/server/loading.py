@@ -127,6 +127,8 @@ def settings_of(hook: "Boathook", settings: Settings) -> BaseModel | None:
         return hook.manifest.settings.model_validate(settings.extra.get(hook.name, {}))
     except ValidationError as error:
         raise ConfigError(complain(error, lambda _key: str(settings.file or "settings"), hook.name)) from None
+    except ConfigError as error:
+        raise ConfigError(f"{settings.file or 'settings'}: {hook.name}: {error}") from None
     except Exception as error:
         raise ConfigError(
             f"{settings.file or 'settings'}: {hook.name}: the app fails to check it: {_place(error)}"
