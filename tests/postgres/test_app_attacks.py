@@ -1,6 +1,8 @@
 """What apps and their owners may do to PostgreSQL, and PostgreSQL to them: nothing waits for ever, nothing half-done."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,11 @@ from boathook.config import load
 from boathook.domain.errors import ConfigError, JournalError, JournalUnavailable
 from boathook.journal.app_schema import migrate_apps, pending_apps
 from boathook.journal.database import Database
+from boathook.server import console, mounts
+from boathook.telemetry.exporters import History
+from tests.postgres.api import make_desk, make_token
+from tests.postgres.test_doors import Visitor
+from tests.support import eventually
 
 
 class TestTransactionsWithinTransactions:
@@ -81,3 +88,87 @@ class TestMigrations:
         await migrate_apps(db.url, [])
         assert await migrate_apps(db.url, [("shelf", folder)]) == []
         assert await db.fetchval("select count(*) from shelf.book") == 1
+
+
+@pytest.fixture
+async def small(pg_url: str) -> AsyncIterator[Database]:
+    """Two connections of a console whose statements may take half a second."""
+    opened = await Database.open(pg_url, purpose="small", size=2, statement_timeout_s=0.5, is_reset=False)
+    yield opened
+    await opened.close()
+
+
+@asynccontextmanager
+async def keys_locked(db: Database) -> AsyncIterator[None]:
+    """Keep everybody from reading API keys."""
+    async with db.transaction() as connection:
+        await connection.execute("lock table boathook.api_key in access exclusive mode")
+        yield
+
+
+class TestDoorsWhilePostgresqlFails:
+    async def test_a_statement_that_takes_too_long_is_answered_503(self, db: Database, small: Database):
+        token = await make_token(make_desk(db))
+        async with keys_locked(db):
+            visitor = await Visitor(small).visit(authorization=f"Bearer {token}")
+        assert (visitor.status, visitor.seen) == (503, [])
+
+    async def test_a_connection_that_breaks_under_a_request_is_answered_503(self, db: Database):
+        token = await make_token(make_desk(db))
+        slow = await Database.open(db.url, purpose="cut", size=1, is_reset=False)
+        async with keys_locked(db):
+            visiting = asyncio.create_task(Visitor(slow).visit(authorization=f"Bearer {token}"))
+            cut = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'boathook:cut'"
+            await eventually(
+                lambda: db.fetchval(f"{cut} and wait_event_type = 'Lock' and datname = current_database()")
+            )
+            visitor = await visiting
+        assert (visitor.status, visitor.seen) == (503, [])
+        await slow.close()
+
+    async def test_connections_that_never_come_free_are_answered_503(
+        self, db: Database, small: Database, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(mounts, "_WAIT_S", 0.2)
+        token = await make_token(make_desk(db))
+        async with small.acquire(), small.acquire():
+            visitor = await asyncio.wait_for(Visitor(small).visit(authorization=f"Bearer {token}"), 20)
+        assert (visitor.status, visitor.seen) == (503, [])
+
+    async def test_a_token_that_is_revoked_after_an_outage_still_ends_its_websocket(
+        self, db: Database, small: Database
+    ):
+        desk = make_desk(db)
+        token = await make_token(desk)
+        visitor = Visitor(small, recheck_s=0.05)
+        visiting = asyncio.create_task(visitor.visit("websocket", authorization=f"Bearer {token}"))
+        await eventually(lambda: bool(visitor.got))
+        async with keys_locked(db):
+            waiting = "select count(*) from pg_stat_activity where application_name = 'boathook:small' and wait_event_type = 'Lock'"
+            await eventually(lambda: db.fetchval(waiting))
+            await eventually(lambda: _none(db, waiting), timeout=10)
+        await db.execute("update boathook.api_key set revoked_at = now()")
+        await asyncio.wait_for(visiting, 10)
+        assert visitor.got[-1]["code"] == 1008
+
+
+async def _none(db: Database, sql: str) -> bool:
+    return not await db.fetchval(sql)
+
+
+async def test_an_app_that_fails_in_an_unheard_of_way_is_told_of_and_the_api_stays(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def burn(*_: object) -> None:
+        raise RuntimeError("the app is on fire")
+
+    told: list[str] = []
+    monkeypatch.setattr(console, "_prepare_mounts", burn)
+    monkeypatch.setattr(console._LOG, "error", lambda event, **_: told.append(event), raising=False)
+    overrides = {"database.url": db.url, "server.data_dir": str(tmp_path), "server.app": "any:hook"}
+    opened = console.Console(load(None, overrides), History(tmp_path))
+    opened.open()
+    await eventually(lambda: bool(told), timeout=30)
+    assert told == ["console_failed"]
+    assert opened._api is not None
+    await opened.close()

@@ -70,6 +70,9 @@ class Console:
         except BoathookError as error:
             _LOG.error("console_failed", error=str(error))
             return
+        except Exception as error:  # noqa: BLE001 - apps are somebody else's code, and a task tells nobody of its end
+            _LOG.error("console_failed", exc_info=error)
+            return
         gc.freeze()
         _LOG.debug("console_ready")
 

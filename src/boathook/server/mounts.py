@@ -17,7 +17,7 @@ from boathook.domain.errors import BoathookError, JournalError
 from boathook.handlers.manifest import Mount
 from boathook.inbound.app import Asgi, Receive, Send
 from boathook.inbound.limits import client_address, is_trusted
-from boathook.journal.database import Database
+from boathook.journal.database import Database, translated
 from boathook.server.lifespan import Lifespan
 from boathook.server.paths import check_mounts
 from boathook.server.visits import HttpVisit, SocketVisit
@@ -27,6 +27,8 @@ PROTOCOL: Final = "boathook"
 _BEARER: Final = "bearer."
 _RECHECK_S: Final = 30.0
 """After so long a WebSocket whose token was revoked is closed."""
+_WAIT_S: Final = 10.0
+"""How long a request waits for a connection that tells who calls."""
 
 Scope = dict[str, Any]
 
@@ -154,8 +156,9 @@ class Door:
         return _Visitor({**scope, "state": {**state, "actor": principal.actor}}, credentials)
 
     async def _who(self, headers: Mapping[str, str]) -> Principal:
-        async with self._database.acquire() as connection:
-            principal = await authenticate(connection, headers)
+        async with self._database.acquire(_WAIT_S) as connection:
+            with translated():
+                principal = await authenticate(connection, headers)
         if principal.application_id is not None or principal.is_portal or principal.capabilities is not None:
             raise refused()
         return principal
