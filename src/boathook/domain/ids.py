@@ -12,6 +12,7 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUES = {char: value for value, char in enumerate(_ALPHABET)}
 _TRIPLES = tuple(a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET)
 _LENGTH = 27
+_MOST_ORDINAL = 32_767
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 EVENT = "evt"
@@ -97,7 +98,9 @@ def read_delivery(text: str) -> tuple[UUID, int]:
         ValueError: *text* is not a delivery's id.
     """
     head, _, ordinal = text.rpartition("_")
-    if not ordinal.isascii() or not ordinal.isdigit() or "_" not in head:
+    if not ordinal.isascii() or not ordinal.isdigit() or len(ordinal) > 5 or "_" not in head:
         shape = f"dlv_ and {_LENGTH} letters and digits, _ and a number"
-        raise ValueError(f"expected a delivery's id like {shape}, got {text!r}")
+        raise ValueError(f"expected a delivery's id like {shape}, got {text[:100]!r}")
+    if int(ordinal) > _MOST_ORDINAL:
+        raise ValueError(f"no delivery has a number as high as {ordinal}")
     return read(DELIVERY, head), int(ordinal)

@@ -177,7 +177,7 @@ def _routes_of(resource: Resource) -> list[Route]:
     put, patch = _changes(resource)
     return [
         at(entity, GET=list_some, POST=resource.add and _creation(resource)),
-        at(f"{entity}/{{id:int}}", GET=get, PUT=put, PATCH=patch, DELETE=remove),
+        at(f"{entity}/{{id:cashdesk_id}}", GET=get, PUT=put, PATCH=patch, DELETE=remove),
     ]
 
 
@@ -297,15 +297,21 @@ def routes() -> list[Route]:
     return [
         at("me", GET=_show_user),
         *(route for resource in RESOURCES for route in _routes_of(resource)),
-        at("shifts/{id:int}/close", POST=_close_shift),
+        at("shifts/{id:cashdesk_id}/close", POST=_close_shift),
         at("webhooks", GET=_list_webhooks, POST=_add_webhook),
-        at("webhooks/{id:int}", GET=_get_webhook, PUT=_put_webhook, PATCH=_patch_webhook, DELETE=_remove_webhook),
-        at("webhooks/{id:int}/secret", GET=_show_secret),
-        at("webhooks/{id:int}/test", POST=_test_webhook),
-        at("webhooks/{id:int}/attempts", GET=_list_attempts),
-        at("webhooks/{id:int}/deliveries", GET=_list_deliveries),
-        at("webhooks/{id:int}/deliveries/{delivery}", GET=_get_delivery),
-        at("webhooks/{id:int}/replay", POST=_replay),
+        at(
+            "webhooks/{id:cashdesk_id}",
+            GET=_get_webhook,
+            PUT=_put_webhook,
+            PATCH=_patch_webhook,
+            DELETE=_remove_webhook,
+        ),
+        at("webhooks/{id:cashdesk_id}/secret", GET=_show_secret),
+        at("webhooks/{id:cashdesk_id}/test", POST=_test_webhook),
+        at("webhooks/{id:cashdesk_id}/attempts", GET=_list_attempts),
+        at("webhooks/{id:cashdesk_id}/deliveries", GET=_list_deliveries),
+        at("webhooks/{id:cashdesk_id}/deliveries/{delivery}", GET=_get_delivery),
+        at("webhooks/{id:cashdesk_id}/replay", POST=_replay),
     ]
 
 

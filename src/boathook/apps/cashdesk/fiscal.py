@@ -1,5 +1,6 @@
 """The sample long operation: a receipt goes to the fiscal drive, and the end of that is announced."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from boathook import Event, Ignore, Retry, RetryPolicy, Transaction
@@ -11,11 +12,31 @@ from boathook.apps.cashdesk.entities import Entity, Object
 from boathook.apps.cashdesk.refusals import Missing
 from boathook.apps.cashdesk.users import User
 
+RECIPIENT: Final = "handler:cashdesk.fiscalise"
 PATIENCE: Final = RetryPolicy(first_s=1.0, longest_s=60.0, max_attempts=10, max_age_s=3_600.0)
 """How long the drive may be away before a receipt is given up."""
+_RESUME_S: Final = 60.0
+_RESUMED: Final = timedelta(days=7)
+"""How long receipts without an end are resumed; what still has none by then is for a person to see to."""
 _GIVEN_UP: Final = "DRIVE_AWAY: the drive did not answer"
 
 _ended = hook.counter("cashdesk_fiscalisations_total", "Receipts that came back from the fiscal drive.", "state")
+
+
+@hook.every(_RESUME_S)
+async def resume() -> None:
+    """Make the drive be asked again for receipts that were given up without an end.
+
+    That is so where a worker died at the last attempt, or none worked for longer than the drive's patience: what has
+    an end was settled by the handler, and is no dead letter.
+    """
+    since = datetime.now(UTC) - _RESUMED
+    dead = await hook.desk.deliveries(
+        application=OWN, type=FISCALISE, recipient=RECIPIENT, state="dead", since=since, limit=200
+    )
+    if dead:
+        resumed = await hook.desk.replay([row.id for row in dead], note="its receipt has no end yet")
+        hook.log.info("receipts_resumed", count=len(resumed))
 
 
 @hook.on(None, FISCALISE, application=OWN, retry=PATIENCE, timeout=120.0)

@@ -1,5 +1,6 @@
 """What users may ask for: the bodies of requests, checked before anything else looks at them."""
 
+import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -10,11 +11,18 @@ from boathook.apps.cashdesk.entities import Entity
 from boathook.apps.cashdesk.refusals import BadField
 
 _LARGEST_ID: Final = 2**63 - 1
+_JOINERS: Final = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 
 
 def _printable(text: str) -> str:
-    # PostgreSQL stores no NUL, and control characters have no place on a receipt.
     if not text.isprintable():
+        raise ValueError("it must not hold control characters")
+    return text
+
+
+def _readable(text: str) -> str:
+    # PostgreSQL stores no NUL, and control characters have no place on a receipt; the joiners are part of words.
+    if not all(char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs" for char in text):
         raise ValueError("it must not hold control characters")
     return text
 
@@ -26,7 +34,7 @@ def _without_password(url: str) -> str:
     return url
 
 
-Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_printable)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]
 Amount = Annotated[int, Field(ge=0, le=10**10)]
 """Money in minor units."""
 Id = Annotated[int, Field(ge=1, le=_LARGEST_ID)]
@@ -92,14 +100,14 @@ class EncashmentForm(Form):
     shift_id: Id
     kind: Literal["deposit", "withdrawal"]
     amount: Annotated[Amount, Field(gt=0)]
-    comment: Annotated[str, StringConstraints(max_length=200), AfterValidator(_printable)] = ""
+    comment: Annotated[str, StringConstraints(max_length=200), AfterValidator(_readable)] = ""
 
 
 class EncashmentChange(Form):
     """What can be said anew of an encashment."""
 
     amount: Annotated[Amount, Field(gt=0)]
-    comment: Annotated[str, StringConstraints(max_length=200), AfterValidator(_printable)]
+    comment: Annotated[str, StringConstraints(max_length=200), AfterValidator(_readable)]
 
 
 class TypesForm(Form):

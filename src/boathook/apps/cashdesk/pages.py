@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
@@ -131,15 +130,14 @@ def _check_form(request: Request, session: str, form: dict[str, str]) -> None:
 
 def _check_origin(request: Request) -> None:
     # A proxy may speak another scheme with us than with the browser, so where no address is set the host decides.
-    origin = urlsplit(request.headers.get("origin", ""))
-    own = urlsplit(hook.settings.public_url)
-    is_own = (
-        (origin.scheme, origin.netloc) == (own.scheme, own.netloc)
-        if own.netloc
-        else (origin.netloc != "" and origin.netloc == request.headers.get("host", ""))
-    )
-    if not is_own:
+    origin, own = request.headers.get("origin", ""), hook.settings.public_url.lower()
+    host = request.headers.get("host", "").lower()
+    if origin not in ({own} if own else {f"http://{host}", f"https://{host}"}):
         raise Forged("This form does not come from the cabinet's own pages.")
+
+
+async def _lead_home(_request: Request) -> Response:
+    return _go(_HOME)
 
 
 async def _home(request: Request) -> Response:
@@ -259,8 +257,9 @@ async def _replay(visit: Visit) -> Response:
 
 def routes() -> list[Route | Mount]:
     """Return all routes of the pages."""
-    webhook = f"{MOUNT}/webhooks/{{id:int}}"
+    webhook = f"{MOUNT}/webhooks/{{id:cashdesk_id}}"
     return [
+        Route(MOUNT, safely(_lead_home)),
         Route(_HOME, safely(_home), methods=["GET", "POST"]),
         Mount(f"{MOUNT}/static", StaticFiles(directory=_FOLDER / "static")),
         Route(f"{MOUNT}/logout", door(_log_out), methods=["POST"]),

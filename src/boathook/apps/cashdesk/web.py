@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,6 +25,15 @@ _SAFE: Final[Mapping[str, str]] = {
 }
 
 Handle = Callable[[Request], Awaitable[Response]]
+
+
+class IdConvertor(IntegerConvertor):
+    """An id in a path: as many digits as a bigint may have, as no other number is one."""
+
+    regex = "[0-9]{1,19}"
+
+
+register_url_convertor("cashdesk_id", IdConvertor())
 
 
 def guarded(response: Response) -> Response:
