@@ -7,10 +7,14 @@ import time
 import pytest
 from websockets.frames import Opcode
 
+from boathook import Boathook
 from boathook.cli.apps import _read, tables
+from boathook.domain.errors import ConfigError
 from boathook.inbound import sockets
 from boathook.inbound.shape import compile_shape
 from boathook.server.loading import load_apps, with_apps
+from boathook.telemetry import emit
+from boathook.telemetry.exporters import merge, to_prometheus
 from tests.support import eventually
 from tests.unit.test_loading import Place, complaint, place, same_metrics
 from tests.unit.test_sockets import Stand, frame
@@ -79,6 +83,43 @@ hook = Boathook("shelf", settings=Own)
     @pytest.mark.parametrize("arguments", [["--config"], ["-c"], ["--config="]])
     def test_half_an_option_is_no_fault_of_ours(self, arguments: list[str]):
         assert _read(arguments)[1] is None
+
+
+class TestMetrics:
+    @pytest.mark.parametrize("label", ["name", "n", "value", "self"])
+    def test_a_label_may_have_any_other_name(self, same_metrics: None, label: str):
+        hook = Boathook("shelf")
+        hook.counter(f"shelf_{label}_total", "x", label).add(2, **{label: "a"})
+        hook.gauge(f"shelf_{label}", "x", label).set(3, **{label: "a"})
+        hook.histogram(f"shelf_{label}_seconds", "x", label).observe(1, **{label: "a"})
+        assert emit.snapshot()[f"shelf_{label}_total"] == [[["a"], 2]]
+
+    @pytest.mark.parametrize("labels", [("le",), ("a", "a"), ("__name__",)])
+    def test_labels_that_would_spoil_all_metrics_are_refused(self, same_metrics: None, labels: tuple[str, ...]):
+        with pytest.raises(ConfigError, match="labels must differ"):
+            Boathook("shelf").counter("shelf_total", "x", *labels)
+
+    @pytest.mark.parametrize("bounds", [(5, 1), (1, 1), (float("nan"),), (1, float("inf"))])
+    def test_bounds_that_would_spoil_all_metrics_are_refused(self, same_metrics: None, bounds: tuple[float, ...]):
+        with pytest.raises(ConfigError, match="bounds must be"):
+            Boathook("shelf").histogram("shelf_seconds", "x", bounds=bounds)
+
+    def test_what_strangers_bring_into_labels_and_helps_spoils_nothing(self, same_metrics: None):
+        books = Boathook("shelf").counter("shelf_books_total", "first\nsecond \\ third", "title")
+        for title in ("\ud800", "x" * 1_000_000, 'a"b\nc\\'):
+            books.add(title=title)
+            books.add(title=title)
+        text = to_prometheus(merge(None, None, 0.0)).encode()
+        lines = [line for line in text.splitlines() if b"shelf_books_total" in line]
+        assert lines[0] == rb"# HELP shelf_books_total first\nsecond \\ third"
+        assert [line[-2:] for line in lines[2:]] == [b" 2"] * 3
+        assert len(text) < 100_000
+        assert max(len(str(key)) for key in emit._quick) < 1_000
+
+
+def test_settings_show_no_secret_of_an_app(place: Place):
+    settings = place(toml='[shelf]\nsecret = "hush"\n[sources.books]\nsecret = "hush"')
+    assert "hush" not in repr(settings)
 
 
 class TestHostileBodies:

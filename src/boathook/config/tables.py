@@ -168,7 +168,7 @@ class Settings(Table):
     apps: AppsSettings
     outbound: OutboundSettings
     sources: dict[str, SourceSettings] = Field(default_factory=dict)
-    extra: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    extra: dict[str, dict[str, Any]] = Field(default_factory=dict, repr=False)
     """Top-level tables that are not boathook's own, such as ``[billing]``; apps read theirs."""
     file: Path | None = None
     """The configuration file read, if any; ``file:`` secrets are relative to its folder."""

@@ -42,15 +42,15 @@ class Meter:
 
     metric: Metric
 
-    def add(self, n: float = 1, **labels: object) -> None:
+    def add(self, n: float = 1, /, **labels: object) -> None:
         """Raise a counter by *n*."""
         emit.count(self.metric.name, n, **labels)
 
-    def set(self, value: float, **labels: object) -> None:
+    def set(self, value: float, /, **labels: object) -> None:
         """Set a gauge."""
         emit.gauge(self.metric.name, value, **labels)
 
-    def observe(self, value: float, **labels: object) -> None:
+    def observe(self, value: float, /, **labels: object) -> None:
         """Record one observation of a histogram, in its unit."""
         emit.observe(self.metric.name, value, **labels)
 

@@ -14,6 +14,9 @@ from boathook.telemetry.metrics import METRICS, Kind
 MAX_SERIES: Final = 2_000
 """Most series of one metric in one process; further label values are counted under ``other``."""
 
+MAX_VALUE: Final = 200
+"""Longest value of a label; of a longer one the beginning is kept."""
+
 SeriesKey = tuple[str, ...]
 
 
@@ -79,7 +82,7 @@ _quick: dict[tuple[object, ...], Counter] = {}
 """Counters and gauges by name and labels as the caller wrote them, so that the usual call is one look-up."""
 
 
-def count(name: str, n: float = 1, **labels: object) -> None:
+def count(name: str, n: float = 1, /, **labels: object) -> None:
     """Raise a counter by *n*. Raises KeyError for a name or labels that are not in `metrics.TABLE`."""
     found = _quick.get((name, *labels.items()))
     if found is None:
@@ -87,7 +90,7 @@ def count(name: str, n: float = 1, **labels: object) -> None:
     found.value += n
 
 
-def gauge(name: str, value: float, **labels: object) -> None:
+def gauge(name: str, value: float, /, **labels: object) -> None:
     """Set a gauge. Raises KeyError for a name or labels that are not in `metrics.TABLE`."""
     found = _quick.get((name, *labels.items()))
     if found is None:
@@ -95,22 +98,22 @@ def gauge(name: str, value: float, **labels: object) -> None:
     found.value = value
 
 
-def observe(name: str, value: float, **labels: object) -> None:
+def observe(name: str, value: float, /, **labels: object) -> None:
     """Record one observation of a histogram, in its unit. Raises KeyError as `count` does."""
     histogram(name, **labels).observe(value)
 
 
-def counter(name: str, **labels: object) -> Counter:
+def counter(name: str, /, **labels: object) -> Counter:
     """Return the counter behind a name and labels, to be kept by a hot path."""
     return _series(_counters[name], name, labels)
 
 
-def dial(name: str, **labels: object) -> Counter:
+def dial(name: str, /, **labels: object) -> Counter:
     """Return the gauge behind a name and labels; set its `value`."""
     return _series(_gauges[name], name, labels)
 
 
-def histogram(name: str, **labels: object) -> Histogram:
+def histogram(name: str, /, **labels: object) -> Histogram:
     """Return the histogram behind a name and labels, to be kept by a hot path."""
     table = _histograms[name]
     key = _key(table, name, labels)
@@ -122,7 +125,7 @@ def histogram(name: str, **labels: object) -> Histogram:
 
 def _remember(tables: dict[str, dict[SeriesKey, Counter]], name: str, labels: dict[str, object]) -> Counter:
     found = _series(tables[name], name, labels)
-    if len(_quick) < MAX_SERIES:
+    if len(_quick) < MAX_SERIES and all(len(str(value)) <= MAX_VALUE for value in labels.values()):
         _quick[(name, *labels.items())] = found
     return found
 
@@ -148,10 +151,16 @@ def _key(
     wanted = METRICS[name].labels
     if len(labels) != len(wanted):
         raise KeyError(f"{name} has the labels {wanted}, not {tuple(labels)}")
-    key = tuple(str(labels[label]) for label in wanted)
+    key = tuple(_shown(labels[label]) for label in wanted)
     if key in table or len(table) < MAX_SERIES:
         return key
     return ("other",) * len(wanted)
+
+
+def _shown(value: object) -> str:
+    """Return a label's value as every format can carry it: apps may have it from a stranger."""
+    text = str(value)[:MAX_VALUE]
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def snapshot() -> Snapshot:

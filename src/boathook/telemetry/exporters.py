@@ -251,7 +251,7 @@ def to_prometheus(merged: Merged) -> str:
     """Write the text exposition format, version 0.0.4."""
     lines: list[str] = []
     for metric in METRICS.values():
-        lines += (f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}")
+        lines += (f"# HELP {metric.name} {_escape_help(metric.help)}", f"# TYPE {metric.name} {metric.kind}")
         for labels, value in merged.numbers.get(metric.name, {}).items():
             lines.append(f"{metric.name}{_labels(metric.labels, labels)} {value}")
         for labels, buckets in merged.histograms.get(metric.name, {}).items():
@@ -272,6 +272,10 @@ def _bucket_lines(metric: Metric, labels: SeriesKey, buckets: Buckets) -> Iterab
 def _labels(names: Iterable[str], values: Iterable[str]) -> str:
     pairs = ",".join(f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True))
     return f"{{{pairs}}}" if pairs else ""
+
+
+def _escape_help(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _escape(value: str) -> str:

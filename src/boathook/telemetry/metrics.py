@@ -1,9 +1,11 @@
 """The one table of metrics: name, kind, what it says, and which labels it carries; apps add their own to it."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 
@@ -157,12 +159,23 @@ METRICS: Final = {metric.name: metric for metric in TABLE}
 """All metrics of this process: boathook's own, and those that its apps have declared."""
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_KEPT: Final = frozenset({"le", "quantile", "__name__"})
+"""Labels that Prometheus gives a meaning of its own."""
 
 
 def declare(metric: Metric) -> None:
-    """Add a metric of an app. Raises ValueError where the name is impossible, or means another metric already."""
+    """Add a metric of an app.
+
+    Raises:
+        ValueError: a name or the buckets are impossible, as all of /metrics would be for Prometheus then, or the name
+            means another metric already.
+    """
     if not _NAME.fullmatch(metric.name) or not all(_NAME.fullmatch(label) for label in metric.labels):
         raise ValueError(f"{metric.name}: names of metrics and labels are letters, digits and underscores")
+    if len(set(metric.labels)) < len(metric.labels) or not _KEPT.isdisjoint(metric.labels):
+        raise ValueError(f"{metric.name}: its labels must differ, and none may be called {' or '.join(sorted(_KEPT))}")
+    if not all(map(math.isfinite, metric.bounds)) or any(a >= b for a, b in pairwise(metric.bounds)):
+        raise ValueError(f"{metric.name}: its bounds must be numbers, each more than the one before")
     if METRICS.setdefault(metric.name, metric) != metric:
         raise ValueError(f"the metric {metric.name} exists already, with other labels or another meaning")
 
