@@ -89,6 +89,9 @@ def free_port() -> int:
 class Running:
     """One `boathook serve` with its configuration, to be started, killed and started again."""
 
+    page = ""
+    """A page of an app that it waits for too; they are brought up after the gateway takes requests."""
+
     def __init__(self, folder: Path, database_url: str, *, roles: str, extra: str = "", senders: int = 0) -> None:
         self.folder = folder
         self.database_url = database_url
@@ -141,12 +144,15 @@ class Running:
         while time.monotonic() < deadline:
             assert self.process is None or self.process.poll() is None, f"serve ended by itself:\n{self.log()[-3000:]}"
             try:
-                if httpx.get(f"{self.base}/readyz", timeout=1).status_code == 200:
+                if httpx.get(f"{self.base}/readyz", timeout=1).status_code == 200 and self._has_page():
                     return
             except httpx.TransportError:
                 pass
             time.sleep(0.05)
         raise AssertionError(f"not ready after {timeout_s} s:\n{self.log()[-3000:]}")
+
+    def _has_page(self) -> bool:
+        return not self.page or httpx.get(f"{self.base}{self.page}", timeout=1).status_code != 503
 
     def log(self) -> str:
         return (self.folder / "serve.log").read_text(errors="replace")

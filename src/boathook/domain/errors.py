@@ -31,6 +31,11 @@ BoathookError
 class BoathookError(Exception):
     """The base of all errors boathook raises on purpose."""
 
+    @property
+    def name(self) -> str:
+        """The name of its class in the tree, such as ``NotFound``, for those who know this class alone."""
+        return type(self).__name__
+
 
 class ConfigError(BoathookError):
     """The configuration or the set-up is wrong; the message names the key and the fix."""

@@ -248,6 +248,11 @@ class Boathook:
         """The guarded HTTP client; see `boathook.handlers.platform`."""
         return self.platform.http
 
+    @property
+    def data_dir(self) -> Path:
+        """`server.data_dir`, this host's own folder, for what an app keeps in files."""
+        return self.platform.data_dir
+
     def resolve(self, reference: str, key: str) -> str:
         """Return the text behind ``env:NAME`` or ``file:PATH``, other text as it is; *key* names it in an error."""
         return self.platform.resolve(reference, f"{self.name}.{key}")

@@ -193,6 +193,11 @@ class Platform(Protocol):
         """Return what ``/metrics.json`` shows of all processes of this host, and ``problems`` as ``/readyz`` does."""
         ...
 
+    @property
+    def data_dir(self) -> Path:
+        """`server.data_dir`: this host's own folder."""
+        ...
+
     def resolve(self, reference: str, key: str) -> str:
         """Return the text behind ``env:NAME`` or ``file:PATH``. Raises ConfigError, which names *key*."""
         ...

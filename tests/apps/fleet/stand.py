@@ -45,6 +45,8 @@ create trigger poison before insert or update on fleet.cars for each row
 class Stand(Running):
     """One `boathook serve` that loads the app, and what is asked of it."""
 
+    page = "/webhooks/_selftest"
+
     def __init__(self, folder: Path, database_url: str, *, fleet: str = "", extra: str = "") -> None:
         self._fleet = textwrap.dedent(fleet)
         super().__init__(folder, database_url, roles="gateway,worker,keeper,console", extra=extra)

@@ -102,6 +102,8 @@ class Slow(Studio):
 class Stand(Running):
     """One `boathook serve` that loads the app, and what is asked of it."""
 
+    page = "/api/music/tracks"
+
     def __init__(
         self, folder: Path, database_url: str, *, music: str = "", storage: str = "", allow: str = "127.0.0.0/8"
     ) -> None:
@@ -179,7 +181,7 @@ class Stand(Running):
         return self.rows("select count(*) as n from boathook.event where dedup_key = %s", key)[0]["n"]
 
     def stored(self, key: str) -> bytes:
-        return (self.folder / ".boathook" / "music" / key).read_bytes()
+        return (self.folder / "data" / "music" / key).read_bytes()
 
     def await_files(self, task: str, *states: str, timeout: float = 30) -> dict[tuple[str, str], dict[str, Any]]:
         until(lambda: self.states(task) == sorted(states), timeout=timeout)

@@ -51,7 +51,7 @@ def damage(stand: Stand, books: Books) -> list[str]:
     waiting = {row["task_id"] for row in stand.rows("select task_id from music.callback where state = 'waiting'")}
     wrong = [] if found == dict(books.tracks) else ["tracks"]
     wrong += [] if waiting == books.waiting else ["waiting"]
-    root = stand.folder / ".boathook" / "music"
+    root = stand.folder / "data" / "music"
     rows = {(row["task_id"], row["clip_id"], row["kind"]): row for row in stand.rows("select * from music.file")}
     if rows.keys() != books.files.keys():
         wrong.append("files")
@@ -74,7 +74,7 @@ def judge(stand: Stand, books: Books) -> None:
         assert time.monotonic() < deadline, wrong
         time.sleep(0.3)
     assert stand.cli("verify").returncode == 0
-    assert not list((stand.folder / ".boathook" / "music-incoming").iterdir())
+    assert not list((stand.folder / "data" / "music-incoming").iterdir())
 
 
 @pytest.mark.parametrize("point", RELEVANT)
@@ -97,7 +97,7 @@ def test_workers_die_in_the_middle_of_downloads(make, studio):
         make.rows("insert into music.track (task_id) values (%s)", task)
         make.tell(task, "complete", clips=[{**clip(f"{task}-1", studio.url, "/slow/"), "image_url": None}])
     names = [f"/slow/{task}-1.mp3" for task in tasks]
-    incoming = make.folder / ".boathook" / "music-incoming"
+    incoming = make.folder / "data" / "music-incoming"
     halves = [len(content_of(name)) // 2 for name in names]
 
     def are_half_there() -> bool:
@@ -140,7 +140,7 @@ def test_the_judge_can_fail(make, studio: Slow):
     books = simulator.expected()
     judge(make, books)
     (row, *_) = make.rows("select key from music.file where state = 'stored'")
-    place = make.folder / ".boathook" / "music" / row["key"]
+    place = make.folder / "data" / "music" / row["key"]
     whole = place.read_bytes()
     place.write_bytes(whole[:-1])
     assert any("not whole" in one for one in damage(make, books))

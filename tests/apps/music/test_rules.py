@@ -192,7 +192,7 @@ def test_a_second_complete_stores_nothing_twice(stand, studio, song):
     until(lambda: stand.is_settled(task))
     asked = [path for path, _ in studio.asked if clips[0]["id"] in path]
     assert sorted(asked) == sorted(f"/files/{clips[0]['id']}.{ending}" for ending in ("mp3", "jpeg"))
-    assert len(list((stand.folder / ".boathook" / "music" / "tracks" / task).iterdir())) == 4
+    assert len(list((stand.folder / "data" / "music" / "tracks" / task).iterdir())) == 4
 
 
 def test_a_download_that_breaks_off_is_gone_on_with(stand, studio, song):
@@ -231,7 +231,7 @@ def test_what_is_no_audio_is_not_stored_whatever_the_server_calls_it(stand, stud
     stand.tell(task, "complete", clips=[clip(f"{task}-page", studio.url, "/page/")])
     files = stand.await_files(task, "failed", "failed")
     assert {row["error_code"] for row in files.values()} == {"NOT_AUDIO", "NOT_COVER"}
-    assert not (stand.folder / ".boathook" / "music" / "tracks" / task).exists()
+    assert not (stand.folder / "data" / "music" / "tracks" / task).exists()
 
 
 def test_ids_of_strangers_cannot_choose_where_files_lie(stand, studio):
@@ -244,12 +244,12 @@ def test_ids_of_strangers_cannot_choose_where_files_lie(stand, studio):
     for row in files.values():
         assert row["key"].startswith("tracks/x-")
         assert ".." not in row["key"]
-        assert (stand.folder / ".boathook" / "music" / row["key"]).is_file()
+        assert (stand.folder / "data" / "music" / row["key"]).is_file()
 
 
 def test_a_storage_that_is_down_is_waited_for(stand, studio, song):
     task, _ = song
-    kept = stand.folder / ".boathook" / "music"
+    kept = stand.folder / "data" / "music"
     kept.mkdir(parents=True, exist_ok=True)
     away = kept.rename(kept.with_name("away"))
     kept.write_bytes(b"a file in the folder's place")
@@ -262,7 +262,7 @@ def test_a_storage_that_is_down_is_waited_for(stand, studio, song):
     stand.await_files(task, "stored", "stored")
     asked = sorted(path for path, _ in studio.asked if name in path)
     assert asked == [f"/files/{name}.jpeg", f"/files/{name}.mp3"], "what was fetched already was fetched again"
-    assert not list((stand.folder / ".boathook" / "music-incoming").iterdir())
+    assert not list((stand.folder / "data" / "music-incoming").iterdir())
 
 
 class Canary:

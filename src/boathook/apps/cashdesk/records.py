@@ -5,7 +5,7 @@ from typing import Any, Final
 from boathook import BoathookError, Transaction
 from boathook.apps.cashdesk import webhooks
 from boathook.apps.cashdesk.base import hook
-from boathook.apps.cashdesk.refusals import Missing, kind_of
+from boathook.apps.cashdesk.refusals import Missing
 from boathook.apps.cashdesk.users import User
 from boathook.apps.cashdesk.webhooks import Webhook
 
@@ -16,7 +16,12 @@ STATES: Final = ("pending", "leased", "succeeded", "dead", "ignored")
 async def attempts(tx: Transaction, user: User, id: int, limit: int) -> list[dict[str, Any]]:
     """Return the latest requests to a webhook with what came back, newest first. Raises Missing."""
     webhook = await webhooks.get(tx, user, id)
-    rows = await hook.desk.attempts(tx, user.application, webhook.uid, limit=limit)
+    try:
+        rows = await hook.desk.attempts(tx, user.application, webhook.uid, limit=limit)
+    except BoathookError as error:
+        if error.name != "NotFound":
+            raise
+        return []
     return [
         {
             "message": row.message.shown_id,
@@ -68,7 +73,7 @@ async def _own(tx: Transaction, user: User, id: int, name: str) -> dict[str, Any
     try:
         found = await hook.desk.delivery(name)
     except BoathookError as error:
-        if kind_of(error) not in {"NotFound", "InvalidValue"}:
+        if error.name not in {"NotFound", "InvalidValue"}:
             raise
         found = None
     if found is None or found["delivery"].recipient != _recipient(webhook):

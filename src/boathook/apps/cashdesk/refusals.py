@@ -70,8 +70,3 @@ class Full(Refusal):
 
     status = 409
     code = "limit_reached"
-
-
-def kind_of(error: BoathookError) -> str:
-    """Return what kind of error of boathook's own this is, such as ``NotFound``: its root exports only their base."""
-    return type(error).__name__

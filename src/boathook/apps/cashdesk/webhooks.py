@@ -10,7 +10,7 @@ from boathook.apps.cashdesk import users
 from boathook.apps.cashdesk.base import hook
 from boathook.apps.cashdesk.entities import Entity, mask_of, patterns_of, types_of
 from boathook.apps.cashdesk.forms import WebhookForm
-from boathook.apps.cashdesk.refusals import BadField, Conflict, Full, Missing, kind_of
+from boathook.apps.cashdesk.refusals import BadField, Conflict, Full, Missing
 from boathook.apps.cashdesk.users import User
 
 RETRY: Final = "cashdesk"
@@ -31,8 +31,8 @@ class Webhook:
     types: int
     """A bit for each kind of objects, see `entities`."""
     is_active: bool
-    endpoint: str
-    """The id of its endpoint, ``ep_...``."""
+    endpoint: str | None
+    """The id of its endpoint, ``ep_...``; None where an operator has deleted that, until the webhook is saved."""
     is_sending: bool
     """Whether its endpoint is enabled. boathook disables one that answers 410, or nothing good for days."""
     created_at: datetime
@@ -116,6 +116,7 @@ async def change(tx: Transaction, user: User, id: int, form: WebhookForm) -> Web
 
 async def remove(tx: Transaction, user: User, id: int) -> None:
     """Delete a webhook and its endpoint; what it was still to get is not sent. Raises Missing."""
+    await users.lock(tx, user)
     tag = await tx.execute("delete from cashdesk.webhooks where user_id = $1 and id = $2", user.id, min(id, _LARGEST))
     if tag != "DELETE 1":
         raise Missing(f"you have no webhook with the id {id}")
@@ -123,9 +124,14 @@ async def remove(tx: Transaction, user: User, id: int) -> None:
 
 
 async def secret(tx: Transaction, user: User, id: int) -> str:
-    """Return what a webhook's requests are signed with. Raises Missing."""
+    """Return what a webhook's requests are signed with. Raises Missing, and Conflict where its endpoint is gone."""
     webhook = await get(tx, user, id)
-    return await hook.desk.endpoint_secret(tx, user.application, webhook.uid)
+    try:
+        return await hook.desk.endpoint_secret(tx, user.application, webhook.uid)
+    except BoathookError as error:
+        if error.name != "NotFound":
+            raise
+        raise Conflict("this webhook has no secret at the moment; save it to make one") from None
 
 
 async def test(tx: Transaction, user: User, id: int) -> None:
@@ -139,6 +145,8 @@ async def test(tx: Transaction, user: User, id: int) -> None:
 
 async def _put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm) -> None:
     mask = mask_of(form.types.wanted())
+    # An operator may have deleted it; saving a webhook makes good what it stands on.
+    await hook.desk.put_application(tx, user.application, name=user.name)
     try:
         await hook.desk.put_endpoint(
             tx,
@@ -153,7 +161,7 @@ async def _put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm)
         )
     except BoathookError as error:
         # Of all that is given only the address is the user's own choice.
-        if kind_of(error) != "InvalidValue":
+        if error.name != "InvalidValue":
             raise
         raise BadField("url", str(error)) from None
 
@@ -163,7 +171,9 @@ async def _endpoints(tx: Transaction, user: User) -> Mapping[str | None, Any]:
 
 
 def _webhook(row: Any, endpoints: Mapping[str | None, Any]) -> Webhook:
-    endpoint = endpoints[_uid(row["id"])]
+    endpoint = endpoints.get(_uid(row["id"]))
+    if endpoint is None:
+        return Webhook(**dict(row), endpoint=None, is_sending=False)
     return Webhook(**dict(row), endpoint=endpoint.id, is_sending=not endpoint.is_disabled)
 
 

@@ -31,11 +31,16 @@ def settings() -> MusicSettings:
     return found
 
 
+def incoming() -> Path:
+    """Return the folder for files that are on their way."""
+    return hook.data_dir / settings().incoming
+
+
 def storage() -> Storage:
     """Return where files are kept. Raises ConfigError: a reference to a secret leads nowhere."""
     told = settings().storage
     if told.kind == "folder":
-        return LocalFolder(told.folder)
+        return LocalFolder(hook.data_dir / told.folder)
     credentials = Credentials(
         key_id=hook.resolve(told.key_id, "storage.key_id"),
         secret=hook.resolve(told.secret_key, "storage.secret_key"),

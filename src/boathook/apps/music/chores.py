@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from boathook.apps.music import delivery_log, tracks
-from boathook.apps.music.app import hook, open_files, settings, storage, waiting_callbacks
+from boathook.apps.music.app import hook, incoming, open_files, settings, storage, waiting_callbacks
 from boathook.apps.music.cleaning import Cleaner, Report, Rules, as_row, remove_leftovers
 
 _OPEN: Final = ("wanted", "retrying", "failed", "missing")
@@ -69,7 +69,7 @@ async def clean(
     told = settings()
     cleaner = Cleaner(storage(), hook.transaction, _rules(), is_dry=is_dry, notify=notify)
     report = await cleaner.run()
-    report.leftovers = await remove_leftovers(told.incoming, _rules().orphans, is_dry=is_dry)
+    report.leftovers = await remove_leftovers(incoming(), _rules().orphans, is_dry=is_dry)
     if started_at is not None:
         await delivery_log.clean_up(told.log_days)
         async with hook.transaction() as tx:

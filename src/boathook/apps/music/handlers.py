@@ -12,6 +12,7 @@ from boathook.apps.music.app import (
     file_bytes_total,
     files_total,
     hook,
+    incoming,
     settings,
     storage,
 )
@@ -81,7 +82,7 @@ async def _keep(kind: Kind, url: str, stem: str) -> dict[str, Any]:
         kind=kind,
         max_bytes=told.max_audio if kind is Kind.AUDIO else told.max_cover,
         timeout_s=told.download_timeout_s,
-        incoming=told.incoming,
+        incoming=incoming(),
         http=hook.http,
         storage=storage(),
     )

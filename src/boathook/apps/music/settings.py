@@ -16,8 +16,11 @@ class StorageSettings(BaseModel):
     model_config = _FROZEN
 
     kind: Literal["folder", "s3"] = "folder"
-    folder: Path = Path(".boathook/music")
-    """For ``folder``: where the files lie. Workers on several hosts need the same one."""
+    folder: Path = Path("music")
+    """For ``folder``: where the files lie, below `server.data_dir` unless it is an absolute path.
+
+    Workers on several hosts need the same one.
+    """
     endpoint: str = ""
     """For ``s3``: the service's address, such as ``https://s3.eu-central-1.amazonaws.com``."""
     bucket: str = ""
@@ -64,8 +67,8 @@ class MusicSettings(BaseModel):
     files_at_once: int = Field(default=4, ge=1)
     """How many files are fetched and stored at once, over all workers; keep it below `worker.concurrency`."""
     download_timeout_s: float = Field(default=300.0, gt=0, le=500)
-    incoming: Path = Path(".boathook/music-incoming")
-    """Where files lie while they are fetched, unfinished ones included."""
+    incoming: Path = Path("music-incoming")
+    """Where files lie while they are fetched, unfinished ones included; below `server.data_dir`, as `folder`."""
     urls_days: float = Field(default=14.0, ge=0)
     """How long after a callback its addresses may still answer: a file lost within this time is fetched again."""
     min_age_s: float = Field(default=3_600.0, ge=0)
