@@ -9,15 +9,20 @@ from websockets.frames import Opcode
 
 from boathook import Boathook
 from boathook.cli.apps import _read, tables
+from boathook.dispatch import chores
 from boathook.domain.errors import ConfigError
+from boathook.handlers.manifest import Chore
 from boathook.inbound import sockets
 from boathook.inbound.shape import compile_shape
+from boathook.server.lifespan import Lifespan
 from boathook.server.loading import load_apps, with_apps
+from boathook.server.visits import SocketVisit
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import merge, to_prometheus
 from tests.support import eventually
 from tests.unit.test_loading import Place, complaint, place, same_metrics
 from tests.unit.test_sockets import Stand, frame
+from tests.unit.test_visits import Client
 
 __all__ = ["place", "same_metrics"]
 
@@ -184,3 +189,40 @@ class TestFloodsOfFrames:
         monkeypatch.setattr(sockets, "_SLICE", 1 << 30)
         with pytest.raises(AssertionError):
             await self.test_tiny_messages_in_one_piece_are_held_as_they_came()
+
+
+class TestApplicationsThatExit:
+    @staticmethod
+    async def leave(_scope, _receive, _send) -> None:
+        raise SystemExit(3)
+
+    async def test_end_their_request_and_not_the_gateway(self):
+        client = await Client(b"").call(self.leave)
+        assert client.status == 500
+
+    async def test_end_their_answer_and_not_the_gateway(self):
+        async def begin(_scope, _receive, send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"half", "more_body": True})
+            raise SystemExit(3)
+
+        with pytest.raises(Exception, match="amid its answer"):
+            await Client(b"").call(begin)
+
+    async def test_end_their_websocket_and_not_the_gateway(self):
+        client = Client()
+        await SocketVisit(client.receive, client.send, "req_1", None).run(self.leave, {"path": "/x"})
+        assert client.got[0]["status"] == 500
+
+    async def test_end_their_life_and_not_the_gateway(self):
+        life = Lifespan(self.leave)
+        life.open()
+        await eventually(lambda: life.is_up)
+        await life.close()
+
+    async def test_end_their_chore_and_not_the_keeper(self):
+        async def leave() -> None:
+            raise SystemExit(3)
+
+        await chores._do(chores._Owned("shelf", Chore(name="tidy", every_s=1.0, function=leave)))
+        assert emit.snapshot()["boathook_chores_total"][-1][0] == ["shelf", "tidy", "failed"]

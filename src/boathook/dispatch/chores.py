@@ -104,7 +104,7 @@ async def _do(one: _Owned) -> None:
     try:
         await one.chore.function()
         outcome = "done"
-    except Exception as error:  # noqa: BLE001 - it is the app's own code
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the app's own code
         outcome = "failed"
         _LOG.error("chore_failed", app=app, chore=name, exc_info=error)
     finally:

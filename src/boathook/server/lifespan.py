@@ -67,7 +67,7 @@ class Lifespan:
             await self._app(scope, self._events.get, self._take)
         except _NotStarted:
             raise
-        except Exception as error:  # noqa: BLE001 - that is how applications without a lifespan say so
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - so applications without a lifespan say so
             if self.is_up:
                 _LOG.error("mount_lifespan_fault", exc_info=error)
         self.is_up = not self._is_closing

@@ -42,13 +42,15 @@ class HttpVisit:
             return
         try:
             await app(scope, self._take, self._give)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # one that exits would take the gateway with it
             if self._is_over:
                 return
             # What an application makes of a client that went away is no fault of its.
             log = _LOG.debug if self._is_left else _LOG.error
             log("mount_fault", exc_info=error, path=scope["path"], request_id=self._request_id)
             if self._is_begun:
+                if isinstance(error, SystemExit):
+                    raise RuntimeError("the application exits amid its answer") from error
                 raise
             await self._refuse(500, "internal error")
         else:
@@ -119,7 +121,7 @@ class SocketVisit:
         """Run the application; a fault of it is answered 500 before it has accepted, and closes the WebSocket after."""
         try:
             await app(scope, self._take, self._give)
-        except Exception as error:  # noqa: BLE001 - whatever the application raises must not reach the gateway
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises must not reach the gateway
             if self._is_over:
                 return
             _LOG.error("mount_fault", exc_info=error, path=scope["path"], request_id=self._request_id)
