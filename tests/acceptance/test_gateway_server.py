@@ -21,6 +21,12 @@ from tests.support import until
 GATEWAY = "gateway"
 
 
+@pytest.fixture(scope="module")
+def shared(shared_boathook: Callable[..., Running]) -> Running:
+    """The gateway of all tests that neither stop nor kill it; they tell their events apart by key."""
+    return shared_boathook(roles=GATEWAY)
+
+
 def post(running: Running, key: str, **options: object) -> httpx.Response:
     body, headers = signed(payload(key), **options)
     return httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=10)
@@ -84,22 +90,21 @@ def test_a_frozen_gateway_is_killed_and_replaced(boathook: Callable[..., Running
     assert any(line["event"] == "child_stuck" for line in log_lines(running))
 
 
-def test_a_second_serve_on_the_same_address_says_what_to_do(boathook: Callable[..., Running]):
-    running = boathook(roles=GATEWAY)
+def test_a_second_serve_on_the_same_address_says_what_to_do(shared: Running):
     done = subprocess.run(
         [sys.executable, "-m", "boathook", "serve", "--data-dir", "other"],
-        cwd=running.folder,
-        env=running.environment,
+        cwd=shared.folder,
+        env=shared.environment,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert done.returncode != 0
-    assert f"127.0.0.1:{running.port}" in done.stderr
+    assert f"127.0.0.1:{shared.port}" in done.stderr
     assert "--port" in done.stderr
     assert "Traceback" not in done.stderr
-    assert is_up(running)
+    assert is_up(shared)
 
 
 @pytest.mark.parametrize(
@@ -128,26 +133,29 @@ def test_a_wrong_set_up_ends_with_one_sentence(
     assert "Traceback" not in done.stderr
 
 
-def test_a_cut_connection_to_the_journal_is_made_again(boathook: Callable[..., Running]):
-    running = boathook(roles=GATEWAY)
-    assert post(running, "evt_before").status_code == 200
-    with psycopg.connect(running.database_url, autocommit=True) as admin:
+def test_a_cut_connection_to_the_journal_is_made_again(shared: Running):
+    assert post(shared, "evt_before_cut").status_code == 200
+    with psycopg.connect(shared.database_url, autocommit=True) as admin:
         admin.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()"
         )
-    assert post(running, "evt_at_once").status_code in (200, 503)
-    until(lambda: post(running, "evt_at_once").status_code == 200)
+    assert post(shared, "evt_at_once").status_code in (200, 503)
+    until(lambda: post(shared, "evt_at_once").status_code == 200)
 
 
-def test_selftest_leaves_no_trace(boathook: Callable[..., Running]):
-    running = boathook(roles=GATEWAY)
-    answer = httpx.get(f"{running.base}/selftest", timeout=20)
+def test_selftest_leaves_no_trace(shared: Running):
+    def traces() -> list[int]:
+        with psycopg.connect(shared.database_url) as connection:
+            counts = [connection.execute(f"select count(*) from boathook.{table}").fetchone() for table in tables]
+        return [count for (count,) in counts]
+
+    tables = ("event", "dedup", "delivery", "rejection", "conflict")
+    before = traces()
+    answer = httpx.get(f"{shared.base}/selftest", timeout=20)
     assert (answer.status_code, answer.json()["ok"]) == (200, True)
     assert {check["name"] for check in answer.json()["checks"]} == {"journal", "accept", "source stripe"}
-    with psycopg.connect(running.database_url) as connection:
-        for table in ("event", "dedup", "delivery", "rejection", "conflict"):
-            assert connection.execute(f"select count(*) from boathook.{table}").fetchone() == (0,), table
+    assert traces() == before
 
 
 def test_rejections_are_kept_within_bounds_and_without_credentials(boathook: Callable[..., Running]):
@@ -193,15 +201,14 @@ def test_rejections_are_kept_within_bounds_and_without_credentials(boathook: Cal
     assert "canary" not in running.log() + metrics
 
 
-def test_an_event_routed_by_outdated_routes_is_routed_again(boathook: Callable[..., Running]):
-    running = boathook(roles=GATEWAY)
-    assert post(running, "evt_before").status_code == 200
-    with psycopg.connect(running.database_url, autocommit=True) as connection:
+def test_an_event_routed_by_outdated_routes_is_routed_again(shared: Running):
+    assert post(shared, "evt_before").status_code == 200
+    with psycopg.connect(shared.database_url, autocommit=True) as connection:
         connection.execute("""
             insert into boathook.route (recipient, line, app, source, types, policy, timeout_s)
             values ('handler:late', 0, 'another', 'stripe', '{*}', '{}', 30)
         """)
-        assert post(running, "evt_late").status_code == 200
+        assert post(shared, "evt_late").status_code == 200
         owed = connection.execute(
             "select d.recipient from boathook.delivery d join boathook.event e on e.id = d.event_id"
             " where e.dedup_key = 'evt_late' order by 1"
@@ -230,6 +237,8 @@ def test_two_gateways_share_the_port_and_the_counts(boathook: Callable[..., Runn
     assert running.stop() == 0
     running.start(BOATHOOK_SERVER_GATEWAYS="2")
     until(lambda: len(running.children("gateway")) == 2)
+    # Either takes connections before it has reached PostgreSQL.
+    until(lambda: all(is_up(running) for _ in range(20)), timeout=60)
     for n in range(40):
         assert post(running, f"evt_{n}").status_code == 200
     metric = 'boathook_events_accepted_total{source="stripe"} 40'

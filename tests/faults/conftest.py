@@ -15,7 +15,7 @@ import pytest
 
 from boathook.journal import schema
 from boathook.journal.embedded import EmbeddedServer
-from tests.acceptance.conftest import Running, boathook, payload, signed  # noqa: F401 - boathook is a fixture
+from tests.acceptance.conftest import Running, boathook, payload, shared_boathook, signed  # noqa: F401 - two are fixtures
 from tests.conftest import open_folder
 from tests.support import until
 

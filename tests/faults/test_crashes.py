@@ -4,12 +4,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running, payload, signed
+from tests.conftest import copied
 from tests.faults.conftest import OwnServer, Sender, effect_counts, judge, open_deliveries, stored_keys
 from tests.support import until
 
@@ -135,16 +137,20 @@ def test_a_rolling_stop_fails_no_request(boathook: Callable[..., Running], settl
     assert 500 not in {status for statuses in sender.answered.values() for status in statuses}
 
 
-class TestTheJudgeCanFail:
-    """Sabotage: each kind of damage, done by hand to a sound store, is found."""
+@pytest.fixture(scope="module")
+def sound(shared_boathook: Callable[..., Running]) -> tuple[str, set[str]]:
+    """A store that is sound, nobody at work on it, and the keys that were accepted into it."""
+    running = shared_boathook()
+    with Sender(running.base, threads=2) as sender:
+        sender.wait_for(10)
+    until(lambda: open_deliveries(running.database_url) == 0)
+    assert running.stop() == 0
+    judge(running.database_url, sender.answered, sender.accepted)
+    return running.database_url, sender.accepted
 
-    def sound(self, boathook: Callable[..., Running]) -> tuple[Running, Sender]:
-        running = boathook()
-        with Sender(running.base, threads=2) as sender:
-            sender.wait_for(10)
-        until(lambda: open_deliveries(running.database_url) == 0)
-        judge(running.database_url, sender.answered, sender.accepted)
-        return running, sender
+
+class TestTheJudgeCanFail:
+    """Sabotage: each kind of damage, done by hand to a copy of a sound store, is found."""
 
     @pytest.mark.parametrize(
         ("damage", "words"),
@@ -155,10 +161,12 @@ class TestTheJudgeCanFail:
             ("delete from shop.effect where event_key = 'evt_0_0'", "without their effect"),
         ],
     )
-    def test_damage_is_found(self, damage: str, words: str, boathook: Callable[..., Running]):
-        running, sender = self.sound(boathook)
-        with psycopg.connect(running.database_url, autocommit=True) as connection:
-            connection.execute(damage)
-        with pytest.raises(AssertionError, match=words):
-            judge(running.database_url, sender.answered, sender.accepted)
-        assert stored_keys(running.database_url)
+    def test_damage_is_found(self, damage: str, words: str, sound: tuple[str, set[str]], admin_url: str):
+        url, accepted = sound
+        with copied(admin_url, urlsplit(url).path.strip("/")) as store:
+            judge(store, accepted, accepted)
+            with psycopg.connect(store, autocommit=True) as connection:
+                connection.execute(damage)
+            with pytest.raises(AssertionError, match=words):
+                judge(store, accepted, accepted)
+            assert stored_keys(store)
