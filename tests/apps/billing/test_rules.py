@@ -133,6 +133,7 @@ def test_prices_are_exact_and_currencies_have_a_default():
         {"plans": [{"id": "a", "price": "1", "days": 0}]},
         {"proof": "trust"},
         {"proof": "secret", "encoding": "base64"},
+        {"form": "tilda"},
         {"secret": ""},
         {"path": "webhooks"},
         {"sekret": "x"},

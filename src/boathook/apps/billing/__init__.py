@@ -3,6 +3,7 @@
 app        the Boathook, and the source payments arrive at
 settings   the table [billing]: who sends them, how they prove it, what is sold
 payload    what the provider tells
+tilda      what Tilda itself tells of an order
 rules      what becomes of a payment: pure decisions
 books      what is written about payments and subscriptions
 handlers   record and apply: an event's two deliveries

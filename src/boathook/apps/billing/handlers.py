@@ -12,9 +12,9 @@ from typing import Final, assert_never
 
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook.apps.billing import books, metrics
-from boathook.apps.billing.app import SOURCE, hook, settings, shop
+from boathook.apps.billing.app import SOURCE, hook, read, settings, shop
 from boathook.apps.billing.books import Told
-from boathook.apps.billing.payload import Notice, Status, read_notice
+from boathook.apps.billing.payload import Notice, Status
 from boathook.apps.billing.rules import Extend, Nothing, Payment, Problem, Reverse, Stuck, Verdict
 
 DAY_S: Final = 86_400.0
@@ -28,7 +28,7 @@ Outcome = Ignore | Retry | Dead | None
 async def record(event: Event, tx: Transaction) -> Ignore | None:
     """Keep the payment, whatever is wrong with it, and let others of its events go on where this one helps them."""
     try:
-        notice = read_notice(event.body)
+        notice = read(event.body)
     except ValueError as error:
         return Ignore(f"BROKEN_PAYLOAD: {error}")
     told = await _tell(event, tx, notice)
@@ -44,7 +44,7 @@ async def apply(event: Event, tx: Transaction) -> Outcome:
     provider = settings().provider
     async with _measured(provider):
         try:
-            notice = read_notice(event.body)
+            notice = read(event.body)
         except ValueError as error:
             return Dead("BROKEN_PAYLOAD", str(error))
         told = await _tell(event, tx, notice)

@@ -78,6 +78,11 @@ def read_notice(body: bytes) -> Notice:
     told = json.loads(body, parse_float=Decimal)
     if not isinstance(told, dict):
         raise ValueError("the body is no JSON object")  # noqa: TRY004 - one error for all broken payloads
+    return notice_of(told)
+
+
+def notice_of(told: Mapping[str, Any]) -> Notice:
+    """Return the notice that these fields make, named as in the JSON body. Raises ValueError, which names the field."""
     id, status = _text(told, "external_payment_id"), _text(told, "status")
     if id is None or status is None:
         raise ValueError("external_payment_id and status must be there")

@@ -20,7 +20,7 @@ async def simulate(url: str, settings: BillingSettings, *, count: int, seed: int
 
     Raises:
         BoathookError: *url* is none, or cannot be reached.
-        ConfigError: there are no plans.
+        ConfigError: there are no plans, or requests are not JSON.
     """
     number, answers = pick_seed(seed), Answers()
     told = simulation(settings, count=count, seed=number)
@@ -42,7 +42,9 @@ async def simulate(url: str, settings: BillingSettings, *, count: int, seed: int
 
 
 def simulation(settings: BillingSettings, *, count: int, seed: int) -> Simulation:
-    """Make up the traffic of *count* payments for these settings. Raises ConfigError where there are no plans."""
+    """Make up the traffic of *count* payments for these settings. Raises ConfigError where they forbid it."""
+    if settings.form != "json":
+        raise ConfigError('billing.form: made-up payments are told as JSON; set form = "json" for a trial')
     if not settings.plans:
         raise ConfigError("billing.plans: there is nothing to pay for; add [[billing.plans]] with id, price and days")
     sender = Sender(

@@ -40,6 +40,8 @@ class BillingSettings(_Table):
     """A reference such as ``env:BILLING_SECRET``: what requests are signed with, or what they bring along."""
     proof: Literal["hmac", "secret"] = "hmac"
     """``hmac``: the header holds the HMAC-SHA256 of the raw body. ``secret``: it holds the secret itself."""
+    form: Literal["json", "tilda"] = "json"
+    """``json``: the fields that README.md lists. ``tilda``: the form that Tilda itself sends for each order."""
     header: Word = "X-Signature"
     encoding: Literal["hex", "base64"] = "hex"
     path: Annotated[str, StringConstraints(pattern="^/")] = "/webhooks/payments"
@@ -56,6 +58,8 @@ class BillingSettings(_Table):
         ids = [plan.id for plan in self.plans]
         if twice := sorted({id for id in ids if ids.count(id) > 1}):
             raise ValueError(f"plans: {', '.join(twice)} stands there twice; give each plan an id of its own")
+        if self.form == "tilda" and self.proof != "secret":
+            raise ValueError('Tilda signs nothing; with form = "tilda", set proof = "secret" and its API key as secret')
         if self.proof == "secret" and self.encoding != "hex":
             raise ValueError('encoding is how a signature is written; remove it, or set proof = "hmac"')
         return self

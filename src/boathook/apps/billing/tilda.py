@@ -1,0 +1,50 @@
+"""What Tilda's own order webhook tells: a form, once as an order is sent and once more as it is paid.
+
+The fields are those of https://help-ru.tilda.cc/forms/webhook; what was ordered is known by its price.
+"""
+
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from boathook.apps.billing.payload import Notice, notice_of
+
+_MOST_FIELDS: Final = 1_000
+
+
+def read_order(body: bytes) -> Notice:
+    """Read an order, whose payment stands in fields such as ``payment[orderid]``, or as JSON in one field.
+
+    Raises:
+        ValueError: it is none; the message names the field.
+    """
+    text = body.decode("utf-8", "replace")
+    fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    payment = _payment(fields)
+    order, amount = payment.get("orderid"), payment.get("amount")
+    if not order or amount in (None, ""):
+        raise ValueError("payment.orderid and payment.amount must be there: the form is no order")
+    # The number of the payment is 0 until there is one.
+    is_paid = str(payment.get("systranid") or "0").strip() != "0"
+    return notice_of(
+        {
+            "external_payment_id": order,
+            "status": "paid" if is_paid else "received",
+            "email": next((value for name, value in fields.items() if name.lower() == "email"), None),
+            "amount": amount,
+            "currency": payment.get("currency"),
+        }
+    )
+
+
+def _payment(fields: Mapping[str, str]) -> Mapping[str, Any]:
+    try:
+        told = json.loads(fields["payment"], parse_float=Decimal) if fields.get("payment") else {}
+    except RecursionError:
+        raise ValueError("payment nests too deep") from None
+    if not isinstance(told, dict):
+        raise ValueError("payment is no JSON object")  # noqa: TRY004 - one error for all broken payloads
+    apart = {name[8:-1]: value for name, value in fields.items() if name.startswith("payment[") and name.endswith("]")}
+    return {**told, **apart}

@@ -1,0 +1,96 @@
+"""Tilda's own order webhook: a form, which brings its secret along."""
+
+import contextlib
+import json
+from decimal import Decimal
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boathook.apps.billing.payload import Notice, Status
+from boathook.apps.billing.tilda import read_order
+from tests.apps.billing.stand import SECRET, Stand, served, soon, unique
+
+ORDER = {"orderid": "1001", "systranid": "0", "amount": "990", "currency": "RUB"}
+
+
+def apart(email: str = "anna@example.com", **payment: str) -> bytes:
+    """Return an order whose payment stands in fields of its own."""
+    told = {f"payment[{name}]": value for name, value in {**ORDER, **payment}.items()}
+    return urlencode({"Name": "Анна", "Email": email, "tranid": unique("1:2"), "formid": "form7", **told}).encode()
+
+
+def whole(**payment: str) -> bytes:
+    """Return an order whose payment is one field of JSON."""
+    return urlencode({"email": "anna@example.com", "payment": json.dumps({**ORDER, **payment})}).encode()
+
+
+@pytest.mark.parametrize("write", [apart, whole])
+def test_an_order_is_received_until_its_payment_has_a_number(write):
+    wanted = Notice(
+        external_payment_id="1001",
+        status=Status.RECEIVED,
+        email="anna@example.com",
+        amount=Decimal(990),
+        currency="RUB",
+    )
+    assert read_order(write()) == wanted
+    assert read_order(write(systranid="")).status is Status.RECEIVED
+    assert read_order(write(systranid="77")).status is Status.SUCCEEDED
+
+
+@pytest.mark.parametrize("body", [b"", b"Email=a%40b.c", apart(orderid=""), apart(amount=""), apart(amount="much"),
+                                  b"payment=%7B", b"payment=[]", b"payment=" + b"[" * 100_000])  # fmt: skip
+def test_a_form_that_is_no_order_is_an_error_that_names_itself(body):
+    with pytest.raises(ValueError, match=r".+"):
+        read_order(body)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_an_order_or_an_error(body):
+    with contextlib.suppress(ValueError):
+        assert read_order(b"payment[orderid]=1&payment[amount]=9&" + body).external_payment_id
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory, admin_url, pg_template):
+    settings = 'form = "tilda"\nproof = "secret"\nheader = "X-Api-Key"\n'
+    with served(tmp_path_factory.mktemp("tilda"), admin_url, pg_template, billing=settings) as running:
+        yield running
+
+
+def tell(shop: Stand, body: bytes, key: str = SECRET) -> int:
+    headers = {"content-type": "application/x-www-form-urlencoded", "x-api-key": key}
+    return httpx.post(f"{shop.base}/webhooks/payments", content=body, headers=headers, timeout=30).status_code
+
+
+def test_an_order_of_tilda_is_applied_once_when_it_is_paid(shop: Stand):
+    email, order, number = shop.user(), unique("order"), unique("7")
+    assert tell(shop, apart(email, orderid=order), key="guessed") == 401
+    assert tell(shop, apart(email, orderid=order)) == 200
+    shop.await_payment(order, status="RECEIVED")
+    paid = apart(email.upper(), orderid=order, systranid=number)
+    assert [tell(shop, paid), tell(shop, paid), tell(shop, apart(email, orderid=order, systranid=number))] == [200] * 3
+    shop.await_applied(order)
+    soon(shop.settled)
+    subscription = shop.subscription(email)
+    assert subscription is not None
+    assert subscription["payments_applied"] == 1
+
+
+def test_the_question_that_tilda_asks_when_the_address_is_saved_is_answered(shop: Stand):
+    assert tell(shop, b"test=test", key="") == 200
+
+
+def test_a_form_that_is_no_order_is_seen_as_a_dead_letter_and_leaves_the_books_alone(shop: Stand):
+    before = len(shop.rows("select from billing.payments"))
+    assert tell(shop, urlencode({"Email": "a@b.c", "tranid": unique("form"), "formid": "form8"}).encode()) == 200
+    soon(lambda: shop.rows("select from boathook.delivery where state = 'dead' and code = 'BROKEN_PAYLOAD'"))
+    assert len(shop.rows("select from billing.payments")) == before
+
+
+def test_simulate_says_that_it_does_not_speak_forms(shop: Stand):
+    assert "billing.form" in shop.cli("billing", "simulate", "--count", "1", check=False).stderr
