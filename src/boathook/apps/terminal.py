@@ -4,11 +4,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+_LONGEST_ID: Final = 40
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -45,7 +47,9 @@ def plain(value: object) -> Any:
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in rows[0]:
-        table.add_column(title.replace("_", " "), overflow="fold")
+        # An id is there to be copied.
+        is_whole = title == "id" and all(len(str(row[title])) <= _LONGEST_ID for row in rows)
+        table.add_column(title.replace("_", " "), overflow="fold", no_wrap=is_whole)
     for row in rows:
         table.add_row(*map(_cell, row.values()))
     return table
