@@ -215,6 +215,21 @@ async def test_what_is_missing_is_wanted_again_while_its_address_may_answer(plac
 
 
 @pytest.mark.usefixtures("music")
+async def test_files_that_come_back_with_their_disk_are_stored_as_before(place):
+    """A disk that is not mounted while storage is cleaned must not cost its files once it is back."""
+    keys = [await add("long-ago"), await add("failed-since")]
+    assert (await clean()).missing == 2
+    async with app.hook.transaction() as tx:
+        await tx.execute("update music.file set state = 'failed' where task_id = 'failed-since'")
+    for key in keys:
+        place.put(key, OLD)
+    report = await clean()
+    assert (report.orphan, report.kept, place.listed()) == (0, 2, sorted(keys))
+    assert await states() == {"stored": 2}
+    assert (await clean()).missing == 0
+
+
+@pytest.mark.usefixtures("music")
 async def test_rows_are_compared_over_pages_even_where_whole_pages_are_missing(place, monkeypatch):
     monkeypatch.setattr("boathook.apps.music.cleaning.PAGE", 3)
     keys = [await add(f"t{number:02}") for number in range(20)]
@@ -330,7 +345,8 @@ def seen(age: timedelta, key: str = "tracks/t/c.mp3") -> Stored:
 
 
 def owner(**changes):
-    return {"key": "tracks/t/c.mp3", "state": "stored", "status": "complete", "updated_at": OLD} | changes
+    usual = {"key": "tracks/t/c.mp3", "state": "stored", "was_stored": True, "status": "complete", "updated_at": OLD}
+    return usual | changes
 
 
 @pytest.mark.parametrize(
@@ -345,7 +361,10 @@ def owner(**changes):
         (seen(timedelta(days=30)), owner(status="deleted", updated_at=NOW), Fate.KEPT),
         (seen(timedelta(days=30)), owner(state="wanted", key=None), Fate.KEPT),
         (seen(timedelta(days=30)), owner(state="retrying", key=None), Fate.KEPT),
-        (seen(timedelta(days=30)), owner(state="failed", key=None), Fate.ORPHAN),
+        (seen(timedelta(days=30)), owner(state="failed", key=None), Fate.KEPT),
+        (seen(timedelta(days=30)), owner(state="failed", key=None, was_stored=False), Fate.ORPHAN),
+        (seen(timedelta(days=30)), owner(state="missing", key=None), Fate.KEPT),
+        (seen(timedelta(days=30)), owner(state="removed", key=None), Fate.ORPHAN),
         (seen(timedelta(days=30)), owner(key="tracks/t/c.wav"), Fate.ORPHAN),
         (seen(timedelta(days=30), "tracks/x"), None, Fate.FOREIGN),
         (seen(timedelta(days=-1)), None, Fate.YOUNG),

@@ -85,7 +85,9 @@ def read_callbacks(document: object, *, kind: str = "", most_clips: int = 20) ->
         return ()
     data = document.get("data")
     inner = data if isinstance(data, Mapping) else {}
-    task_id = next((found for place in (inner, document) for key in _TASK_KEYS if (found := _id(place.get(key)))), "")
+    task_id = next(
+        (found for place in (inner, document) for key in _TASK_KEYS if (found := read_id(place.get(key)))), ""
+    )
     code, message = (
         _code(document.get("code")),
         _text(document.get("msg") or document.get("message") or inner.get("msg")),
@@ -101,6 +103,12 @@ def read_callbacks(document: object, *, kind: str = "", most_clips: int = 20) ->
     )
 
 
+def read_id(value: object) -> str:
+    """Return an id as callbacks are read, empty where it is none."""
+    text = _clean(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    return text if text.isprintable() and 0 < len(text) <= MAX_ID else ""
+
+
 def clip_of(stored: Mapping[str, Any]) -> Clip:
     """Return the clip that `Clip.as_json` gave."""
     duration = stored["duration_s"]
@@ -110,7 +118,7 @@ def clip_of(stored: Mapping[str, Any]) -> Clip:
 def _by_clip(data: object, code: int | None, message: str, kind: str, most: int) -> Iterator[Callback]:
     seen: set[str] = set()
     for raw, clip in _clips({"data": data}):
-        task_id = _id(raw.get("task_id") or raw.get("taskId")) or _id(raw.get("clip_id") or raw.get("id"))
+        task_id = read_id(raw.get("task_id") or raw.get("taskId")) or read_id(raw.get("clip_id") or raw.get("id"))
         if not task_id or task_id in seen or len(seen) >= most:
             continue
         seen.add(task_id)
@@ -130,7 +138,7 @@ def _clips(place: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Clip]]
 
 def _clip(raw: Mapping[str, Any], number: int) -> Clip:
     return Clip(
-        id=_id(raw.get("id") or raw.get("clip_id") or raw.get("clipId")) or f"clip-{number}",
+        id=read_id(raw.get("id") or raw.get("clip_id") or raw.get("clipId")) or f"clip-{number}",
         title=_text(raw.get("title")),
         duration_s=_seconds(raw.get("duration")),
         audio_url=_first_url(raw, _AUDIO_KEYS),
@@ -155,11 +163,6 @@ def _code(value: object) -> int | None:
         return None
     text = str(value) if isinstance(value, int | str) else ""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
-
-
-def _id(value: object) -> str:
-    text = _clean(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    return text if text.isprintable() and 0 < len(text) <= MAX_ID else ""
 
 
 def _text(value: object) -> str:

@@ -21,7 +21,7 @@ from boathook.apps.music.stages import Status
 from boathook.apps.music.storage import PAGE, Storage, Stored
 
 _OWNERS: Final = """
-    select f.stem, f.kind, f.key, f.state, t.status, t.updated_at
+    select f.stem, f.kind, f.key, f.state, f.sha256 is not null as was_stored, t.status, t.updated_at
     from music.file f join music.track t using (task_id) where f.stem = any($1)
 """
 _ROWS: Final = """
@@ -32,6 +32,10 @@ _ROWS: Final = """
 _LOST: Final = """
     update music.file set state = $5, key = null, error_code = 'OBJECT_MISSING', error = 'its object is gone'
     where task_id = $1 and clip_id = $2 and kind = $3 and key = $4 and state = 'stored'
+"""
+_FOUND: Final = """
+    update music.file set state = 'stored', key = $3, error_code = null, error = null
+    where stem = $1 and kind = $2 and state in ('missing', 'failed') and size = $4 and sha256 is not null
 """
 _REMOVED: Final = "update music.file set state = 'removed', key = null where key = $1"
 _DONE: Final = frozenset({Status.FAILED, Status.DELETED})
@@ -96,8 +100,15 @@ def judge(found: Stored, owner: Row | None, rules: Rules, now: datetime) -> Fate
         return Fate.YOUNG
     if owner is not None and owner["status"] in _DONE:
         return Fate.DONE_WITH if now - owner["updated_at"] >= rules.done else Fate.KEPT
-    is_claimed = owner is not None and (owner["key"] == found.key or owner["state"] in {"wanted", "retrying"})
-    return Fate.ORPHAN if not is_claimed and age >= rules.orphans else Fate.KEPT
+    return Fate.ORPHAN if not _is_claimed(found, owner) and age >= rules.orphans else Fate.KEPT
+
+
+def _is_claimed(found: Stored, owner: Row | None) -> bool:
+    if owner is None:
+        return False
+    # What went missing may turn up again, with the disk it was on.
+    is_back = owner["was_stored"] and owner["state"] in {"missing", "failed"}
+    return owner["key"] == found.key or owner["state"] in {"wanted", "retrying"} or is_back
 
 
 class Cleaner:
@@ -147,6 +158,9 @@ class Cleaner:
             self.report.seen += 1
             if fate in {Fate.ORPHAN, Fate.DONE_WITH} and not await self._remove(found):
                 fate = Fate.KEPT
+            owner = owners.get(found.key)
+            if fate is Fate.KEPT and owner is not None and owner["key"] is None and not self._is_dry:
+                await self._find_again(found)
             setattr(self.report, fate.value, getattr(self.report, fate.value) + 1)
 
     async def _owners(self, keys: Sequence[str]) -> dict[str, Row]:
@@ -171,6 +185,11 @@ class Cleaner:
                 await tx.execute(_REMOVED, found.key)
         self.report.bytes_freed += found.size
         return True
+
+    async def _find_again(self, found: Stored) -> None:
+        """Note that an object is there after all, if it is the one its row speaks of."""
+        async with self._begin() as tx:
+            await tx.execute(_FOUND, *split_key(found.key), found.key, found.size)
 
     async def _find_missing(self, after: str, until: str | None, present: set[str]) -> None:
         """Find rows of one stretch of keys whose objects are not there."""

@@ -53,15 +53,16 @@ def add_track(
     as_json: Json = False,
 ) -> None:
     """Make a track known; callbacks that wait for it are applied at once."""
-    if not task or len(task) > 200 or not task.isprintable():
-        raise BoathookError(f"TASK: {task!r} is no task's id; write one of up to 200 printable characters")
     try:
         wish = json.loads(prompt)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BoathookError('--prompt: this is no JSON; write an object such as \'{"style": "rock"}\'') from None
+    track = NewTrack(task_id=task, owner=owner, title=title, prompt=wish)
+    if problem := tracks.problem_of(track):
+        raise BoathookError(problem)
 
     async def work(tx: Transaction) -> dict[str, Any]:
-        is_new = await tracks.register(tx, NewTrack(task_id=task, owner=owner, title=title, prompt=wish))
+        is_new = await tracks.register(tx, track)
         found = await tracks.shown(tx, task)
         assert found is not None
         return {"is_new": is_new, **found}
@@ -77,7 +78,7 @@ def add_track(
 def list_tracks(
     status: Annotated[Status | None, typer.Option(help="Only with this status.")] = None,
     owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most rows.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List tracks, newest first."""
@@ -104,8 +105,8 @@ def delete_track(task: Task) -> None:
 
 @files_app.command("list", epilog="Example: boathook music files list --state failed")
 def list_files(
-    state: Annotated[str | None, typer.Option(help="wanted, retrying, stored, failed, missing or removed.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most rows.")] = 50,
+    state: Annotated[files.State | None, typer.Option(help="Only in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List files, those wanted last first."""
@@ -129,7 +130,7 @@ def retry_file(
 def list_deliveries(
     status: Annotated[Standing | None, typer.Option(help="Only those that stand so.")] = None,
     kind: Annotated[Kind, typer.Option(help="Callbacks that came, or files to be stored.")] = Kind.CALLBACK,
-    limit: Annotated[int, typer.Option(min=1, help="Most rows.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List deliveries, newest first."""
@@ -159,7 +160,7 @@ def give_up_deliveries(ids: Deliveries, note: Annotated[str, typer.Option(help="
 
 @deliveries_app.command("cleanup", epilog="Example: boathook music deliveries cleanup --days 30")
 def clean_up_deliveries(
-    days: Annotated[float, typer.Option(min=0.0, help="Forget callbacks that came longer ago.")],
+    days: Annotated[float, typer.Option(min=0.0, max=36_500.0, help="Forget callbacks that came longer ago.")],
 ) -> None:
     """Forget what became of old callbacks, those still waiting for a track included."""
     say(f"{hook.run(delivery_log.clean_up(days))} callbacks forgotten")

@@ -1,6 +1,7 @@
 """The files of clips: which are wanted, and what became of each."""
 
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 from boathook import Transaction
@@ -40,6 +41,18 @@ _LIST: Final = """
         stored_at
     from music.file
 """
+
+
+class State(StrEnum):
+    """How it stands with a file."""
+
+    WANTED = "wanted"
+    RETRYING = "retrying"
+    STORED = "stored"
+    FAILED = "failed"
+    MISSING = "missing"
+    """It was stored, and its object is gone."""
+    REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,14 @@ async def keep(work: Keeping) -> Kept:
 
     Whatever part of it came before is gone on with, by whichever attempt on this host comes next.
     """
+    try:
+        return await _keep(work)
+    except OSError as error:
+        words = f"files cannot be fetched to {work.incoming}: {error.strerror or error}"
+        raise NotKept(words, "INCOMING_FAILED", is_final=False) from None
+
+
+async def _keep(work: Keeping) -> Kept:
     place = _place(work)
     await asyncio.to_thread(work.incoming.mkdir, parents=True, exist_ok=True)
     if not await asyncio.to_thread(place.is_file):  # else an earlier attempt ended between fetching and storing

@@ -14,7 +14,6 @@ from starlette.routing import Route
 from boathook import BoathookError
 from boathook.apps.music import delivery_log, tracks
 from boathook.apps.music.app import hook
-from boathook.apps.music.callbacks import MAX_ID
 from boathook.apps.music.delivery_log import Kind, Standing
 from boathook.apps.music.stages import Status
 from boathook.apps.music.tracks import NewTrack
@@ -29,9 +28,9 @@ class TrackBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    task_id: str = Field(min_length=1, max_length=MAX_ID, pattern=r"^[^\x00-\x1f\x7f]+$")
-    owner: str = Field(default="", max_length=200, pattern=r"^[^\x00]*$")
-    title: str = Field(default="", max_length=500, pattern=r"^[^\x00]*$")
+    task_id: str
+    owner: str = ""
+    title: str = ""
     prompt: Any = Field(default_factory=dict)
 
 
@@ -54,8 +53,11 @@ class DaysBody(BaseModel):
 async def add_track(request: Request) -> Response:
     """Make a track known; 201 where it was not, else 200."""
     body = await _read(request, TrackBody)
+    track = NewTrack(**body.model_dump())
+    if problem := tracks.problem_of(track):
+        raise HTTPException(422, problem)
     async with hook.transaction() as tx:
-        is_new = await tracks.register(tx, NewTrack(**body.model_dump()))
+        is_new = await tracks.register(tx, track)
         found = await tracks.shown(tx, body.task_id)
     return _json(found, status=201 if is_new else 200)
 
@@ -63,16 +65,16 @@ async def add_track(request: Request) -> Response:
 async def list_tracks(request: Request) -> Response:
     """List tracks, newest first."""
     status, limit = _word(request, "status", Status), _limit(request)
-    query = request.query_params
+    owner, after = _text(request, "owner"), _text(request, "after")
     async with hook.transaction() as tx:
-        rows = await tracks.listed(tx, status=status, owner=query.get("owner"), after=query.get("after"), limit=limit)
+        rows = await tracks.listed(tx, status=status, owner=owner, after=after, limit=limit)
     return _json({"data": rows, "next": rows[-1]["task_id"] if len(rows) == limit else None})
 
 
 async def show_track(request: Request) -> Response:
     """Show a track with its clips, files and callbacks."""
     async with hook.transaction() as tx:
-        found = await tracks.shown(tx, request.path_params["task_id"])
+        found = await tracks.shown(tx, _task(request))
     if found is None:
         raise HTTPException(404, "there is no such track")
     return _json(found)
@@ -81,7 +83,7 @@ async def show_track(request: Request) -> Response:
 async def delete_track(request: Request) -> Response:
     """Mark a track as deleted."""
     async with hook.transaction() as tx:
-        if not await tracks.mark_deleted(tx, request.path_params["task_id"]):
+        if not await tracks.mark_deleted(tx, _task(request)):
             raise HTTPException(404, "there is no such track, or it is deleted already")
     return Response(status_code=204)
 
@@ -151,6 +153,20 @@ def _word(request: Request, key: str, kind: type[Any]) -> Any:
     except ValueError:
         words = ", ".join(word.value for word in kind)
         raise HTTPException(422, f"{key}: write one of {words}") from None
+
+
+def _text(request: Request, key: str) -> str | None:
+    text = request.query_params.get(key)
+    if text is not None and "\x00" in text:
+        raise HTTPException(422, f"{key}: it must not hold a NUL")
+    return text
+
+
+def _task(request: Request) -> str:
+    task_id: str = request.path_params["task_id"]
+    if "\x00" in task_id:
+        raise HTTPException(404, "there is no such track")
+    return task_id
 
 
 def _limit(request: Request) -> int:

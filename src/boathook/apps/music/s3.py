@@ -75,8 +75,12 @@ class S3:
         if answer.status == 404:
             return None
         _check(answer, f"{key} cannot be looked at")
-        modified = email.utils.parsedate_to_datetime(answer.headers["last-modified"])
-        return Stored(key, int(answer.headers.get("content-length", 0)), modified)
+        try:
+            modified = email.utils.parsedate_to_datetime(answer.headers["last-modified"])
+            size = int(answer.headers["content-length"])
+        except (KeyError, ValueError):
+            raise StorageFailed(f"the storage shows {key} without size or moment", "BAD_ANSWER") from None
+        return Stored(key, size, _in_utc(modified))
 
     async def delete(self, key: str) -> None:
         """Remove an object; it may be gone already."""
@@ -91,11 +95,15 @@ class S3:
             answer = await self._send("GET", "", query=query)
             _check(answer, f"the bucket {self._bucket.name} cannot be listed")
             root = _read(answer.body)
+            if _name(root) != "ListBucketResult":
+                raise StorageFailed(f"the storage answered with {_name(root)[:60]} in place of a listing", "BAD_ANSWER")
             if page := list(_objects(root)):
                 yield page
             token = _text(root, "NextContinuationToken")
             if _text(root, "IsTruncated") != "true" or not token:
                 return
+            if token == query.get("continuation-token"):
+                raise StorageFailed("the storage lists the same page again and again", "BAD_ANSWER")
             query = {**query, "continuation-token": token}
 
     async def _send(
@@ -172,11 +180,16 @@ def _objects(root: ET.Element) -> Iterator[Stored]:
             continue
         key = _text(one, "Key")
         try:
-            modified_at = datetime.fromisoformat(_text(one, "LastModified"))
+            modified_at = _in_utc(datetime.fromisoformat(_text(one, "LastModified")))
             size = int(_text(one, "Size"))
         except ValueError:
             raise StorageFailed(f"the storage lists {key[:100]!r} without size or moment", "BAD_ANSWER") from None
         yield Stored(unquote_plus(key) if is_encoded else key, size, modified_at)
+
+
+def _in_utc(moment: datetime) -> datetime:
+    # Some services leave the zone out; they mean this one.
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 def _text(parent: ET.Element, name: str) -> str:

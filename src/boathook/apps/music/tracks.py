@@ -5,6 +5,7 @@ first, never miss each other.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,7 +14,7 @@ from uuid import UUID
 
 from boathook import Transaction
 from boathook.apps.music import files
-from boathook.apps.music.callbacks import Callback, Stage, clip_of
+from boathook.apps.music.callbacks import MAX_ID, Callback, Stage, clip_of, read_id
 from boathook.apps.music.stages import Forward, Late, More, Status, step
 
 _LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('music:' || $1, 0))"
@@ -55,6 +56,9 @@ _KNOWN_WAITING: Final = """
     select distinct task_id from music.callback c
     where state = 'waiting' and exists (select from music.track t where t.task_id = c.task_id) limit 100
 """
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""NUL as JSON writes it."""
+_LONGEST: Final = {"owner": 200, "title": 500}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,28 @@ class NewTrack:
     title: str = ""
     prompt: Any = field(default_factory=dict)
     """What was asked for; anything JSON can hold."""
+
+
+def problem_of(track: NewTrack) -> str | None:
+    """Return why a track cannot be registered, naming the field; None where it can."""
+    if read_id(track.task_id) != track.task_id or not track.task_id:
+        return f"task_id: {track.task_id[:100]!r} is no task's id; write 1 to {MAX_ID} printable characters"
+    for name, longest in _LONGEST.items():
+        text = getattr(track, name)
+        if len(text) > longest or not _is_storable(text):
+            return f"{name}: write at most {longest} characters, and no NUL"
+    if not _is_storable(track.prompt):
+        return "prompt: it holds something that is no JSON, or a NUL, which PostgreSQL does not store"
+    return None
+
+
+def _is_storable(document: object) -> bool:
+    try:
+        text = json.dumps(document, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except (ValueError, RecursionError):
+        return False
+    return _NUL.search(text) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
