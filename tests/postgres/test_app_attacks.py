@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import pytest
 
@@ -172,3 +173,37 @@ async def test_an_app_that_fails_in_an_unheard_of_way_is_told_of_and_the_api_sta
     assert told == ["console_failed"]
     assert opened._api is not None
     await opened.close()
+
+
+@asynccontextmanager
+async def deaf_to_the_end(pg_url: str) -> AsyncIterator[str]:
+    """Stand between us and PostgreSQL, and pass on everything but that a connection has ended."""
+    parts = urlsplit(pg_url)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(65_536):
+            writer.write(piece)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if folder := parse_qs(parts.query).get("host"):
+            there = await asyncio.open_unix_connection(f"{folder[0]}/.s.PGSQL.{parts.port or 5432}")
+        else:
+            there = await asyncio.open_connection(parts.hostname, parts.port or 5432)
+        tasks.add(asyncio.create_task(pipe(reader, there[1])))
+        tasks.add(asyncio.create_task(pipe(there[0], writer)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    user = parts.netloc.rpartition("@")[0]
+    yield urlunsplit(parts._replace(netloc=f"{user}@{address}" if user else address, query="sslmode=disable"))
+    server.close()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_server_that_falls_silent_while_a_pool_is_opened_keeps_nobody_waiting(pg_url: str):
+    async with deaf_to_the_end(pg_url) as url:
+        with pytest.raises(JournalUnavailable):
+            await asyncio.wait_for(Database.open(url, purpose="test", size=1, connect_timeout_s=0.5), 20)

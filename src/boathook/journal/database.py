@@ -257,7 +257,8 @@ async def _make_durable(url: str, timeout_s: float) -> dict[str, str]:
     They belong into the start of a session: what is set later, a reset takes back. A role that bears the name of
     boathook's schema would find it in front of its own tables, so it gets a search path without it.
     """
-    connection = await asyncpg.connect(url, timeout=timeout_s)
+    # A server may fall silent at any moment, and whoever opens a pool may be what all others wait for.
+    connection = await asyncpg.connect(url, timeout=timeout_s, command_timeout=timeout_s)
     try:
         rows = await connection.fetch("""
             select name, 'on' as value from pg_settings
@@ -270,7 +271,7 @@ async def _make_durable(url: str, timeout_s: float) -> dict[str, str]:
         """)
         return {row["name"]: row["value"] for row in rows}
     finally:
-        await connection.close()
+        await connection.close(timeout=timeout_s)
 
 
 async def _leave_as_it_is(_connection: object) -> None:
