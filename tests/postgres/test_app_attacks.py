@@ -180,6 +180,7 @@ async def deaf_to_the_end(pg_url: str) -> AsyncIterator[str]:
     """Stand between us and PostgreSQL, and pass on everything but that a connection has ended."""
     parts = urlsplit(pg_url)
     tasks: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
 
     async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while piece := await reader.read(65_536):
@@ -190,6 +191,7 @@ async def deaf_to_the_end(pg_url: str) -> AsyncIterator[str]:
             there = await asyncio.open_unix_connection(f"{folder[0]}/.s.PGSQL.{parts.port or 5432}")
         else:
             there = await asyncio.open_connection(parts.hostname, parts.port or 5432)
+        writers.extend((writer, there[1]))
         tasks.add(asyncio.create_task(pipe(reader, there[1])))
         tasks.add(asyncio.create_task(pipe(there[0], writer)))
 
@@ -200,7 +202,9 @@ async def deaf_to_the_end(pg_url: str) -> AsyncIterator[str]:
     server.close()
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    for writer in writers:
+        writer.close()
+    await asyncio.gather(*tasks, *(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
 async def test_a_server_that_falls_silent_while_a_pool_is_opened_keeps_nobody_waiting(pg_url: str):
