@@ -13,6 +13,7 @@ import pytest
 
 from boathook.admin import operations
 from boathook.admin.operations import check_dead
+from boathook.admin.reverifying import reverify
 from boathook.config import load
 from boathook.domain import ids
 from boathook.domain.errors import DuplicateMessage, IllegalMove, InvalidMessage, JournalError, NotFound
@@ -333,7 +334,7 @@ async def quarantine(store: Store, body: bytes, secret: str, *, size: int | None
 class TestReverify:
     async def judge(self, store: Store, *names, settings=SETTINGS):
         chosen = list(names) or Filter()
-        results = operations.reverify(store.db, load(None, settings), chosen, ACTION)
+        results = reverify(store.db, load(None, settings), chosen, ACTION)
         return [(result.outcome, result.event_id) async for result in results]
 
     async def test_accepts_what_the_present_secret_proves_and_routes_it(self, store: Store):

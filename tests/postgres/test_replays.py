@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from boathook.admin import operations
+from boathook.admin.reverifying import reverify
 from boathook.config import load
 from boathook.domain import ids
 from boathook.domain.filters import Router
@@ -121,5 +121,5 @@ async def test_a_host_that_nobody_can_read_does_not_end_the_judging(db: Database
             name, f"http://{host}/in/shop", json.dumps({}), b"{}",
         )  # fmt: skip
     settings = load(None, {"sources": {"shop": {"provider": "github", "secrets": ["right"]}}})
-    judged = operations.reverify(db, settings, Filter(), Action(actor="test", note="because"))
+    judged = reverify(db, settings, Filter(), Action(actor="test", note="because"))
     assert [one.outcome async for one in judged] == ["refused"] * 4

@@ -142,7 +142,7 @@ def purge_dead(
     "boathook rejections reverify --source stripe --since 1d",
     "boathook rejections reverify rej_01h455vb4pex5vsknk084sn02q4",
 ))  # fmt: skip
-def reverify(
+def reverify_rejections(
     ctx: typer.Context, chosen: Ids = None, source: Source = None,
     reason: Reason = None,
     since: Since = None, until: Until = None, everything: All = False, as_json: Json = False,
@@ -152,6 +152,9 @@ def reverify(
 
     Exits with 1 if any is still refused.
     """
+    # What judges requests takes longer to import than other commands take.
+    from boathook.admin.reverifying import reverify
+
     wanted = Filter(source=source, code=reason, since=since, until=until)
     _check_choice(chosen, wanted, everything)
 
@@ -160,7 +163,7 @@ def reverify(
         failed, number = 0, 0
         settings = session(ctx).settings()
         async with journal(settings) as database:
-            async for result in operations.reverify(database, settings, named or wanted, action()):
+            async for result in reverify(database, settings, named or wanted, action()):
                 number += 1
                 failed += result.outcome in {"refused", "impossible"}
                 if as_json:

@@ -19,7 +19,6 @@ from boathook.config.sources import FIELDS
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.domain.model import Duplicate, Receipt
-from boathook.inbound.providers import find
 from boathook.journal import books
 from boathook.journal.books import Balance, Books
 from boathook.journal.database import Database
@@ -390,6 +389,8 @@ def all_settings(settings: Settings) -> dict[str, Any]:
 
 def _open_settings(provider: str) -> set[str]:
     """Return the names of a provider's own settings that hold no secret."""
+    from boathook.inbound.providers import find
+
     try:
         return {setting.name for setting in find(provider).settings if not setting.is_secret}
     except ConfigError:

@@ -1,0 +1,196 @@
+"""Refused requests judged again, by their sources' present secrets and as of when they came; what holds is accepted."""
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+from boathook.config import Settings
+from boathook.domain import ids
+from boathook.domain.errors import JournalError, RegistryChanged, TooManyDeliveries
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted, Receipt
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.captured import CapturedSecrets
+from boathook.inbound.encoding import Decoder
+from boathook.inbound.errands import Errands
+from boathook.inbound.gates import dedup_days_of, verifier_of
+from boathook.inbound.verify import Challenge, KeyWanted, Rejected, Request, Verdict, Verified
+from boathook.journal import ledger, moves
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.journal.ledger import Filter, RejectionRow, StoredRequest
+from boathook.journal.moves import Action
+from boathook.journal.registry import read_routes
+from boathook.outbound.fetch import Fetcher
+
+_PAGE: Final = 500
+_MOST_REROUTES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reverified:
+    """What judging a refused request again led to."""
+
+    rejection_id: str
+    outcome: str
+    """``accepted``, ``duplicate``, ``conflict``, ``refused`` or ``impossible``."""
+    detail: str
+    event_id: str | None = None
+    grade: str | None = None
+    """What the event's proof covers; None where it became none."""
+
+
+async def reverify(
+    database: Database, settings: Settings, chosen: Filter | Sequence[UUID], action: Action
+) -> AsyncIterator[Reverified]:
+    """Judge refused requests again by their sources' present secrets, as of when they came; accept those that hold.
+
+    Raises:
+        NotFound: one of the given ids does not exist.
+        ConfigError: a source cannot be set up.
+    """
+    with contextlib.closing(Fetcher(settings.outbound.allow)) as fetcher:
+        errands = Errands(fetcher.fetch, CapturedSecrets(settings.server.data_dir))
+        async for one in _reverify(database, settings, chosen, action, errands):
+            yield one
+
+
+async def _reverify(
+    database: Database, settings: Settings, chosen: Filter | Sequence[UUID], action: Action, errands: Errands
+) -> AsyncIterator[Reverified]:
+    judges: dict[str, _Judge] = {}
+    async for rejection_id in _rejections(database, chosen):
+        row, stored = await ledger.get_rejection(database, rejection_id)
+        if row.event_id is not None:
+            yield Reverified(rejection_id=row.id, outcome="duplicate", detail="accepted before", event_id=row.event_id)
+        elif row.source not in settings.sources:
+            detail = f"there is no source {row.source!r} in the settings"
+            yield Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
+        elif len(stored.body) < row.body_size:
+            detail = f"only {len(stored.body)} of its {row.body_size} bytes were kept"
+            yield Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
+        else:
+            if row.source not in judges:
+                judges[row.source] = _Judge(database, settings, row.source, errands)
+            yield await _judge(database, judges[row.source], rejection_id, row, stored, action)
+
+
+async def _rejections(database: Database, chosen: Filter | Sequence[UUID]) -> AsyncIterator[UUID]:
+    if not isinstance(chosen, Filter):
+        for rejection_id in chosen:
+            yield rejection_id
+        return
+    page = replace(chosen, state="open", limit=_PAGE)
+    while rows := await ledger.list_rejections(database, page):
+        for row in rows:
+            yield ids.read(ids.REJECTION, row.id)
+        page = replace(page, after=rows[-1].id)
+
+
+async def _judge(
+    database: Database, judge: "_Judge", rejection_id: UUID, row: RejectionRow, stored: StoredRequest, action: Action
+) -> Reverified:
+    request = _request(row, stored)
+    if not judge.can_read(request):
+        detail = f"the source does not accept Content-Encoding {request.headers['content-encoding']!r}"
+        return Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
+    decoder = judge.decoder(request)
+    match await judge.verify(request, row.refused_at.timestamp(), decoder):
+        case KeyWanted():
+            detail = "its sender's public key cannot be had at the moment; try again later"
+            return Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
+        case Rejected() as refused:
+            detail = judge.explain(request, refused, row.refused_at.timestamp())
+            return Reverified(rejection_id=row.id, outcome="refused", detail=detail)
+        case Challenge():
+            return Reverified(rejection_id=row.id, outcome="impossible", detail="it is a handshake, not an event")
+        case Verified() as verified:
+            body = stored.body if decoder is None or decoder.decoded is None else decoder.decoded
+            try:
+                receipt = await judge.accept(row.source, verified, body, row.content_type)
+            except TooManyDeliveries as error:
+                return Reverified(rejection_id=row.id, outcome="impossible", detail=str(error))
+            await moves.mark_rejection(database, rejection_id, receipt.event_id, action)
+            outcome = "accepted" if isinstance(receipt, Accepted) else "conflict" if receipt.conflict else "duplicate"
+            event_id = ids.show(ids.EVENT, receipt.event_id)
+            return Reverified(
+                rejection_id=row.id,
+                outcome=outcome,
+                detail=verified.type,
+                event_id=event_id,
+                grade=verified.grade.value,
+            )
+
+
+class _Judge:
+    """One source as the gateway has it, to judge and accept again by."""
+
+    def __init__(self, database: Database, settings: Settings, source: str, errands: Errands) -> None:
+        self._source = source
+        self.verifier = verifier_of(settings, source)
+        self._errands = errands
+        self._limits = settings.limits
+        own = settings.sources[source].content_encodings
+        self._encodings = settings.limits.content_encodings if own is None else own
+        self._events = EventStore(
+            database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_of(settings)
+        )
+        self._arrivals = Arrivals(Router((), -1), self._read_router)
+        self._database = database
+
+    async def _read_router(self) -> Router:
+        routes = await read_routes(self._database)
+        return Router(routes.routes, routes.version)
+
+    def can_read(self, request: Request) -> bool:
+        """Return whether the gateway would have let the request's Content-Encoding pass."""
+        return request.headers.get("content-encoding", "").lower() in {"", "identity", *self._encodings}
+
+    def decoder(self, request: Request) -> Decoder | None:
+        """Return what undoes the request's Content-Encoding, where its source allows one."""
+        encoding = request.headers.get("content-encoding", "").lower()
+        if encoding not in self._encodings:
+            return None
+        return Decoder(encoding, max_decoded=self._limits.max_decoded, max_ratio=self._limits.max_ratio)
+
+    async def verify(self, request: Request, now: float, decoder: Decoder | None) -> Verdict:
+        """Judge a request as of *now*; `KeyWanted` only where its sender's key cannot be had."""
+        verdict = self.verifier.verify(request, now, decoder)
+        if not isinstance(verdict, KeyWanted):
+            return verdict
+        return await self._errands.judge_with_key(self._source, self.verifier, verdict, request, now, decoder)
+
+    def explain(self, request: Request, refused: Rejected, now: float) -> str:
+        """Return why a request is refused, with the usual mistake that explains it, where one does."""
+        hint = self.verifier.explain(request, refused, now, decode=self.decoder(request))
+        return f"{refused.reason}: {refused.detail}" + (f"; {hint}" if hint else "")
+
+    async def accept(self, source: str, verified: Verified, body: bytes, content_type: str) -> Receipt:
+        """Store the event with the deliveries it is owed by the present routes."""
+        event = self._arrivals.event(source, verified, body, content_type, time.time())
+        for _ in range(_MOST_REROUTES):
+            event = await self._arrivals.route_again(event, verified)
+            try:
+                (receipt,) = await self._events.append([event])
+            except RegistryChanged:
+                continue
+            await moves.announce_due(self._database)
+            return receipt
+        raise JournalError("the routes kept changing while the event was stored; try again")
+
+
+def _request(row: RejectionRow, stored: StoredRequest) -> Request:
+    # By hand, as a stranger may have written the host, and one that no reader takes must not end the run.
+    address, _, query = row.url.partition("?")
+    return Request(
+        method=row.method,
+        url=row.url,
+        path="/" + address.partition("://")[2].partition("/")[2],
+        query=query,
+        headers=stored.headers,
+        body=stored.body,
+        client=row.client_address,
+    )
