@@ -147,8 +147,8 @@ def test_a_cut_connection_to_the_journal_is_made_again(shared: Running):
 def test_selftest_leaves_no_trace(shared: Running):
     def traces() -> list[int]:
         with psycopg.connect(shared.database_url) as connection:
-            counts = [connection.execute(f"select count(*) from boathook.{table}").fetchone() for table in tables]
-        return [count for (count,) in counts]
+            rows = [connection.execute(f"select count(*) from boathook.{table}").fetchall() for table in tables]
+        return [count for [(count,)] in rows]
 
     tables = ("event", "dedup", "delivery", "rejection", "conflict")
     before = traces()

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import httpx
 import psycopg
 import pytest
-import websockets
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
 
 from tests.acceptance.conftest import Running, payload, signed
 from tests.acceptance.wire import configure, say, shared
@@ -74,7 +74,7 @@ async def refused(running: Running, path: str, **more: object) -> tuple[int, byt
     with pytest.raises(InvalidStatus) as caught:
         async with connect(url(running, path), **more):
             pass
-    return caught.value.response.status_code, caught.value.response.body
+    return caught.value.response.status_code, bytes(caught.value.response.body)
 
 
 # Pages
@@ -192,7 +192,7 @@ def test_a_revoked_token_is_refused_at_once(yard: Running):
 
 
 async def test_a_browsers_websocket_brings_its_token_as_a_subprotocol(yard: Running, token: str):
-    async with connect(url(yard, "/closed/who"), subprotocols=["boathook", f"bearer.{token}"]) as ws:
+    async with connect(url(yard, "/closed/who"), subprotocols=[Subprotocol("boathook"), Subprotocol(f"bearer.{token}")]) as ws:
         assert ws.subprotocol == "boathook", "a browser refuses an answer that chooses none"
         told = json.loads(await ws.recv())
     assert told["actor"].startswith("api:key_")
@@ -384,7 +384,7 @@ async def test_who_does_not_read_is_cut_off(yard: Running):
 # Live messages
 
 
-async def hears(running: Running, channel: str) -> websockets.asyncio.client.ClientConnection:
+async def hears(running: Running, channel: str) -> ClientConnection:
     """Return a client that surely hears: the first message of a process may come before its connection is made."""
     ws = await connect(url(running, f"/open/live?channel={channel}"))
     assert await ws.recv() == "listening"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
@@ -147,7 +148,7 @@ class TestDoorsWhilePostgresqlFails:
         async with keys_locked(db):
             waiting = "select count(*) from pg_stat_activity where application_name = 'boathook:small' and wait_event_type = 'Lock'"
             await eventually(lambda: db.fetchval(waiting))
-            await eventually(lambda: _none(db, waiting), timeout=10)
+            await eventually(partial(_none, db, waiting), timeout=10)
         await db.execute("update boathook.api_key set revoked_at = now()")
         await asyncio.wait_for(visiting, 10)
         assert visitor.got[-1]["code"] == 1008

@@ -11,9 +11,10 @@ import pytest
 import boathook
 from boathook.config import load
 from boathook.domain.errors import ConfigError
-from boathook.inbound import shape, verify
+from boathook.inbound import shape
 from boathook.inbound.app import refuse
 from boathook.inbound.gates import verifier_of
+from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import Challenge, Reason, Rejected, Request, SourceSpec, Verified
 from boathook.inbound.verify import Verifier
 
@@ -72,7 +73,12 @@ def test_a_proven_body_that_does_not_fit_is_refused_with_400_and_the_field(body,
 
 def test_the_proof_comes_before_any_look_into_the_body(monkeypatch):
     looks = []
-    monkeypatch.setattr(shape, "parse", lambda body: looks.append(body) or {})
+
+    def parse(body: bytes) -> dict:
+        looks.append(body)
+        return {}
+
+    monkeypatch.setattr(shape, "parse", parse)
     verifier = Verifier(spec())
     for body in (GOOD, b"{", {"id": "p1", "amount": -1}):
         refused = verifier.verify(request(body, secret="forged"), NOW)
@@ -84,7 +90,7 @@ def test_the_proof_comes_before_any_look_into_the_body(monkeypatch):
 
 def test_sabotage_with_the_look_first_a_forger_would_be_told_of_the_schema(monkeypatch):
     verifier = Verifier(spec())
-    monkeypatch.setattr(verifier.check, "check", lambda *_: verify.Proven(id=None, sent_at=None))
+    monkeypatch.setattr(verifier.check, "check", lambda *_: Proven(id=None, sent_at=None))
     refused = verifier.verify(request({"amount": -1}, secret="forged"), NOW)
     assert (refused.status, refused.told) == (400, "'id' is a required property")
 

@@ -14,7 +14,7 @@ def test_a_message_travels_as_json_with_its_channel():
     assert call.sql(lambda n: f"${n}").startswith("select pg_catalog.pg_notify(")
     assert channel == CHANNEL
     assert json.loads(text) == {"c": "fleet.cars", "m": {"id": 7, "name": "Жук\x00"}}
-    assert "\x00" not in text, "PostgreSQL keeps no NUL"
+    assert "\x00" not in str(text), "PostgreSQL keeps no NUL"
 
 
 def test_a_message_as_large_as_may_be_is_told_and_one_byte_more_is_not():

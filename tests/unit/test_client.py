@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import logging
 import random
+import socket
 import time
 
 import pycurl
@@ -12,7 +13,7 @@ import pytest
 
 from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.outbound import client as module
-from boathook.outbound import dialling, line, names
+from boathook.outbound import dialling, line
 from boathook.outbound.client import Client
 from boathook.outbound.names import Found
 from tests.support import eventually
@@ -84,13 +85,13 @@ async def test_a_file_that_cannot_be_read_or_becomes_shorter_is_no_request(clien
         assert str(tmp_path) not in str(error)
         assert receiver.accepted == 0
         path.write_bytes(b"x" * 1_000)
-        plain = module.Line._particulars
+        plain = line.Line._particulars
 
         def shorten(*args):
             path.write_bytes(b"x" * 10)
             return plain(*args)
 
-        monkeypatch.setattr(module.Line, "_particulars", shorten)
+        monkeypatch.setattr(line.Line, "_particulars", shorten)
         await refused(client, "has become shorter", "PUT", receiver.url, body=path, timeout_s=10.0)
         await eventually(lambda: receiver.accepted == 1)
         assert receiver.requests == []
@@ -215,7 +216,7 @@ async def test_sabotage_without_the_guard_the_canary_is_reached(monkeypatch):
 
 async def test_a_name_with_one_bad_address_is_not_dialled(monkeypatch):
     found = [(2, 1, 6, "", (address, 0)) for address in ("127.0.0.1", "10.0.0.1")]
-    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     async with Receiver() as canary:
         await refused(Client(outbound()), "private", url=f"http://sender.test:{canary.port}/")
         assert canary.accepted == 0
@@ -232,7 +233,11 @@ async def test_what_is_dialled_is_what_was_judged(monkeypatch):
 
 
 async def test_a_name_that_is_not_found_in_time_fails(monkeypatch):
-    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *_, **__: time.sleep(1.0) or [])
+    def find_slowly(*_, **__) -> list:
+        time.sleep(1.0)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", find_slowly)
     await refused(
         Client(outbound(connect_timeout_s=0.1)), "sender.test was not found in time", url="http://sender.test/"
     )

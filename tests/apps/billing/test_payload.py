@@ -86,6 +86,7 @@ def test_an_amount_of_endless_digits_stays_what_it_is_beside_a_price_and_can_be_
 
 def test_a_tiny_amount_is_one_that_can_be_stored():
     amount = read_notice(b'{"external_payment_id":"p","status":"paid","amount":1e-20000}').amount
+    assert amount is not None
     assert 0 < amount < Decimal("1e-20")
 
 

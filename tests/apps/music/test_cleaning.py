@@ -127,7 +127,8 @@ async def states() -> Counter[str]:
 
 @pytest.mark.usefixtures("music")
 async def test_a_bucket_of_2500_objects_is_gone_through_page_by_page(place):
-    kept, gone = [], []
+    kept: list[str] = []
+    gone: list[str] = []
     async with app.hook.transaction() as tx:
         numbers = range(2_500)
         tasks = [f"task{number:04}" for number in numbers]

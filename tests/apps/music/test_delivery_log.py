@@ -17,8 +17,13 @@ def failed(stand, studio) -> list[str]:
     stand.register(task)
     stand.tell(task, "complete", clips=[clip(f"{task}-{number}", studio.url, "/gone/") for number in (1, 2)])
     stand.await_files(task, *["failed"] * 4)
+
+    def all_four() -> list[str]:
+        ids = [row["id"] for row in listed(stand, status="failed", kind="file")]
+        return ids if len(ids) >= 4 else []
+
     # A file is known to have failed a moment before its delivery is dead.
-    return until(lambda: len(ids := [row["id"] for row in listed(stand, status="failed", kind="file")]) >= 4 and ids)
+    return until(all_four)
 
 
 def listed(stand, **query: str) -> list[dict]:

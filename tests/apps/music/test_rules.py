@@ -5,6 +5,7 @@ import hmac
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
@@ -455,15 +456,15 @@ def test_what_happens_is_counted(stand, song):
     stand.tell(task, "complete", clips=clips)
     stand.await_files(task, *["stored"] * 4)
 
-    def lines() -> str:
-        return httpx.get(f"{stand.base}/metrics", timeout=10).text
+    def is_shown(name: str) -> bool:
+        return name in httpx.get(f"{stand.base}/metrics", timeout=10).text
 
     for name in (
         'music_callbacks_total{stage="complete",result="applied"}',
         'music_files_total{kind="audio",result="stored"}',
         'music_file_bytes_total{kind="cover"}',
     ):
-        until(lambda name=name: name in lines())
+        until(partial(is_shown, name))
 
 
 def test_made_up_traffic_ends_in_the_right_books(stand):

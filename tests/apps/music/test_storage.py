@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from tests.unit.receivers import outbound
 
 
 @pytest.fixture
-def http() -> AsyncIterator[Client]:
+def http() -> Iterator[Client]:
     client = Client(outbound())
     yield client
     client.close()
