@@ -1,26 +1,42 @@
-"""How rows look on a terminal, and as JSON: what the commands of all apps print with."""
+"""What the commands of all apps share: how they ask the database, and how rows look on a terminal and as JSON."""
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from boathook import Boathook, Transaction
+
+Result = TypeVar("Result")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+
 _LONGEST_ID: Final = 40
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print one JSON object a line, else a table whose columns are the keys of the first row."""
+def ask(hook: Boathook, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
+    """Do a command's work in one transaction, and return what comes of it."""
+
+    async def inside() -> Result:
+        async with hook.transaction() as tx:
+            return await work(tx)
+
+    return hook.run(inside())
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Sequence[str] = ()) -> None:
+    """Print one JSON object a line, else a table of these *columns*; without any, of the first row's keys."""
     if as_json:
         for row in rows:
             print_json(row)
         return
     console = Console(highlight=False)
-    console.print(_table(rows) if rows else Text("nothing there", style="dim"))
+    console.print(_table(rows, columns or list(rows[0])) if rows else Text("nothing there", style="dim"))
 
 
 def say(line: str) -> None:
@@ -44,14 +60,14 @@ def plain(value: object) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in rows[0]:
+    for title in columns:
         # An id is there to be copied.
         is_whole = title == "id" and all(len(str(row[title])) <= _LONGEST_ID for row in rows)
         table.add_column(title.replace("_", " "), overflow="fold", no_wrap=is_whole)
     for row in rows:
-        table.add_row(*map(_cell, row.values()))
+        table.add_row(*(_cell(row[title]) for title in columns))
     return table
 
 

@@ -1,35 +1,25 @@
 """The commands: ``boathook billing ...``."""
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final
 
 import typer
 
-from boathook import Transaction
 from boathook.apps import trials
 from boathook.apps.billing import desk, sending
 from boathook.apps.billing.app import hook, settings
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
-from boathook.apps.terminal import print_json, print_rows, say
+from boathook.apps.terminal import Json, ask, print_json, print_rows, say
 
-Result = TypeVar("Result")
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+_PAYMENT_COLUMNS: Final = ("id", "external_payment_id", "status", "problem", "email", "amount", "currency", "plan_id")
 
 app = typer.Typer(no_args_is_help=True, help="Subscription payments.")
 users = typer.Typer(no_args_is_help=True, help="Who can have a subscription.")
 app.add_typer(users, name="users")
 hook.commands(app)
-
-
-def _do(work: Callable[[Transaction], Awaitable[Result]]) -> Result:
-    async def inside() -> Result:
-        async with hook.transaction() as tx:
-            return await work(tx)
-
-    return hook.run(inside())
 
 
 @users.command("add", epilog="Example: boathook billing users add anna@example.com")
@@ -38,7 +28,7 @@ def add_user(
     as_json: Json = False,
 ) -> None:
     """Add a user; the payments that wait for this e-mail are applied at once."""
-    row = _do(lambda tx: desk.add_user(tx, email))
+    row = ask(hook, lambda tx: desk.add_user(tx, email))
     if as_json:
         print_json(row)
         return
@@ -49,13 +39,13 @@ def add_user(
 @users.command("list", epilog="Example: boathook billing users list --json")
 def list_users(as_json: Json = False) -> None:
     """List users, oldest first."""
-    print_rows(_do(desk.list_users), as_json=as_json)
+    print_rows(ask(hook, desk.list_users), as_json=as_json)
 
 
 @app.command("subscriptions", epilog="Example: boathook billing subscriptions --json")
 def list_subscriptions(as_json: Json = False) -> None:
     """List each user's subscription: its status, its end, and how many payments were applied and not refunded."""
-    print_rows(_do(desk.list_subscriptions), as_json=as_json)
+    print_rows(ask(hook, desk.list_subscriptions), as_json=as_json)
 
 
 @app.command("payments", epilog="Example: boathook billing payments --waiting")
@@ -67,17 +57,14 @@ def list_payments(
     as_json: Json = False,
 ) -> None:
     """List payments, newest first."""
-    rows = _do(lambda tx: desk.list_payments(tx, status=status, problem=problem, is_waiting=waiting, limit=limit))
-    if not as_json:
-        names = ("id", "external_payment_id", "status", "problem", "email", "amount", "currency", "plan_id")
-        rows = [{name: row[name] for name in names} for row in rows]
-    print_rows(rows, as_json=as_json)
+    rows = ask(hook, lambda tx: desk.list_payments(tx, status=status, problem=problem, is_waiting=waiting, limit=limit))
+    print_rows(rows, as_json=as_json, columns=_PAYMENT_COLUMNS)
 
 
 @app.command("plans", epilog="Example: boathook billing plans")
 def list_plans(as_json: Json = False) -> None:
     """List the plans that payments are compared with."""
-    print_rows(_do(desk.list_plans), as_json=as_json)
+    print_rows(ask(hook, desk.list_plans), as_json=as_json)
 
 
 @app.command(
@@ -93,7 +80,7 @@ def link(
     as_json: Json = False,
 ) -> None:
     """Say whose a payment is; if it waited for that, it is applied at once."""
-    row = _do(lambda tx: desk.link(tx, payment, email))
+    row = ask(hook, lambda tx: desk.link(tx, payment, email))
     if as_json:
         print_json(row)
         return
@@ -114,7 +101,7 @@ def _state(row: Mapping[str, Any]) -> str:
 @app.command("cancel", epilog="Example: boathook billing cancel anna@example.com")
 def cancel(email: Annotated[str, typer.Argument(metavar="EMAIL", help="Whose.")], as_json: Json = False) -> None:
     """Cancel a subscription; it lasts until its period ends."""
-    row = _do(lambda tx: desk.cancel(tx, email))
+    row = ask(hook, lambda tx: desk.cancel(tx, email))
     if as_json:
         print_json(row)
         return

@@ -1,14 +1,14 @@
 """``boathook cashdesk ...``: users, their webhooks, and a trial with made-up shops."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from boathook.apps import trials
-from boathook.apps.cashdesk import sending, users
+from boathook.apps.cashdesk import sending, users, webhooks
 from boathook.apps.cashdesk.base import hook
 from boathook.apps.cashdesk.entities import types_of
-from boathook.apps.terminal import print_rows
+from boathook.apps.terminal import Json, ask, print_rows
 
 commands = typer.Typer(no_args_is_help=True, help="The cash-register cabinet.")
 _users = typer.Typer(no_args_is_help=True, help="Shops and integrators who have a cabinet.")
@@ -16,47 +16,27 @@ _webhooks = typer.Typer(no_args_is_help=True, help="Where they want to hear of w
 commands.add_typer(_users, name="users")
 commands.add_typer(_webhooks, name="webhooks")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
-
 
 @_users.command("add", epilog='Example: boathook cashdesk users add "Tea & Co" --json')
 def add_user(
     name: Annotated[str, typer.Argument(help="What the cabinet is called.")], *, as_json: Json = False
 ) -> None:
     """Make a user, and print the token of their cabinet, once."""
-
-    async def work() -> dict[str, Any]:
-        async with hook.transaction() as tx:
-            user, token = await users.add(tx, name)
-        return {"id": user.id, "name": user.name, "token": token}
-
-    print_rows([hook.run(work())], as_json=as_json)
+    user, token = ask(hook, lambda tx: users.add(tx, name))
+    print_rows([{"id": user.id, "name": user.name, "token": token}], as_json=as_json)
 
 
 @_users.command("list", epilog="Example: boathook cashdesk users list --json")
 def list_users(*, as_json: Json = False) -> None:
     """List the users with the number of their webhooks."""
-
-    async def work() -> list[dict[str, Any]]:
-        async with hook.transaction() as tx:
-            return await users.list_all(tx)
-
-    print_rows(hook.run(work()), as_json=as_json)
+    print_rows(ask(hook, users.list_all), as_json=as_json)
 
 
 @_webhooks.command("list", epilog="Example: boathook cashdesk webhooks list --json")
 def list_webhooks(*, as_json: Json = False) -> None:
     """List all users' webhooks."""
-
-    async def work() -> list[dict[str, Any]]:
-        async with hook.transaction() as tx:
-            rows = await tx.fetch(
-                "select w.id, u.id as user_id, u.name, w.url, w.types, w.is_active as active, w.created_at"
-                " from cashdesk.webhooks w join cashdesk.users u on u.id = w.user_id order by w.id"
-            )
-        return [dict(row) | {"types": _named(row["types"], as_json=as_json)} for row in rows]
-
-    print_rows(hook.run(work()), as_json=as_json)
+    rows = ask(hook, webhooks.list_of_all)
+    print_rows([row | {"types": _named(row["types"], as_json=as_json)} for row in rows], as_json=as_json)
 
 
 def _named(mask: int, *, as_json: bool) -> object:

@@ -71,6 +71,15 @@ async def list_all(tx: Transaction, user: User) -> list[Webhook]:
     return [_webhook(row, endpoints) for row in rows]
 
 
+async def list_of_all(tx: Transaction) -> list[dict[str, Any]]:
+    """Return the webhooks of all users, each with its user's id and name, the oldest first."""
+    rows = await tx.fetch(
+        "select w.id, u.id as user_id, u.name, w.url, w.types, w.is_active as active, w.created_at"
+        " from cashdesk.webhooks w join cashdesk.users u on u.id = w.user_id order by w.id"
+    )
+    return [dict(row) for row in rows]
+
+
 async def get(tx: Transaction, user: User, id: int) -> Webhook:
     """Return a webhook of the user's. Raises Missing."""
     row = await tx.fetchrow(

@@ -1,21 +1,19 @@
 """The commands: ``boathook fleet ...``."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import Annotated, Final
 
 import typer
 
-from boathook import Boathook, BoathookError, Transaction
+from boathook import Boathook, BoathookError
 from boathook.apps import trials
 from boathook.apps.fleet import alarms, letters, records, sending
 from boathook.apps.fleet.log import Phase, list_errors
 from boathook.apps.fleet.tables import TABLES
 from boathook.apps.fleet.words import Entity
-from boathook.apps.terminal import print_rows, say
+from boathook.apps.terminal import Json, ask, print_rows, say
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Most rows.")]
-Listing = Callable[[Transaction], Awaitable[Sequence[Mapping[str, Any]]]]
 
 
 def make_commands(hook: Boathook) -> typer.Typer:
@@ -33,21 +31,8 @@ def make_commands(hook: Boathook) -> typer.Typer:
     return app
 
 
-def _print(hook: Boathook, listing: Listing, names: Sequence[str], *, as_json: bool) -> None:
-    """Print what *listing* returns: all of it as JSON, or for people the columns that 80 characters have room for."""
-
-    async def inside() -> Sequence[Mapping[str, Any]]:
-        async with hook.transaction() as tx:
-            return await listing(tx)
-
-    _show(hook.run(inside()), names, as_json=as_json)
-
-
-def _show(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, as_json: bool) -> None:
-    print_rows(rows if as_json else [{name: row[name] for name in names} for row in rows], as_json=as_json)
-
-
 _OWN_COLUMNS: Final = 3
+"""As many as a terminal of 80 characters has room for."""
 
 
 def _lister(hook: Boathook, entity: Entity) -> Callable[..., None]:
@@ -58,7 +43,8 @@ def _lister(hook: Boathook, entity: Entity) -> Callable[..., None]:
         after: Annotated[str, typer.Option(metavar="ID", help="Go on behind this id.")] = "",
         as_json: Json = False,
     ) -> None:
-        _print(hook, lambda tx: records.list_things(tx, entity, limit=limit, after=after), names, as_json=as_json)
+        rows = ask(hook, lambda tx: records.list_things(tx, entity, limit=limit, after=after))
+        print_rows(rows, as_json=as_json, columns=names)
 
     return list_them
 
@@ -73,7 +59,8 @@ def _add_errors(hook: Boathook, app: typer.Typer) -> None:
     ) -> None:
         """List the error log, the latest first."""
         names = ("at", "phase", "kind", "message", "number")
-        _print(hook, lambda tx: list_errors(tx, phase=phase, kind=kind, limit=limit), names, as_json=as_json)
+        rows = ask(hook, lambda tx: list_errors(tx, phase=phase, kind=kind, limit=limit))
+        print_rows(rows, as_json=as_json, columns=names)
 
 
 def _unknown(hook: Boathook) -> typer.Typer:
@@ -86,9 +73,8 @@ def _unknown(hook: Boathook) -> typer.Typer:
     @unknown.command("list", epilog="Example: boathook fleet unknown list --json")
     def list_unknown(limit: Limit = 50, as_json: Json = False) -> None:
         """List them, the latest first, each with the beginning of its body."""
-        _print(
-            hook, lambda tx: records.list_unknown(tx, limit=limit), ("event_id", "reason", "sample"), as_json=as_json
-        )
+        rows = ask(hook, lambda tx: records.list_unknown(tx, limit=limit))
+        print_rows(rows, as_json=as_json, columns=("event_id", "reason", "sample"))
 
     return unknown
 
@@ -100,7 +86,7 @@ def _dead(hook: Boathook) -> typer.Typer:
     def list_dead(limit: Limit = 50, as_json: Json = False) -> None:
         """List dead letters, those of the newest events first."""
         names = ("id", "recipient", "code", "note", "next_replay_at")
-        _show(hook.run(letters.list_dead(hook, limit=limit)), names, as_json=as_json)
+        print_rows(hook.run(letters.list_dead(hook, limit=limit)), as_json=as_json, columns=names)
 
     @dead.command("replay", epilog="Example: boathook fleet dead replay dlv_01h455vb4pex5vsknk084sn02q4_0")
     def replay(id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")]) -> None:

@@ -1,8 +1,7 @@
 """The commands: ``boathook music ...``."""
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -17,14 +16,12 @@ from boathook.apps.music.delivery_log import Kind, Standing
 from boathook.apps.music.kinds import Kind as FileKind
 from boathook.apps.music.stages import Status
 from boathook.apps.music.tracks import NewTrack
-from boathook.apps.terminal import print_json, print_rows, say
+from boathook.apps.terminal import Json, ask, print_json, print_rows, say
 
-Result = TypeVar("Result")
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Task = Annotated[str, typer.Argument(metavar="TASK", help="The id that the reseller gave the task.")]
 Deliveries = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids as `deliveries list` shows them.")]
-_SHOWN = ("id", "standing", "task_id", "stage", "result", "attempts", "code", "note")
-_FILE_SHOWN = ("task_id", "clip_id", "kind", "state", "key", "size", "error_code", "error")
+_SHOWN: Final = ("id", "standing", "task_id", "stage", "result", "attempts", "code", "note")
+_FILE_SHOWN: Final = ("task_id", "clip_id", "kind", "state", "key", "size", "error_code", "error")
 
 app = typer.Typer(no_args_is_help=True, help="Songs, their callbacks and their files.")
 tracks_app = typer.Typer(no_args_is_help=True, help="Songs that were ordered.")
@@ -34,14 +31,6 @@ app.add_typer(tracks_app, name="tracks")
 app.add_typer(files_app, name="files")
 app.add_typer(deliveries_app, name="deliveries")
 hook.commands(app)
-
-
-def _do(work: Callable[[Transaction], Awaitable[Result]]) -> Result:
-    async def inside() -> Result:
-        async with hook.transaction() as tx:
-            return await work(tx)
-
-    return hook.run(inside())
 
 
 @tracks_app.command("add", epilog='Example: boathook music tracks add 2fac9f72 --title "Iron Man" --owner anna')
@@ -67,7 +56,7 @@ def add_track(
         assert found is not None
         return {"is_new": is_new, **found}
 
-    row = _do(work)
+    row = ask(hook, work)
     if as_json:
         print_json(row)
         return
@@ -82,14 +71,14 @@ def list_tracks(
     as_json: Json = False,
 ) -> None:
     """List tracks, newest first."""
-    rows = _do(lambda tx: tracks.listed(tx, status=status, owner=owner, limit=limit))
+    rows = ask(hook, lambda tx: tracks.listed(tx, status=status, owner=owner, limit=limit))
     print_rows(rows, as_json=as_json)
 
 
 @tracks_app.command("show", epilog="Example: boathook music tracks show 2fac9f72")
 def show_track(task: Task) -> None:
     """Show a track with its clips, files and callbacks, as JSON."""
-    row = _do(lambda tx: tracks.shown(tx, task))
+    row = ask(hook, lambda tx: tracks.shown(tx, task))
     if row is None:
         raise BoathookError(f"there is no track {task!r}; `boathook music tracks list` shows those there are")
     print_json(row)
@@ -98,7 +87,7 @@ def show_track(task: Task) -> None:
 @tracks_app.command("delete", epilog="Example: boathook music tracks delete 2fac9f72")
 def delete_track(task: Task) -> None:
     """Mark a track as deleted; cleaning removes its files."""
-    if not _do(lambda tx: tracks.mark_deleted(tx, task)):
+    if not ask(hook, lambda tx: tracks.mark_deleted(tx, task)):
         raise BoathookError(f"there is no track {task!r}, or it is deleted already")
     say(f"{task} is deleted; its files go with the next cleaning")
 
@@ -110,8 +99,8 @@ def list_files(
     as_json: Json = False,
 ) -> None:
     """List files, those wanted last first."""
-    rows = _do(lambda tx: files.listed(tx, state=state, limit=limit))
-    print_rows(rows if as_json else _only(rows, _FILE_SHOWN), as_json=as_json)
+    rows = ask(hook, lambda tx: files.listed(tx, state=state, limit=limit))
+    print_rows(rows, as_json=as_json, columns=_FILE_SHOWN)
 
 
 @files_app.command("retry", epilog="Example: boathook music files retry 2fac9f72 e231 audio")
@@ -121,7 +110,7 @@ def retry_file(
     kind: Annotated[FileKind, typer.Argument(metavar="KIND", help="audio or cover.")],
 ) -> None:
     """Fetch a file again that failed or went missing."""
-    if not _do(lambda tx: files.want_again(tx, task, clip, kind)):
+    if not ask(hook, lambda tx: files.want_again(tx, task, clip, kind)):
         raise BoathookError(f"no {kind} of {task}/{clip} failed or is missing; see `boathook music files list`")
     say(f"the {kind} of {task}/{clip} is fetched again")
 
@@ -135,7 +124,7 @@ def list_deliveries(
 ) -> None:
     """List deliveries, newest first."""
     rows = hook.run(delivery_log.listed(standing=status, kind=kind, limit=limit))
-    print_rows(rows if as_json else _only(rows, _SHOWN), as_json=as_json)
+    print_rows(rows, as_json=as_json, columns=_SHOWN)
 
 
 @deliveries_app.command("show", epilog="Example: boathook music deliveries show dlv_01kaz3...")
@@ -200,10 +189,6 @@ def simulate(
 ) -> None:
     """Send made-up callbacks, serve their files, and compare the books with what they must say."""
     trials.finish(hook.run(sending.simulate(url, count=count, seed=seed, wait_s=wait)), as_json=as_json)
-
-
-def _only(rows: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    return [{name: row[name] for name in names} for row in rows]
 
 
 def _tell(asked: list[str], done: list[str], what: str) -> None:
