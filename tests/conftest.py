@@ -142,9 +142,11 @@ def copied(admin_url: str, template: str) -> Iterator[str]:
         # Copying files beats writing each page to the log, which version 15 made the default.
         how = "strategy file_copy" if admin.info.server_version >= 150000 else ""
         admin.execute(f"create database {name} template {template} {how}")
-    yield with_database(admin_url, name)
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"drop database {name} with (force)")
+    try:
+        yield with_database(admin_url, name)
+    finally:
+        with psycopg.connect(admin_url, autocommit=True) as admin:
+            admin.execute(f"drop database {name} with (force)")
 
 
 @pytest.fixture

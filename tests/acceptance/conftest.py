@@ -11,7 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import psutil
@@ -91,6 +91,14 @@ class Running:
 
     page = ""
     """A page of an app that it waits for too; they are brought up after the gateway takes requests."""
+    own = f"""
+        app = "shop:hook"
+        [sources.stripe]
+        provider = "stripe"
+        secrets = ["{SECRET}"]
+        paths = ["/webhooks/stripe"]
+    """
+    """What stands behind the keys of its table [server]."""
 
     def __init__(self, folder: Path, database_url: str, *, roles: str, extra: str = "", senders: int = 0) -> None:
         self.folder = folder
@@ -109,22 +117,17 @@ class Running:
         return textwrap.dedent(f"""
             [database]
             {url}
-            [server]
-            bind = "127.0.0.1:{self.port}"
-            data_dir = "data"
-            app = "shop:hook"
-            roles = {json.dumps(self.roles.split(","))}
-            senders = {self.senders}
             [worker]
             lease_s = 2.0
             poll_s = 0.1
-            [sources.stripe]
-            provider = "stripe"
-            secrets = ["{SECRET}"]
-            paths = ["/webhooks/stripe"]
-        """) + textwrap.dedent(extra)
+            [server]
+            bind = "127.0.0.1:{self.port}"
+            data_dir = "data"
+            roles = {json.dumps(self.roles.split(","))}
+            senders = {self.senders}
+        """) + "".join(map(textwrap.dedent, (self.own, extra)))
 
-    def start(self, *, wait: bool = True, **environment: str) -> "Running":
+    def start(self, *, wait: bool = True, **environment: str) -> Self:
         with (self.folder / "serve.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "boathook", "serve"],
@@ -175,8 +178,9 @@ class Running:
             child.kill()
 
     def kill_all(self) -> None:
-        """SIGKILL the supervisor and everything below it except PostgreSQL."""
-        assert self.process is not None
+        """SIGKILL the supervisor, if it runs, and everything below it except PostgreSQL."""
+        if self.process is None or self.process.poll() is not None:
+            return
         victims = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
         for victim in victims:
             try:
@@ -262,8 +266,7 @@ def boathooks(folder: Path, url: str) -> Iterator[Callable[..., Running]]:
         yield make
     finally:
         for running in made:
-            if running.process is not None and running.process.poll() is None:
-                running.kill_all()
+            running.kill_all()
 
 
 @pytest.fixture

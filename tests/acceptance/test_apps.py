@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import json
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,24 +33,15 @@ def write_app(folder: Path) -> None:
 class Parcels(Running):
     """A boathook whose boathook.toml has the lines that the page shows, and no app of the owner's."""
 
+    own = ""
+
     def __init__(self, folder: Path, database_url: str) -> None:
         write_app(folder)
         super().__init__(folder, database_url, roles="gateway,worker,keeper,console")
         self.environment["PARCELS_SECRET"] = SECRET
 
     def _configuration(self, extra: str) -> str:
-        return textwrap.dedent(f"""
-            [database]
-            url = "{self.database_url}"
-            [server]
-            bind = "127.0.0.1:{self.port}"
-            data_dir = "data"
-            roles = {json.dumps(self.roles.split(","))}
-            senders = 0
-            [worker]
-            lease_s = 2.0
-            poll_s = 0.1
-        """) + (extra or blocks(PAGE, "toml")[1])
+        return super()._configuration(extra or blocks(PAGE, "toml")[1])
 
     def configure(self, extra: str) -> None:
         (self.folder / "boathook.toml").write_text(self._configuration(extra))
@@ -109,8 +99,7 @@ def mortal(tmp_path: Path, fresh_url: Callable[[str], str]) -> Iterator[Parcels]
     """One of a test's own."""
     running = Parcels(tmp_path, fresh_url("mortal"))
     yield running
-    if running.process is not None and running.process.poll() is None:
-        running.kill_all()
+    running.kill_all()
 
 
 class TestOneLineLoadsIt:

@@ -4,19 +4,14 @@ import base64
 import hashlib
 import hmac
 import json
-import textwrap
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-import psycopg
-from psycopg.rows import dict_row
 
-from tests.acceptance.conftest import Running
-from tests.conftest import with_database
+from tests.apps.stand import AppStand
 from tests.support import until
 
 Result = TypeVar("Result")
@@ -26,47 +21,26 @@ PATIENCE_S = 60.0
 SECRET = "billing-test-secret"
 MONTH = {"plan_id": "month", "amount": "990.00", "currency": "RUB"}
 YEAR = {"plan_id": "year", "amount": "9900.00", "currency": "RUB"}
+PLANS = """
+    [[billing.plans]]
+    id = "month"
+    price = "990.00"
+    days = 30
+    [[billing.plans]]
+    id = "year"
+    price = "9900.00"
+    days = 365
+"""
 
 
-class Stand(Running):
+class Stand(AppStand):
     """One `boathook serve` that loads the app, and what is asked of it."""
 
-    def __init__(self, folder: Path, database_url: str, *, billing: str = "", extra: str = "") -> None:
-        self._billing = textwrap.dedent(billing)
-        super().__init__(folder, database_url, roles="gateway,worker,keeper", extra=extra)
+    app = "billing"
 
-    def _configuration(self, extra: str) -> str:
-        return (
-            textwrap.dedent(f"""
-                [database]
-                url = "{self.database_url}"
-                [server]
-                bind = "127.0.0.1:{self.port}"
-                data_dir = "data"
-                roles = {json.dumps(self.roles.split(","))}
-                [worker]
-                lease_s = 2.0
-                poll_s = 0.1
-                [apps]
-                load = ["boathook.apps.billing"]
-                [outbound]
-                allow = ["127.0.0.0/8"]
-                [billing]
-                secret = "{SECRET}"
-            """)
-            + self._billing
-            + textwrap.dedent("""
-                [[billing.plans]]
-                id = "month"
-                price = "990.00"
-                days = 30
-                [[billing.plans]]
-                id = "year"
-                price = "9900.00"
-                days = 365
-            """)
-            + textwrap.dedent(extra)
-        )
+    def __init__(self, folder: Path, database_url: str, *, billing: str = "", extra: str = "") -> None:
+        head = f'[billing]\nsecret = "{SECRET}"\n'
+        super().__init__(folder, database_url, head, billing, PLANS, extra, roles="gateway,worker,keeper")
 
     def post(self, body: bytes, **headers: str) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -84,15 +58,6 @@ class Stand(Running):
         response = self.post(body, x_signature=sign(body))
         assert response.status_code == answer, response.text
         return response
-
-    @contextmanager
-    def books(self) -> Iterator[psycopg.Connection[dict[str, Any]]]:
-        with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
-            yield connection
-
-    def rows(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
-        with self.books() as connection:
-            return connection.execute(sql, arguments).fetchall()
 
     def user(self, email: str | None = None) -> str:
         """Make a user by plain SQL."""
@@ -163,6 +128,9 @@ class Stand(Running):
         return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
 
 
+served = Stand.served
+
+
 def soon(predicate: Callable[[], Result]) -> Result:
     """Return the predicate's first true value."""
     return until(predicate, timeout=PATIENCE_S)
@@ -179,29 +147,3 @@ def sign(body: bytes, secret: str = SECRET, encoding: str = "hex") -> str:
 
 def payload(**fields: Any) -> bytes:
     return json.dumps(fields).encode()
-
-
-@contextmanager
-def fresh_database(admin_url: str, template: str) -> Iterator[str]:
-    """Lend a database with boathook's schema and nothing in it."""
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"create database {name} template {template}")
-    try:
-        yield with_database(admin_url, name)
-    finally:
-        with psycopg.connect(admin_url, autocommit=True) as admin:
-            admin.execute(f"drop database {name} with (force)")
-
-
-@contextmanager
-def served(folder: Path, admin_url: str, template: str, **settings: str) -> Iterator[Stand]:
-    """Lend a running boathook on a database of its own."""
-    with fresh_database(admin_url, template) as url:
-        stand = Stand(folder, url, **settings)
-        try:
-            stand.start()
-            yield stand
-        finally:
-            if stand.process is not None and stand.process.poll() is None:
-                stand.kill_all()

@@ -3,7 +3,7 @@
 import pytest
 
 from boathook.telemetry.crashpoints import POINTS
-from tests.apps.billing.stand import Stand, fresh_database
+from tests.apps.billing.stand import Stand
 from tests.apps.billing.traffic import await_books, made_up, play
 
 HITS = {"accept": 20, "claim": 5, "handler": 25, "retry": 3, "dead": 1}
@@ -15,13 +15,9 @@ CASES = [point for point in POINTS if point.partition(".")[0] in HITS]
 def test_the_books_are_right_after_a_kill_at(point, tmp_path, admin_url, pg_template):
     fired = tmp_path / "fired"
     simulation = made_up(CASES.index(point), payments=40)
-    with fresh_database(admin_url, pg_template) as url:
-        stand = Stand(tmp_path, url)
+    with Stand.lent(tmp_path, admin_url, pg_template) as stand:
         stand.start(BOATHOOK_CRASH_POINT=f"{point}:{HITS[point.partition('.')[0]]}:kill:{fired}")
-        try:
-            play(stand, simulation.steps, at_once=4)
-            await_books(stand, simulation.expected())
-            assert fired.exists(), "nothing was killed"
-            assert "balance" in stand.cli("verify").stdout
-        finally:
-            stand.kill_all()
+        play(stand, simulation.steps, at_once=4)
+        await_books(stand, simulation.expected())
+        assert fired.exists(), "nothing was killed"
+        assert "balance" in stand.cli("verify").stdout

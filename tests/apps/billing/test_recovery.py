@@ -60,8 +60,7 @@ def test_a_price_that_changes_while_a_payment_waits_for_its_user_makes_it_a_mism
 
 def test_an_error_that_is_none_of_the_users_is_tried_ever_more_rarely_and_applies_once_its_cause_is_gone(own: Stand):
     email, payment, event = f"broken-{unique('later')}@example.com", unique("pay"), unique("evt")
-    with own.books() as books:
-        books.execute(FAIL)
+    own.rows(FAIL)
     own.tell(payment, email=email, event_id=event)
     own.await_end(event, "pending", "USER_MISSING")
     own.user(email)
@@ -70,8 +69,7 @@ def test_an_error_that_is_none_of_the_users_is_tried_ever_more_rarely_and_applie
     assert attempts["n"] <= 12, "it was not left alone between two wakes"
     assert own.subscription(email) is None
     own.await_metric("billing_webhooks_failed_retryable_total", provider="tilda", code="RaiseError")
-    with own.books() as books:
-        books.execute("drop trigger fail on billing.subscriptions")
+    own.rows("drop trigger fail on billing.subscriptions")
     own.await_applied(payment)
     soon(lambda: own.metric("billing_payments_recovered_total") == 1)
     assert own.subscription(email)["payments_applied"] == 1

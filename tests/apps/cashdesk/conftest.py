@@ -1,30 +1,20 @@
 """One running cabinet for each file of tests."""
 
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from boathook.apps.cashdesk.receiver import Receiver
-from tests.acceptance.conftest import Running
-from tests.apps.cashdesk.stand import Cabinet, make_running, new_database, started
-from tests.conftest import open_folder
+from tests.apps.cashdesk.stand import Cabinet, Stand
 
 
 @pytest.fixture(scope="module")
-def cabinet(admin_url: str, pg_template: str) -> Iterator[Cabinet]:
+def cabinet(tmp_path_factory: pytest.TempPathFactory, admin_url: str, pg_template: str) -> Iterator[Cabinet]:
     """A cabinet that all tests of a file share; each makes users of its own."""
-    folder = open_folder()
-    with new_database(admin_url, pg_template) as url:
-        running = make_running(folder, url)
-        try:
-            yield Cabinet(started(running))
-            assert running.stop() == 0
-        finally:
-            if running.process is not None and running.process.poll() is None:
-                running.kill_all()
-            shutil.rmtree(folder, ignore_errors=True)
+    with Stand.served(tmp_path_factory.mktemp("cashdesk"), admin_url, pg_template) as running:
+        yield Cabinet(running)
+        assert running.stop() == 0
 
 
 @pytest.fixture
@@ -35,20 +25,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that an unprivileged server can enter."""
-    made = open_folder()
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
-
-
-@pytest.fixture
-def running(folder: Path, admin_url: str, pg_template: str) -> Iterator[Running]:
+def running(tmp_path: Path, admin_url: str, pg_template: str) -> Iterator[Stand]:
     """A cabinet that is not started, for tests that kill it or want it otherwise."""
-    with new_database(admin_url, pg_template) as url:
-        one = make_running(folder, url)
-        try:
-            yield one
-        finally:
-            if one.process is not None and one.process.poll() is None:
-                one.kill_all()
+    with Stand.lent(tmp_path, admin_url, pg_template) as one:
+        yield one

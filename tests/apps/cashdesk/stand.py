@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,55 +18,27 @@ from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.users import User
 from boathook.config import load
 from boathook.server.loading import bound
-from tests.acceptance.conftest import TABLES, Running
-from tests.conftest import with_database
-from tests.support import until
+from tests.apps.stand import AppStand
 
-CONFIG = """
-[apps]
-load = ["boathook.apps.cashdesk"]
-[outbound]
-allow = ["127.0.0.0/8"]
-[cashdesk]
-max_webhooks = 5
-[cashdesk.drive]
-seconds = 0.05
-largest = 1000000
+TABLE = """
+    [cashdesk]
+    max_webhooks = 5
+    [cashdesk.drive]
+    seconds = 0.05
+    largest = 1000000
 """
 ALL = dict.fromkeys(Entity, True)
 NONE = dict.fromkeys(Entity, False)
 
 
-@contextlib.contextmanager
-def new_database(admin_url: str, template: str) -> Iterator[str]:
-    """Lend a database with boathook's schema for longer than a test."""
-    name = f"test_{uuid4().hex}"
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"create database {name} template {template}")
-    yield with_database(admin_url, name)
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"drop database {name} with (force)")
+class Stand(AppStand):
+    """One `boathook serve` that loads the cabinet."""
 
+    app = "cashdesk"
+    page = "/cabinet/"
 
-def make_running(folder: Path, url: str, *, extra: str = "", senders: int = 1) -> Running:
-    """Return a boathook with the cabinet, not started."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(TABLES)
-    return Running(folder, url, roles="gateway,worker,console,keeper", extra=CONFIG + extra, senders=senders)
-
-
-def started(running: Running, **environment: str) -> Running:
-    """Start it, and wait until the cabinet itself is there."""
-    running.start(**environment)
-    until(lambda: is_up(running), timeout=60)
-    return running
-
-
-def is_up(running: Running) -> bool:
-    """Return whether the cabinet answers."""
-    with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"{running.base}/cabinet/", timeout=2).status_code == 200
-    return False
+    def __init__(self, folder: Path, database_url: str) -> None:
+        super().__init__(folder, database_url, TABLE, senders=1)
 
 
 @dataclass(frozen=True)
@@ -117,7 +89,7 @@ class Client:
 class Cabinet:
     """A running cabinet."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: Stand) -> None:
         self.running = running
 
     @contextlib.asynccontextmanager

@@ -5,7 +5,6 @@ import contextlib
 import copy
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import httpx
@@ -15,8 +14,7 @@ from boathook.apps.cashdesk.entities import Action, Entity
 from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change, Shop
 from boathook.telemetry.crashpoints import POINTS
-from tests.acceptance.conftest import Running
-from tests.apps.cashdesk.stand import Cabinet, Client, settled, started
+from tests.apps.cashdesk.stand import Cabinet, Client, Stand, settled
 from tests.support import eventually
 
 WEBHOOKS = {
@@ -118,7 +116,7 @@ def judge(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
     cabinet.verify()
 
 
-async def begin(running: Running, receiver: Receiver) -> tuple[Cabinet, Client]:
+async def begin(running: Stand, receiver: Receiver) -> tuple[Cabinet, Client]:
     cabinet = Cabinet(running)
     shop = await cabinet.client()
     for path, types in WEBHOOKS.items():
@@ -137,8 +135,8 @@ async def _more(statuses: list[int], number: int) -> None:
 
 
 @pytest.mark.parametrize("role", KILLED)
-async def test_a_process_is_killed_while_shops_work(role: str, running: Running, receiver: Receiver):
-    cabinet, shop = await begin(started(running), receiver)
+async def test_a_process_is_killed_while_shops_work(role: str, running: Stand, receiver: Receiver):
+    cabinet, shop = await begin(running.start(), receiver)
     async with at_work(cabinet, shop, 1) as statuses:
         for _ in range(3):
             await _more(statuses, 25)
@@ -147,22 +145,22 @@ async def test_a_process_is_killed_while_shops_work(role: str, running: Running,
     await judge_in_the_end(cabinet, shop, receiver)
 
 
-async def test_everything_is_killed_and_started_again(running: Running, receiver: Receiver):
-    cabinet, shop = await begin(started(running), receiver)
+async def test_everything_is_killed_and_started_again(running: Stand, receiver: Receiver):
+    cabinet, shop = await begin(running.start(), receiver)
     for seed in (1, 2):
         async with at_work(cabinet, shop, seed) as statuses:
             await _more(statuses, 30)
             await asyncio.to_thread(running.kill_all)
-        await asyncio.to_thread(partial(started, running))
+        await asyncio.to_thread(running.start)
     async with at_work(cabinet, shop, 3) as statuses:
         await _more(statuses, 30)
     await judge_in_the_end(cabinet, shop, receiver)
 
 
 @pytest.mark.parametrize("point", ["claim.after_commit", *HANDLER_POINTS, *SEND_POINTS])
-async def test_dies_at(point: str, running: Running, receiver: Receiver, folder: Path):
-    fired = folder / "fired"
-    started(running, BOATHOOK_CRASH_POINT=f"{point}:5:kill:{fired}")
+async def test_dies_at(point: str, running: Stand, receiver: Receiver, tmp_path: Path):
+    fired = tmp_path / "fired"
+    running.start(BOATHOOK_CRASH_POINT=f"{point}:5:kill:{fired}")
     cabinet, shop = await begin(running, receiver)
     async with at_work(cabinet, shop, 4) as statuses:
         await eventually(fired.exists, timeout=60)
@@ -177,9 +175,9 @@ SABOTAGES: tuple[Callable[[Receiver], object], ...] = (
 )
 
 
-async def test_the_judge_can_fail(running: Running, receiver: Receiver):
+async def test_the_judge_can_fail(running: Stand, receiver: Receiver):
     """Sabotage: a change that is not told, and one that is told but never happened, are found."""
-    cabinet, shop = await begin(started(running), receiver)
+    cabinet, shop = await begin(running.start(), receiver)
     async with at_work(cabinet, shop, 5) as statuses:
         await _more(statuses, 60)
     await judge_in_the_end(cabinet, shop, receiver)

@@ -14,8 +14,7 @@ from boathook.apps.cashdesk.entities import EVENT_TYPES, Action, Entity
 from boathook.apps.cashdesk.forms import ProductForm
 from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change
-from tests.acceptance.conftest import Running
-from tests.apps.cashdesk.stand import ALL, NONE, Cabinet, Client, settled, started
+from tests.apps.cashdesk.stand import ALL, NONE, Cabinet, Client, Stand, settled
 from tests.support import eventually
 
 DELAYS = [timedelta(seconds=seconds) for seconds in (5, 60, 3_600, 3 * 3_600, 24 * 3_600)]
@@ -410,9 +409,9 @@ async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
         assert receiver.requests["/down"] - before < 10, "all are due, but only a probe goes out now and then"
 
 
-async def test_without_a_breaker_it_is_hammered(running: Running):
+async def test_without_a_breaker_it_is_hammered(running: Stand):
     """Sabotage: without the pause everything that is due goes out, and the first test's bound is passed."""
-    cabinet = Cabinet(started(running, BOATHOOK_OUTBOUND_BREAKER_AFTER="0"))
+    cabinet = Cabinet(running.start(BOATHOOK_OUTBOUND_BREAKER_AFTER="0"))
     async with receiving(lambda _path, _number: 503) as receiver:
         down = await cabinet.client("down")
         await down.webhook(receiver, "/down")

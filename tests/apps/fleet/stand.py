@@ -3,11 +3,9 @@
 import asyncio
 import json
 import re
-import textwrap
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -16,12 +14,10 @@ from typing import Any
 import httpx
 import psycopg
 from aiohttp import web
-from psycopg.rows import dict_row
 
 from boathook.apps.fleet.simulator import Expected, Letter
 from boathook.apps.fleet.tables import TABLES
-from tests.acceptance.conftest import Running
-from tests.conftest import with_database
+from tests.apps.stand import AppStand
 from tests.support import until
 
 TOKEN = "fleet-test-token"
@@ -42,39 +38,16 @@ create trigger poison before insert or update on fleet.cars for each row
 """Makes `fleet.apply` fail for every car that says so; dropping the trigger heals it."""
 
 
-class Stand(Running):
+class Stand(AppStand):
     """One `boathook serve` that loads the app, and what is asked of it."""
 
+    app = "fleet"
     page = "/webhooks/_selftest"
 
     def __init__(self, folder: Path, database_url: str, *, fleet: str = "", extra: str = "") -> None:
-        self._fleet = textwrap.dedent(fleet)
-        super().__init__(folder, database_url, roles="gateway,worker,keeper,console", extra=extra)
-
-    def _configuration(self, extra: str) -> str:
-        return (
-            textwrap.dedent(f"""
-                [database]
-                url = "{self.database_url}"
-                [server]
-                bind = "127.0.0.1:{self.port}"
-                data_dir = "data"
-                roles = {json.dumps(self.roles.split(","))}
-                senders = 0
-                [worker]
-                lease_s = 2.0
-                poll_s = 0.1
-                [apps]
-                load = ["boathook.apps.fleet"]
-                [outbound]
-                allow = ["127.0.0.0/8"]
-                [fleet]
-                secrets = ["{TOKEN}"]
-                umnico_secrets = ["{UMNICO}"]
-            """)
-            + self._fleet
-            + textwrap.dedent(extra)
-        )
+        head = f'[fleet]\nsecrets = ["{TOKEN}"]\numnico_secrets = ["{UMNICO}"]\n'
+        super().__init__(folder, database_url, head, fleet, extra)
+        self._client: httpx.Client | None = None
 
     @cached_property
     def key(self) -> str:
@@ -82,9 +55,18 @@ class Stand(Running):
         made = self.cli("keys", "create", "--scope", "organization", "--json").stdout
         return str(json.loads(made)["token"])
 
-    @cached_property
+    @property
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.base, timeout=30, headers={"authorization": f"Bearer {self.key}"})
+        if self._client is None:
+            headers = {"authorization": f"Bearer {self.key}"}
+            self._client = httpx.Client(base_url=self.base, timeout=30, headers=headers)
+        return self._client
+
+    def kill_all(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        super().kill_all()
 
     def post(self, document: Any, *, path: str = PATH, token: str = TOKEN) -> httpx.Response:
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
@@ -105,13 +87,6 @@ class Stand(Running):
             ).status_code
         except httpx.TransportError:
             return 0
-
-    def rows(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
-        with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
-            cursor = connection.execute(sql, arguments)
-            # A select of no columns has rows, but no description.
-            has_rows = cursor.pgresult is not None and cursor.pgresult.status == psycopg.pq.ExecStatus.TUPLES_OK
-            return cursor.fetchall() if has_rows else []
 
     def thing(self, table: str, id: object) -> dict[str, Any] | None:
         found = self.rows(f"select * from fleet.{table} where id = %s", str(id))
@@ -152,32 +127,7 @@ def new_id() -> int:
     return next(_ids)
 
 
-@contextmanager
-def fresh_database(admin_url: str, template: str) -> Iterator[str]:
-    """Lend a database with boathook's schema and nothing in it."""
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"create database {name} template {template}")
-    try:
-        yield with_database(admin_url, name)
-    finally:
-        with psycopg.connect(admin_url, autocommit=True) as admin:
-            admin.execute(f"drop database {name} with (force)")
-
-
-@contextmanager
-def served(folder: Path, admin_url: str, template: str, *, fleet: str = "", **environment: str) -> Iterator[Stand]:
-    """Lend a running boathook on a database of its own."""
-    with fresh_database(admin_url, template) as url:
-        stand = Stand(folder, url, fleet=fleet)
-        try:
-            stand.start(**environment)
-            yield stand
-        finally:
-            if "client" in vars(stand):
-                stand.client.close()
-            if stand.process is not None and stand.process.poll() is None:
-                stand.kill_all()
+served = Stand.served
 
 
 Reply = Callable[[], Any]

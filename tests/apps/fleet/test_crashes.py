@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from boathook.apps.fleet.simulator import Letter, Sender, Simulation
-from tests.apps.fleet.stand import TOKEN, UMNICO, Stand, differences, fresh_database
+from tests.apps.fleet.stand import TOKEN, UMNICO, Stand, differences, served
 from tests.support import until
 
 GATEWAY = ("accept.before_commit", "accept.after_commit", "accept.before_reply")
@@ -31,13 +31,10 @@ MENDED = "drop trigger if exists broken on fleet.clients"
 
 @pytest.fixture
 def stand(tmp_path, admin_url, pg_template) -> Iterator[Stand]:
-    with fresh_database(admin_url, pg_template) as url:
-        folder = tmp_path / "fleet"
-        folder.mkdir()
-        running = Stand(folder, url, fleet="window_s = 0.05")
+    folder = tmp_path / "fleet"
+    folder.mkdir()
+    with Stand.lent(folder, admin_url, pg_template, fleet="window_s = 0.05") as running:
         yield running
-        if running.process is not None and running.process.poll() is None:
-            running.kill_all()
 
 
 def story(seed: int) -> Simulation:
@@ -117,15 +114,11 @@ def test_the_tables_are_right_after_everything_was_killed_again_and_again(stand:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, admin_url, pg_template) -> Iterator[tuple[str, Simulation]]:
     """A database in which a whole story is told and handled."""
-    with fresh_database(admin_url, pg_template) as url:
-        running = Stand(tmp_path_factory.mktemp("fleet"), url)
-        try:
-            simulation = story(seed=5)
-            send_all(running.start(), simulation)
-            judge(running, simulation)
-            yield url, simulation
-        finally:
-            running.kill_all()
+    with served(tmp_path_factory.mktemp("fleet"), admin_url, pg_template) as running:
+        simulation = story(seed=5)
+        send_all(running, simulation)
+        judge(running, simulation)
+        yield running.database_url, simulation
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def stand(tmp_path_factory, admin_url, pg_template):
               "WEBHOOK_ASYNC_CONCURRENCY": "6", "WEBHOOK_BATCH_WINDOW_MS": "200", "WEBHOOK_RATE_RPS": "900",
               "WEBHOOK_RATE_BURST": "3000"}  # fmt: skip
     assert preset.keys() <= PRESET.keys()
-    with served(tmp_path_factory.mktemp("fleet"), admin_url, pg_template, **preset) as running:
+    with served(tmp_path_factory.mktemp("fleet"), admin_url, pg_template, environment=preset) as running:
         yield running
 
 

@@ -9,17 +9,13 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import psycopg
-from psycopg.rows import dict_row
 
 from boathook.apps.music.studio import Studio
-from tests.acceptance.conftest import Running
-from tests.conftest import with_database
+from tests.apps.stand import AppStand
 from tests.support import until
 
 SECRET = "music-test-secret"
@@ -99,40 +95,17 @@ class Slow(Studio):
         yield content[len(content) // 2 :]
 
 
-class Stand(Running):
+class Stand(AppStand):
     """One `boathook serve` that loads the app, and what is asked of it."""
 
+    app = "music"
     page = "/api/music/tracks"
 
     def __init__(
         self, folder: Path, database_url: str, *, music: str = "", storage: str = "", allow: str = "127.0.0.0/8"
     ) -> None:
-        self._music = f'secret = "{SECRET}"\n' + textwrap.dedent(music) + storage
-        self._allow = allow
         self._key = ""
-        super().__init__(folder, database_url, roles="gateway,worker,keeper,console")
-
-    def _configuration(self, extra: str) -> str:
-        return (
-            textwrap.dedent(f"""
-            [database]
-            url = "{self.database_url}"
-            [server]
-            bind = "127.0.0.1:{self.port}"
-            data_dir = "data"
-            roles = {json.dumps(self.roles.split(","))}
-            [worker]
-            lease_s = 2.0
-            poll_s = 0.1
-            [apps]
-            load = ["boathook.apps.music"]
-            [outbound]
-            allow = {json.dumps([self._allow] if self._allow else [])}
-            [music]
-        """)
-            + self._music
-            + extra
-        )
+        super().__init__(folder, database_url, f'[music]\nsecret = "{SECRET}"\n', music, storage, allow=allow)
 
     def post(self, body: bytes, headers: dict[str, str], path: str = "/api/suno/callback") -> httpx.Response:
         return httpx.post(f"{self.base}{path}", content=body, headers=headers, timeout=30)
@@ -157,11 +130,6 @@ class Stand(Running):
             self._key = json.loads(told)["token"]
         headers = {"authorization": f"Bearer {self._key}"}
         return httpx.request(method, f"{self.base}/api/music{path}", headers=headers, timeout=30, **how)
-
-    def rows(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
-        with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
-            cursor = connection.execute(sql, arguments)
-            return cursor.fetchall() if cursor.description is not None else []
 
     def track(self, task: str) -> dict[str, Any]:
         (found,) = self.rows("select * from music.track where task_id = %s", task)
@@ -196,6 +164,9 @@ class Stand(Running):
         )
 
 
+served = Stand.served
+
+
 def unique(prefix: str = "task") -> str:
     return f"{prefix}-{uuid.uuid4().hex[:16]}"
 
@@ -225,28 +196,3 @@ def proof(task: str, secret: str = SECRET, at: float | None = None) -> dict[str,
         "x-webhook-timestamp": moment,
         "x-webhook-signature": signature,
     }
-
-
-@contextmanager
-def fresh_database(admin_url: str, template: str) -> Iterator[str]:
-    """Lend a database with boathook's schema and nothing in it."""
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"create database {name} template {template}")
-    try:
-        yield with_database(admin_url, name)
-    finally:
-        with psycopg.connect(admin_url, autocommit=True) as admin:
-            admin.execute(f"drop database {name} with (force)")
-
-
-@contextmanager
-def served(folder: Path, admin_url: str, template: str, **settings: Any) -> Iterator[Stand]:
-    """Lend a running boathook on a database of its own."""
-    with fresh_database(admin_url, template) as url:
-        stand = Stand(folder, url, **settings)
-        try:
-            yield stand.start()
-        finally:
-            if stand.process is not None and stand.process.poll() is None:
-                stand.kill_all()

@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,7 @@ import pytest
 from boathook.apps.music.simulator import Books, Letter, Registration, Reseller, Simulator
 from boathook.apps.music.studio import content_of
 from boathook.telemetry.crashpoints import POINTS
-from tests.apps.music.stands import SECRET, Slow, Stand, clip, fresh_database, unique
+from tests.apps.music.stands import SECRET, Slow, Stand, clip, unique
 from tests.support import until
 
 RELEVANT = [point for point in POINTS if point.startswith(("accept.", "claim.", "handler.", "retry.", "dead."))]
@@ -20,11 +21,8 @@ RELEVANT = [point for point in POINTS if point.startswith(("accept.", "claim.", 
 
 @pytest.fixture
 def make(tmp_path: Path, admin_url: str, pg_template: str) -> Iterator[Stand]:
-    with fresh_database(admin_url, pg_template) as url:
-        stand = Stand(tmp_path, url)
+    with Stand.lent(tmp_path, admin_url, pg_template) as stand:
         yield stand
-        if stand.process is not None and stand.process.poll() is None:
-            stand.kill_all()
 
 
 def play(stand: Stand, simulator: Simulator) -> None:
@@ -34,7 +32,7 @@ def play(stand: Stand, simulator: Simulator) -> None:
             case Registration(task_id=task_id, title=title):
                 stand.rows("insert into music.track (task_id, title) values (%s, %s)", task_id, title)
             case Letter():
-                until(lambda letter=one: heard(stand, letter), timeout=90)
+                until(partial(heard, stand, one), timeout=90)
 
 
 def heard(stand: Stand, letter: Letter) -> bool:
@@ -126,7 +124,7 @@ def test_everything_dies_and_is_started_again(make, studio):
         playing = pool.submit(play, make, simulator)
         for share in (6, 3):
             least = len(simulator.steps) // share
-            until(lambda least=least: stand_has(make, least), timeout=90)
+            until(partial(stand_has, make, least), timeout=90)
             make.kill_all()
             make.start()
         playing.result()
