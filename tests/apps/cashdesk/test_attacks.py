@@ -1,6 +1,7 @@
 """What strangers, operators and bad luck do to a cabinet: it answers in its own words, and goes on."""
 
 import asyncio
+import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -71,6 +72,21 @@ async def test_webhooks_deleted_while_others_look_are_there_or_not(cabinet: Cabi
         changed = [ask("PATCH", path, {"active": False}), ask("POST", f"{path}/test")]
         await asyncio.gather(ask("DELETE", path), *asked, *changed, ask("DELETE", path))
     assert set(statuses) <= {200, 202, 204, 404, 409}, statuses
+
+
+async def test_one_that_was_switched_off_is_activated_from_the_list(cabinet: Cabinet, receiver: Receiver):
+    shop = await cabinet.client()
+    webhook = await shop.webhook(receiver, "/a")
+    uid = f"webhook-{webhook['id']}"
+    cabinet.running.cli("endpoints", "disable", "--application", shop.user.application, uid)
+    async with httpx.AsyncClient(base_url=cabinet.running.base, headers={"origin": cabinet.running.base}) as http:
+        await http.post("/cabinet/", data={"token": shop.token})
+        page = (await http.get("/cabinet/")).text
+        fields = dict(re.findall(r'name="(csrf|active)" value="(\w+)"', page))
+        assert (fields["active"], ">Activate<" in page) == ("yes", True)
+        await http.post(f"/cabinet/webhooks/{webhook['id']}/active", data=fields)
+        assert ">Deactivate<" in (await http.get("/cabinet/")).text
+    assert (await shop.do("GET", f"webhooks/{webhook['id']}"))["sending"] is True
 
 
 @pytest.mark.parametrize("what", ["endpoint", "application"])

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from boathook.apps.music.callbacks import count_clips
 from boathook.apps.music.keeping import Keeping, NotKept, keep
 from boathook.apps.music.kinds import Kind
 from boathook.apps.music.s3 import S3, Bucket
@@ -13,6 +14,7 @@ from boathook.apps.music.storage import LocalFolder, StorageFailed
 from boathook.handlers.platform import HttpAnswer
 from boathook.outbound.client import Client
 from tests.apps.music.stands import unique
+from tests.support import until
 from tests.unit.receivers import outbound
 
 LISTING = "<ListBucketResult><IsTruncated>{more}</IsTruncated><NextContinuationToken>x</NextContinuationToken>{rest}"
@@ -141,3 +143,15 @@ def test_commands_name_what_is_wrong(stand, words: tuple[str, ...], named: str):
     assert ended.returncode != 0
     assert "Traceback" not in ended.stderr
     assert named in ended.stderr
+
+
+def test_clips_beyond_the_limit_are_left_out_and_logged(stand):
+    clips = [{"id": f"clip{number}"} for number in range(25)]
+    stand.tell(unique(), "complete", clips=clips, answer=202)
+    until(lambda: "music_clips_left_out" in stand.log())
+
+
+def test_clips_are_counted_in_every_shape():
+    clips = [{"id": "a"}, {"id": "b"}, {"id": "b"}, 17]
+    bodies = ({"data": {"task_id": "t", "data": clips}}, {"data": clips}, {"clips": clips}, {"data": None}, [])
+    assert [count_clips(body) for body in bodies] == [2, 2, 2, 0, 0]

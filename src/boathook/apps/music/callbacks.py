@@ -103,6 +103,15 @@ def read_callbacks(document: object, *, kind: str = "", most_clips: int = 20) ->
     )
 
 
+def count_clips(document: object) -> int:
+    """Return how many clips a body lists, whatever the limit."""
+    if not isinstance(document, Mapping):
+        return 0
+    data = document.get("data")
+    place = data if isinstance(data, Mapping) and data else document
+    return len({clip.id for _, clip in _clips(place)})
+
+
 def read_id(value: object) -> str:
     """Return an id as callbacks are read, empty where it is none."""
     text = _clean(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else ""

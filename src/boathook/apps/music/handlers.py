@@ -16,7 +16,7 @@ from boathook.apps.music.app import (
     settings,
     storage,
 )
-from boathook.apps.music.callbacks import read_callbacks
+from boathook.apps.music.callbacks import count_clips, read_callbacks
 from boathook.apps.music.files import FileRef, Kept
 from boathook.apps.music.keeping import Keeping, NotKept, keep
 from boathook.apps.music.kinds import Kind
@@ -37,6 +37,8 @@ async def receive(event: Event, tx: Transaction) -> Ignore | None:
         event.reply({"ok": True, "status": "ignored"})
         return Ignore("it names no task")
     delivery = Delivery(event_id=event.id, delivery_id=event.dedup_key, received_at=event.accepted_at)
+    if (listed := count_clips(event.json)) > settings().max_clips:
+        hook.log.warning("music_clips_left_out", delivery=delivery.delivery_id, listed=listed, max=settings().max_clips)
     taken = await tracks.take(tx, delivery, callbacks)
     for one in taken:
         callbacks_total.add(stage=one.stage, result=one.result)
