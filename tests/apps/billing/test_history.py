@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from boathook.apps.billing.sending import differences
-from boathook.apps.billing.simulator import Letter
+from boathook.apps.traffic import Letter
 from tests.apps.billing.traffic import await_books, made_up, play, shuffled
 
 SEEDS = range(100, 104)

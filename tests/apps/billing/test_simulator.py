@@ -12,7 +12,8 @@ import pytest
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
 from boathook.apps.billing.settings import Plan
-from boathook.apps.billing.simulator import Arrival, Letter, Sender, Simulation
+from boathook.apps.billing.simulator import Arrival, Sender, Simulation
+from boathook.apps.traffic import Letter
 
 PLANS = (
     Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30),

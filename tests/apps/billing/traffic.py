@@ -13,7 +13,8 @@ import httpx
 
 from boathook.apps.billing.sending import differences
 from boathook.apps.billing.settings import Plan
-from boathook.apps.billing.simulator import Arrival, Expected, Letter, Sender, Simulation, Step
+from boathook.apps.billing.simulator import Arrival, Expected, Sender, Simulation, Step
+from boathook.apps.traffic import Letter
 from tests.apps.billing.stand import SECRET, Stand
 
 PLANS = (

@@ -15,8 +15,9 @@ import httpx
 import psycopg
 from aiohttp import web
 
-from boathook.apps.fleet.simulator import Expected, Letter
+from boathook.apps.fleet.simulator import Expected
 from boathook.apps.fleet.tables import TABLES
+from boathook.apps.traffic import Letter
 from tests.apps.stand import AppStand
 from tests.support import until
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from boathook.apps.fleet.simulator import Letter, Sender, Simulation
+from boathook.apps.fleet.simulator import Sender, Simulation
+from boathook.apps.traffic import Letter
 from tests.apps.fleet.stand import TOKEN, UMNICO, Stand, differences, served
 from tests.support import until
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from boathook.apps.music.simulator import Books, Letter, Registration, Reseller, Simulator
+from boathook.apps.music.simulator import Books, Registration, Reseller, Simulator
 from boathook.apps.music.studio import content_of
+from boathook.apps.traffic import Letter
 from boathook.telemetry.crashpoints import POINTS
 from tests.apps.music.stands import SECRET, Slow, Stand, clip, unique
 from tests.support import until

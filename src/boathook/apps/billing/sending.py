@@ -8,7 +8,8 @@ from boathook import ConfigError, Transaction
 from boathook.apps.billing import desk
 from boathook.apps.billing.app import hook
 from boathook.apps.billing.settings import BillingSettings
-from boathook.apps.billing.simulator import Account, Arrival, Entry, Expected, Letter, Sender, Simulation
+from boathook.apps.billing.simulator import Account, Arrival, Entry, Expected, Sender, Simulation
+from boathook.apps.traffic import Letter
 from boathook.apps.trials import Answers, Trial, pick_seed, send, settle
 
 TOLERANCE: Final = timedelta(minutes=30)

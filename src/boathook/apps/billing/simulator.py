@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
 from boathook.apps.billing.settings import Plan
+from boathook.apps.traffic import Letter, tell_in_turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +36,6 @@ class Sender:
             return self.secret
         digest = hmac.digest(self.secret.encode(), body, hashlib.sha256)
         return digest.hex() if self.encoding == "hex" else base64.b64encode(digest).decode()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """One request."""
-
-    method: str = "POST"
-    path: str
-    headers: Mapping[str, str]
-    body: bytes
-    expect: int = 200
-    """The status it should be answered with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +102,11 @@ class Simulation:
         self._regulars = [self._email("regular") for _ in range(max(1, payments // 4))]
         self._accounts |= dict.fromkeys(self._regulars, Account())
         histories = [list(self._dice.choices(_KINDS, _WEIGHTS)[0](self)) for _ in range(payments)]
-        self.steps: tuple[Step, ...] = (*map(Arrival, self._regulars), *self._shuffled(histories))
+        self.steps: tuple[Step, ...] = (*map(Arrival, self._regulars), *tell_in_turns(histories, self._dice))
 
     def expected(self) -> Expected:
         """Return what the books must say once every step is done and handled."""
         return Expected(dict(self._accounts), dict(self._entries))
-
-    def _shuffled(self, histories: list[list[Step]]) -> Iterator[Step]:
-        """Tell all histories in turns, each in its own order."""
-        turns = [number for number, history in enumerate(histories) for _ in history]
-        self._dice.shuffle(turns)
-        rest = [iter(history) for history in histories]
-        for number in turns:
-            yield next(rest[number])
 
     def _email(self, kind: str) -> str:
         return f"{kind}{next(self._numbers)}.{self._run}@example.com"

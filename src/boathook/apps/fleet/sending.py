@@ -7,8 +7,9 @@ from typing import Final
 
 from boathook import Boathook, Transaction
 from boathook.apps.fleet.settings import FleetSettings
-from boathook.apps.fleet.simulator import Expected, Letter, Sender, Simulation
+from boathook.apps.fleet.simulator import Expected, Sender, Simulation
 from boathook.apps.fleet.tables import TABLES
+from boathook.apps.traffic import Letter
 from boathook.apps.trials import Answers, Trial, pick_seed, send, settle
 
 _AT_ONCE: Final = 8

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from boathook.apps.fleet.settings import ALIAS, PATH, UMNICO_PATH
 from boathook.apps.fleet.words import Action, Entity
+from boathook.apps.traffic import Letter, tell_in_turns
 
 MODELS: Final = ("Kia Rio", "Hyundai Solaris", "Skoda Octavia", "Haval Jolion")
 NAMES: Final = ("Иван Петров", "Anna Schmidt", "Мария Кузнецова", "John O'Neil", 'Lev "Fast" Orlov')
@@ -30,18 +31,6 @@ class Sender:
     scheme: Literal["token", "hmac"] = "token"
     umnico_token: str = field(default="", repr=False)
     """None: Umnico sends nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """One request."""
-
-    method: str = "POST"
-    path: str
-    headers: Mapping[str, str]
-    body: bytes
-    expect: int = 200
-    """The status it should be answered with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +86,7 @@ class Simulation:
         self._unknown = 0
         kinds = [kind for kind in _CHANCES if sender.umnico_token or kind is not Simulation._message]
         chosen = [*kinds, *self._dice.choices(kinds, [_CHANCES[kind] for kind in kinds], k=histories)][:histories]
-        self.letters: tuple[Letter, ...] = tuple(self._shuffled([list(kind(self)) for kind in chosen]))
+        self.letters: tuple[Letter, ...] = tuple(tell_in_turns([list(kind(self)) for kind in chosen], self._dice))
 
     def expected(self) -> Expected:
         """Return what the tables must say once every letter is handled."""
@@ -119,13 +108,6 @@ class Simulation:
         ]
         self._dice.shuffle(letters)
         return car, letters
-
-    def _shuffled(self, histories: list[list[Letter]]) -> Iterator[Letter]:
-        turns = [number for number, history in enumerate(histories) for _ in history]
-        self._dice.shuffle(turns)
-        rest = [iter(history) for history in histories]
-        for number in turns:
-            yield next(rest[number])
 
     def _id(self) -> str:
         return str(next(self._numbers))

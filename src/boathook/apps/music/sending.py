@@ -5,9 +5,10 @@ import time
 from boathook import ConfigError
 from boathook.apps.music import tracks
 from boathook.apps.music.app import hook, settings
-from boathook.apps.music.simulator import Books, Letter, Registration, Reseller, Simulator
+from boathook.apps.music.simulator import Books, Registration, Reseller, Simulator
 from boathook.apps.music.studio import Studio
 from boathook.apps.music.tracks import NewTrack
+from boathook.apps.traffic import Letter
 from boathook.apps.trials import Answers, Trial, pick_seed, send, settle
 
 _TASKS = """

@@ -16,18 +16,7 @@ from typing import Any, Final
 from boathook.apps.music.kinds import Kind
 from boathook.apps.music.stages import Status
 from boathook.apps.music.studio import content_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """One request."""
-
-    method: str = "POST"
-    path: str
-    headers: Mapping[str, str]
-    body: bytes
-    expect: int = 200
-    """The status it should be answered with; one that would be 200 is 202 where the worker has no time to say so."""
+from boathook.apps.traffic import Letter, tell_in_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +79,7 @@ class Simulator:
         self._numbers = count(1)
         self._seed = seed
         self._stories = [self._story(number) for number in range(songs)]
-        self.steps: Final[Sequence[Step]] = self._told_in_turns()
+        self.steps: Final[Sequence[Step]] = tuple(tell_in_turns([story.steps for story in self._stories], self._random))
 
     def expected(self) -> Books:
         """Return what the books must say once all steps are handled."""
@@ -250,10 +239,3 @@ class Simulator:
             **header,
         }
         return Letter(path=self._reseller.path, headers=headers, body=json.dumps(document).encode(), expect=expect)
-
-    def _told_in_turns(self) -> list[Step]:
-        queues = [list(story.steps) for story in self._stories]
-        told: list[Step] = []
-        while queues := [queue for queue in queues if queue]:
-            told.append(self._random.choice(queues).pop(0))
-        return told
