@@ -230,6 +230,26 @@ async def test_files_that_come_back_with_their_disk_are_stored_as_before(place):
     assert (await clean()).missing == 0
 
 
+@pytest.mark.usefixtures("music", "place")
+@pytest.mark.parametrize("place", ["folder"], indirect=True)
+async def test_files_that_are_not_tried_any_more_are_failed():
+    """A worker that dies at the last attempt says nothing of the file it was at."""
+    await add("tried", state="retrying")
+    await add("never", state="wanted")
+    await add("lately", state="retrying")
+    async with app.hook.transaction() as tx:
+        await tx.execute("update music.file set wanted_at = $1 where task_id <> 'lately'", OLD)
+        await tx.execute("update music.file set error_code = 'HTTP_503', error = 'busy' where task_id = 'tried'")
+    await chores.give_up()
+    async with app.hook.transaction() as tx:
+        rows = await tx.fetch("select task_id, state, error_code from music.file")
+    assert {row["task_id"]: (row["state"], row["error_code"]) for row in rows} == {
+        "tried": ("failed", "HTTP_503"),
+        "never": ("failed", "GIVEN_UP"),
+        "lately": ("retrying", None),
+    }
+
+
 @pytest.mark.usefixtures("music")
 async def test_rows_are_compared_over_pages_even_where_whole_pages_are_missing(place, monkeypatch):
     monkeypatch.setattr("boathook.apps.music.cleaning.PAGE", 3)

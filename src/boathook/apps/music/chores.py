@@ -5,9 +5,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from boathook.apps.music import delivery_log, tracks
+from boathook.apps.music import delivery_log, files, tracks
 from boathook.apps.music.app import hook, incoming, open_files, settings, storage, waiting_callbacks
 from boathook.apps.music.cleaning import Cleaner, Report, Rules, as_row, remove_leftovers
+from boathook.apps.music.handlers import LONGEST_S, PATIENT
 
 _OPEN: Final = ("wanted", "retrying", "failed", "missing")
 _BEGIN: Final = """
@@ -27,6 +28,13 @@ async def catch_up() -> None:
     for task_id in known:
         async with hook.transaction() as tx:
             await tracks.catch_up(tx, task_id)
+
+
+@hook.every(600.0)
+async def give_up() -> None:
+    """Note as failed what is not tried any more."""
+    async with hook.transaction() as tx:
+        await files.give_up(tx, PATIENT.max_age_s + LONGEST_S)
 
 
 @hook.every(15.0)

@@ -36,6 +36,11 @@ _FAILED: Final = """
     update music.file set state = $5, error_code = $6, error = $7
     where task_id = $1 and clip_id = $2 and kind = $3 and round = $4 and state in ('wanted', 'retrying', 'failed')
 """
+_GIVE_UP: Final = """
+    update music.file set state = 'failed', error_code = coalesce(error_code, 'GIVEN_UP'),
+        error = coalesce(error, 'nobody could try it in time')
+    where state in ('wanted', 'retrying') and wanted_at < now() - $1 * interval '1 second'
+"""
 _LIST: Final = """
     select task_id, clip_id, kind, state, round, key, size, sha256, content_type, error_code, error, wanted_at,
         stored_at
@@ -114,6 +119,11 @@ async def mark_stored(tx: Transaction, ref: FileRef, kept: Kept) -> bool:
 async def mark_failed(tx: Transaction, ref: FileRef, *, is_final: bool, code: str, error: str) -> None:
     """Note why a file is not kept yet, or will not be."""
     await tx.execute(_FAILED, *ref.row, "failed" if is_final else "retrying", code, error[:500])
+
+
+async def give_up(tx: Transaction, after_s: float) -> None:
+    """Note as failed what was wanted longer ago than it is tried for, as a worker that dies at the end cannot."""
+    await tx.execute(_GIVE_UP, after_s)
 
 
 async def of_track(tx: Transaction, task_id: str) -> list[dict[str, Any]]:
