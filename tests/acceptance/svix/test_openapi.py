@@ -102,13 +102,15 @@ def judge(done: subprocess.CompletedProcess[str], log: str) -> None:
     assert "Traceback" not in log
 
 
+@pytest.mark.timeout(300)
 def test_every_answer_is_as_the_document_says(house, receiver, tmp_path):
     grounds = Grounds(house, receiver, "schemathesis")
     left_out = [part for path in ENDS_THE_SESSION for part in ("--exclude-path", f"/api/v1{path}")]
     done = run(
         house.base, grounds, tmp_path,
-        "--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--workers", "2", "--no-shrink",
+        "--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--no-shrink",
         "--exclude-operation-id-regex", TAKES_AWAY, *left_out,
+        timeout_s=280,
     )  # fmt: skip
     judge(done, house.running.log())
     selected, total = map(int, re.search(r"(\d+) selected / (\d+) total", done.stdout).groups())
