@@ -16,7 +16,7 @@ from typing import Final
 from uuid import UUID
 
 from boathook.domain.policy import Breaker, BreakerStanding, BreakerState
-from boathook.handlers.api import Handler
+from boathook.handlers.handler import Handler
 from boathook.journal.deliveries import EVER, Want, Work
 
 AHEAD_S: Final = 0.03

@@ -1,9 +1,7 @@
-"""Declares which function handles which events; see `Boathook.on`."""
+"""The object an app is made of: what is declared on it, and what boathook lends it while it runs."""
 
-import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,10 +9,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.filters import Pattern, compile_filter
 from boathook.domain.model import Receipt, Route
 from boathook.domain.policy import Breaker, RetryPolicy
 from boathook.handlers.event import Event
+from boathook.handlers.handler import Handler, combine, make_handler, make_line
 from boathook.handlers.manifest import (
     USUAL_BOUNDS,
     Asgi,
@@ -33,69 +31,10 @@ from boathook.handlers.transaction import SyncTransaction, Transaction
 from boathook.telemetry.log import get_logger
 from boathook.telemetry.metrics import Kind, Word, Words
 
-__all__ = ["Boathook", "Event", "Handler", "SyncTransaction", "Transaction"]
+__all__ = ["Boathook", "Event", "SyncTransaction", "Transaction"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One `on` above a handler: which events it wants."""
-
-    source: str | None
-    application: str | None
-    types: tuple[str, ...]
-    order_by: str | None
-    filter: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handler:
-    """A user's function with everything said about it."""
-
-    name: str
-    function: Callable[..., Any]
-    is_async: bool
-    takes_session: bool
-    """Whether it takes a second argument: the transaction, or what its `session` opens."""
-    lines: tuple[Line, ...]
-    retry: RetryPolicy | None = None
-    timeout_s: float | None = None
-    """Seconds one attempt may take; None: the worker's own limit."""
-    concurrency: int | Callable[[], int | None] | None = None
-    """Most attempts at once over all workers, or what returns it once the settings are known; see `most_at_once`."""
-    breaker: Breaker | None = None
-    final: tuple[type[BaseException], ...] = ()
-    """Exceptions that make the delivery dead at once."""
-    session: AsyncSessions | SyncSessions | None = None
-
-    @property
-    def recipient(self) -> str:
-        """The stable name under which its deliveries are stored."""
-        return f"handler:{self.name}"
-
-    @property
-    def most_at_once(self) -> int | None:
-        """Most attempts at once over all workers; None: no limit but the workers'."""
-        return self.concurrency() if callable(self.concurrency) else self.concurrency
-
-    def routes(self, app: str, timeout_s: float) -> list[Route]:
-        """Return one route for each line."""
-        return [
-            Route(
-                recipient=self.recipient,
-                app=app,
-                source=line.source,
-                application=line.application,
-                types=line.types,
-                filter=line.filter,
-                order_by=line.order_by,
-                policy=self.retry or RetryPolicy(),
-                timeout_s=self.timeout_s or timeout_s,
-            )
-            for line in self.lines
-        ]
 
 
 class Boathook:
@@ -302,23 +241,19 @@ class Boathook:
         Raises:
             ConfigError: an argument is wrong, or another function has this handler's name.
         """
-        line = _line(source, application, types, order_by, filter)
+        line = make_line(source, application, types, order_by, filter)
+        options = {
+            "retry": retry,
+            "timeout_s": timeout,
+            "concurrency": concurrency,
+            "breaker": breaker,
+            "final": final,
+            "session": session,
+        }
 
         def decorate(function: Function) -> Function:
-            handler = _handler(function, name, line, self.name)
-            options = {
-                "retry": retry,
-                "timeout_s": timeout,
-                "concurrency": concurrency,
-                "breaker": breaker,
-                "final": final,
-                "session": session,
-            }
-            known = self.handlers.get(handler.name)
-            if known is not None:
-                handler = _joined(known, handler)
-            handler = _with_options(handler, {key: value for key, value in options.items() if value not in (None, ())})
-            self.handlers[handler.name] = handler
+            handler = make_handler(function, name, line, self.name)
+            self.handlers[handler.name] = combine(self.handlers.get(handler.name), handler, options)
             return function
 
         return decorate
@@ -368,7 +303,16 @@ class Boathook:
             InvalidMessage: an argument breaks a rule; the message names it.
             NotFound: *application* is an id, but of no application.
         """
-        message = _message(application, type, payload, id, headers, channels, tags, deliver_at)
+        message = Message(
+            application=application,
+            type=type,
+            payload=payload,
+            id=id,
+            headers=headers,
+            channels=channels,
+            tags=tags,
+            deliver_at=deliver_at,
+        )
         return receipt_of(message, await self._outbox.publish(tx, message))
 
     def publish_sync(
@@ -385,102 +329,14 @@ class Boathook:
         deliver_at: datetime | None = None,
     ) -> Receipt:
         """Do what `publish` does through a `SyncTransaction`, a sync Session, a psycopg or a Django connection."""
-        message = _message(application, type, payload, id, headers, channels, tags, deliver_at)
+        message = Message(
+            application=application,
+            type=type,
+            payload=payload,
+            id=id,
+            headers=headers,
+            channels=channels,
+            tags=tags,
+            deliver_at=deliver_at,
+        )
         return receipt_of(message, self._outbox.publish_sync(tx, message))
-
-
-def _message(
-    application: str,
-    type: str,
-    payload: Any,
-    id: str | None,
-    headers: Mapping[str, str] | None,
-    channels: Iterable[str],
-    tags: Iterable[str],
-    deliver_at: datetime | None,
-) -> Message:
-    return Message(
-        application=application,
-        type=type,
-        payload=payload,
-        id=id,
-        headers=headers,
-        channels=channels,
-        tags=tags,
-        deliver_at=deliver_at,
-    )
-
-
-def _line(
-    source: str | None,
-    application: str | None,
-    types: tuple[str, ...],
-    order_by: str | None,
-    filter: Mapping[str, Any] | None,
-) -> Line:
-    if source is not None and application is not None:
-        raise ConfigError(
-            "hook.on takes a source or application=, not both; use two decorators for two kinds of events"
-        )
-    if callable(source):
-        raise ConfigError('hook.on needs its parentheses: write @hook.on("stripe", "payment_intent.*")')
-    try:
-        for pattern in types:
-            Pattern(pattern)
-        if filter is not None:
-            compile_filter(filter)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"hook.on({source or application!r}): {error}") from None
-    return Line(source=source, application=application, types=types or ("*",), order_by=order_by, filter=filter)
-
-
-def _handler(function: Callable[..., Any], name: str | None, line: Line, app: str) -> Handler:
-    name = name or getattr(function, "__name__", None)
-    if not name or name == "<lambda>":
-        raise ConfigError("a handler without a name of its own needs name=, under which its deliveries are stored")
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"handler {name}: {error}") from None
-    needed = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
-    if len(needed) not in (1, 2) and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
-        raise ConfigError(
-            f"handler {name} must take the event and, if it wants one, a transaction: ({name}(event, tx))"
-        )
-    name = f"{app}.{name}" if app else name
-    call = getattr(function, "__call__", function)  # noqa: B004 an object may be a handler by its async __call__
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-    return Handler(name=name, function=function, is_async=is_async, takes_session=len(needed) != 1, lines=(line,))
-
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def _joined(known: Handler, more: Handler) -> Handler:
-    if known.function is not more.function:
-        raise ConfigError(
-            f"two functions are named {known.name}: {_place(known.function)} and {_place(more.function)}. "
-            "Give one of them another name=."
-        )
-    # Decorators apply from the bottom up; the lines stand as they are read.
-    return replace(known, lines=more.lines + known.lines)
-
-
-def _place(function: Callable[..., Any]) -> str:
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
-
-
-def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
-    for key, value in options.items():
-        before = getattr(handler, key)
-        if before not in (None, ()) and before != value:
-            raise ConfigError(f"handler {handler.name}: its decorators disagree about {key.removesuffix('_s')}")
-    handler = replace(handler, **options)
-    for key in ("timeout_s", "concurrency"):
-        value = getattr(handler, key)
-        if value is not None and not callable(value) and value <= 0:
-            raise ConfigError(f"handler {handler.name}: {key.removesuffix('_s')} must be more than 0")
-    if handler.session is not None and isinstance(handler.session, AsyncSessions) is not handler.is_async:
-        kind, other = ("an async", "a sync") if handler.is_async else ("a sync", "an async")
-        raise ConfigError(f"handler {handler.name} is {kind} function, but its session is {other} one")
-    return handler

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Route
-from boathook.handlers.api import Boathook, Handler
+from boathook.handlers.api import Boathook
+from boathook.handlers.handler import Handler
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from boathook.domain import ids
 from boathook.domain.errors import HandlerMisuse, HandlerTimeout, JournalError, JournalUnavailable, LeaseLost
 from boathook.domain.model import Claim
 from boathook.domain.policy import Dead, Failure, Ignore, Interruption, Retry, Settle, Success
-from boathook.handlers.api import Handler
 from boathook.handlers.event import Event, ReplySlot, present
+from boathook.handlers.handler import Handler
 from boathook.handlers.sessions import AsyncSessions, Settling, SyncSessions
 from boathook.handlers.threads import Thread, Threads
 from boathook.handlers.transaction import SyncTransaction, Transaction

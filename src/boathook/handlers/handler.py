@@ -1,0 +1,157 @@
+"""A handler: a user's function with everything its decorators say about it."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.filters import Pattern, compile_filter
+from boathook.domain.model import Route
+from boathook.domain.policy import Breaker, RetryPolicy
+from boathook.handlers.sessions import AsyncSessions, SyncSessions
+
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One `on` above a handler: which events it wants."""
+
+    source: str | None
+    application: str | None
+    types: tuple[str, ...]
+    order_by: str | None
+    filter: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """A user's function with everything said about it."""
+
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+    takes_session: bool
+    """Whether it takes a second argument: the transaction, or what its `session` opens."""
+    lines: tuple[Line, ...]
+    retry: RetryPolicy | None = None
+    timeout_s: float | None = None
+    """Seconds one attempt may take; None: the worker's own limit."""
+    concurrency: int | Callable[[], int | None] | None = None
+    """Most attempts at once over all workers, or what returns it once the settings are known; see `most_at_once`."""
+    breaker: Breaker | None = None
+    final: tuple[type[BaseException], ...] = ()
+    """Exceptions that make the delivery dead at once."""
+    session: AsyncSessions | SyncSessions | None = None
+
+    @property
+    def recipient(self) -> str:
+        """The stable name under which its deliveries are stored."""
+        return f"handler:{self.name}"
+
+    @property
+    def most_at_once(self) -> int | None:
+        """Most attempts at once over all workers; None: no limit but the workers'."""
+        return self.concurrency() if callable(self.concurrency) else self.concurrency
+
+    def routes(self, app: str, timeout_s: float) -> list[Route]:
+        """Return one route for each line."""
+        return [
+            Route(
+                recipient=self.recipient,
+                app=app,
+                source=line.source,
+                application=line.application,
+                types=line.types,
+                filter=line.filter,
+                order_by=line.order_by,
+                policy=self.retry or RetryPolicy(),
+                timeout_s=self.timeout_s or timeout_s,
+            )
+            for line in self.lines
+        ]
+
+
+def make_line(
+    source: str | None,
+    application: str | None,
+    types: tuple[str, ...],
+    order_by: str | None,
+    filter: Mapping[str, Any] | None,
+) -> Line:
+    """Return what one `on` asks for. Raises ConfigError where it cannot be."""
+    if source is not None and application is not None:
+        raise ConfigError(
+            "hook.on takes a source or application=, not both; use two decorators for two kinds of events"
+        )
+    if callable(source):
+        raise ConfigError('hook.on needs its parentheses: write @hook.on("stripe", "payment_intent.*")')
+    try:
+        for pattern in types:
+            Pattern(pattern)
+        if filter is not None:
+            compile_filter(filter)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"hook.on({source or application!r}): {error}") from None
+    return Line(source=source, application=application, types=types or ("*",), order_by=order_by, filter=filter)
+
+
+def make_handler(function: Callable[..., Any], name: str | None, line: Line, app: str) -> Handler:
+    """Return the handler that one `on` above a function declares. Raises ConfigError where it cannot be one."""
+    name = name or getattr(function, "__name__", None)
+    if not name or name == "<lambda>":
+        raise ConfigError("a handler without a name of its own needs name=, under which its deliveries are stored")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"handler {name}: {error}") from None
+    needed = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
+    if len(needed) not in (1, 2) and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        raise ConfigError(
+            f"handler {name} must take the event and, if it wants one, a transaction: ({name}(event, tx))"
+        )
+    name = f"{app}.{name}" if app else name
+    call = getattr(function, "__call__", function)  # noqa: B004 an object may be a handler by its async __call__
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    return Handler(name=name, function=function, is_async=is_async, takes_session=len(needed) != 1, lines=(line,))
+
+
+def combine(known: Handler | None, more: Handler, options: Mapping[str, Any]) -> Handler:
+    """Return a handler with *options*, of which None says nothing, added to what other decorators of it have said.
+
+    Raises:
+        ConfigError: they contradict each other, or are above two functions.
+    """
+    given = {key: value for key, value in options.items() if value not in (None, ())}
+    return _with_options(more if known is None else _joined(known, more), given)
+
+
+def _joined(known: Handler, more: Handler) -> Handler:
+    if known.function is not more.function:
+        raise ConfigError(
+            f"two functions are named {known.name}: {_place(known.function)} and {_place(more.function)}. "
+            "Give one of them another name=."
+        )
+    # Decorators apply from the bottom up; the lines stand as they are read.
+    return replace(known, lines=more.lines + known.lines)
+
+
+def _place(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
+
+
+def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
+    for key, value in options.items():
+        before = getattr(handler, key)
+        if before not in (None, ()) and before != value:
+            raise ConfigError(f"handler {handler.name}: its decorators disagree about {key.removesuffix('_s')}")
+    handler = replace(handler, **options)
+    for key in ("timeout_s", "concurrency"):
+        value = getattr(handler, key)
+        if value is not None and not callable(value) and value <= 0:
+            raise ConfigError(f"handler {handler.name}: {key.removesuffix('_s')} must be more than 0")
+    if handler.session is not None and isinstance(handler.session, AsyncSessions) is not handler.is_async:
+        kind, other = ("an async", "a sync") if handler.is_async else ("a sync", "an async")
+        raise ConfigError(f"handler {handler.name} is {kind} function, but its session is {other} one")
+    return handler
