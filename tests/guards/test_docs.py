@@ -11,6 +11,7 @@ import pytest
 import boathook
 from boathook import config
 from boathook.domain.model import LEGAL_MOVES
+from boathook.handlers.platform import Desk, Http
 from boathook.telemetry.metrics import METRICS
 from scripts import write_docs
 
@@ -18,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 METRIC_NAME = re.compile(r"boathook_\w+_(total|seconds|rows)")
+FOR_BOATHOOK = {"hook.bind", "hook.routes", "hook.published"}
+"""What stands on an app's object for those who load, run and test it."""
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -56,6 +59,12 @@ class TestEverythingIsDocumented:
 
     def test_no_key_of_a_source_that_is_not_there(self):
         assert set(write_docs.SOURCE_KEYS) == source_keys()
+
+    def test_everything_that_an_app_can_declare_and_use(self):
+        told = read("apps.md") + read("handlers.md")
+        lent = {"hook.desk": Desk, "hook.http": Http, "hook": boathook.Boathook}
+        names = {f"{place}.{name}" for place, cls in lent.items() for name in vars(cls) if not name.startswith("_")}
+        assert [name for name in sorted(names - FOR_BOATHOOK) if not re.search(rf"\b{name}\b", told)] == []
 
     def test_every_command_with_what_it_does(self):
         page = read("cli.md")
