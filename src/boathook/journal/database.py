@@ -46,6 +46,30 @@ def translated() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def dialled() -> Iterator[None]:
+    """Turn what keeps a connection from being made into `JournalUnavailable`, which names the setting and the fix."""
+    try:
+        with translated():
+            yield
+    except ValueError as error:
+        raise JournalUnavailable(f"database.url cannot be used: {_sentence(error)}") from error
+    except JournalUnavailable as error:
+        raise JournalUnavailable(_say_where(error)) from error.__cause__
+
+
+def _say_where(error: JournalUnavailable) -> str:
+    match error.__cause__:
+        case asyncpg.ClientConfigurationError():
+            return f"database.url cannot be used: {error}"
+        case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InvalidCatalogNameError():
+            return f"PostgreSQL refuses database.url: {error}; correct its user, password or database"
+        case asyncpg.PostgresError():
+            return f"PostgreSQL at database.url takes no connection: {error}"
+        case _:
+            return f"PostgreSQL at database.url cannot be reached: {error}; start the server, or correct database.url"
+
+
+@contextlib.contextmanager
 def unique(message: str, kind: str = "conflict") -> Iterator[None]:
     """Raise `Taken` with *message* where a unique index refuses what is written."""
     try:
@@ -106,21 +130,18 @@ class Database:
             "timezone": "UTC",
             "jit": "off",
         }
-        with translated():
-            try:
-                settings |= await _make_durable(url, connect_timeout_s)
-                pool = await asyncpg.create_pool(
-                    url,
-                    min_size=min_size,
-                    max_size=size,
-                    timeout=connect_timeout_s,
-                    # The server's own limit should be the one that is met; this is for a server that hangs.
-                    command_timeout=statement_timeout_s + 2,
-                    reset=None if is_reset else _leave_as_it_is,
-                    server_settings=settings,
-                )
-            except (ValueError, asyncpg.ClientConfigurationError) as error:
-                raise JournalUnavailable(f"database.url cannot be used: {_sentence(error)}") from error
+        with dialled():
+            settings |= await _make_durable(url, connect_timeout_s)
+            pool = await asyncpg.create_pool(
+                url,
+                min_size=min_size,
+                max_size=size,
+                timeout=connect_timeout_s,
+                # The server's own limit should be the one that is met; this is for a server that hangs.
+                command_timeout=statement_timeout_s + 2,
+                reset=None if is_reset else _leave_as_it_is,
+                server_settings=settings,
+            )
         return cls(url, pool, purpose, statement_timeout_s)
 
     async def close(self) -> None:
@@ -303,7 +324,7 @@ async def check_safety(database: Database, *, allow_unsafe: bool = False) -> lis
 
 async def _read_server(url: str) -> dict[str, str]:
     """Return what the server gives a session that asks for nothing, as handlers' own sessions do."""
-    with translated():
+    with dialled():
         connection = await asyncpg.connect(url, timeout=10)
         try:
             rows = await connection.fetch("select name, setting from pg_settings where name = any ($1)", _TELLING)

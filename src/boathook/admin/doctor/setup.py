@@ -41,7 +41,7 @@ async def examine(
     """
     yield _settings(settings)
     if database is None:
-        yield Finding("database", Verdict.FAIL, trouble, "start the server, or correct database.url")
+        yield Finding("database", Verdict.FAIL, trouble, "see that boathook can connect to PostgreSQL")
     else:
         async for finding in _database(settings, database, migrations):
             yield finding
