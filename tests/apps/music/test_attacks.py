@@ -13,7 +13,7 @@ from boathook.apps.music.sigv4 import Credentials
 from boathook.apps.music.storage import LocalFolder, StorageFailed
 from boathook.handlers.platform import HttpAnswer
 from boathook.outbound.client import Client
-from tests.apps.music.stands import unique
+from tests.apps.music.stand import unique
 from tests.support import until
 from tests.unit.receivers import outbound
 

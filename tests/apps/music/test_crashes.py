@@ -14,7 +14,7 @@ from boathook.apps.music.simulator import Books, Registration, Reseller, Simulat
 from boathook.apps.music.studio import content_of
 from boathook.apps.traffic import Letter
 from boathook.telemetry.crashpoints import POINTS
-from tests.apps.music.stands import SECRET, Slow, Stand, clip, unique
+from tests.apps.music.stand import SECRET, Slow, Stand, clip, unique
 from tests.support import until
 
 RELEVANT = [point for point in POINTS if point.startswith(("accept.", "claim.", "handler.", "retry.", "dead."))]

@@ -15,7 +15,7 @@ from boathook.apps.music.tracks import Delivery, NewTrack
 from boathook.config import load
 from boathook.journal.app_schema import migrate_apps
 from boathook.server.loading import bound, migrations_of, with_apps
-from tests.apps.music.stands import SECRET
+from tests.apps.music.stand import SECRET
 from tests.support import eventually
 
 CLIP = Clip(id="c", audio_url="https://cdn.example.com/a.mp3", cover_url="https://cdn.example.com/a.jpeg")

@@ -8,17 +8,28 @@ transactions.
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from boathook.apps.cashdesk import api, fiscal, pages
-from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.commands import commands
 from boathook.apps.cashdesk.web import MOUNT
 
 __all__ = ["fiscal", "hook"]
 
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """Answer what no route takes: by a page to those who read pages, else as the API does."""
+    assert isinstance(error, HTTPException)
+    is_page = not request.url.path.startswith(f"{MOUNT}/api") and "text/html" in request.headers.get("accept", "")
+    return await (pages.show_unknown if is_page else api.refuse_unknown)(request, error)
+
+
 hook.mount(
     MOUNT,
-    Starlette(routes=[*api.routes(), *pages.routes()], exception_handlers={HTTPException: api.refuse_route}),
+    Starlette(routes=[*api.routes(), *pages.routes()], exception_handlers={HTTPException: _refuse}),
     is_open=True,
 )
 hook.commands(commands)

@@ -4,7 +4,7 @@ from typing import Any
 
 from boathook import Transaction
 from boathook.apps.cashdesk import ledger, users
-from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import Entity, Object
 from boathook.apps.cashdesk.forms import (
     DeviceForm,

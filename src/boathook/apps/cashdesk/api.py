@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from boathook import BoathookError, Transaction
 from boathook.apps.cashdesk import actions, ledger, records, users, webhooks
-from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import Entity, Object
 from boathook.apps.cashdesk.forms import (
     DeviceForm,
@@ -315,8 +315,7 @@ def routes() -> list[Route]:
     ]
 
 
-async def refuse_route(_request: Request, error: Exception) -> Response:
+async def refuse_unknown(_request: Request, error: HTTPException) -> Response:
     """Answer what no route takes, in the API's form."""
-    assert isinstance(error, HTTPException)
     words = {"error": {"code": "not_found" if error.status_code == 404 else "refused", "message": error.detail}}
     return guarded(JSONResponse(words, error.status_code, error.headers))

@@ -6,7 +6,7 @@ import typer
 
 from boathook.apps import trials
 from boathook.apps.cashdesk import sending, users, webhooks
-from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import types_of
 from boathook.apps.terminal import Json, ask, print_rows
 
@@ -24,6 +24,17 @@ def add_user(
     """Make a user, and print the token of their cabinet, once."""
     user, token = ask(hook, lambda tx: users.add(tx, name))
     print_rows([{"id": user.id, "name": user.name, "token": token}], as_json=as_json)
+
+
+@_users.command("renew", epilog='Example: boathook cashdesk users renew "Tea & Co" --json')
+def renew_token(
+    user: Annotated[str, typer.Argument(metavar="NAME|ID", help="As `boathook cashdesk users list` shows it.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Replace a token that was lost or leaked, and print the new one, once; the old one and all logins end at once."""
+    renewed, token = ask(hook, lambda tx: users.renew(tx, user))
+    print_rows([{"id": renewed.id, "name": renewed.name, "token": token}], as_json=as_json)
 
 
 @_users.command("list", epilog="Example: boathook cashdesk users list --json")

@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from boathook import Transaction
-from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import Action, Entity, Object, event_type
 from boathook.apps.cashdesk.refusals import Missing
 from boathook.apps.cashdesk.users import User

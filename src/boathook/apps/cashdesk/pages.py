@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -19,12 +20,12 @@ from starlette.staticfiles import StaticFiles
 
 from boathook import BoathookError, Transaction
 from boathook.apps.cashdesk import records, users, webhooks
-from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import Entity, types_of
 from boathook.apps.cashdesk.forms import WebhookForm, read
 from boathook.apps.cashdesk.refusals import BadField, Forged, NotKnown, Refusal
 from boathook.apps.cashdesk.users import User
-from boathook.apps.cashdesk.web import MOUNT, guarded, path_id, read_form
+from boathook.apps.cashdesk.web import MOUNT, guarded, path_id, read_form, read_origin
 
 COOKIE: Final = "cabinet_session"
 _HOME: Final = f"{MOUNT}/"
@@ -130,10 +131,19 @@ def _check_form(request: Request, session: str, form: dict[str, str]) -> None:
 
 def _check_origin(request: Request) -> None:
     # A proxy may speak another scheme with us than with the browser, so where no address is set the host decides.
-    origin, own = request.headers.get("origin", ""), hook.settings.public_url.lower()
-    host = request.headers.get("host", "").lower()
-    if origin not in ({own} if own else {f"http://{host}", f"https://{host}"}):
+    host, public = request.headers.get("host", ""), hook.settings.public_url
+    own = {read_origin(url) for url in ([public] if public else [f"http://{host}", f"https://{host}"])}
+    origin = read_origin(request.headers.get("origin", ""))
+    if origin is None or origin not in own:
         raise Forged("This form does not come from the cabinet's own pages.")
+
+
+async def show_unknown(_request: Request, error: HTTPException) -> Response:
+    """Show a page for what no route takes."""
+    message = "There is no such page." if error.status_code == 404 else error.detail
+    response = _page("refused.html", error.status_code, user=None, message=message)
+    response.headers.update(error.headers or {})
+    return guarded(response)
 
 
 async def _lead_home(_request: Request) -> Response:
@@ -158,10 +168,9 @@ async def _log_in(request: Request) -> Response:
     _check_origin(request)
     form = await read_form(request)
     async with hook.transaction() as tx:
-        user = await users.find_by_token(tx, form.get("token", "").strip())
-        if user is None:
-            return _page("login.html", 401, user=None, message="Nobody has this token.")
-        session = await users.log_in(tx, user)
+        session = await users.log_in(tx, form.get("token", "").strip())
+    if session is None:
+        return _page("login.html", 401, user=None, message="Nobody has this token.")
     response = _go(_HOME)
     is_secure = request.url.scheme == "https" or hook.settings.public_url.startswith("https:")
     response.set_cookie(COOKIE, session, path=MOUNT, httponly=True, samesite="strict", secure=is_secure)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from boathook import BoathookError
 from boathook.apps.cashdesk import users
-from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import EVERYTHING, Entity, types_of
 from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change, Letter, Shop

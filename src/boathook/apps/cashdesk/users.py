@@ -1,17 +1,19 @@
 """Whose cabinets there are, and who is asking: by a token of their own, or by a browser's session."""
 
 import hashlib
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Any, Final
 
 from boathook import Transaction
-from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import EVENT_TYPES
-from boathook.apps.cashdesk.refusals import BadField
+from boathook.apps.cashdesk.refusals import BadField, Conflict, Missing
 
 _PREFIX: Final = "cdk_"
 _LONGEST_NAME: Final = 200
+_ID: Final = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ async def add(tx: Transaction, name: str) -> tuple[User, str]:
     """
     if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
         raise BadField("name", f"write 1 to {_LONGEST_NAME} printable characters")
-    token = _PREFIX + secrets.token_urlsafe(32)
+    token = _new_token()
     id = await tx.fetchval(
         "insert into cashdesk.users (name, token_sha256) values ($1, $2) returning id", name, _hash(token)
     )
@@ -43,6 +45,36 @@ async def add(tx: Transaction, name: str) -> tuple[User, str]:
     await hook.desk.put_application(tx, user.application, name=name)
     await hook.desk.declare_types(tx, EVENT_TYPES)
     return user, token
+
+
+async def renew(tx: Transaction, whom: str) -> tuple[User, str]:
+    """Give the user of this id or name another token, which is returned and not kept.
+
+    What the former one opened ends with it: all sessions of the pages.
+
+    Raises:
+        Missing: there is no such user.
+        Conflict: several have the name.
+    """
+    user, token = await _find(tx, whom), _new_token()
+    # In this order: a login that goes on at this moment holds the row, so its session is there to be deleted.
+    await tx.execute("update cashdesk.users set token_sha256 = $2 where id = $1", user.id, _hash(token))
+    await tx.execute("delete from cashdesk.sessions where user_id = $1", user.id)
+    return user, token
+
+
+async def _find(tx: Transaction, whom: str) -> User:
+    """Return the user of an id, else of a name."""
+    id = int(whom) if _ID.fullmatch(whom) else None
+    rows = await tx.fetch(
+        "select id, name from cashdesk.users where id = $1 or name = $2 order by id = $1 desc nulls last, id limit 20",
+        id, whom,
+    )  # fmt: skip
+    if not rows:
+        raise Missing(f"there is no user {whom}; see `boathook cashdesk users list`")
+    if len(rows) > 1 and rows[0]["id"] != id:
+        raise Conflict(f"several users are called {whom}: name the id, one of {', '.join(str(row['id']) for row in rows)}")
+    return User(rows[0]["id"], rows[0]["name"])
 
 
 async def list_all(tx: Transaction) -> list[dict[str, Any]]:
@@ -64,14 +96,22 @@ async def find_by_token(tx: Transaction, token: str) -> User | None:
     return _user(await tx.fetchrow("select id, name from cashdesk.users where token_sha256 = $1", _hash(token)))
 
 
-async def log_in(tx: Transaction, user: User) -> str:
-    """Open a session of the pages; return what the browser shall hold, which is not kept."""
+async def log_in(tx: Transaction, token: str) -> str | None:
+    """Open a session of the pages for whose token this is, if anybody's; return what the browser shall hold.
+
+    It is not kept.
+    """
+    # A token that is renewed meanwhile must not leave a session behind.
+    held = "select id from cashdesk.users where token_sha256 = $1 for key share"
+    user_id = await tx.fetchval(held, _hash(token))
+    if user_id is None:
+        return None
     session = secrets.token_urlsafe(32)
     await tx.execute("delete from cashdesk.sessions where expires_at < now()")
     await tx.execute(
         "insert into cashdesk.sessions (token_sha256, user_id, expires_at)"
         " values ($1, $2, now() + make_interval(secs => $3))",
-        _hash(session), user.id, hook.settings.session_hours * 3_600,
+        _hash(session), user_id, hook.settings.session_hours * 3_600,
     )  # fmt: skip
     return session
 
@@ -90,6 +130,10 @@ async def find_by_session(tx: Transaction, session: str) -> User | None:
 async def log_out(tx: Transaction, session: str) -> None:
     """End a session."""
     await tx.execute("delete from cashdesk.sessions where token_sha256 = $1", _hash(session))
+
+
+def _new_token() -> str:
+    return _PREFIX + secrets.token_urlsafe(32)
 
 
 def _user(row: Any) -> User | None:

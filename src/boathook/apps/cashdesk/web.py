@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import Request
@@ -23,6 +23,9 @@ _SAFE: Final[Mapping[str, str]] = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+
+_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
+"""Those that an address need not name."""
 
 Handle = Callable[[Request], Awaitable[Response]]
 
@@ -71,6 +74,19 @@ def read_number(request: Request, name: str, *, usual: int, most: int) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > most:
         raise BadField(name, f"write a number from 0 to {most}")
     return int(text)
+
+
+def read_origin(text: str) -> tuple[str, str, int] | None:
+    """Return scheme, host and port of an origin such as ``https://cabinet.example``; None for what is none."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return None
+    is_more = "@" in parts.netloc or parts.path or parts.query or parts.fragment
+    if parts.scheme not in _PORTS or not parts.hostname or is_more:
+        return None
+    return parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port
 
 
 def path_id(request: Request) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from boathook import BoathookError, Transaction
 from boathook.apps.cashdesk import users
-from boathook.apps.cashdesk.base import hook
+from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import Entity, mask_of, patterns_of, types_of
 from boathook.apps.cashdesk.forms import WebhookForm
 from boathook.apps.cashdesk.refusals import BadField, Conflict, Full, Missing
