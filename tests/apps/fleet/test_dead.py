@@ -25,12 +25,6 @@ def settings(bot: BotApi, *, retry: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def bot():
-    with BotApi() as api:
-        yield api
-
-
-@pytest.fixture(scope="module")
 def stand(tmp_path_factory, admin_url, pg_template, bot):
     """A boathook that cannot write five of its cars, and has given that up."""
     folder = tmp_path_factory.mktemp("fleet")

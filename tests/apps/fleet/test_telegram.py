@@ -14,12 +14,6 @@ from tests.support import until
 
 
 @pytest.fixture(scope="module")
-def bot():
-    with BotApi() as api:
-        yield api
-
-
-@pytest.fixture(scope="module")
 def stand(tmp_path_factory, admin_url, pg_template, bot):
     """A boathook that finds every acknowledgement too slow, which is critical."""
     fleet = f"""
