@@ -192,7 +192,9 @@ def test_a_revoked_token_is_refused_at_once(yard: Running):
 
 
 async def test_a_browsers_websocket_brings_its_token_as_a_subprotocol(yard: Running, token: str):
-    async with connect(url(yard, "/closed/who"), subprotocols=[Subprotocol("boathook"), Subprotocol(f"bearer.{token}")]) as ws:
+    async with connect(
+        url(yard, "/closed/who"), subprotocols=[Subprotocol("boathook"), Subprotocol(f"bearer.{token}")]
+    ) as ws:
         assert ws.subprotocol == "boathook", "a browser refuses an answer that chooses none"
         told = json.loads(await ws.recv())
     assert told["actor"].startswith("api:key_")

@@ -49,8 +49,8 @@ async def test_a_server_that_does_not_answer_in_time_is_told_of_too():
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
+        url = f"postgresql://u@127.0.0.1:{mute.getsockname()[1]}/x?sslmode=disable"
         with pytest.raises(JournalUnavailable, match=r"database\.url cannot be reached: .+"):
-            url = f"postgresql://u@127.0.0.1:{mute.getsockname()[1]}/x?sslmode=disable"
             await Database.open(url, purpose="test", size=1, connect_timeout_s=0.3)
 
 

@@ -153,5 +153,11 @@ def test_clips_beyond_the_limit_are_left_out_and_logged(stand):
 
 def test_clips_are_counted_in_every_shape():
     clips = [{"id": "a"}, {"id": "b"}, {"id": "b"}, 17]
-    bodies = ({"data": {"task_id": "t", "data": clips}}, {"data": clips}, {"clips": clips}, {"data": None}, [])
+    bodies: tuple[object, ...] = (
+        {"data": {"task_id": "t", "data": clips}},
+        {"data": clips},
+        {"clips": clips},
+        {"data": None},
+        [],
+    )
     assert [count_clips(body) for body in bodies] == [2, 2, 2, 0, 0]
