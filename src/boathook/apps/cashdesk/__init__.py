@@ -19,7 +19,6 @@ from boathook.apps.cashdesk.web import MOUNT
 __all__ = ["fiscal", "hook"]
 
 
-
 async def _refuse(request: Request, error: Exception) -> Response:
     """Answer what no route takes: by a page to those who read pages, else as the API does."""
     assert isinstance(error, HTTPException)

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import msgspec
+
 from boathook import Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook.apps.cashdesk import ledger
 from boathook.apps.cashdesk.actions import FISCALISE, OWN
@@ -19,6 +21,10 @@ _RESUME_S: Final = 60.0
 _RESUMED: Final = timedelta(days=7)
 """How long receipts without an end are resumed; what still has none by then is for a person to see to."""
 _GIVEN_UP: Final = "DRIVE_AWAY: the drive did not answer"
+_SET_ASIDE: Final = "IGNORED: an operator has set it aside"
+_PAGE: Final = 200
+_SKEW: Final = timedelta(hours=1)
+"""By which an event may seem older than its operation, as each is dated by another clock."""
 
 _ended = hook.counter("cashdesk_fiscalisations_total", "Receipts that came back from the fiscal drive.", "state")
 
@@ -32,11 +38,40 @@ async def resume() -> None:
     """
     since = datetime.now(UTC) - _RESUMED
     dead = await hook.desk.deliveries(
-        application=OWN, type=FISCALISE, recipient=RECIPIENT, state="dead", since=since, limit=200
+        application=OWN, type=FISCALISE, recipient=RECIPIENT, state="dead", since=since, limit=_PAGE
     )
     if dead:
         resumed = await hook.desk.replay([row.id for row in dead], note="its receipt has no end yet")
         hook.log.info("receipts_resumed", count=len(resumed))
+
+
+@hook.every(_RESUME_S)
+async def end_ignored() -> None:
+    """End receipts as FAILED whose dead letters an operator has settled as ignored, as nobody asks the drive again."""
+    async with hook.transaction() as tx:
+        oldest = await tx.fetchval("select min(created_at) from cashdesk.operations where state = 'PENDING'")
+    if oldest is None:
+        return
+    after = None
+    while rows := await hook.desk.deliveries(
+        application=OWN, type=FISCALISE, recipient=RECIPIENT, state="ignored", since=oldest - _SKEW, after=after,
+        limit=_PAGE,
+    ):  # fmt: skip
+        for row in rows:
+            await _set_aside(row.id)
+        after = rows[-1].id
+
+
+async def _set_aside(delivery: str) -> None:
+    found = await hook.desk.delivery(delivery)
+    if found["event"].expunged_at is not None:
+        return
+    work = msgspec.json.decode(found["body"])
+    user = User(work["user"], "")
+    async with hook.transaction() as tx:
+        operation = await _pending(tx, user, work["operation"], "for update")
+        if not isinstance(operation, Ignore):  # else the handler itself had ignored it
+            await _settle(tx, user, operation, {"sign": None, "declined": _SET_ASIDE})
 
 
 @hook.on(None, FISCALISE, application=OWN, retry=PATIENCE, timeout=120.0)
@@ -46,18 +81,29 @@ async def fiscalise(event: Event, tx: Transaction) -> Ignore | Retry | None:
     Nothing is locked while the drive works; what it said is remembered apart from the transaction.
     """
     user = User(event.json["user"], "")
-    try:
-        operation = await ledger.get(tx, user, Entity.OPERATIONS, event.json["operation"])
-    except Missing:
-        return Ignore("the operation is gone")
-    if operation["state"] != "PENDING":
-        return Ignore(f"the operation is {operation['state']} already")
+    operation = await _pending(tx, user, event.json["operation"])
+    if isinstance(operation, Ignore):
+        return operation
     receipt = await ledger.get(tx, user, Entity.RECEIPTS, operation["receipt_id"])
     verdict = await _ask(event, receipt)
     if verdict is None:
         return Retry(code="DRIVE_AWAY")
+    operation = await _pending(tx, user, operation["id"], "for update")
+    if isinstance(operation, Ignore):
+        return operation
     await _settle(tx, user, operation, verdict)
     return None
+
+
+async def _pending(tx: Transaction, user: User, id: int, lock: ledger.Lock = "") -> Object | Ignore:
+    """Return an operation that has not ended, or why there is nothing to do."""
+    try:
+        operation = await ledger.get(tx, user, Entity.OPERATIONS, id, lock)
+    except Missing:
+        return Ignore("the operation is gone")
+    if operation["state"] != "PENDING":
+        return Ignore(f"the operation is {operation['state']} already")
+    return operation
 
 
 async def _ask(event: Event, receipt: Object) -> Verdict | None:

@@ -73,7 +73,9 @@ async def _find(tx: Transaction, whom: str) -> User:
     if not rows:
         raise Missing(f"there is no user {whom}; see `boathook cashdesk users list`")
     if len(rows) > 1 and rows[0]["id"] != id:
-        raise Conflict(f"several users are called {whom}: name the id, one of {', '.join(str(row['id']) for row in rows)}")
+        raise Conflict(
+            f"several users are called {whom}: name the id, one of {', '.join(str(row['id']) for row in rows)}"
+        )
     return User(rows[0]["id"], rows[0]["name"])
 
 
