@@ -4,4 +4,7 @@ billing   subscription payments
 fleet     a car-rental back office on RentProg's and Umnico's webhooks
 music     callbacks of Suno's music generation
 cashdesk  a cash-register cabinet that sends webhooks to shops
+
+They share how commands ask and print (`terminal`), how they are tried out (`trials`), and what simulators are made of
+(`traffic`).
 """
