@@ -22,7 +22,8 @@ __all__ = ["fiscal", "hook"]
 async def _refuse(request: Request, error: Exception) -> Response:
     """Answer what no route takes: by a page to those who read pages, else as the API does."""
     assert isinstance(error, HTTPException)
-    is_page = not request.url.path.startswith(f"{MOUNT}/api") and "text/html" in request.headers.get("accept", "")
+    is_api = f"{request.url.path}/".startswith(f"{MOUNT}/api/")
+    is_page = not is_api and "text/html" in request.headers.get("accept", "")
     return await (pages.show_unknown if is_page else api.refuse_unknown)(request, error)
 
 
