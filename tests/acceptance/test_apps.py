@@ -132,13 +132,18 @@ class TestOneLineLoadsIt:
         assert {"id": "shown", "state": "moving"} in shown.json()
 
     def test_its_counter_is_shown(self, parcels: Parcels):
+        # What tests before this one scanned may be shown a moment later, too.
         before = parcels.counted()
         parcels.scan("counted")
-        until(lambda: parcels.counted() == before + 1)
+        until(lambda: parcels.counted() > before)
 
     def test_its_counter_is_shown_as_json_too(self, parcels: Parcels):
-        metrics = httpx.get(f"{parcels.base}/metrics.json", timeout=30).json()["metrics"]
-        assert metrics["parcels_scans_total"]["kind"] == "counter"
+        def shown() -> dict[str, Any] | None:
+            metrics = httpx.get(f"{parcels.base}/metrics.json", timeout=30).json()["metrics"]
+            return metrics.get("parcels_scans_total")
+
+        # A gateway imports the app after it has begun to take requests in.
+        assert until(shown)["kind"] == "counter"
 
 
 class TestTheCommandLine:
