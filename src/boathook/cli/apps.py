@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import sys
 from collections.abc import AsyncIterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import SecretStr
 from boathook.cli import show
 from boathook.cli.options import Json, Yes
 from boathook.cli.running import reference, without_password
-from boathook.cli.session import Session, complain_once, confirm, journal, out, run, server_url, session
+from boathook.cli.session import Misused, Session, complain_once, confirm, journal, out, run, server_url, session
 from boathook.cli.show import Column
 from boathook.config import Settings
 from boathook.config.complaints import is_secret
@@ -96,6 +97,26 @@ def forget(
     confirm(f"let no further event be owed to the handlers of {module}", yes=yes)
     run(work())
     out.print(show.text(f"{module}: forgotten"), soft_wrap=True)
+
+
+@apps.command("sample", epilog="Example: boathook apps sample billing > boathook.toml")
+def print_sample(
+    app: Annotated[str, typer.Argument(help="A ready-made app: billing, fleet, music or cashdesk.")],
+) -> None:
+    """Print the configuration that a ready-made app begins with, for a boathook.toml in a folder of your own."""
+    samples = _samples()
+    name = app.removeprefix("boathook.apps.")
+    if name not in samples:
+        raise Misused(f"there is no ready-made app {app}: name one of {', '.join(sorted(samples))}")
+    sys.stdout.write(samples[name].read_text(encoding="utf-8"))
+
+
+def _samples() -> dict[str, Path]:
+    """Return the file of each ready-made app's sample configuration."""
+    spec = find_spec("boathook.apps")
+    assert spec is not None
+    folders = map(Path, spec.submodule_search_locations or ())
+    return {path.parent.name: path for folder in folders for path in folder.glob("*/boathook.toml")}
 
 
 def tables(settings: Settings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is counted, and the eight alerts, judged by Prometheus's own tool."""
+"""What is counted, and the alerts, judged by Prometheus's own tool."""
 
 import re
 import shutil
@@ -30,7 +30,7 @@ def promtool() -> str:
 def test_promtool_accepts_the_rules(promtool):
     done = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 rules found" in done.stdout
+    assert "9 rules found" in done.stdout
 
 
 P = 'provider="tilda"'
@@ -38,6 +38,8 @@ ERRORS = f'webhook_requests_total{{{P}, http_code="503"}}'
 ACCEPTED = f'webhook_requests_total{{{P}, http_code="200"}}'
 UNPROVEN = f"billing_webhooks_invalid_signature_total{{{P}}}"
 MISMATCHES = f"billing_payments_amount_mismatch_total{{{P}}}"
+DUPLICATES = f"billing_webhooks_duplicate_total{{{P}}}"
+CONFLICTS = f"billing_webhooks_conflict_total{{{P}}}"
 RETRIES = 'billing_webhooks_failed_retryable_total{{provider="tilda", code="{}"}}'
 BACKLOG = 'billing_webhook_backlog{{provider="tilda", status="{}"}}'
 WAITED = 'billing_oldest_waiting_seconds{{problem="{}"}}'
@@ -60,6 +62,11 @@ CASES = [
     ("BillingAmountMismatch", True, "20m", {MISMATCHES: "0x10 1x60"}),
     ("BillingAmountMismatch", False, "90m", {MISMATCHES: "0x10 1x120"}),
     ("BillingAmountMismatch", False, "20m", {MISMATCHES: "7x60"}),
+    ("BillingConflicts", True, "20m", {CONFLICTS: "0x10 1x60"}),
+    ("BillingConflicts", True, "10m", {CONFLICTS: "_x5 1x60"}),
+    ("BillingConflicts", False, "90m", {CONFLICTS: "_x5 1x120"}),
+    ("BillingConflicts", False, "20m", {CONFLICTS: "0x60"}),
+    ("BillingConflicts", False, "90m", {CONFLICTS: "7x120", DUPLICATES: "0+5x120"}),
     ("BillingDeadEvents", True, "20m", {BACKLOG.format("dead"): "0x2 1x60"}),
     ("BillingDeadEvents", False, "10m", {BACKLOG.format("dead"): "1x60"}),
     ("BillingDeadEvents", False, "20m", {BACKLOG.format("dead"): "1x10 0x60", BACKLOG.format("later"): "50x60"}),
@@ -104,8 +111,8 @@ def test_alert(promtool, tmp_path, alert, fires, after, series):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_of_the_eight_alerts_has_a_case_in_which_it_fires_and_one_in_which_it_does_not():
-    assert len(ALERTS) == 8
+def test_each_of_the_alerts_has_a_case_in_which_it_fires_and_one_in_which_it_does_not():
+    assert len(ALERTS) == 9
     assert {(case[0], case[1]) for case in CASES} == {(alert, fires) for alert in ALERTS for fires in (True, False)}
 
 
@@ -121,6 +128,7 @@ def shown(stand):
     stand.tell(payment := unique("pay"), email=email, event_id=(event := unique("evt")))
     stand.tell(payment, email=email, event_id=event)
     stand.await_applied(payment)
+    assert stand.tell(unique("pay"), email=email, event_id=event).status_code == 200
     stand.tell(payment, "refunded", email=email)
     stand.tell(unique("pay"), "pending", email=email)
     wrong, later, address = unique("evt"), unique("pay"), f"{unique('later')}@example.com"
@@ -143,6 +151,7 @@ SHOWN = {
     "webhook_requests_total": {"http_code": "200"},
     "billing_webhooks_processed_total": {"result": "applied"},
     "billing_webhooks_duplicate_total": {},
+    "billing_webhooks_conflict_total": {},
     "billing_webhooks_failed_retryable_total": {"code": "USER_MISSING"},
     "billing_webhooks_failed_final_total": {},
     "billing_webhooks_invalid_signature_total": {},

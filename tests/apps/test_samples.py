@@ -1,0 +1,52 @@
+"""How somebody begins who has installed the package: with an app's sample configuration, in a folder of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import boathook.apps
+
+APPS = Path(boathook.apps.__file__).parent
+NAMES = sorted(path.parent.name for path in APPS.glob("*/boathook.toml"))
+SECRETS = {"BILLING_SECRET": "made-up", "SUNO_WEBHOOK_KEY": "made-up"}
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "boathook", *arguments],
+        cwd=folder, env={**os.environ, **SECRETS}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_sample_of_each_app_is_printed_and_is_a_configuration(tmp_path: Path, name: str):
+    (tmp_path / "boathook.toml").touch()  # as the shell has made it by then
+    printed = run(tmp_path, "apps", "sample", name)
+    assert (printed.returncode, printed.stderr) == (0, "")
+    assert printed.stdout == (APPS / name / "boathook.toml").read_text()
+    (tmp_path / "boathook.toml").write_text(printed.stdout)
+    checked = run(tmp_path, "config", "check")
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_it_is_printed_whatever_the_configuration_there_says(tmp_path: Path):
+    (tmp_path / "boathook.toml").write_text("[nonsense")
+    assert run(tmp_path, "apps", "sample", "boathook.apps.music").stdout.startswith("#")
+
+
+@pytest.mark.parametrize("name", ["shop", "../apps/billing", ""])
+def test_what_is_no_ready_made_app_is_refused_with_those_that_are(tmp_path: Path, name: str):
+    refused = run(tmp_path, "apps", "sample", name)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.strip().endswith(f"name one of {', '.join(NAMES)}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_of_each_app_tells_how_to_begin(name: str):
+    told = (APPS / name / "README.md").read_text()
+    assert f"boathook apps sample {name} > boathook.toml" in told
+    assert "503" in told
+    assert "for the first seconds after a start" in told.lower()
