@@ -12,12 +12,14 @@ import boathook
 from boathook import config
 from boathook.domain.model import LEGAL_MOVES
 from boathook.handlers.platform import Desk, Http
-from boathook.telemetry.metrics import METRICS
+from boathook.telemetry.metrics import TABLE
 from scripts import write_docs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+OWN_METRICS = {metric.name for metric in TABLE}
+"""Those of boathook itself, whatever apps this process has loaded."""
 METRIC_NAME = re.compile(r"boathook_\w+_(total|seconds|rows)")
 FOR_BOATHOOK = {"hook.bind", "hook.routes", "hook.published"}
 """What stands on an app's object for those who load, run and test it."""
@@ -78,7 +80,7 @@ class TestEverythingIsDocumented:
         assert missing == set()
 
     def test_every_metric_of_the_table_is_counted_somewhere(self):
-        assert set(METRICS) - counted_names() == set()
+        assert OWN_METRICS - counted_names() == set()
 
     def test_every_public_name(self):
         pages = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("handlers.md", "verify.md"))
@@ -100,7 +102,7 @@ def counted_names() -> set[str]:
                 for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
                 if isinstance(node, ast.Constant)
                 and isinstance(node.value, str)
-                and (node.value in METRICS or METRIC_NAME.fullmatch(node.value))
+                and (node.value in OWN_METRICS or METRIC_NAME.fullmatch(node.value))
             )
     return names
 
