@@ -49,7 +49,8 @@ _SETTINGS = {
     "listen_addresses": "",
     "port": "5432",
     "unix_socket_permissions": "0700",
-    "max_connections": "100",
+    # Each process has connections of its own for each of its tasks, and apps have theirs.
+    "max_connections": "300",
     "shared_buffers": "128MB",
     "fsync": "on",
     "full_page_writes": "on",
