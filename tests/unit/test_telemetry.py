@@ -25,9 +25,16 @@ from tests.support import too_dear
 
 @pytest.fixture(autouse=True)
 def _clean():
+    """Let each test begin with boathook's own metrics, whatever apps other tests have loaded in this process."""
+    apps, mirrors = {name: METRICS[name] for name in METRICS.keys() - {metric.name for metric in TABLE}}, MIRRORS[:]
+    for name in apps:
+        del METRICS[name]
+    MIRRORS.clear()
     emit.reset()
     yield
     emit.reset()
+    METRICS.update(apps)
+    MIRRORS[:] = [*mirrors, *(mirror for mirror in MIRRORS if mirror not in mirrors)]
 
 
 def test_the_table_is_sound():
