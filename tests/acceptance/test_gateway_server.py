@@ -133,15 +133,16 @@ def test_a_wrong_set_up_ends_with_one_sentence(
     assert "Traceback" not in done.stderr
 
 
-def test_a_cut_connection_to_the_journal_is_made_again(shared: Running):
-    assert post(shared, "evt_before_cut").status_code == 200
-    with psycopg.connect(shared.database_url, autocommit=True) as admin:
+def test_a_cut_connection_to_the_journal_is_made_again(boathook: Callable[..., Running]):
+    running = boathook(roles=GATEWAY)
+    assert post(running, "evt_before_cut").status_code == 200
+    with psycopg.connect(running.database_url, autocommit=True) as admin:
         admin.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()"
         )
-    assert post(shared, "evt_at_once").status_code in (200, 503)
-    until(lambda: post(shared, "evt_at_once").status_code == 200)
+    assert post(running, "evt_at_once").status_code in (200, 503)
+    until(lambda: post(running, "evt_at_once").status_code == 200)
 
 
 def test_selftest_leaves_no_trace(shared: Running):
