@@ -26,9 +26,11 @@ async def open_ears(db: Database, *hearings: Hearing) -> None:
             return len(hearing._waiting) > 1
 
         await eventually(is_open)
-    await asyncio.sleep(0.1)
+    for channel in {hearing.channel for hearing in hearings}:
+        await say(db, channel, "open")
     for hearing in hearings:
-        hearing._waiting.clear()
+        while await next_of(hearing) != "open":
+            pass
 
 
 async def next_of(hearing: Hearing) -> object:
