@@ -251,7 +251,7 @@ def _read_event(given: UUID | str) -> UUID:
     if isinstance(given, UUID):
         return given
     try:
-        return ids.read(ids.MESSAGE if given.startswith(f"{ids.MESSAGE}_") else ids.EVENT, given)
+        return ids.read_event(given)
     except ValueError as error:
         raise InvalidValue(str(error), "event_id") from None
 

@@ -46,14 +46,9 @@ def example(*lines: str) -> str:
 def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
     """Read ids as people write them; an event may be named as the message it is. Raises Misused where one is none."""
     try:
-        return [_read_id(prefix, word) for word in words]
+        return [ids.read_event(word) if prefix == ids.EVENT else ids.read(prefix, word) for word in words]
     except ValueError as error:
         raise Misused(str(error)) from None
-
-
-def _read_id(prefix: str, word: str) -> UUID:
-    is_message = prefix == ids.EVENT and word.startswith(f"{ids.MESSAGE}_")
-    return ids.read(ids.MESSAGE if is_message else prefix, word)
 
 
 def read_delivery_ids(words: Sequence[str]) -> list[Key]:

@@ -91,6 +91,11 @@ def show_delivery(event_id: UUID, ordinal: int) -> str:
     return f"{show(DELIVERY, event_id)}_{ordinal}"
 
 
+def read_event(text: str) -> UUID:
+    """Read an event's id, which of a message may be written as the message's. Raises ValueError as `read` does."""
+    return read(MESSAGE if text.startswith(f"{MESSAGE}_") else EVENT, text)
+
+
 def read_delivery(text: str) -> tuple[UUID, int]:
     """Read what `show_delivery` wrote.
 

@@ -183,7 +183,7 @@ class IngestApp:
         self, gate: Gate, scope: dict[str, Any], receive: Receive, request_id: str, started: float
     ) -> Answer | None:
         """Return the answer, or None for a client that is gone."""
-        headers = _read_headers(scope["headers"])
+        headers = read_headers(scope["headers"])
         client = client_address(scope["client"][0], headers.get("x-forwarded-for"), self._trusted)
         early = self._refuse_early(gate, scope["method"], headers, client, request_id, started)
         if early is not None:
@@ -346,7 +346,8 @@ def _decoder(gate: Gate, request: Request) -> Decoder | None:
     return Decoder(encoding, max_decoded=gate.max_decoded, max_ratio=gate.max_ratio)
 
 
-def _read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
+def read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
+    """Return headers by name, the values of those that came more than once joined by commas (RFC 9110, section 5.3)."""
     headers: Headers = {}
     for raw_name, raw_value in raw:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")

@@ -15,7 +15,7 @@ from boathook.admin.api.errors import ApiError, to_response
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, JournalError
 from boathook.handlers.manifest import Mount
-from boathook.inbound.app import Asgi, Receive, Send
+from boathook.inbound.app import Asgi, Receive, Send, read_headers
 from boathook.inbound.limits import client_address, is_trusted
 from boathook.journal.database import Database, translated
 from boathook.server.lifespan import Lifespan
@@ -147,7 +147,7 @@ class Door:
         state = {**self._lifespan.state, "request_id": f"{self._request_prefix}{next(self._numbers):08x}"}
         if self._mount.is_open:
             return _Visitor({**scope, "state": state}, {})
-        credentials = {"authorization": _read_headers(scope).get("authorization", "")}
+        credentials = {"authorization": read_headers(scope["headers"]).get("authorization", "")}
         token = _socket_token(scope) if scope["type"] == "websocket" else None
         if token is not None:
             credentials = {"authorization": f"Bearer {token}"}
@@ -169,7 +169,7 @@ class Door:
         trusted = self._settings.server.trusted_proxies
         if not is_trusted(peer, trusted):
             return scope
-        headers = _read_headers(scope)
+        headers = read_headers(scope["headers"])
         client = client_address(peer, headers.get("x-forwarded-for"), trusted)
         is_secure = headers.get("x-forwarded-proto", "").strip().lower() == "https"
         scheme = f"{scope['scheme']}s" if is_secure else scope["scheme"]
@@ -199,10 +199,6 @@ def _netloc(url: str) -> str:
         return ""
     host = parts.hostname or ""
     return host if port is None or port in {80, 443} else f"{host}:{port}"
-
-
-def _read_headers(scope: Scope) -> dict[str, str]:
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def _socket_token(scope: Scope) -> str | None:
