@@ -112,17 +112,17 @@ async def concurrent_apply(url: str) -> dict[str, Any]:
     async with transaction(url) as noting:
         await note(noting, 2, state="second")
         applying = asyncio.create_task(apply(url))
-        async with transaction(url) as watching:
-            await eventually(partial(_is_waiting_or_done, watching, applying))
+        await eventually(partial(_is_waiting_or_done, url, applying))
     await applying
     await apply(url)  # whatever is marked by then
     return await state(url)
 
 
-async def _is_waiting_or_done(watching: Any, applying: asyncio.Task[None]) -> bool:
-    return applying.done() or bool(
-        await watching.fetchval("select count(*) from pg_stat_activity where wait_event_type = 'Lock'")
-    )
+async def _is_waiting_or_done(url: str, applying: asyncio.Task[None]) -> bool:
+    async with transaction(url) as watching:  # one for each look: a transaction sees the activity it saw first
+        return applying.done() or bool(
+            await watching.fetchval("select count(*) from pg_stat_activity where wait_event_type = 'Lock'")
+        )
 
 
 async def test_a_change_noted_while_another_is_applied_is_never_missed(url: str):
@@ -181,8 +181,7 @@ async def overtaking_news(url: str) -> list[int]:
     async with transaction(url) as slow:
         await apply_changes(slow, Entity.CAR, "1")
         quick = asyncio.create_task(_apply_second(url))
-        async with transaction(url) as watching:
-            await eventually(partial(_is_waiting_or_done, watching, quick))
+        await eventually(partial(_is_waiting_or_done, url, quick))
         seen += await _read_news(url, seen)
     await quick
     return seen + await _read_news(url, seen)
