@@ -92,6 +92,41 @@ def is_gone(connection: Connection) -> bool:
         return True
 
 
+@contextlib.asynccontextmanager
+async def _time_limit(seconds: float | None) -> AsyncIterator[list[Connection]]:
+    """Cut the connections that the block puts into the list, and break the block off, when its time is up.
+
+    The cut comes before the breaking off: a statement that is cancelled alone makes the driver ask the server to give
+    it up and wait for the answer, and a transaction would be rolled back in the same vain hope.
+    """
+    lent: list[Connection] = []
+    if seconds is None:
+        yield lent
+        return
+    loop = asyncio.get_running_loop()
+    block = asyncio.timeout(None)
+    is_over = False
+
+    def cut() -> None:
+        nonlocal is_over
+        is_over = True
+        for connection in lent:
+            with contextlib.suppress(asyncpg.InterfaceError):  # lost and taken back already
+                connection.terminate()
+        block.reschedule(loop.time())
+
+    fuse = loop.call_later(seconds, cut)
+    try:
+        async with block:
+            yield lent
+    except (JournalError, asyncpg.PostgresError, *_AWAY) as error:
+        if not is_over:
+            raise
+        raise JournalUnavailable(f"PostgreSQL did not answer within {seconds:g} s") from error
+    finally:
+        fuse.cancel()
+
+
 class Database:
     """A pool of connections to one database, for one purpose."""
 
@@ -156,26 +191,36 @@ class Database:
             self._pool.terminate()
 
     @contextlib.asynccontextmanager
-    async def acquire(self, wait_s: float | None = None) -> AsyncIterator[Connection]:
+    async def acquire(self, wait_s: float | None = None, within_s: float | None = None) -> AsyncIterator[Connection]:
         """Lend a connection; only getting it is translated, what is done with it raises as the driver does.
 
         Args:
             wait_s: how long to wait for one that is in use to be given back; None: for ever.
+            within_s: how long the whole use may take, the getting, what is done and the giving back; None: for ever.
+                When it is over the connection is cut, without a word to a server that may not be listening.
+
+        Raises:
+            JournalUnavailable: PostgreSQL is away, or the time was up; what was under way may be committed.
         """
+        async with _time_limit(within_s) as lent:
+            connection = await self._take(wait_s)
+            lent.append(connection)
+            try:
+                yield connection
+            finally:
+                with contextlib.suppress(*_AWAY):
+                    await asyncio.shield(self._pool.release(connection))
+
+    async def _take(self, wait_s: float | None) -> Connection:
         with translated():
             try:
-                connection = await self._pool.acquire(timeout=wait_s)
+                return await self._pool.acquire(timeout=wait_s)
             except TimeoutError:
                 if wait_s is None:
                     raise
                 raise JournalUnavailable(
                     f"no connection for {self._purpose} was to be had within {wait_s:g} s; what holds them all?"
                 ) from None
-        try:
-            yield connection
-        finally:
-            with contextlib.suppress(*_AWAY):
-                await asyncio.shield(self._pool.release(connection))
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

@@ -34,20 +34,24 @@ class EventStore:
             source: timedelta(days=days) for source, days in (dedup_days_of or {}).items()
         }
 
-    async def append(self, batch: Sequence[NewEvent]) -> list[Receipt]:
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         """Store *batch* and return a receipt for each event, in the same order.
 
         When this returns, every accepted event is committed with its deliveries. An error means that none
         of the batch is known to be stored; trying again with the same events is safe. An event of many items is
         stored by itself, between those before and those after it.
 
+        Args:
+            batch: new events, each with the deliveries it is owed.
+            within_s: how long it may take; None: as long as PostgreSQL lets a statement run.
+
         Raises:
             RegistryChanged: the events were routed by outdated routes; nothing was stored.
-            JournalUnavailable: PostgreSQL is away.
+            JournalUnavailable: PostgreSQL is away, or did not answer in time.
             JournalError: PostgreSQL refused the batch, such as for one impossible row.
         """
         receipts: list[Receipt] = []
-        async with self._database.acquire() as connection:
+        async with self._database.acquire(within_s=within_s) as connection:
             with translated():
                 for has_items, run in groupby(batch, _has_items):
                     if has_items:
