@@ -1,0 +1,163 @@
+"""A stranger cannot change our memory: a flood of forged requests leaves the bounded quarantine, and nothing else."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.acceptance.conftest import Running
+from tests.security import data_stand as stand
+from tests.security.data_stand import SPY, forged, genuine
+
+RATE = 10
+"""The default of retention.rejections_rate."""
+FORGED, REAL, LARGE = 10_000, 1_000, 200
+PER_ROW = 16_384
+"""Bytes of log one kept rejection of a kilobyte may cost, with the whole pages written after a checkpoint."""
+NOISE = 1 << 20
+"""Bytes of log that PostgreSQL writes by itself, whoever asks."""
+MEMORY = 32 << 20
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a flood and the genuine events after it have cost."""
+
+    seconds: float
+    statuses: set[int]
+    looks: int
+    hints: int
+    told: int
+    """Lines of the log with a text of the bodies."""
+    rows: dict[str, int]
+    wal: int
+    grown: int
+    taken: int
+    written: dict[str, tuple[int, int, int]]
+
+    @property
+    def most_kept(self) -> int:
+        return int(RATE * (self.seconds + 2)) + RATE
+
+    def violations(self, real: int) -> list[str]:
+        found = []
+        if self.statuses != {401}:
+            found.append(f"answers {self.statuses}")
+        if self.looks:
+            found.append(f"looks: {self.looks}")
+        if self.hints > self.rows["boathook.rejection"]:
+            found.append(f"hints: {self.hints}")
+        if self.told:
+            found.append(f"told: {self.told} lines")
+        if self.rows["boathook.rejection"] > self.most_kept:
+            found.append(f"quarantine: {self.rows['boathook.rejection']} rows")
+        if others := {name: rows for name, rows in self.rows.items() if rows and name != "boathook.rejection"}:
+            found.append(f"rows: {others}")
+        if self.wal > NOISE + PER_ROW * self.most_kept:
+            found.append(f"log: {self.wal} bytes")
+        if self.grown > MEMORY:
+            found.append(f"memory: {self.grown} bytes")
+        if self.taken != real:
+            found.append(f"poisoned: {real - self.taken} of {real}")
+        strange = {name: (change[1], change[2]) for name, change in self.written.items() if any(change[1:])}
+        if strange:
+            found.append(f"changed: {strange}")
+        for table in ("dedup", "event"):
+            inserted = sum(change[0] for name, change in self.written.items() if name.startswith(table))
+            if inserted > real:
+                found.append(f"inserted into {table}: {inserted}")
+        return found
+
+
+def flooded(running: Running, forgeries: int, real: int) -> Measured:
+    """Flood the gateway with the ids of genuine events, then send those, then stop it and read what was written."""
+    url = running.database_url
+    before = stand.counts(url)
+    requests = [forged(f"evt_{n % real}", n // real) for n in range(forgeries)]
+    requests += [forged("evt_large", n, 65_536) for n in range(LARGE)]
+    stand.forget_written(url)
+    wal, memory, started = stand.wal(url), stand.resident(running), time.monotonic()
+    answers = stand.post_all(running, requests)
+    seconds = time.monotonic() - started
+    grown, looks = stand.resident(running) - memory, stand.looks(running)
+    hints = stand.looks(running, "hints")
+    told = sum("evt_" in line or "xxx" in line for line in running.log().splitlines())
+    metric = "boathook_quarantine_dropped_total"
+    assert metric in httpx.get(f"{running.base}/metrics").text
+    logged = stand.wal(url) - wal
+    after = stand.counts(url)
+    taken = stand.post_all(running, [genuine(f"evt_{n}") for n in range(real)])
+    assert running.stop() == 0
+    return Measured(
+        seconds=seconds,
+        statuses={answer.status for answer in answers},
+        looks=looks,
+        hints=hints,
+        told=told,
+        rows={name: after[name] - before.get(name, 0) for name in after},
+        wal=logged,
+        grown=grown,
+        taken=sum(one.status == 200 and one.json.get("duplicate") is False for one in taken),
+        written=stand.written(url),
+    )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with stand.own_server() as url:
+        yield url
+
+
+def test_ten_thousand_forged_requests_leave_only_the_quarantine(server: str, tmp_path: Path, record_property):
+    with stand.gateway(tmp_path, server) as running:
+        measured = flooded(running, FORGED, REAL)
+        assert stand.looks(running) >= REAL, "the spy sees the looks into genuine bodies"
+    record_property("measured", str(measured))
+    assert measured.rows["boathook.rejection"] > 0
+    assert measured.violations(REAL) == []
+
+
+UNBOUNDED = """
+from boathook.inbound import quarantine
+class Generous(quarantine.Quarantine):
+    def __init__(self, write, *, per_second):
+        super().__init__(write, per_second=1e9)
+quarantine.Quarantine = Generous
+"""
+
+TRUSTING = """
+import json
+from boathook.inbound import app
+seen, judge = set(), app.IngestApp._judge
+async def trusting(self, gate, request, request_id):
+    key = json.loads(request.body)["id"]
+    if key in seen:
+        return app.Answer(200, b'{"ok":true,"duplicate":true}', "duplicate")
+    answer = await judge(self, gate, request, request_id)
+    seen.add(key)
+    return answer
+app.IngestApp._judge = trusting
+"""
+
+CURIOUS = """
+from boathook.inbound import verify
+judge = verify.Verifier.verify
+def curious(self, request, now, decode=None):
+    self._picker.pick(request.body)
+    return judge(self, request, now, decode)
+verify.Verifier.verify = curious
+"""
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "seen"),
+    [(UNBOUNDED, "quarantine: "), (TRUSTING, "poisoned: "), (CURIOUS, "looks: ")],
+    ids=["no rate", "key before proof", "look before proof"],
+)
+def test_sabotage_without_the_safeguard_the_flood_is_seen(server: str, tmp_path: Path, sabotage: str, seen: str):
+    with stand.gateway(tmp_path, server, site=SPY + sabotage) as running:
+        found = flooded(running, 1_200, 300).violations(300)
+    assert [one for one in found if one.startswith(seen)], found
