@@ -179,5 +179,3 @@ def processor_s(running: Running) -> float:
     [child] = running.children("gateway")
     spent = psutil.Process(child.pid).cpu_times()
     return float(spent.user + spent.system)
-
-

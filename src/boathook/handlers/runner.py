@@ -402,7 +402,10 @@ def _failure(error: BaseException, handler: Handler) -> Failure:
 
 
 def _sentence(error: BaseException) -> str:
-    text = str(error).strip()
+    try:
+        text = str(error).strip()
+    except Exception:  # noqa: BLE001 - a user's exception that cannot even say what it is must not end the worker
+        text = "it cannot be shown, as its own __str__ raises"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

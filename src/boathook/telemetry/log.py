@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ import time
 import traceback as tracebacks
 from collections.abc import MutableMapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final, Literal
 
 import structlog
@@ -28,7 +30,10 @@ _MAX_WAITING: Final = 20_000
 _ATOMIC: Final = 4_096
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _HIDDEN: Final = re.compile(r"secret|password|authorization|cookie|token|body|signature", re.IGNORECASE)
-_URL_PASSWORD: Final = re.compile(r"(\w+://[^\s/:@]*:)[^\s/@]+@")
+# A scheme of bounded length keeps the search linear in the text, of which strangers may have written a megabyte.
+_URL_PASSWORD: Final = re.compile(r"(\w{1,20}://[^\s/:@]*:)[^\s/@]+@")
+_MOST_ELEMENTS: Final = 50
+_LARGEST: Final = 2**63
 
 Fields = MutableMapping[str, Any]
 Logger = structlog.typing.FilteringBoundLogger
@@ -172,18 +177,43 @@ def _add_traceback(_: Any, __: str, fields: Fields) -> Fields:
     if error is True:
         error = sys.exc_info()[1]
     if isinstance(error, BaseException):
-        fields["error"] = f"{type(error).__name__}: {error}"
+        fields["error"] = f"{type(error).__name__}: {_said(error)}"
         fields["traceback"] = "".join(tracebacks.format_exception(error))
     return fields
 
 
 def _protect(_: Any, __: str, fields: Fields) -> Fields:
     for key, value in fields.items():
-        if not isinstance(value, int | float) and _HIDDEN.search(key):
-            fields[key] = "[hidden]"
-        elif isinstance(value, str):
-            fields[key] = _protect_text(value, MAX_FIELD * 20 if key == "traceback" else MAX_FIELD)
+        fields[key] = _protect_value(key, value, MAX_FIELD * 20 if key == "traceback" else MAX_FIELD)
     return fields
+
+
+def _protect_value(key: str, value: Any, longest: int) -> Any:
+    """Return *value* as what every format can write, whatever it is: a bounded number, a bounded text, or some."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)  # JSON knows no such numbers
+        case int() if abs(value) > _LARGEST:
+            return "[a huge number]"
+        case None | int() | float():
+            return value
+        case _ if _HIDDEN.search(key):
+            return "[hidden]"
+        case list() | tuple():
+            return [_protect_text(_said(element), longest) for element in value[:_MOST_ELEMENTS]]
+        case dict():
+            shown = ((_said(name), _said(element)) for name, element in islice(value.items(), _MOST_ELEMENTS))
+            return {_protect_text(name, longest): _protect_value(name, element, longest) for name, element in shown}
+        case _:
+            return _protect_text(_said(value), longest)
+
+
+def _said(value: object) -> str:
+    """Return what *value* says of itself; those that raise, such as a user's exceptions, must not end the caller."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - anything may come out of somebody else's class
+        return f"[a {type(value).__name__} that cannot be shown]"
 
 
 def _protect_text(text: str, longest: int) -> str:
@@ -218,7 +248,14 @@ class _Bridge(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         level = next(name for name, number in reversed(_LEVELS.items()) if number <= max(record.levelno, 10))
-        getattr(structlog.get_logger(part=record.name), level)(record.getMessage(), exc_info=error)
+        getattr(structlog.get_logger(part=record.name), level)(_message(record), exc_info=error)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001 - a line whose arguments do not fit it must not end its caller
+        return _said(record.msg)
 
 
 configure("warning", "text")
