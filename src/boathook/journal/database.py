@@ -2,140 +2,61 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any
+import functools
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import asyncpg
 
-from boathook.domain.errors import JournalError, JournalUnavailable, Taken, UnsafeDatabase
-from boathook.telemetry.log import get_logger
+from boathook.domain.errors import JournalError, JournalUnavailable, UnsafeDatabase
+from boathook.journal.outages import (
+    TROUBLE,
+    Connection,
+    cut,
+    dialled,
+    is_gone,
+    run_again,
+    time_limit,
+    translated,
+    unique,
+)
+from boathook.journal.pulse import SERVER_SIDE, Heard, Pulse, connect
+
+__all__ = ["Connection", "Database", "Record", "check_safety", "dialled", "is_gone", "translated", "unique"]
 
 OLDEST_SERVER = 140000
 DUE_CHANNEL = "boathook_due"
+_CONNECT_S = 10.0
+_CLOSE_S = 5.0
 
-Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Record = asyncpg.Record
-
-_AWAY = (
-    OSError,
-    TimeoutError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # the server's last word came just as something was being sent
-    asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.ReadOnlySQLTransactionError,
-    asyncpg.InvalidAuthorizationSpecificationError,
-    asyncpg.InvalidCatalogNameError,
-    asyncpg.QueryCanceledError,
-    asyncpg.DiskFullError,
-)
-"""What a server that is down, hanging, full or starting raises: worth trying again later, unchanged."""
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Turn the driver's errors into `JournalUnavailable` and `JournalError`; others pass."""
-    try:
-        yield
-    except _AWAY as error:
-        raise JournalUnavailable(_sentence(error)) from error
-    except asyncpg.PostgresError as error:
-        raise JournalError(_sentence(error)) from error
-
-
-@contextlib.contextmanager
-def dialled() -> Iterator[None]:
-    """Turn what keeps a connection from being made into `JournalUnavailable`, which names the setting and the fix."""
-    try:
-        with translated():
-            yield
-    except ValueError as error:
-        raise JournalUnavailable(f"database.url cannot be used: {_sentence(error)}") from error
-    except JournalUnavailable as error:
-        raise JournalUnavailable(_say_where(error)) from error.__cause__
-
-
-def _say_where(error: JournalUnavailable) -> str:
-    match error.__cause__:
-        case asyncpg.ClientConfigurationError():
-            return f"database.url cannot be used: {error}"
-        case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InvalidCatalogNameError():
-            return f"PostgreSQL refuses database.url: {error}; correct its user, password or database"
-        case asyncpg.PostgresError():
-            return f"PostgreSQL at database.url takes no connection: {error}"
-        case _:
-            return f"PostgreSQL at database.url cannot be reached: {error}; start the server, or correct database.url"
-
-
-@contextlib.contextmanager
-def unique(message: str, kind: str = "conflict") -> Iterator[None]:
-    """Raise `Taken` with *message* where a unique index refuses what is written."""
-    try:
-        yield
-    except asyncpg.UniqueViolationError:
-        raise Taken(message, kind) from None
-
-
-def _sentence(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
-
-
-def is_gone(connection: Connection) -> bool:
-    """Return whether a connection has ended, so that nothing can be done with it."""
-    try:
-        return connection.is_closed()
-    except asyncpg.InterfaceError:  # the pool has taken back what was lost
-        return True
-
-
-@contextlib.asynccontextmanager
-async def _time_limit(seconds: float | None) -> AsyncIterator[list[Connection]]:
-    """Cut the connections that the block puts into the list, and break the block off, when its time is up.
-
-    The cut comes before the breaking off: a statement that is cancelled alone makes the driver ask the server to give
-    it up and wait for the answer, and a transaction would be rolled back in the same vain hope.
-    """
-    lent: list[Connection] = []
-    if seconds is None:
-        yield lent
-        return
-    loop = asyncio.get_running_loop()
-    block = asyncio.timeout(None)
-    is_over = False
-
-    def cut() -> None:
-        nonlocal is_over
-        is_over = True
-        for connection in lent:
-            with contextlib.suppress(asyncpg.InterfaceError):  # lost and taken back already
-                connection.terminate()
-        block.reschedule(loop.time())
-
-    fuse = loop.call_later(seconds, cut)
-    try:
-        async with block:
-            yield lent
-    except (JournalError, asyncpg.PostgresError, *_AWAY) as error:
-        if not is_over:
-            raise
-        raise JournalUnavailable(f"PostgreSQL did not answer within {seconds:g} s") from error
-    finally:
-        fuse.cancel()
+Result = TypeVar("Result")
 
 
 class Database:
     """A pool of connections to one database, for one purpose."""
 
-    def __init__(self, url: str, pool: asyncpg.Pool, purpose: str, wait_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        pool: asyncpg.Pool,
+        made: "weakref.WeakSet[asyncpg.Connection]",
+        *,
+        purpose: str,
+        wait_s: float,
+        pulse: Pulse,
+        owns_pulse: bool,
+    ) -> None:
         self.url = url
+        self.pulse = pulse
+        """Whether the server answers; pools of one process may share it."""
         self._wait_s = wait_s
         self._pool = pool
+        self._made = made
         self._purpose = purpose
-        self._listeners: list[asyncio.Task[None]] = []
+        self._owns_pulse = owns_pulse
+        pulse.share(self._cut)
 
     @classmethod
     async def open(
@@ -149,12 +70,17 @@ class Database:
         statement_timeout_s: float = 30.0,
         idle_in_transaction_s: float = 60.0,
         is_reset: bool = True,
+        pulse: Pulse | None = None,
     ) -> "Database":
         """Connect to *url* with up to *size* connections, shown to PostgreSQL as ``boathook:<purpose>``.
 
         A session that leaves a transaction idle for *idle_in_transaction_s* is ended by the server, so that a
         frozen process cannot hold its locks for ever. Between two uses a connection is reset, which costs a round
         trip; without *is_reset* it is not, which is for pools that run boathook's own statements only.
+
+        A server that answers nothing any more is found out within five seconds: every connection is cut then, and
+        nobody waits for another until it answers again. The connection which asks for that is one more, unless the
+        *pulse* of another pool of this process is shared, which has to be closed after this one.
 
         Raises:
             JournalUnavailable: the server cannot be reached with this URL.
@@ -165,7 +91,15 @@ class Database:
             "idle_in_transaction_session_timeout": str(int(idle_in_transaction_s * 1000)),
             "timezone": "UTC",
             "jit": "off",
+            **SERVER_SIDE,
         }
+        made: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
+
+        async def make(*args: Any, **options: Any) -> asyncpg.Connection:
+            connection = await connect(*args, **options)
+            made.add(connection)
+            return connection
+
         with dialled():
             settings |= await _make_durable(url, connect_timeout_s)
             pool = await asyncpg.create_pool(
@@ -173,22 +107,35 @@ class Database:
                 min_size=min_size,
                 max_size=size,
                 timeout=connect_timeout_s,
-                # The server's own limit should be the one that is met; this is for a server that hangs.
+                # The server's own limit should be the one that is met; this is for one session that hangs alone.
                 command_timeout=statement_timeout_s + 2,
                 reset=None if is_reset else _leave_as_it_is,
                 server_settings=settings,
+                connect=make,
             )
-        return cls(url, pool, purpose, statement_timeout_s)
+        owns_pulse = pulse is None
+        if pulse is None:
+            name = {"application_name": f"boathook:{purpose}:pulse", **SERVER_SIDE}
+            dial = functools.partial(connect, url, timeout=connect_timeout_s, server_settings=name)
+            pulse = Pulse(dial, purpose=purpose, longest_s=connect_timeout_s)
+            pulse.start()
+        return cls(url, pool, made, purpose=purpose, wait_s=statement_timeout_s, pulse=pulse, owns_pulse=owns_pulse)
 
     async def close(self) -> None:
-        """Stop listening and close every connection, waiting briefly for those in use."""
-        for task in self._listeners:
-            task.cancel()
-        await asyncio.gather(*self._listeners, return_exceptions=True)
+        """Close every connection, waiting briefly for those in use."""
+        self.pulse.leave(self._cut)
+        if self._owns_pulse:
+            await self.pulse.close()
+        if self.pulse.is_away:
+            self._cut()
         try:
-            await asyncio.wait_for(self._pool.close(), 5)
-        except (TimeoutError, *_AWAY):
+            await asyncio.wait_for(self._pool.close(), _CLOSE_S)
+        except TROUBLE:
             self._pool.terminate()
+
+    def _cut(self) -> None:
+        for connection in list(self._made):
+            cut(connection)
 
     @contextlib.asynccontextmanager
     async def acquire(self, wait_s: float | None = None, within_s: float | None = None) -> AsyncIterator[Connection]:
@@ -202,16 +149,18 @@ class Database:
         Raises:
             JournalUnavailable: PostgreSQL is away, or the time was up; what was under way may be committed.
         """
-        async with _time_limit(within_s) as lent:
+        async with time_limit(within_s) as lent:
             connection = await self._take(wait_s)
             lent.append(connection)
             try:
                 yield connection
             finally:
-                with contextlib.suppress(*_AWAY):
+                with contextlib.suppress(*TROUBLE):
                     await asyncio.shield(self._pool.release(connection))
 
-    async def _take(self, wait_s: float | None) -> Connection:
+    async def _take(self, wait_s: float | None) -> asyncpg.pool.PoolConnectionProxy:
+        if self.pulse.is_away:
+            raise JournalUnavailable("PostgreSQL does not answer")
         with translated():
             try:
                 return await self._pool.acquire(timeout=wait_s)
@@ -250,7 +199,7 @@ class Database:
             try:
                 yield connection
             except BaseException as error:
-                with contextlib.suppress(*_AWAY, asyncpg.PostgresError):
+                with contextlib.suppress(*TROUBLE):
                     await connection.execute("rollback")
                 if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError):
                     with translated():
@@ -263,59 +212,43 @@ class Database:
 
     async def fetch(self, sql: str, *args: Any) -> list[Record]:
         """Run one statement and return its rows."""
-        with translated():
-            rows: list[Record] = await self._pool.fetch(sql, *args)
-            return rows
+        rows: list[Record] = await self._run(lambda connection: connection.fetch(sql, *args))
+        return rows
 
     async def fetchrow(self, sql: str, *args: Any) -> Record | None:
         """Run one statement and return its first row, if any."""
-        with translated():
-            return await self._pool.fetchrow(sql, *args)
+        return await self._run(lambda connection: connection.fetchrow(sql, *args))
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
         """Run one statement and return the first column of its first row."""
-        with translated():
-            return await self._pool.fetchval(sql, *args)
+        return await self._run(lambda connection: connection.fetchval(sql, *args))
 
     async def execute(self, sql: str, *args: Any) -> str:
         """Run one statement and return its command tag, such as ``UPDATE 3``."""
-        with translated():
-            tag: str = await self._pool.execute(sql, *args)
-            return tag
+        tag: str = await self._run(lambda connection: connection.execute(sql, *args))
+        return tag
 
     async def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run one statement once for each row, in one transaction."""
-        with translated():
-            await self._pool.executemany(sql, rows)
+        await self._run(lambda connection: connection.executemany(sql, rows))
 
-    async def listen(self, channel: str, callback: Callable[[str], None]) -> None:
+    async def _run(self, statement: Callable[[Connection], Awaitable[Result]]) -> Result:
+        """Run one statement, again where PostgreSQL has sacrificed it to others."""
+
+        async def once() -> Result:
+            async with self.acquire() as connection:
+                with translated():
+                    return await statement(connection)
+
+        return await run_again(once)
+
+    async def listen(self, channel: str, callback: Heard) -> None:
         """Call *callback* with the payload of each notification, for as long as this database is open.
 
         A lost connection is made again by itself; what was announced meanwhile is not repeated, so a
         notification is a hint and polling stays the truth.
         """
-        self._listeners.append(asyncio.create_task(self._listen(channel, callback), name=f"listen:{channel}"))
-
-    async def _listen(self, channel: str, callback: Callable[[str], None]) -> None:
-        def heard(_connection: object, _pid: int, _channel: str, payload: object) -> None:
-            callback(str(payload))
-
-        while True:
-            try:
-                connection = await asyncpg.connect(
-                    self.url, timeout=5, server_settings={"application_name": f"boathook:{self._purpose}:listen"}
-                )
-                lost = asyncio.Event()
-                connection.add_termination_listener(lambda _connection, lost=lost: lost.set())
-                try:
-                    await connection.add_listener(channel, heard)
-                    await lost.wait()
-                finally:
-                    with contextlib.suppress(*_AWAY):
-                        await asyncio.shield(connection.close(timeout=1))
-            except (*_AWAY, asyncpg.PostgresError) as error:
-                get_logger("journal").debug("listen_interrupted", channel=channel, error=_sentence(error))
-            await asyncio.sleep(1)
+        self.pulse.listen(channel, callback)
 
 
 async def _make_durable(url: str, timeout_s: float) -> dict[str, str]:
@@ -325,7 +258,7 @@ async def _make_durable(url: str, timeout_s: float) -> dict[str, str]:
     boathook's schema would find it in front of its own tables, so it gets a search path without it.
     """
     # A server may fall silent at any moment, and whoever opens a pool may be what all others wait for.
-    connection = await asyncpg.connect(url, timeout=timeout_s, command_timeout=timeout_s)
+    connection = await connect(url, timeout=timeout_s, command_timeout=timeout_s)
     try:
         rows = await connection.fetch("""
             select name, 'on' as value from pg_settings
@@ -371,12 +304,12 @@ async def check_safety(database: Database, *, allow_unsafe: bool = False) -> lis
 async def _read_server(url: str) -> dict[str, str]:
     """Return what the server gives a session that asks for nothing, as handlers' own sessions do."""
     with dialled():
-        connection = await asyncpg.connect(url, timeout=10)
+        connection = await connect(url, timeout=_CONNECT_S, command_timeout=_CONNECT_S)
         try:
             rows = await connection.fetch("select name, setting from pg_settings where name = any ($1)", _TELLING)
             return {row["name"]: row["setting"] for row in rows}
         finally:
-            await connection.close()
+            await connection.close(timeout=_CONNECT_S)
 
 
 _TELLING = ["server_version_num", "server_version", "fsync", "full_page_writes", "synchronous_commit"]

@@ -15,6 +15,7 @@ from boathook.journal.batches import append_batch
 from boathook.journal.database import Connection, Database, Record, translated
 from boathook.journal.lines import unblock
 from boathook.journal.memory import forget_expired
+from boathook.journal.outages import run_again
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -50,6 +51,9 @@ class EventStore:
             JournalUnavailable: PostgreSQL is away, or did not answer in time.
             JournalError: PostgreSQL refused the batch, such as for one impossible row.
         """
+        return await run_again(lambda: self._append(batch, within_s))
+
+    async def _append(self, batch: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         receipts: list[Receipt] = []
         async with self._database.acquire(within_s=within_s) as connection:
             with translated():

@@ -1,0 +1,183 @@
+"""A standing connection to PostgreSQL that asks whether the server still answers, and hears what it announces.
+
+A server that is stopped refuses; one that hangs, or is behind a cut network, says nothing, and whoever has sent it
+something would wait for as long as a statement may take. So a connection beside each pool asks for a sign of life every
+second. Where none comes, and a new connection cannot be had either, the server is away: every connection of the pool is
+cut, so that all who wait are told at once, and those who ask for one are told without waiting until it answers again.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import asyncpg
+
+from boathook.domain.errors import JournalUnavailable
+from boathook.journal.outages import LOST, TROUBLE, cut, sentence, time_limit
+from boathook.telemetry.log import get_logger
+
+BEAT_S: Final = 1.0
+"""Seconds between two signs of life."""
+PATIENCE_S: Final = 1.5
+"""Seconds within which each has to come, and then a new connection; longer where the network is known to be slow."""
+_AGAIN_S: Final = 0.25
+_SLOWER: Final = 4
+"""How many times as long as usual an answer may take."""
+_LEARN: Final = 0.2
+
+_UNANSWERED_MS: Final = 5_000
+"""How long what was sent may go unacknowledged before the system gives a connection up."""
+_SOCKET: Final = (
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", _UNANSWERED_MS),
+)
+SERVER_SIDE: Final = {
+    "tcp_keepalives_idle": "6",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "12000",
+}
+"""Settings of a session by which the server gives up a client that has vanished, with the locks it holds: later than
+the client gives up the server, so that nobody gets a lock whose holder does not know yet that it is lost."""
+
+Dial = Callable[[], Awaitable[asyncpg.Connection]]
+"""Makes a connection."""
+Heard = Callable[[str], None]
+
+
+async def connect(*args: Any, **options: Any) -> asyncpg.Connection:
+    """Connect as `asyncpg.connect` does; the system watches over the connection as well, where it goes over TCP."""
+    connection: asyncpg.Connection = await asyncpg.connect(*args, **options)
+    # The driver has no way to set options of its socket, nor to lend it.
+    transport: asyncio.Transport = connection._transport  # type: ignore[attr-defined]  # noqa: SLF001
+    wire = transport.get_extra_info("socket")
+    if wire is not None and wire.family in {socket.AF_INET, socket.AF_INET6}:
+        for level, name, value in _SOCKET:
+            if hasattr(socket, name):
+                wire.setsockopt(level, getattr(socket, name), value)
+    return connection
+
+
+class Pulse:
+    """Whether one server answers, as those see it who share this.
+
+    Args:
+        dial: makes the standing connection.
+        purpose: what the pools are for that share this, for the log.
+        longest_s: how long a connection may take to be made while the server is away.
+    """
+
+    def __init__(self, dial: Dial, *, purpose: str, longest_s: float) -> None:
+        self.is_away = False
+        """Whether it did not answer the last time."""
+        self._dial = dial
+        self._longest_s = longest_s
+        self._cuts: list[Callable[[], None]] = []
+        self._channels: dict[str, list[Heard]] = {}
+        self._wake = asyncio.Event()
+        self._answer_s = 0.0
+        self._dial_s = 0.0
+        self._away_since = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._log = get_logger("journal").bind(purpose=purpose)
+
+    def start(self) -> None:
+        """Begin to watch, a moment from now: who is gone by then does without."""
+        self._task = asyncio.create_task(self._watch(), name="pulse")
+
+    async def close(self) -> None:
+        """End it and give its connection back."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def share(self, cut_all: Callable[[], None]) -> None:
+        """Call *cut_all* when the server is found to be away."""
+        self._cuts.append(cut_all)
+
+    def leave(self, cut_all: Callable[[], None]) -> None:
+        """Do so no more."""
+        self._cuts.remove(cut_all)
+
+    def listen(self, channel: str, heard: Heard) -> None:
+        """Call *heard* with the payload of each notification on *channel*, from soon on."""
+        self._channels.setdefault(channel, []).append(heard)
+        self._wake.set()
+
+    async def _watch(self) -> None:
+        await self._pause(BEAT_S)
+        while True:
+            try:
+                line = await self._connect()
+            except asyncpg.PostgresError as error:
+                # It answers, though not as wished: that is for those to see who wish for more.
+                self._found()
+                self._log.debug("pulse_refused", error=sentence(error))
+                await asyncio.sleep(BEAT_S)
+                continue
+            except (JournalUnavailable, *LOST) as error:
+                self._miss(error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            self._found()
+            try:
+                await self._stay(line)
+            except (JournalUnavailable, *TROUBLE) as error:
+                self._log.debug("pulse_interrupted", error=sentence(error))
+            finally:
+                cut(line)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _connect(self) -> asyncpg.Connection:
+        patience_s = self._longest_s if self.is_away else max(PATIENCE_S, _SLOWER * self._dial_s)
+        patience_s = min(patience_s, self._longest_s)
+        began = time.monotonic()
+        async with time_limit(patience_s):
+            line = await self._dial()
+        self._dial_s = time.monotonic() - began
+        return line
+
+    async def _stay(self, line: asyncpg.Connection) -> None:
+        """Ask for signs of life until none comes."""
+        line.add_termination_listener(lambda _line: self._wake.set())
+        heard: set[str] = set()
+        while not line.is_closed():
+            self._wake.clear()
+            began = time.monotonic()
+            async with time_limit(max(PATIENCE_S, _SLOWER * self._answer_s)) as lent:
+                lent.append(line)
+                for channel in self._channels.keys() - heard:
+                    await line.add_listener(channel, self._hear)
+                    heard.add(channel)
+                await line.execute("select 1")
+            took_s = time.monotonic() - began
+            self._answer_s += _LEARN * (took_s - self._answer_s)
+            await self._pause(BEAT_S)
+
+    def _hear(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
+        for heard in self._channels.get(channel, ()):
+            heard(str(payload))
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    def _miss(self, error: BaseException) -> None:
+        if not self.is_away:
+            self._away_since = time.monotonic()
+            self._log.warning("postgresql_away", error=sentence(error))
+        self.is_away = True
+        for cut_all in self._cuts:
+            cut_all()
+
+    def _found(self) -> None:
+        if self.is_away:
+            self._log.warning("postgresql_back", away_s=round(time.monotonic() - self._away_since, 1))
+        self.is_away = False
