@@ -199,6 +199,7 @@ class Connection(HttpToolsProtocol):
             return
         if self.phase is Phase.IDLE or self.phase is Phase.FRESH:
             self._enter(Phase.HEAD)
+            self._open_head_size = 0
         self._wire_size += len(data)
         try:
             self.parser.feed_data(data)
@@ -211,13 +212,16 @@ class Connection(HttpToolsProtocol):
             status, reason = _why(error)
             self.refuse(status, reason)
         else:
-            if self._in_head:
+            if self._in_head or self.phase is Phase.HEAD:
                 self._watch_open_head(len(data))
             elif self._wire_size - self._body_size > _MOST_FRAMING and self.phase is Phase.BODY:
                 self.refuse(400, "chunk_flood")
 
     def _watch_open_head(self, fed: int) -> None:
-        """Bound a head that has not come to its end: it may wait in the socket while a request is being answered."""
+        """Bound a head that has not come to its end, or empty lines before one.
+
+        It may wait in the socket while a request is being answered.
+        """
         if self.phase is not Phase.HEAD:
             self.flow.pause_reading()
             return

@@ -1,0 +1,160 @@
+"""A gateway on real sockets that tells what it has stored; run as a process by the tests of the wire.
+
+Arguments: the bound socket's descriptor, then JSON: `sources`, `limits`, `trusted_proxies`, and `sabotage`, the name of
+the one safeguard that is taken away. `GET /seen` lists the events stored so far, `GET /macs` counts the proofs that were
+computed, and `GET /echo/WORD` answers with the word.
+"""
+
+import asyncio
+import json
+import socket
+import sys
+import zlib
+from functools import partialmethod
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import uvloop
+
+from boathook.config import load
+from boathook.domain import signing
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
+from boathook.inbound import encoding, limits, protocol
+from boathook.inbound.app import IngestApp
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.gates import compile_gates
+from boathook.inbound.limits import Connections, Rate
+from boathook.inbound.listener import Listener
+from boathook.inbound.protocol import House
+from boathook.telemetry import log
+
+
+class Memory:
+    """Keeps the first event of each key, with its body only where that is small."""
+
+    def __init__(self) -> None:
+        self.stored: dict[UUID, NewEvent] = {}
+
+    async def accept(self, event: NewEvent) -> Receipt:
+        first = self.stored.setdefault(event.key_hash, event)
+        if first is event:
+            return Accepted(event.id)
+        return Duplicate(first.id, conflict=first.body_sha256 != event.body_sha256)
+
+    def told(self) -> list[dict[str, Any]]:
+        return [
+            {"key": event.dedup_key, "body": event.body[:4_000].hex(), "size": len(event.body)}
+            for event in self.stored.values()
+        ]
+
+
+class Teller:
+    """Answers what is no source's path."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.macs = 0
+
+    async def __call__(self, scope: dict[str, Any], _receive: Any, send: Any) -> None:
+        match scope["path"].split("/"):
+            case ["", "seen"]:
+                status, told = 200, json.dumps(self._memory.told())
+            case ["", "macs"]:
+                status, told = 200, json.dumps(self.macs)
+            case ["", "echo", word]:
+                status, told = 200, word
+            case _:
+                status, told = 404, "{}"
+        headers = [(b"content-type", b"text/plain")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": told.encode()})
+
+
+def count_macs(teller: Teller) -> None:
+    """Have every proof that is computed counted."""
+    digest = signing.Mac.digest
+
+    def counted(self: signing.Mac, chunks: Any) -> bytes:
+        teller.macs += 1
+        return digest(self, chunks)
+
+    signing.Mac.digest = counted  # type: ignore[method-assign]
+
+
+def sabotage(name: str) -> None:
+    """Take one safeguard away."""
+    patch = pytest.MonkeyPatch().setattr
+    match name:
+        case "":
+            return
+        case "no deadlines":
+            patch(protocol.Connection, "check", lambda _self, _now: None)
+        case "no judge of heads":
+            patch(protocol, "_refusal_of_head", lambda _watched, _version: None)
+        case "lenient parser":
+            patch(protocol, "_refusal_of_head", lambda _watched, _version: None)
+            patch(
+                protocol.Connection, "connection_made", partialmethod(_leniently, protocol.Connection.connection_made)
+            )
+        case "no cap on decoding":
+            patch(encoding.Decoder, "__call__", _decode_all)
+        case "no cap on chunks":
+            patch(protocol, "_MOST_CHUNKS", sys.maxsize)
+            patch(protocol, "_MOST_FRAMING", sys.maxsize)
+        case "no rate":
+            patch(limits.Rate, "wait_s", lambda _self, _key, _now: 0.0)
+        case _:
+            raise ValueError(name)
+
+
+def _leniently(self: protocol.Connection, made: Any, transport: Any) -> None:
+    made(self, transport)
+    self.parser.set_dangerous_leniencies(
+        lenient_headers=True,
+        lenient_chunked_length=True,
+        lenient_optional_lf_after_cr=True,
+        lenient_optional_cr_before_lf=True,
+        lenient_optional_crlf_after_chunk=True,
+        lenient_spaces_after_chunk_size=True,
+    )
+
+
+def _decode_all(self: encoding.Decoder, body: bytes) -> bytes:
+    self.decoded = zlib.decompress(body, wbits=zlib.MAX_WBITS | 32)
+    return self.decoded
+
+
+async def main() -> None:
+    wish = json.loads(sys.argv[2])
+    named = {"limits": wish["limits"], "sources": wish["sources"], "server.trusted_proxies": wish["trusted_proxies"]}
+    settings = load(Path("/dev/null"), named)
+    log.configure("error", "json")
+    sabotage(wish["sabotage"])
+    router = Router((), 1)
+
+    async def read_router() -> Router:
+        return router
+
+    bounds, memory = settings.limits, Memory()
+    teller = Teller(memory)
+    count_macs(teller)
+    app = IngestApp(
+        compile_gates(settings),
+        memory,
+        Arrivals(router, read_router),
+        quarantine=None,
+        others=teller,
+        client_rate=Rate(bounds.client_rate, bounds.client_burst) if bounds.client_rate else None,
+        trusted_proxies=settings.server.trusted_proxies,
+    )
+    connections = Connections(bounds.max_connections, bounds.max_connections_per_client)
+    listener = Listener(House(app, bounds, connections, settings.server.trusted_proxies))
+    await listener.start(socket.socket(fileno=int(sys.argv[1])))
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
