@@ -1,23 +1,41 @@
 """A sender that keeps its own record, and the judgement of the store by that record."""
 
 import asyncio
-import os
-import shutil
-import signal
+import fcntl
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import httpx
 import psycopg
 import pytest
 
 from boathook.journal import schema
-from boathook.journal.embedded import EmbeddedServer
 from tests.acceptance.conftest import Running, boathook, payload, shared_boathook, signed  # noqa: F401 - two are fixtures
-from tests.conftest import open_folder
+from tests.conftest import _shared_folder
+from tests.faults.rig import lab
+from tests.faults.rig.postgres import OwnServer
 from tests.support import until
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "fault: a scenario of the fault rig, or its twin; `make soak` runs them all")
+
+
+@pytest.fixture(scope="session")
+def lab_template(run_id: str) -> Path:
+    """A PostgreSQL cluster with all that labs need, stopped, to be copied; one for all of xdist's processes."""
+    shared = _shared_folder(run_id)
+    shared.mkdir(exist_ok=True)
+    shared.chmod(0o755)
+    with (shared / "lab.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        template = shared / "lab"
+        if not template.exists():
+            lab.prepare(template)
+        return template
 
 
 class Sender:
@@ -102,29 +120,6 @@ def judge(url: str, sent: Iterable[str], accepted: set[str]) -> None:
         "effects that did not happen exactly once"
     )
     assert set(effects) == set(stored), "stored events without their effect"
-
-
-class OwnServer:
-    """A PostgreSQL that a test may kill."""
-
-    def __init__(self) -> None:
-        self.folder = open_folder()
-        self.server = asyncio.run(EmbeddedServer.start(self.folder))
-        self.url = self.server.url
-
-    def kill(self) -> None:
-        """SIGKILL the postmaster."""
-        pid = self.server.pid()
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Start it again on the same data, which is a recovery."""
-        asyncio.run(self.server.ensure_running())
-
-    def close(self) -> None:
-        asyncio.run(self.server.stop())
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -1,0 +1,110 @@
+"""A PostgreSQL of a scenario's own, to be killed, stopped, frozen and set as the scenario likes.
+
+`OwnServer()` makes a new cluster (1.4 s); `OwnServer(template=...)` copies one that was prepared and stopped (0.4 s). The
+folder lies in memory unless *folder* says otherwise, such as a loop image whose copy is a power cut.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import psycopg
+
+from boathook.journal.embedded import EmbeddedServer
+from tests.conftest import open_folder
+from tests.support import until
+
+
+class OwnServer:
+    """A PostgreSQL that a test may kill."""
+
+    def __init__(self, folder: Path | None = None, *, template: Path | None = None) -> None:
+        self.folder = folder or open_folder()
+        if template is not None:
+            # With owners and modes: the server's account is not ours where root runs the tests.
+            subprocess.run(["cp", "-a", f"{template}/postgres", str(self.folder)], check=True)
+        self.server = asyncio.run(EmbeddedServer.start(self.folder))
+        self.url = self.server.url
+        self._frozen: list[int] = []
+
+    @property
+    def socket(self) -> str:
+        """The path of its socket, for a proxy."""
+        return f"{self.server._site.socket_dir}/.s.PGSQL.5432"
+
+    @property
+    def data(self) -> Path:
+        """Its data folder."""
+        return self.server._site.data
+
+    def wired(self, port: int) -> str:
+        """Return the URL by which it is reached through a proxy on *port*."""
+        return f"postgresql://boathook@127.0.0.1:{port}/boathook?sslmode=disable"
+
+    def set(self, **settings: str) -> None:
+        """Change settings by ALTER SYSTEM; those that need a restart count from the next one."""
+        with psycopg.connect(self.url, autocommit=True) as admin:
+            for name, value in settings.items():
+                admin.execute(f"alter system set {name} = '{value}'")
+            admin.execute("select pg_reload_conf()")
+
+    def kill(self) -> None:
+        """SIGKILL the postmaster; its backends notice and end by themselves."""
+        pid = self.server.pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+    def kill_all(self) -> None:
+        """SIGKILL the postmaster and every process of its, at once."""
+        pid = self.server.pid()
+        assert pid is not None
+        for one in family(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        until(lambda: self.server.pid() is None)
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Shut it down, so that connections are refused; *mode* is fast (with a checkpoint) or immediate (without)."""
+        done = self.server._site.call("pg_ctl", "stop", "--pgdata", "data", "--wait", "--mode", mode)
+        assert done.returncode == 0, done.stdout
+
+    def freeze(self) -> None:
+        """SIGSTOP all of it: it takes connections and statements and answers nothing."""
+        pid = self.server.pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)  # first, so that no process is born meanwhile
+        self._frozen = family(pid)
+        for one in self._frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let all of it go on."""
+        for one in reversed(self._frozen):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGCONT)
+        self._frozen = []
+
+    def restart(self) -> None:
+        """Start it again on the same data, which is a recovery if it was killed; nothing if it runs."""
+        self.thaw()
+        asyncio.run(self.server.ensure_running())
+
+    def close(self) -> None:
+        """Stop it and remove its data."""
+        self.thaw()
+        asyncio.run(self.server.stop())
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and all that descends from it; each backend of PostgreSQL has a process group of its own."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return []
+    return [pid, *(one for child in children for one in family(int(child)))]

@@ -1,0 +1,214 @@
+"""The recorder: a process of its own that is never killed, with the senders, the receivers and the diary of both.
+
+A test starts it, gives it commands and reads the diary; nothing else may judge::
+
+    with Recorder(folder) as outside:
+        outside.receiver                            # http://127.0.0.1:PORT, any path of it is an endpoint
+        outside.begin(Load(hosts=("127.0.0.1:8080",), rate=100))
+        outside.wait_accepted(300)                  # so many more 2xx than at this moment
+        outside.mark("fault: gateway killed")
+        outside.stop()                              # no more events; those begun are sent until they are accepted
+        outside.settle(timeout_s=20)                # all of them are; else they are given up
+        outside.history()
+
+It is driven by JSON lines: a command on its standard input, one line of counts in answer to each.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from tests.faults.rig import history
+from tests.faults.rig.history import Fact, History, Marked
+from tests.faults.rig.receivers import Manner, Receivers
+from tests.faults.rig.senders import Letter, Load, Senders
+from tests.support import until
+
+ROOT = Path(__file__).parents[3]
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command is answered."""
+
+    accepted: int
+    """Requests answered 2xx so far."""
+    events: int
+    """Events begun so far."""
+    under_way: int
+    arrived: int
+    """Messages that came to receivers so far."""
+    port: int
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing to do; without any of them it only counts."""
+
+    begin: Load | None = None
+    send: list[Letter] = []
+    like: Load | None = None
+    """How to send these."""
+    stop: str | None = None
+    """A lane; empty for all."""
+    give_up: bool = False
+    mark: str = ""
+    manners: dict[str, Manner] = {}
+    door: str = ""
+    """``shut`` or ``open``: whether the receivers' port takes connections."""
+
+
+class Recorder:
+    """The test's side of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "diary.jsonl"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.rig.recorder", str(self.path)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.receiver = f"http://127.0.0.1:{self.count().port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            code = self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait(10)
+        self._process.stdout.close()
+        assert code == 0 or error is not None, f"the recorder ended with {code}: its diary proves nothing"
+
+    def _do(self, **command: Any) -> Counted:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(msgspec.json.encode(Command(**command)) + b"\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the recorder has died"
+        return msgspec.json.decode(line, type=Counted)
+
+    def count(self) -> Counted:
+        """Return how far it is."""
+        return self._do()
+
+    def begin(self, load: Load) -> None:
+        """Start a load; loads with different lanes and prefixes run side by side."""
+        self._do(begin=load)
+
+    def send(self, load: Load, *some: Letter) -> None:
+        """Send these at once, side by side, in the manner of *load*."""
+        self._do(send=list(some), like=load)
+
+    def stop(self, lane: str = "") -> None:
+        """Begin no more events of a lane, or of any."""
+        self._do(stop=lane)
+
+    def settle(self, timeout_s: float = 20.0) -> bool:
+        """Wait until everything begun is accepted or refused; give the rest up then, and return whether there was none."""
+        deadline = time.monotonic() + timeout_s
+        while self.count().under_way:
+            if time.monotonic() > deadline:
+                self._do(give_up=True)
+                until(lambda: not self.count().under_way, timeout=30)
+                return False
+            time.sleep(0.02)
+        return True
+
+    def wait_accepted(self, more: int, timeout_s: float = 30.0) -> None:
+        """Wait until so many more requests than at this moment were answered 2xx."""
+        goal = self.count().accepted + more
+        until(lambda: self.count().accepted >= goal, timeout=timeout_s, every=0.02)
+
+    def wait_events(self, more: int, timeout_s: float = 30.0) -> None:
+        """Wait until so many more events than at this moment were begun, whatever they are answered."""
+        goal = self.count().events + more
+        until(lambda: self.count().events >= goal, timeout=timeout_s, every=0.02)
+
+    def wait_arrived(self, more: int, timeout_s: float = 30.0) -> None:
+        """Wait until so many more messages than at this moment came to receivers."""
+        goal = self.count().arrived + more
+        until(lambda: self.count().arrived >= goal, timeout=timeout_s, every=0.02)
+
+    def mark(self, what: str) -> None:
+        """Write a line of the test's own into the diary."""
+        self._do(mark=what)
+
+    def answer(self, place: str, manner: Manner) -> None:
+        """Let the receivers answer a path like this from this moment on."""
+        self._do(manners={place: manner})
+
+    def shut_door(self) -> None:
+        """Refuse the receivers' connections."""
+        self._do(door="shut")
+
+    def open_door(self) -> None:
+        """Take them again."""
+        self._do(door="open")
+
+    def history(self) -> History:
+        """Return all facts so far."""
+        return history.read(self.path)
+
+
+class _Outside:
+    """The process's side of it."""
+
+    def __init__(self, diary: int) -> None:
+        self._diary = diary
+        self.senders = Senders(self.write)
+        self.receivers = Receivers(self.write)
+
+    def write(self, fact: Fact) -> None:
+        os.write(self._diary, history.to_line(fact))
+
+    async def do(self, command: Command) -> Counted:
+        if command.mark:
+            self.write(Marked(at=time.time(), what=command.mark))
+        if command.begin is not None:
+            self.senders.begin(command.begin)
+        for letter in command.send:
+            assert command.like is not None
+            self.senders.send(command.like, letter)
+        if command.stop is not None:
+            self.senders.stop(command.stop)
+        self.senders.is_given_up |= command.give_up
+        self.receivers.manners.update(command.manners)
+        if command.door:
+            await (self.receivers.shut() if command.door == "shut" else self.receivers.open())
+        return Counted(
+            accepted=self.senders.accepted, events=self.senders.events, under_way=self.senders.under_way,
+            arrived=self.receivers.arrived, port=self.receivers.port,
+        )  # fmt: skip
+
+
+async def _main(path: str) -> None:
+    outside = _Outside(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
+    await outside.receivers.open()
+    reader = asyncio.StreamReader(limit=1 << 26)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    commands = msgspec.json.Decoder(Command)
+    while line := await reader.readline():
+        answer = await outside.do(commands.decode(line))
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(sys.argv[1]))

@@ -1,0 +1,191 @@
+"""What makes a function a scenario: a fault, a target, and a twin that must fail.
+
+A scenario with its twin is written like this, in any `tests/faults/test_*.py`::
+
+    from tests.faults.rig.lab import Lab
+    from tests.faults.rig.scenario import scenario
+    from tests.faults.rig.twins import Twin
+
+    @scenario(
+        fault="SIGKILL of the gateway under load",
+        target="0 lost, 0 phantom",
+        twin=Twin("answers_before_commit", breaks=frozenset({"C1"})),
+    )
+    def test_gateway_killed(it: Lab) -> None:
+        it.start()
+        it.begin(rate=150)
+        it.warm(60)
+        for _ in range(3):
+            it.fault("gateway killed")
+            it.host.kill("gateway")
+            it.warm(60)
+        it.figure("kills", 3)
+
+pytest then runs it twice: ``test_gateway_killed[sound]`` as it is, and ``[twin]`` with the sabotage. After the body, the rig
+heals, quiesces and judges by itself. The sound run fails on any violation; the twin fails unless one of *breaks* is found.
+Both may call `it.heal()` and `it.quiesce()` themselves where the moment matters. A body must not assume which run it is.
+
+``tier="soak"`` keeps a scenario out of `make test`: use it for all that takes more than ten seconds. `make soak` runs all.
+"""
+
+import datetime as dt
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from tests.faults.rig import bank
+from tests.faults.rig.checker import Verdict
+from tests.faults.rig.facts import Limits
+from tests.faults.rig.lab import Lab
+from tests.faults.rig.twins import SOUND, Twin
+
+Body = Callable[[Lab], None]
+RESULTS = "BOATHOOK_TEST_RESULTS"
+"""Names the folder where results are kept for the report; nothing is written where it is not set."""
+SEED = int(os.environ.get("BOATHOOK_TEST_SEED", "1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One row of the fault matrix."""
+
+    name: str
+    module: str
+    fault: str
+    target: str
+    twin: Twin
+    tier: Literal["quick", "soak"]
+    limits: Limits
+    body: Body
+    needs: Callable[[], str]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run of a scenario has shown."""
+
+    name: str
+    fault: str
+    target: str
+    tier: str
+    twin: str
+    """What was off; empty for the sound run."""
+    is_good: bool
+    """Whether the sound run was sound, or the twin was caught."""
+    broken: tuple[str, ...]
+    summary: str
+    figures: dict[str, str]
+    seconds: float
+    at: str
+    seed: int
+
+
+_LOG_LINES = 30
+REGISTRY: dict[str, Scenario] = {}
+"""Every scenario of the modules that were imported, by name."""
+
+
+def _nothing() -> str:
+    return ""
+
+
+def scenario(
+    *,
+    fault: str,
+    target: str,
+    twin: Twin,
+    tier: Literal["quick", "soak"] = "quick",
+    limits: Limits = bank.LIMITS,
+    needs: Callable[[], str] = _nothing,
+) -> Callable[[Body], Any]:
+    """Make a scenario of a function that takes a `Lab`.
+
+    Args:
+        fault: what is done, as the first column of the table.
+        target: what must hold, with its figure.
+        twin: what is sabotaged in the second run, and which invariants that must break.
+        tier: ``quick`` for `make test`, ``soak`` for `make soak` only.
+        limits: what the checker allows; start from `dataclasses.replace(bank.LIMITS, ...)`.
+        needs: returns why this machine cannot do it, such as a missing program; empty where it can.
+    """
+    assert twin.breaks, "a twin must say which invariants it breaks"
+
+    def make(body: Body) -> Any:
+        one = Scenario(
+            name=body.__name__, module=body.__module__, fault=fault, target=target, twin=twin, tier=tier, limits=limits,
+            body=body, needs=needs,
+        )  # fmt: skip
+        assert REGISTRY.get(one.name, one).module == one.module, f"two scenarios are called {one.name}"
+        REGISTRY[one.name] = one
+
+        def test(run: str, lab_template: Path, tmp_path: Path) -> None:
+            if reason := needs():
+                pytest.skip(reason)
+            if run == "sound":
+                _run_sound(one, lab_template, tmp_path)
+            else:
+                _run_twin(one, lab_template, tmp_path)
+
+        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
+        marked = pytest.mark.parametrize("run", ["sound", "twin"])(pytest.mark.fault(test))
+        return pytest.mark.soak(pytest.mark.timeout(900)(marked)) if tier == "soak" else marked
+
+    return make
+
+
+def _run_sound(one: Scenario, template: Path, folder: Path) -> None:
+    verdict, lab, seconds = _run(one, template, folder, SOUND)
+    keep(_result(one, verdict, lab, seconds, twin="", is_good=verdict.is_sound))
+    assert verdict.is_sound, f"{one.fault}: {verdict.report}\n{_logs(lab)}"
+
+
+def _run_twin(one: Scenario, template: Path, folder: Path) -> None:
+    verdict, lab, seconds = _run(one, template, folder, one.twin)
+    is_caught = bool(verdict.broken & one.twin.breaks)
+    keep(_result(one, verdict, lab, seconds, twin=one.twin.name, is_good=is_caught))
+    expected = ", ".join(sorted(one.twin.breaks))
+    assert is_caught, f"with {one.twin.name} one of {expected} must break, and did not: {verdict.report}\n{_logs(lab)}"
+
+
+def _run(one: Scenario, template: Path, folder: Path, twin: Twin) -> tuple[Verdict, Lab, float]:
+    began = time.monotonic()
+    with Lab(folder, template=template, twin=twin, limits=one.limits, seed=SEED) as lab:
+        try:
+            one.body(lab)
+            if not lab.is_quiet:
+                lab.quiesce()
+            return lab.judge(), lab, time.monotonic() - began
+        except BaseException as error:
+            error.add_note(_logs(lab))
+            raise
+
+
+def _result(one: Scenario, verdict: Verdict, lab: Lab, seconds: float, *, twin: str, is_good: bool) -> Result:
+    return Result(
+        name=one.name, fault=one.fault, target=one.target, tier=one.tier, twin=twin, is_good=is_good,
+        broken=tuple(sorted(verdict.broken, key=lambda name: int(name[1:]))), summary=verdict.summary,
+        figures=lab.figures, seconds=round(seconds, 1), at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), seed=SEED,
+    )  # fmt: skip
+
+
+def keep(result: Result) -> None:
+    """Write a result down where the report will look for it."""
+    if os.environ.get(RESULTS):
+        folder = Path(os.environ[RESULTS])
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{result.name}-{'twin' if result.twin else 'sound'}.json"
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+
+
+def _logs(lab: Lab) -> str:
+    """Return the ends of the logs, without what goes well thousands of times."""
+    shown = []
+    for host in lab.hosts:
+        lines = [line for line in host.log().splitlines() if '"level":"info"' not in line or '"child_' in line]
+        shown.append("\n".join([f"--- {host.folder.name}", *lines[-_LOG_LINES:]]))
+    return "\n".join(shown)

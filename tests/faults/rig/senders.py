@@ -1,0 +1,266 @@
+"""Senders as providers are: signed events at a rate, sent again until accepted, with copies, conflicts and forgeries mixed in.
+
+What is sent follows from a `Load` and its seed alone; when, from the clock and the dice.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import itertools
+import random
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from tests.faults.rig.history import Answered, Fact, Sent, Silent
+
+SECRET = "whsec_faults"
+PATH = "/in/stripe"
+_MOST_IDLE = 128
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream of events."""
+
+    hosts: tuple[str, ...]
+    """Gateways as ``host:port``; an account's events all go to one of them."""
+    lane: str = "load"
+    rate: float = 100.0
+    """Events a second, on average: the gaps are exponential."""
+    count: int = 0
+    """How many events; 0: until it is told to stop."""
+    accounts: int = 20
+    seed: int = 0
+    kinds: dict[str, float] = msgspec.field(default_factory=lambda: {"move.made": 1.0})
+    """Types of events and their weights."""
+    more: dict[str, float] = {}
+    """Further fields of every body, such as ``seconds`` for slow events."""
+    prefix: str = "evt"
+    """What ids begin with; two loads of one scenario need different ones."""
+    copies: float = 0.05
+    """Share of events that are sent once more, some at the same time and some later."""
+    conflicts: float = 0.01
+    """Share of events whose id is used again, with a good signature, for another body."""
+    forgeries: float = 0.02
+    """Share of events whose id a stranger uses, badly signed, shortly before or after."""
+    shuffled: int = 0
+    """So many events in a row leave in any order; 0 leaves them as their accounts number them."""
+    is_in_line: bool = False
+    """Send an account's next event only when the one before it was accepted."""
+    is_patient: bool = True
+    """Send again until accepted, as providers do; else every event is sent once."""
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 1.0
+    timeout_s: float = 10.0
+    most_at_once: int = 64
+    """Requests under way; whoever comes then waits, so that a stalled gateway does not meet a thousand connections."""
+    is_keeping: bool = True
+    """Whether connections are kept for the next request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One event as it goes out: again and again the same bytes, each time signed anew."""
+
+    key: str
+    body: bytes
+    line: str
+    kind: str
+    is_signed: bool = True
+
+    @property
+    def sha(self) -> str:
+        return hashlib.sha256(self.body).hexdigest()
+
+
+def make_letter(key: str, kind: str, account: str, to: str, number: int, **more: object) -> Letter:
+    """Return a signed event of the bank's."""
+    body = {"id": key, "type": kind, "object": "event", "account": account, "to": to, "n": number, **more}
+    return Letter(key, msgspec.json.encode(body), account, kind)
+
+
+def letters(load: Load) -> Iterator[Letter]:
+    """Yield the events of a load, as their accounts number them."""
+    dice = random.Random(load.seed)
+    numbers: dict[str, Iterator[int]] = {}
+    kinds, weights = list(load.kinds), list(load.kinds.values())
+    for position in itertools.count() if not load.count else range(load.count):
+        account, to = (f"a{name:02}" for name in dice.sample(range(load.accounts), 2))
+        number = next(numbers.setdefault(account, itertools.count(1)))
+        kind = dice.choices(kinds, weights)[0]
+        yield make_letter(f"{load.prefix}_{load.seed}_{position}", kind, account, to, number, **load.more)
+
+
+def shuffled(source: Iterator[Letter], window: int, dice: random.Random) -> Iterator[Letter]:
+    """Yield the same events, each window of them in any order."""
+    while some := list(itertools.islice(source, max(1, window))):
+        dice.shuffle(some)
+        yield from some
+
+
+class Senders:
+    """Sends loads and writes down what it does; *write* takes each fact."""
+
+    def __init__(self, write: Callable[[Fact], None]) -> None:
+        self._write = write
+        self._numbers = itertools.count(1)
+        self._idle: dict[str, list[_Wire]] = {}
+        self._stopped: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._gates: dict[str, asyncio.Semaphore] = {}
+        self._lines: dict[tuple[str, str], asyncio.Lock] = {}
+        self.is_given_up = False
+        self.accepted = 0
+        """Requests that were answered 2xx."""
+        self.events = 0
+        """Events begun, with copies, conflicts and forgeries."""
+
+    @property
+    def under_way(self) -> int:
+        """How many loads and events are not done with."""
+        return len(self._tasks)
+
+    def begin(self, load: Load) -> None:
+        """Start a load in the background."""
+        self._stopped.discard(load.lane)
+        self._gates[load.lane] = asyncio.Semaphore(load.most_at_once)
+        self._spawn(self._run(load))
+
+    def stop(self, lane: str) -> None:
+        """Begin no more events of a lane, or of any; those begun are still sent until they are accepted."""
+        self._stopped.update([lane] if lane else self._gates)
+
+    def send(self, load: Load, letter: Letter) -> None:
+        """Send one event as *load* says."""
+        self._gates.setdefault(load.lane, asyncio.Semaphore(load.most_at_once))
+        self._spawn(self._deliver(load, letter, 0.0))
+
+    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, load: Load) -> None:
+        dice = random.Random(load.seed + 1)
+        due = time.monotonic()
+        for letter in shuffled(letters(load), load.shuffled, dice):
+            due += dice.expovariate(load.rate)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            if load.lane in self._stopped:
+                return
+            await self._gates[load.lane].acquire()
+            self._gates[load.lane].release()
+            for companion, delay_s in [(letter, 0.0), *_companions(load, letter, dice)]:
+                self._spawn(self._deliver(load, companion, delay_s))
+
+    async def _deliver(self, load: Load, letter: Letter, delay_s: float) -> None:
+        self.events += 1
+        if delay_s:
+            await asyncio.sleep(delay_s)
+        line: contextlib.AbstractAsyncContextManager[object] = contextlib.nullcontext()
+        if load.is_in_line and letter.is_signed:
+            line = self._lines.setdefault((load.lane, letter.line), asyncio.Lock())
+        async with line:
+            await self._insist(load, letter)
+
+    async def _insist(self, load: Load, letter: Letter) -> None:
+        dice = random.Random(letter.key)
+        wait_s = load.first_wait_s
+        while not self.is_given_up:
+            async with self._gates[load.lane]:
+                status = await self._try(load, letter)
+            if 200 <= status < 300 or (400 <= status < 500 and status not in {408, 429}):
+                return
+            if not load.is_patient or not letter.is_signed:
+                return
+            await asyncio.sleep(wait_s * (0.5 + dice.random()))
+            wait_s = min(2 * wait_s, load.longest_wait_s)
+
+    async def _try(self, load: Load, letter: Letter) -> int:
+        number, host = next(self._numbers), load.hosts[zlib.crc32(letter.line.encode()) % len(load.hosts)]
+        self._write(
+            Sent(
+                at=time.time(), number=number, key=letter.key, sha=letter.sha, line=letter.line, lane=load.lane,
+                kind=letter.kind, is_signed=letter.is_signed, host=host,
+            )
+        )  # fmt: skip
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(load.timeout_s):
+                status = await self._post(load, host, letter)
+        except (OSError, TimeoutError, EOFError, ValueError) as error:
+            self._write(Silent(at=time.time(), number=number, why=type(error).__name__))
+            return 0
+        self._write(Answered(at=time.time(), number=number, status=status, seconds=time.monotonic() - began))
+        self.accepted += 200 <= status < 300
+        return status
+
+    async def _post(self, load: Load, host: str, letter: Letter) -> int:
+        idle = self._idle.setdefault(host, [])
+        wire = idle.pop() if idle else await _Wire.open(host)
+        is_fine = False
+        try:
+            status, is_open = await wire.post(host, letter)
+            is_fine = is_open and load.is_keeping and len(idle) < _MOST_IDLE
+        finally:
+            if is_fine:
+                idle.append(wire)
+            else:
+                wire.close()
+        return status
+
+
+def _companions(load: Load, letter: Letter, dice: random.Random) -> Iterator[tuple[Letter, float]]:
+    """Yield what comes with an event, and how many seconds later."""
+    if dice.random() < load.copies:
+        yield letter, dice.choice([0.0, 0.0, 0.2, 1.0])
+    if dice.random() < load.conflicts:
+        body = msgspec.json.decode(letter.body) | {"note": "another"}
+        yield Letter(letter.key, msgspec.json.encode(body), letter.line, letter.kind), 0.1
+    if dice.random() < load.forgeries:
+        body = msgspec.json.decode(letter.body) | {"note": "forged"}
+        key = letter.key if dice.random() < 0.5 else f"{letter.key}_forged"
+        forged = msgspec.json.encode(body | {"id": key})
+        yield Letter(key, forged, letter.line, letter.kind, is_signed=False), dice.choice([0.0, 0.1])
+
+
+def signature(letter: Letter) -> str:
+    """Return the header that Stripe would send, made this second; a forgery's has another secret."""
+    stamp = int(time.time())
+    secret = SECRET if letter.is_signed else "whsec_of_a_stranger"
+    digest = hmac.new(secret.encode(), b"%d.%s" % (stamp, letter.body), hashlib.sha256).hexdigest()
+    return f"t={stamp},v1={digest}"
+
+
+class _Wire:
+    """One connection to a gateway."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, host: str) -> "_Wire":
+        name, _, port = host.rpartition(":")
+        return cls(*await asyncio.open_connection(name, int(port)))
+
+    async def post(self, host: str, letter: Letter) -> tuple[int, bool]:
+        """Return the status, and whether the connection may be used again."""
+        head = (
+            f"POST {PATH} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+            f"stripe-signature: {signature(letter)}\r\ncontent-length: {len(letter.body)}\r\n\r\n"
+        )
+        self._writer.write(head.encode() + letter.body)
+        await self._writer.drain()
+        answer = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        length = answer.partition("content-length:")[2].partition("\r\n")[0].strip()
+        await self._reader.readexactly(int(length or 0))
+        return int(answer.split(" ", 2)[1]), bool(length) and "connection: close" not in answer
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, RuntimeError):
+            self._writer.close()
