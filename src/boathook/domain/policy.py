@@ -163,6 +163,11 @@ class Standing:
     """Attempts excused since then, without this one."""
 
 
+def set_aside(reason: str) -> Settle:
+    """Return the move of a delivery whose handler said `Ignore`, with its reason as it may be stored."""
+    return Settle(ignored_because=_clip(reason, MAX_NOTE) or "no reason given")
+
+
 def decide(standing: Standing, outcome: Outcome, policy: RetryPolicy, now: datetime, luck: float) -> Move:
     """Return the move that follows *outcome*; *luck* in [0, 1) places the jitter.
 
@@ -173,7 +178,7 @@ def decide(standing: Standing, outcome: Outcome, policy: RetryPolicy, now: datet
         case Success():
             return Settle()
         case Ignore(reason=reason):
-            return Settle(ignored_because=_clip(reason, MAX_NOTE) or "no reason given")
+            return set_aside(reason)
         case Dead(code=code, note=note):
             return Bury(_code(code), _clip(note, MAX_NOTE))
         case Failure(is_final=True):

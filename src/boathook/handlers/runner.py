@@ -23,7 +23,7 @@ from typing import Any, Final, assert_never
 from boathook.domain import ids
 from boathook.domain.errors import HandlerMisuse, HandlerTimeout, JournalError, JournalUnavailable, LeaseLost
 from boathook.domain.model import Claim
-from boathook.domain.policy import Dead, Failure, Ignore, Interruption, Retry, Settle, Success
+from boathook.domain.policy import Dead, Failure, Ignore, Interruption, Retry, Settle, Success, set_aside
 from boathook.handlers.event import Event, ReplySlot, present
 from boathook.handlers.handler import Handler
 from boathook.handlers.sessions import AsyncSessions, Settling, SyncSessions
@@ -229,11 +229,7 @@ class Runner:
                 raise Unsuccessful(outcome)
             case _:
                 assert_never(outcome)
-        move = (
-            Settle()
-            if isinstance(outcome, Success)
-            else Settle(outcome.reason.replace("\x00", "") or "no reason given")
-        )
+        move = Settle() if isinstance(outcome, Success) else set_aside(outcome.reason)
         claim = running.work.claim
         steps: tuple[Step, ...] = (
             (SETTLE, settlement(claim, move, worker=self._worker, started_at=running.started_at)),
