@@ -1,0 +1,55 @@
+"""Replays one seed, or runs many: ``python -m tests.simulation --seed 7`` or ``--seeds 1-1000``."""
+
+import argparse
+import gc
+import sys
+import time
+
+from tests.simulation.runner import replay_line, run, simulating
+from tests.simulation.sometimes import REACHED
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="print the trace of this seed")
+    parser.add_argument("--seeds", help="run these, such as 1-1000")
+    chosen = parser.parse_args()
+    with simulating():
+        if chosen.seed is not None:
+            return _show(chosen.seed)
+        first, _, last = (chosen.seeds or "1-1000").partition("-")
+        return _run_many(range(int(first), int(last or first) + 1))
+
+
+def _show(seed: int) -> int:
+    result = run(seed)
+    print("\n".join(result.trace))
+    print(f"seed {seed}: {result.steps} steps, {result.virtual_s:.1f} virtual seconds, trace {result.hash}")
+    for violation in result.violations:
+        print(f"VIOLATION {violation}")
+    return 1 if result.violations else 0
+
+
+def _run_many(seeds: range) -> int:
+    began, steps, virtual_s, failed = time.perf_counter(), 0, 0.0, 0
+    for count, seed in enumerate(seeds):
+        result = run(seed)
+        steps += result.steps
+        virtual_s += result.virtual_s
+        if result.violations:
+            failed += 1
+            print(f"{replay_line(seed)}\n    {result.violations[0][:300]}")
+        if count % 50 == 49:
+            gc.collect()
+    took_s = time.perf_counter() - began
+    for what, number in sorted(REACHED.items()):
+        print(f"{number:8} {what}")
+    print(
+        f"{len(seeds)} seeds, {failed} failed, {took_s:.1f} s: {len(seeds) / took_s * 60:.0f} seeds/min, "
+        f"{steps / took_s:.0f} steps/s, {virtual_s / took_s:.0f} virtual seconds/s"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

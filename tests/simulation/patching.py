@@ -1,0 +1,175 @@
+"""Gives production code a virtual clock, seeded chance, a log that ends in the trace, and crash points that kill.
+
+Production code runs unchanged: only names that its modules import are exchanged, while `patched` is in force.
+"""
+
+import asyncio
+import contextlib
+import datetime as real_datetime
+import importlib
+import os as real_os
+import random as real_random
+import sys
+import time as real_time
+from collections.abc import Callable, Iterator
+from datetime import UTC, timedelta
+from types import ModuleType
+from typing import Any
+
+from tests.simulation.loop import PROCESS, VirtualLoop
+
+BEGINNING = real_datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+"""The moment at which every simulated run begins."""
+
+ROOMS = ("boathook.dispatch.", "boathook.handlers.", "boathook.journal.", "boathook.inbound.intake", "boathook.inbound.arrival", "boathook.spool")
+_ENTROPY = ("boathook.spool.segment", "boathook.inbound.arrival")
+_CODE = (
+    "boathook.dispatch.worker",
+    "boathook.dispatch.keeper",
+    "boathook.dispatch.chores",
+    "boathook.handlers.runner",
+    "boathook.inbound.arrival",
+    "boathook.inbound.intake",
+    "boathook.journal.moves",
+    "boathook.spool.spool",
+)
+
+
+def _loop() -> VirtualLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return loop
+
+
+def wall() -> real_datetime.datetime:
+    """Return what the wall clock of the running process shows."""
+    loop = _loop()
+    return BEGINNING + timedelta(seconds=loop.now) + PROCESS.get(loop.world).clock_ahead
+
+
+class _Time:
+    """The functions of the module `time` that production code uses."""
+
+    @staticmethod
+    def monotonic() -> float:
+        return _loop().now
+
+    perf_counter = monotonic
+
+    @staticmethod
+    def time() -> float:
+        return wall().timestamp()
+
+    @staticmethod
+    def time_ns() -> int:
+        return (wall() - real_datetime.datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000
+
+
+class _Random:
+    """The functions of the module `random` that production code uses."""
+
+    @staticmethod
+    def random() -> float:
+        return _loop().rng.random()
+
+    @staticmethod
+    def uniform(low: float, high: float) -> float:
+        return _loop().rng.uniform(low, high)
+
+    @staticmethod
+    def getrandbits(bits: int) -> int:
+        return _loop().rng.getrandbits(bits)
+
+    @staticmethod
+    def randrange(*bounds: int) -> int:
+        return _loop().rng.randrange(*bounds)
+
+
+class _LikeDatetime(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, real_datetime.datetime)
+
+
+class _Datetime(real_datetime.datetime, metaclass=_LikeDatetime):
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        return wall() if tz is not None else wall().replace(tzinfo=None)
+
+
+class _Log:
+    """Takes what production code logs into the trace of the run."""
+
+    def bind(self, **_fields: object) -> "_Log":
+        return self
+
+    def is_enabled_for(self, _level: int) -> bool:
+        return False
+
+    def debug(self, event: str, **_fields: object) -> None:
+        pass
+
+    def warning(self, event: str, **fields: object) -> None:
+        hear = _hear
+        if hear is not None:
+            hear(event, fields)
+
+    info = error = exception = warning
+
+
+class _Os:
+    """The function of the module `os` that the spool's format and arriving events use."""
+
+    @staticmethod
+    def urandom(size: int) -> bytes:
+        return _loop().rng.randbytes(size)
+
+
+_hear: Callable[[str, dict[str, object]], None] | None = None
+_pass: Callable[[str], None] | None = None
+_LOG = _Log()
+
+
+def listen(hear: Callable[[str, dict[str, object]], None] | None, passed: Callable[[str], None] | None) -> None:
+    """Say who hears of log lines, and of crash points passed; one run at a time."""
+    global _hear, _pass  # noqa: PLW0603 one simulation runs in a process at a time
+    _hear, _pass = hear, passed
+
+
+def _crash_point(name: str) -> None:
+    if _pass is not None:
+        _pass(name)
+
+
+def _exchanged(value: object) -> object | None:
+    if isinstance(value, ModuleType):
+        return {real_time: _Time, real_random: _Random}.get(value)
+    if value is real_datetime.datetime:
+        return _Datetime
+    return None
+
+
+@contextlib.contextmanager
+def patched() -> Iterator[None]:
+    """Exchange clocks, chance, logs and crash points in production code for those of the running loop."""
+    for name in _CODE:
+        importlib.import_module(name)
+    undo: list[tuple[ModuleType, str, object]] = []
+    for module in [module for name, module in sorted(sys.modules.items()) if name.startswith(ROOMS)]:
+        for name, value in list(vars(module).items()):
+            new: object | None = _exchanged(value)
+            if name == "get_logger":
+                new = lambda _part: _LOG  # noqa: E731
+            elif name == "crash_point":
+                new = _crash_point
+            elif name == "_LOG":
+                new = _LOG
+            elif value is real_os and module.__name__ in _ENTROPY:
+                new = _Os
+            if new is not None:
+                undo.append((module, name, value))
+                setattr(module, name, new)
+    try:
+        yield
+    finally:
+        for module, name, value in undo:
+            setattr(module, name, value)

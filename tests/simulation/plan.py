@@ -1,0 +1,119 @@
+"""What one seed draws: the configuration, the work, and which faults there are, how often."""
+
+import random
+from dataclasses import dataclass, field
+
+from boathook.domain.policy import RetryPolicy
+from tests.simulation.server import Rates
+
+SCRIPTS = ("ok", "fail", "retry", "dead", "ignore", "slow", "hang", "once", "final", "late")
+FAULTS = (
+    "kill worker", "pause worker", "kill gateway", "pause gateway", "kill keeper", "database down", "database silent",
+    "clock jump", "server clock jump", "deploy", "deploy gateways", "power cut", "routes change", "replay dead", "ignore dead", "replay events", "wake",
+)  # fmt: skip
+
+
+@dataclass
+class Plan:
+    """One seed's draw."""
+
+    seed: int
+    workers: int = 2
+    concurrency: int = 2
+    connections: int = 2
+    lease_s: float = 2.0
+    poll_s: float = 1.0
+    timeout_s: float = 4.0
+    statement_timeout_s: float = 5.0
+    gateways: int = 1
+    lanes: int = 1
+    batch: int = 4
+    keepers: int = 1
+    events: int = 12
+    order_keys: int = 2
+    has_spool: bool = True
+    after_s: float = 0.5
+    queue: int = 64
+    spool_bytes: int = 1 << 20
+    segment_bytes: int = 4096
+    disk_full: float = 0.0
+    disk_failing: float = 0.0
+    disk_died: float = 0.0
+    limit: int | None = None
+    """Most attempts of the ordered handler at once, over all workers."""
+    max_attempts: int = 4
+    work_s: float = 12.0
+    """How long events keep coming, and faults happen."""
+    duplicates: float = 0.2
+    conflicts: float = 0.1
+    poison: float = 0.05
+    scripts: tuple[str, ...] = ("ok",)
+    faults: tuple[str, ...] = ()
+    fault_every_s: float = 2.0
+    crash_rate: float = 0.0
+    """Chance that passing a crash point kills, or freezes, whoever passes it."""
+    client_noticed_s: float = 0.1
+    """Longest time until the server notices that a client is dead."""
+    is_healing: bool = True
+    rates: Rates = field(default_factory=Rates)
+
+    @property
+    def retry(self) -> RetryPolicy:
+        return RetryPolicy(first_s=0.2, factor=2.0, longest_s=3.0, max_attempts=self.max_attempts, max_age_s=86_400)
+
+
+def _some(rng: random.Random, chance: float, highest: float) -> float:
+    return rng.random() * highest if rng.random() < chance else 0.0
+
+
+def draw(seed: int) -> Plan:
+    """Return what *seed* draws; the same for the same seed, whatever else has been drawn."""
+    rng = random.Random(f"plan {seed}")
+    concurrency = rng.randint(1, 4)
+    some = rng.randint(0, 8)
+    return Plan(
+        seed,
+        workers=rng.randint(1, 3),
+        concurrency=concurrency,
+        connections=rng.choice((concurrency, 1, concurrency + 1)),
+        lease_s=rng.choice((1.0, 2.0, 5.0)),
+        poll_s=rng.choice((0.5, 1.0, 2.0)),
+        timeout_s=rng.choice((1.5, 4.0)),
+        statement_timeout_s=rng.choice((2.0, 5.0)),
+        gateways=rng.randint(1, 2),
+        lanes=rng.randint(1, 2),
+        batch=rng.choice((1, 4, 64)),
+        keepers=rng.choice((1, 1, 2)),
+        events=rng.randint(3, 16),
+        order_keys=rng.randint(1, 3),
+        has_spool=rng.random() < 0.8,
+        after_s=rng.choice((0.2, 1.0)),
+        queue=rng.choice((2, 64)),
+        spool_bytes=rng.choice((8_192, 1 << 20)),
+        segment_bytes=rng.choice((600, 4_096)),
+        disk_full=_some(rng, 0.2, 0.2),
+        disk_failing=_some(rng, 0.2, 0.3),
+        disk_died=_some(rng, 0.3, 0.05),
+        limit=rng.choice((None, None, 1, 2)),
+        max_attempts=rng.randint(2, 5),
+        work_s=rng.choice((4.0, 8.0, 16.0)),
+        duplicates=_some(rng, 0.5, 0.5),
+        conflicts=_some(rng, 0.3, 0.3),
+        poison=_some(rng, 0.25, 0.3),
+        scripts=tuple(rng.sample(SCRIPTS, rng.randint(0, 5))) + ("ok",) * rng.randint(1, 4),
+        faults=tuple(sorted(rng.sample(FAULTS, some))),
+        fault_every_s=rng.choice((0.3, 1.0, 3.0)),
+        crash_rate=_some(rng, 0.4, 0.08),
+        client_noticed_s=rng.choice((0.01, 0.2, 6.0)),
+        is_healing=rng.random() < 0.75,
+        rates=Rates(
+            lost_before=_some(rng, 0.25, 0.03),
+            lost_after=_some(rng, 0.3, 0.05),
+            lost_commit=_some(rng, 0.3, 0.1),
+            killed=_some(rng, 0.2, 0.03),
+            sacrificed=_some(rng, 0.2, 0.1),
+            slow=_some(rng, 0.5, 0.4),
+            slow_s=rng.choice((0.02, 0.3, 2.0)),
+            late_execution=rng.random(),
+        ),
+    )

@@ -1,0 +1,535 @@
+"""The simulated installation: gateways, workers and keepers as processes, senders, operators, and what befalls them.
+
+All of boathook's own code in it is the production code: `Intake` and `EventStore`, `run_worker`, `run_keeper`, and the
+operators' moves. What stands around it is drawn from the seed.
+"""
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import itertools
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from boathook.config import Settings, load
+from boathook.dispatch import keeper as keepers
+from boathook.dispatch import worker as workers
+from boathook.domain import ids
+from boathook.domain.errors import BoathookError, JournalError, JournalUnavailable
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted, Grade, NewEvent, Origin, Receipt
+from boathook.domain.policy import Dead, Ignore, Retry
+from boathook.handlers.api import Boathook, Event, Transaction
+from boathook.handlers.hooks import Hooks
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.intake import Intake, Mode
+from boathook.inbound.records import UNROUTED, decode
+from boathook.journal import moves
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.journal.registry import READ_ROUTES, decode_routes
+from boathook.spool.segment import read_segment
+from boathook.spool.shelf import Bounds, Shelf
+from boathook.spool.spool import Spool
+from tests.simulation import patching
+from tests.simulation.disk import Disk, Trouble
+from tests.simulation.invariants import Recorder
+from tests.simulation.loop import PROCESS, Process, VirtualLoop
+from tests.simulation.plan import Plan
+from tests.simulation.server import Server
+from tests.simulation.sometimes import sometimes
+from tests.simulation.statements import EFFECT
+from tests.simulation.tables import Transaction as Commit
+
+QUIET_S = 600.0
+"""Virtual seconds after the last fault within which everything has to end."""
+URL = "postgresql://simulated/boathook"
+ROOT = Path("/spool")
+_NOTE, _LINE = "note", "line"
+
+
+class Killed(BaseException):
+    """Ends the callback in which a process was killed."""
+
+
+class FinalError(Exception):
+    """What the simulated handlers call final."""
+
+
+@dataclass
+class Gateway:
+    """A gateway process with its intake."""
+
+    process: Process
+    accept: Callable[[NewEvent], Coroutine[Any, Any, Receipt]] | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class Worker:
+    """A worker's slot, and the process in it."""
+
+    name: str
+    only_suspects: bool = False
+    process: Process | None = None
+    stop: asyncio.Event | None = None
+    predecessors: list[str] = field(default_factory=list)
+
+
+@functools.lru_cache(maxsize=64)
+def _settings(lease_s: float, poll_s: float, concurrency: int, connections: int, timeout_s: float, statement_timeout_s: float) -> Settings:
+    worker = {"lease_s": lease_s, "poll_s": poll_s, "concurrency": concurrency, "timeout_s": timeout_s, "memory_mb": 0}
+    database = {"url": URL, "worker_connections": connections, "statement_timeout_s": statement_timeout_s, "connect_timeout_s": 2.0}
+    return load(None, {"database": database, "worker": worker, "server": {"drain_s": 2.0}})
+
+
+class Journal:
+    """The journal as a gateway knows it: tried until it is reached."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._database: Database | None = None
+
+    async def keep_reaching(self) -> None:
+        while self._database is None:
+            try:
+                self._database = await Database.open(
+                    URL, purpose="gateway", size=self._plan.lanes + 3, connect_timeout_s=2.0,
+                    statement_timeout_s=self._plan.statement_timeout_s, is_reset=False,
+                )  # fmt: skip
+            except JournalError:
+                await asyncio.sleep(0.5)
+
+    def _there(self) -> Database:
+        if self._database is None:
+            raise JournalUnavailable("PostgreSQL has not been reached yet")
+        return self._database
+
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        return await EventStore(self._there()).append(batch, within_s=within_s)
+
+    async def announce(self) -> None:
+        await moves.announce_due(self._there())
+
+    async def read_router(self) -> Router:
+        async with self._there().acquire(within_s=self._plan.after_s) as connection:
+            found = decode_routes(await connection.fetchval(READ_ROUTES))
+        return Router(found.routes, found.version)
+
+    async def close(self) -> None:
+        if self._database is not None:
+            await self._database.close()
+
+
+def _routed(router: Router, events: Sequence[NewEvent]) -> list[NewEvent]:
+    return [
+        replace(
+            event,
+            deliveries=router.route(source=event.source, application=None, type=event.type, headers={}, body=event.body),
+            routes_version=router.version,
+        )
+        for event in events
+    ]
+
+
+class World:
+    """One run."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.rng = random.Random(f"world {plan.seed}")
+        self.loop = VirtualLoop(random.Random(f"loop {plan.seed}"))
+        self.server = Server(self.loop, plan.rates)
+        self.recorder = Recorder(self.server.tables, plan.max_attempts)
+        self.server.tables.watchers.append(self._trace_commit)
+        self.settings = _settings(
+            plan.lease_s, plan.poll_s, plan.concurrency, plan.connections, plan.timeout_s, plan.statement_timeout_s
+        )
+        self.hooks = Hooks({"simulated": self._hook()})
+        policy = msgspec.json.encode(plan.retry).decode()
+        self.server.tables.policies = {f"handler:{name}": policy for name in (_NOTE, _LINE)}
+        routes = [route for each in self.hooks.routes(timeout_s=plan.timeout_s).values() for route in each]
+        self.server.tables.routes = msgspec.json.encode(routes).decode()
+        self.disk = Disk(self.rng, lambda: self.loop.now, self.loop.world, self._die)
+        self.disk.trouble = Trouble(full=plan.disk_full, failing_sync=plan.disk_failing, died=plan.disk_died)
+        self.processes: list[Process] = []
+        self.gateways: list[Gateway] = []
+        self.workers: list[Worker] = []
+        self.trace: list[str] = []
+        self.is_calm = False
+        self.unsent = 0
+        self._numbers = itertools.count(1)
+        self._lives: list[asyncio.Task[Any]] = []
+
+    # The trace
+
+    def note(self, what: str, *details: object) -> None:
+        """Write a line of the trace."""
+        process = PROCESS.get(self.loop.world)
+        self.trace.append(f"{self.loop.now:10.4f} {process.name:<12} {what} {' '.join(map(str, details))}".rstrip())
+
+    def _trace_commit(self, transaction: Commit) -> None:
+        for (table, key), row in transaction.writes.items():
+            if table == "delivery":
+                old = self.server.tables.committed["delivery"].get(key)
+                was = old.state if old else "-"
+                now = f"{row.state} fence={row.fence} attempts={row.attempts} by={row.leased_by}" if row else "ended"
+                self.note("commit", f"{str(key[0])[-4:]}/{key[1]}", was, "->", now)
+            elif table in ("event", "outcome"):
+                self.note("commit", table, str(key[0] if isinstance(key, tuple) else key)[-4:])
+
+    def _hear(self, event: str, fields: dict[str, object]) -> None:
+        self.note("log", event, *(f"{name}={value}" for name, value in fields.items() if name in _TOLD))
+
+    # Processes
+
+    def _process(self, name: str) -> Process:
+        process = Process(f"{name}.{next(self._numbers)}")
+        process.on_death.append(lambda: self.server.client_died(process, self.plan.client_noticed_s))
+        self.processes.append(process)
+        return process
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL."""
+        self.note("KILL", process.name)
+        self.loop.kill(process)
+
+    def _die(self, process: Process) -> None:
+        self.kill(process)
+        raise Killed
+
+    def lose_power(self) -> None:
+        """Cut the power of the gateways' host."""
+        self.note("POWER CUT")
+        for gateway in self.gateways:
+            if not gateway.process.is_dead:
+                self.kill(gateway.process)
+        self.disk.lose_power()
+
+    def freeze(self, process: Process, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after a while."""
+        if process.is_paused or process.is_dead:
+            return
+        self.note("PAUSE", process.name, f"{seconds:.2f}s")
+        self.loop.pause(process)
+
+        def go_on() -> None:
+            if process.is_paused:
+                self.note("RESUME", process.name)
+                self.loop.resume(process)
+
+        self.loop.call_later(seconds, go_on, context=self.loop.world.context)
+
+    def _pass_point(self, name: str) -> None:
+        process = PROCESS.get(self.loop.world)
+        rate = self.plan.crash_rate
+        if self.is_calm or not rate or process is self.loop.world or self.rng.random() >= rate:
+            return
+        self.note("crash point", name)
+        sometimes(f"a process died at {name}")
+        if self.rng.random() < 0.3:
+            self.freeze(process, self.rng.random() * 3 * self.plan.lease_s)
+            return
+        self.kill(process)
+        raise Killed
+
+    async def _live(self, process: Process, coro: Coroutine[Any, Any, Any]) -> BaseException | None:
+        """Run a process until it ends or is killed; returns what it ended with."""
+        task = self.loop.spawn(process, coro)
+        ended = self.loop.create_future()
+
+        def end(*_: object) -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        process.on_death.append(end)
+        task.add_done_callback(end, context=self.loop.world.context)
+        await ended
+        if process.is_dead or not task.done():
+            return None
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, BoathookError | OSError | workers.Stuck | Killed):
+            self.recorder.violations.append(f"{process.name} failed: {error!r}")
+        process.is_dead = True
+        self.server.client_died(process, 0.01)
+        return error
+
+    # Gateways
+
+    async def _keep_gateway(self, gateway: Gateway) -> None:
+        while True:
+            gateway.process = self._process("gateway")
+            gateway.accept, gateway.stop = None, asyncio.Event()
+            await self._live(gateway.process, self._serve(gateway))
+            await asyncio.sleep(0.1 + self.rng.random())
+
+    async def _serve(self, gateway: Gateway) -> None:
+        plan, journal = self.plan, Journal(self.plan)
+        reaching = asyncio.create_task(journal.keep_reaching())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await asyncio.shield(reaching)
+        arrivals = Arrivals(Router((), UNROUTED), journal.read_router)
+        intake = Intake(
+            journal, announce=journal.announce, route=arrivals.route_again, spool=self._spool(gateway.process),
+            within_s=plan.after_s, lanes=plan.lanes, batch=plan.batch, queue=plan.queue,
+        )  # fmt: skip
+        await intake.start(is_away=not reaching.done())
+        gateway.accept = functools.partial(self._take, gateway.process, arrivals, intake)
+        await gateway.stop.wait()
+        gateway.accept = None
+        sometimes("a gateway was stopped with a full spool", if_=intake.mode is not Mode.DIRECT)
+        await intake.drain()
+        reaching.cancel()
+        await journal.close()
+
+    def _spool(self, process: Process) -> Spool | None:
+        if not self.plan.has_spool:
+            return None
+        bounds = Bounds(max_bytes=self.plan.spool_bytes, segment_bytes=self.plan.segment_bytes, keep_s=3600)
+        name = f"{int(process.name.rpartition('.')[2]):020d}"
+        return Spool(Shelf(ROOT, bounds, self.disk, name=name), run=self._in_thread, queue=32)
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        await asyncio.sleep(self.rng.random() * 0.01)
+        return call()
+
+    async def _take(self, process: Process, arrivals: Arrivals, intake: Intake, event: NewEvent) -> Receipt:
+        routed, = _routed(arrivals.router, [event])
+        self.recorder.handed_in(process.name, event)
+        receipt = await intake.accept(routed)
+        sometimes(f"an event was taken while {intake.mode}")
+        return receipt
+
+    # Senders
+
+    async def _send(self, number: int, at: float) -> None:
+        body = self._body(number)
+        await asyncio.sleep(at)
+        tries = 1 + (self.rng.random() < self.plan.duplicates) + (self.rng.random() < self.plan.duplicates)
+        jobs = [self._insist(number, body, n * self.rng.random()) for n in range(tries)]
+        if self.rng.random() < self.plan.conflicts:
+            jobs.append(self._insist(number, body.replace(b"}", b',"changed":1}', 1), self.rng.random()))
+        await asyncio.gather(*jobs)
+        self.unsent -= 1
+
+    def _body(self, number: int) -> bytes:
+        def script() -> list[str]:
+            if self.rng.random() < self.plan.poison:
+                return ["kill"] * 9
+            return [self.rng.choice(self.plan.scripts) for _ in range(self.rng.randint(1, 4))]
+
+        content = {"n": number, "who": f"who{self.rng.randrange(self.plan.order_keys)}", _NOTE: script(), _LINE: script()}
+        return msgspec.json.encode(content)
+
+    async def _insist(self, number: int, body: bytes, wait_s: float) -> None:
+        """Send until a 2xx comes, as senders do, each time as another request."""
+        await asyncio.sleep(wait_s)
+        while True:
+            event = self._event(number, body)
+            gateway = self.rng.choice(self.gateways)
+            if gateway.accept is not None and not gateway.process.is_dead:
+                self.recorder.sent[event.id] = event
+                receipt = await self._ask(gateway, event)
+                if receipt is not None:
+                    self.note("2xx", f"{str(event.id)[-4:]}", type(receipt).__name__, str(receipt.event_id)[-4:])
+                    is_spooled = isinstance(receipt, Accepted) and receipt.is_spooled
+                    self.recorder.told(event, receipt.event_id, is_spooled=is_spooled or self.plan.has_spool)
+                    return
+            await asyncio.sleep(0.3 + self.rng.random() * 2)
+
+    async def _ask(self, gateway: Gateway, event: NewEvent) -> Receipt | None:
+        assert gateway.accept is not None
+        answer: asyncio.Future[Receipt | None] = self.loop.create_future()
+
+        async def handle(accept: Callable[[NewEvent], Coroutine[Any, Any, Receipt]]) -> None:
+            try:
+                receipt: Receipt | None = await accept(event)
+            except BoathookError as error:
+                self.note("5xx", str(event.id)[-4:], repr(error)[:80])
+                receipt = None
+            if not answer.done():
+                answer.set_result(receipt)
+
+        self.loop.spawn(gateway.process, handle(gateway.accept))
+        try:
+            async with asyncio.timeout(10):
+                return await answer
+        except TimeoutError:
+            return None
+
+    def _event(self, number: int, body: bytes) -> NewEvent:
+        now_ms = int(1_772_600_000_000 + self.loop.now * 1000)
+        key = f"evt_{number}"
+        return NewEvent(
+            id=ids.make(now_ms, self.rng.getrandbits(74)), source="shop", application=None, type="thing.done", dedup_key=key,
+            key_hash=UUID(bytes=hashlib.sha256(key.encode()).digest()[:16]), replay_hash=None, grade=Grade.BODY,
+            origin=Origin.RECEIVED, headers="{}", content_type="application/json", body=body,
+            body_sha256=hashlib.sha256(body).digest(),
+        )  # fmt: skip
+
+    # Workers and keepers
+
+    def _hook(self) -> Boathook:
+        hook = Boathook()
+        hook.on("shop", name=_NOTE, retry=self.plan.retry, final=(FinalError,))(functools.partial(self._handle, _NOTE))
+        hook.on("shop", name=_LINE, retry=self.plan.retry, order_by="who", concurrency=self.plan.limit)(
+            functools.partial(self._handle, _LINE)
+        )
+        return hook
+
+    async def _handle(self, name: str, event: Event, tx: Transaction) -> object:
+        claim = tx._claim
+        assert claim is not None
+        self.recorder.handler_called((claim.event_id, claim.ordinal), event.body)
+        script = event.json[name]
+        action = script[min(event.attempt, len(script)) - 1] if event.attempt <= len(script) else "ok"
+        self.note("handler", name, f"{str(event.id)[-4:]}/{claim.ordinal}", f"attempt={event.attempt}", f"fence={claim.fence}", action)
+        if action == "ignore":
+            return Ignore("not for us")
+        if action == "late":
+            await asyncio.sleep(self.rng.random() * self.plan.lease_s)
+        await tx.execute(EFFECT, event.json["n"])
+        match action:
+            case "fail":
+                raise ValueError("it does not work")
+            case "final":
+                raise FinalError("it never will")
+            case "retry":
+                return Retry(after=self.rng.random() * 2)
+            case "dead":
+                return Dead("HOPELESS")
+            case "slow":
+                await asyncio.sleep(self.rng.random() * 2 * self.plan.lease_s)
+            case "hang":
+                await asyncio.sleep(3600)
+            case "once":
+                assert await event.once("charge", self._charge) == 1
+            case "kill":
+                self.kill(PROCESS.get(self.loop.world))
+                raise Killed
+            case _:
+                await asyncio.sleep(0.002)
+        return None
+
+    async def _charge(self) -> int:
+        return 1
+
+    async def _keep_worker(self, slot: Worker) -> None:
+        while True:
+            process = slot.process = self._process(slot.name)
+            slot.stop = asyncio.Event()
+            worker_id = process.name
+            await self._live(
+                process,
+                workers.run_worker(
+                    self.settings, self.hooks, worker_id=worker_id, only_suspects=slot.only_suspects, stop=slot.stop,
+                    beat=lambda: None, predecessors=tuple(slot.predecessors),
+                ),
+            )  # fmt: skip
+            slot.predecessors = [*slot.predecessors, worker_id][-20:]
+            await asyncio.sleep(0.1 + self.rng.random() * 0.5)
+
+    async def _keep_keeper(self, place: list[Process]) -> None:
+        while True:
+            process = self._process("keeper")
+            place[0] = process
+            stop = asyncio.Event()
+            await self._live(process, keepers.run_keeper(self.settings, hooks=tuple(self.hooks), stop=stop, beat=lambda: None))
+            await asyncio.sleep(0.1 + self.rng.random() * 0.5)
+
+    # The run
+
+    def run(self) -> None:
+        """Run it to its end; what was found is in the recorder's violations."""
+        asyncio.set_event_loop(None)
+        patching.listen(self._hear, self._pass_point)
+        try:
+            self.loop.run_until_complete(self._run())
+        except Exception as error:  # noqa: BLE001 whatever it is, it is what this seed has found
+            self.recorder.violations.append(f"the run failed: {error!r}")
+        finally:
+            patching.listen(None, None)
+            self._unwind()
+
+    def _unwind(self) -> None:
+        self.server.is_closing = True
+        self.server.wake()
+        for session in list(self.server.sessions.values()):
+            session.lose()
+        self.server.tables.watchers.clear()
+        try:
+            self.loop.bury(self.processes)
+        finally:
+            self.loop.close()
+
+    async def _run(self) -> None:
+        from tests.simulation.faults import befall, operate
+
+        plan = self.plan
+        self.gateways = [Gateway(self._process("gateway")) for _ in range(plan.gateways)]
+        self.workers = [Worker(f"worker-{n}") for n in range(plan.workers)] + [Worker("suspects", only_suspects=True)]
+        self.keepers: list[list[Process]] = [[self.loop.world] for _ in range(plan.keepers)]
+        for job in (
+            *(self._keep_gateway(gateway) for gateway in self.gateways),
+            *(self._keep_worker(worker) for worker in self.workers),
+            *(self._keep_keeper(place) for place in self.keepers),
+        ):
+            self._lives.append(self.loop.create_task(job))
+        self.unsent = plan.events
+        for number in range(plan.events):
+            self._lives.append(self.loop.create_task(self._send(number, self.rng.random() * plan.work_s)))
+        chaos = [self.loop.create_task(befall(self)), self.loop.create_task(operate(self))]
+        await asyncio.sleep(plan.work_s)
+        if plan.is_healing:
+            for task in chaos:
+                task.cancel()
+            await self._calm_down()
+        else:
+            await asyncio.sleep(plan.work_s)
+        self._check_lives()
+        self.recorder.violations += self.loop.surprises
+        self.lose_power()
+        self.recorder.conclude(self._spooled(), is_quiet=plan.is_healing)
+
+    async def _calm_down(self) -> None:
+        self.is_calm = True
+        self.note("HEAL")
+        self.server.heal()
+        self.disk.trouble = Trouble()
+        for process in self.processes:
+            self.loop.resume(process)
+            process.clock_ahead = timedelta()
+        deadline = self.loop.now + QUIET_S
+        while (self.unsent or self.recorder.unended() or self._is_spooled()) and self.loop.now < deadline:
+            await asyncio.sleep(1.0)
+        if self.unsent:
+            self.recorder.violations.append(f"C11: {self.unsent} senders were not answered {QUIET_S:g} s after all faults")
+        self.note("QUIET")
+
+    def _is_spooled(self) -> bool:
+        return any(read_segment(data).records for _, data in self.disk.waiting())
+
+    def _spooled(self) -> set[UUID]:
+        """Return the keys of what could be read from the spool after a power cut."""
+        return {
+            decode(record.payload).key_hash
+            for _, data in self.disk.waiting()
+            for record in read_segment(data).records
+        }
+
+    def _check_lives(self) -> None:
+        for task in self._lives:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                self.recorder.violations.append(f"the simulation itself failed: {error!r}")
+
+
+_TOLD = frozenset({"error", "leases", "code", "outcome", "delivery", "attempt"})
