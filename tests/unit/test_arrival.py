@@ -74,7 +74,7 @@ def test_the_type_and_body_of_the_whole_request_route_no_item():
 async def test_changed_routes_judge_the_items_again():
     by = arrivals(route(), later=[route("new", filter={"body": {"n": 2}})])
     found = verified(item(0, {"n": 1}), item(1, {"n": 2}))
-    again = await by.route_again(made(by, found), found)
+    (again,) = await by.route_again([made(by, found, b'{"events": [{"n": 1}, {"n": 2}]}')])
     assert (again.deliveries, again.routes_version) == ((NewDelivery("new", None, 1),), 2)
     assert again.items == made(by, found).items
 
@@ -114,7 +114,7 @@ async def test_routes_that_come_to_owe_too_much_refuse_it_too():
     found = verified(*(item(place) for place in range(MAX_DELIVERIES // 2 + 1)))
     event = made(by, found)
     with pytest.raises(TooManyDeliveries):
-        await by.route_again(event, found)
+        await by.route_again([event])
 
 
 class Shelf:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from boathook.domain.errors import JournalError, JournalUnavailable, Overloaded, RegistryChanged
+from boathook.domain.errors import JournalUnavailable, Overloaded, RegistryChanged, RowRefused
 from boathook.domain.model import Accepted, Duplicate, Grade, NewDelivery, NewEvent, Origin, Receipt
 from boathook.inbound.intake import Intake
 from tests.support import eventually
@@ -42,7 +42,7 @@ class Shelf:
         self.gate.set()
         self.judge = judge or (lambda one: Accepted(one.id))
 
-    async def append(self, batch: Sequence[NewEvent]) -> list[Receipt]:
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         self.batches.append([one.dedup_key for one in batch])
         await self.gate.wait()
         receipts = [self.judge(one) for one in batch]
@@ -59,7 +59,7 @@ async def hand_in(intake: Intake, *events: NewEvent) -> list[Receipt | BaseExcep
 async def test_what_arrives_during_a_commit_forms_the_next_one():
     shelf = Shelf()
     intake = Intake(shelf, batch=3)
-    intake.start()
+    await intake.start()
     shelf.gate.clear()
     first = asyncio.create_task(intake.accept(event("a")))
     await eventually(lambda: shelf.batches)
@@ -72,11 +72,11 @@ async def test_what_arrives_during_a_commit_forms_the_next_one():
 
 
 async def test_one_bad_event_fails_alone():
-    shelf = Shelf(lambda one: JournalError("a row that cannot be") if one.dedup_key == "bad" else Accepted(one.id))
+    shelf = Shelf(lambda one: RowRefused("a row that cannot be") if one.dedup_key == "bad" else Accepted(one.id))
     intake = Intake(shelf)
-    intake.start()
+    await intake.start()
     results = await hand_in(intake, *[event(key) for key in ("a", "b", "bad", "c", "d")])
-    assert [isinstance(result, JournalError) for result in results] == [False, False, True, False, False]
+    assert [isinstance(result, RowRefused) for result in results] == [False, False, True, False, False]
     await intake.drain()
 
 
@@ -85,7 +85,7 @@ async def test_an_error_of_the_whole_batch_reaches_everybody_and_the_lane_lives_
     failing = [True]
     shelf = Shelf(lambda one: error if failing else Accepted(one.id))
     intake = Intake(shelf)
-    intake.start()
+    await intake.start()
     assert await hand_in(intake, event("a"), event("b")) == [error, error]
     failing.clear()
     assert await intake.accept(event("a")) == Accepted(event("a").id)
@@ -95,7 +95,7 @@ async def test_an_error_of_the_whole_batch_reaches_everybody_and_the_lane_lives_
 async def test_the_queue_is_bounded():
     shelf = Shelf()
     intake = Intake(shelf, queue=2, batch=1)
-    intake.start()
+    await intake.start()
     shelf.gate.clear()
     tasks = [asyncio.create_task(intake.accept(event("a")))]
     await eventually(lambda: shelf.batches)
@@ -112,7 +112,7 @@ async def test_the_queue_is_bounded():
 async def test_exact_copies_are_answered_from_memory_and_others_are_not():
     shelf = Shelf()
     intake = Intake(shelf)
-    intake.start()
+    await intake.start()
     await intake.accept(event("a"))
     assert await intake.accept(event("a")) == Duplicate(event("a").id)
     assert shelf.batches == [["a"]]
@@ -124,7 +124,7 @@ async def test_exact_copies_are_answered_from_memory_and_others_are_not():
 async def test_a_conflict_is_never_answered_from_memory():
     shelf = Shelf(lambda one: Duplicate(UUID(int=1), conflict=True))
     intake = Intake(shelf)
-    intake.start()
+    await intake.start()
     for _ in range(2):
         assert await intake.accept(event("a")) == Duplicate(UUID(int=1), conflict=True)
     assert len(shelf.batches) == 2
@@ -134,7 +134,7 @@ async def test_a_conflict_is_never_answered_from_memory():
 async def test_memory_is_bounded_and_the_youngest_stay():
     shelf = Shelf()
     intake = Intake(shelf, remembered=2)
-    intake.start()
+    await intake.start()
     for key in "abcde":
         await intake.accept(event(key))
     await intake.accept(event("e"))
@@ -146,7 +146,7 @@ async def test_memory_is_bounded_and_the_youngest_stay():
 async def test_draining_commits_what_waits_and_refuses_what_comes():
     shelf = Shelf()
     intake = Intake(shelf, batch=1)
-    intake.start()
+    await intake.start()
     tasks = [asyncio.create_task(intake.accept(event(key))) for key in "abc"]
     await asyncio.sleep(0)
     await intake.drain()
@@ -161,8 +161,8 @@ async def test_only_owed_work_is_announced():
     async def announce() -> None:
         announced.append(1)
 
-    intake = Intake(Shelf(), announce=announce)
-    intake.start()
+    intake = Intake(Shelf(lambda one: Accepted(one.id, is_owed=bool(one.deliveries))), announce=announce)
+    await intake.start()
     await intake.accept(event("nobody's"))
     await asyncio.sleep(0)
     assert announced == []
@@ -174,7 +174,7 @@ async def test_only_owed_work_is_announced():
 async def test_a_client_that_is_gone_disturbs_nobody():
     shelf = Shelf()
     intake = Intake(shelf)
-    intake.start()
+    await intake.start()
     shelf.gate.clear()
     gone, stays = (asyncio.create_task(intake.accept(event(key))) for key in "ab")
     await eventually(lambda: shelf.batches)

@@ -172,7 +172,7 @@ class _Judge:
         """Store the event with the deliveries it is owed by the present routes."""
         event = self._arrivals.event(source, verified, body, content_type, time.time())
         for _ in range(_MOST_REROUTES):
-            event = await self._arrivals.route_again(event, verified)
+            (event,) = await self._arrivals.route_again([event])
             try:
                 (receipt,) = await self._events.append([event])
             except RegistryChanged:

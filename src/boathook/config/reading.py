@@ -28,7 +28,7 @@ SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """What may follow ``/in/``."""
 _NEAR = 0.8
 """How alike a key must be to one of boathook's own to count as a slip, and not as one of the recipe's."""
-SECTIONS: tuple[str, ...] = ("database", "server", "limits", "retention", "worker", "log", "apps", "outbound")
+SECTIONS: tuple[str, ...] = ("database", "server", "limits", "retention", "spool", "worker", "log", "apps", "outbound")
 
 
 def defaults() -> dict[str, dict[str, Any]]:

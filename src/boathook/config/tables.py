@@ -99,6 +99,17 @@ class RetentionSettings(Table):
     upkeep_s: Positive
 
 
+class SpoolSettings(Table):
+    """Where events go while PostgreSQL is away."""
+
+    enabled: bool
+    after_s: Positive
+    max_bytes: Count
+    segment_bytes: Annotated[int, Field(ge=4_096)]
+    max_disk_used: Annotated[float, Field(gt=0, le=1)]
+    keep_h: NotNegative
+
+
 class WorkerSettings(Table):
     """How handlers are run."""
 
@@ -163,6 +174,7 @@ class Settings(Table):
     server: ServerSettings
     limits: LimitSettings
     retention: RetentionSettings
+    spool: SpoolSettings
     worker: WorkerSettings
     log: LogSettings
     apps: AppsSettings

@@ -4,10 +4,12 @@ BoathookError
 ├── ConfigError             the configuration or the set-up is wrong: says which key and what to write
 ├── JournalError            PostgreSQL
 │   ├── JournalUnavailable      cannot be reached, or answers too late
+│   ├── RowRefused              a value is one it can never take, whenever and however often it is offered
 │   ├── UnsafeDatabase          its settings or version would make a 2xx a lie
 │   └── RegistryChanged         routes changed between reading them and accepting an event
 ├── AcceptError             an event could not be taken in
 │   ├── Overloaded              the queue in front of the journal is full
+│   ├── SpoolUnavailable        neither the journal nor the spool can take it: the spool is full, or its disk fails
 │   └── TooManyDeliveries       a batch has more items, or owes more deliveries, than an event can
 ├── DeliveryError           a handler's attempt
 │   ├── LeaseLost               another worker holds this delivery now; nothing may be committed
@@ -49,6 +51,10 @@ class JournalUnavailable(JournalError):
     """PostgreSQL cannot be reached, or does not answer in time."""
 
 
+class RowRefused(JournalError):
+    """PostgreSQL can never take a value that it was given; the same statement with others may well succeed."""
+
+
 class UnsafeDatabase(JournalError):
     """The server's settings or version would make a 2xx a lie; the message says what to change."""
 
@@ -63,6 +69,10 @@ class AcceptError(BoathookError):
 
 class Overloaded(AcceptError):
     """The queue in front of the journal is full; the sender should come back later."""
+
+
+class SpoolUnavailable(AcceptError):
+    """The spool cannot take an event, or be read: it is full, or its disk fails."""
 
 
 class TooManyDeliveries(AcceptError):

@@ -115,12 +115,16 @@ class NewDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The event is committed, and with it every delivery it is owed."""
+    """The event is durable, and with it every delivery it is owed."""
 
     event_id: UUID
     conflict: bool = False
     """Whether it is a batch with an item whose key was seen before with another content: that item is stored as a
     conflict, alarmed and not delivered."""
+    is_spooled: bool = False
+    """Whether it is durable in the spool, and owed from there; else it is committed."""
+    is_owed: bool = field(default=True, compare=False)
+    """Whether it has deliveries, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

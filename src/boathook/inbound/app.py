@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, assert_never
 
 from boathook.config import Network
 from boathook.domain import ids
-from boathook.domain.errors import JournalUnavailable, Overloaded, RegistryChanged, TooManyDeliveries
+from boathook.domain.errors import JournalUnavailable, Overloaded, RegistryChanged, SpoolUnavailable, TooManyDeliveries
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.encoding import Decoder
@@ -39,7 +39,6 @@ Headers = dict[str, str]
 _JSON: Final = (b"content-type", b"application/json")
 # A challenge's answer may be a stranger's own text: nobody's browser is to take it for a page.
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
-_MOST_ROUTINGS: Final = 5
 _SHOWN_KEY: Final = 100
 _LOG = get_logger("inbound")
 
@@ -291,20 +290,17 @@ class IngestApp:
         return (gate.verifier for gate in self._gates.values())
 
     async def _accept(self, gate: Gate, event: NewEvent, verified: Verified, request_id: str) -> Answer:
-        for _ in range(_MOST_ROUTINGS):
-            try:
-                receipt = await self._intake.accept(event)
-            except RegistryChanged:
-                event = await self._arrivals.route_again(event, verified)
-            except Overloaded:
-                return refuse(503, "overloaded", request_id, _wait(1))
-            except JournalUnavailable as error:
-                _LOG.warning("journal_unavailable", error=str(error), request_id=request_id)
-                return refuse(503, "journal_unavailable", request_id, _wait(5))
-            else:
-                crash_point("accept.before_reply")
-                return _accepted(gate, event, receipt, verified.reply, request_id)
-        return refuse(503, "routes_keep_changing", request_id, _wait(1))
+        try:
+            receipt = await self._intake.accept(event)
+        except Overloaded:
+            return refuse(503, "overloaded", request_id, _wait(1))
+        except RegistryChanged:
+            return refuse(503, "routes_keep_changing", request_id, _wait(1))
+        except (JournalUnavailable, SpoolUnavailable) as error:
+            _LOG.warning("not_taken", error=str(error), request_id=request_id)
+            return refuse(503, "journal_unavailable", request_id, _wait(5))
+        crash_point("accept.before_reply")
+        return _accepted(gate, event, receipt, verified.reply, request_id)
 
 
 def _accepted(gate: Gate, event: NewEvent, receipt: Receipt, reply: Reply | None, request_id: str) -> Answer:
@@ -319,14 +315,16 @@ def _accepted(gate: Gate, event: NewEvent, receipt: Receipt, reply: Reply | None
         extra = ',"conflict":true'
         emit.count("boathook_conflicts_total", source=gate.source)
     key = event.dedup_key[:_SHOWN_KEY]
-    question = None if gate.inline is None else _question(event, receipt)
+    question = None if gate.inline is None else _question(receipt)
     body = f'{{"ok":true,"event_id":"{event_id}","duplicate":{is_duplicate}{extra},"request_id":"{request_id}"}}'
     return _exactly(reply, Answer(200, body.encode(), outcome, event_id, key, question=question))
 
 
-def _question(event: NewEvent, receipt: Receipt) -> Question | None:
+def _question(receipt: Receipt) -> Question | None:
     """Return what a handler may answer, or None where none will."""
-    if receipt.conflict or (isinstance(receipt, Accepted) and not event.deliveries):
+    if receipt.conflict:
+        return None
+    if isinstance(receipt, Accepted) and (receipt.is_spooled or not receipt.is_owed):
         return None
     return Question(receipt.event_id, is_new=isinstance(receipt, Accepted))
 

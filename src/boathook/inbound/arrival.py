@@ -5,18 +5,19 @@ whole events and of replayed material have scopes of their own, so that none can
 """
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
-from boathook.domain import ids
+from boathook.domain import documents, ids
 from boathook.domain.errors import TooManyDeliveries
 from boathook.domain.filters import Router
 from boathook.domain.model import MAX_DELIVERIES, NewDelivery, NewEvent, NewItem, Origin
+from boathook.inbound.records import UNROUTED
 from boathook.inbound.verdict import Item, Verified
 
 FORM: Final = "application/x-www-form-urlencoded"
@@ -24,6 +25,7 @@ _POOL: Final = 4_080
 _ENTROPY_BYTES: Final = 10
 
 _write_json = msgspec.json.encode
+_read_json = msgspec.json.decode
 
 
 class Entropy:
@@ -96,17 +98,30 @@ class Arrivals:
             items=tuple([_new_item(source, item) for item in verified.items]) if verified.items else (),
         )
 
-    async def route_again(self, event: NewEvent, verified: Verified) -> NewEvent:
-        """Return *event* with the deliveries that the routes as they are now owe it.
+    async def route_again(self, events: Sequence[NewEvent]) -> list[NewEvent]:
+        """Return *events* with the deliveries that the routes as they are now owe them.
+
+        The routes are read anew where all of the events were routed by those last read, and where none were read yet.
 
         Raises:
-            TooManyDeliveries: they owe it more than an event can hold.
+            TooManyDeliveries: they owe one of the events more than it can hold.
+            JournalUnavailable: they cannot be read.
         """
-        if self.router.version == event.routes_version:
+        if self.router.version == UNROUTED or all(event.routes_version == self.router.version for event in events):
             self.router = await self._read_router()
         router = self.router
-        owed = _owed(router, str(event.source), verified, event.body)
-        return replace(event, deliveries=owed, routes_version=router.version)
+        return [replace(one, deliveries=_owed_again(router, one), routes_version=router.version) for one in events]
+
+
+def _owed_again(router: Router, event: NewEvent) -> tuple[NewDelivery, ...]:
+    headers: dict[str, str] = _read_json(event.headers)
+    if not event.items:
+        return router.route(
+            source=event.source, application=event.application, type=event.type, headers=headers, body=event.body
+        )
+    document = documents.parse(event.body)
+    items = ((item.type, documents.dig(document, item.path.split("."))) for item in event.items)
+    return _owed_items(router, str(event.source), headers, items)
 
 
 def _owed(router: Router, source: str, verified: Verified, body: bytes) -> tuple[NewDelivery, ...]:
@@ -115,7 +130,12 @@ def _owed(router: Router, source: str, verified: Verified, body: bytes) -> tuple
         return router.route(source=source, application=None, type=verified.type, headers=headers, body=body)
     if len(verified.items) > MAX_DELIVERIES:
         raise TooManyDeliveries(f"the batch has {len(verified.items)} items; an event can have {MAX_DELIVERIES}")
-    items = ((item.type, item.document) for item in verified.items)
+    return _owed_items(router, source, headers, ((item.type, item.document) for item in verified.items))
+
+
+def _owed_items(
+    router: Router, source: str, headers: Mapping[str, str], items: Iterable[tuple[str, Any]]
+) -> tuple[NewDelivery, ...]:
     owed = router.route_items(source=source, headers=headers, items=items)
     if len(owed) > MAX_DELIVERIES:
         raise TooManyDeliveries(f"the batch owes more than the {MAX_DELIVERIES} deliveries an event can have")

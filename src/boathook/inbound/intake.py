@@ -1,45 +1,94 @@
-"""Takes events in: requests that arrive while a commit is under way form the next one.
+"""Takes events in: into PostgreSQL while it answers in time, and into the spool while it does not.
 
-There is no timer. A lane commits whatever waits, up to a batch; what arrives meanwhile waits for the lane
-to be free again. A lone request therefore travels alone and at once, and a crowd shares one commit. Each
-request awaits its own receipt, a failing batch is split until the bad row fails alone, and the queue in
-front is bounded. Keys committed lately are answered from memory, so that a flood of duplicates does not
-reach PostgreSQL.
+Requests that arrive while a commit is under way form the next one. There is no timer: a lane commits whatever waits, up
+to a batch; what arrives meanwhile waits for the lane to be free again. A lone request therefore travels alone and at
+once, and a crowd shares one commit. Each request awaits its own receipt, a batch with a row that PostgreSQL refuses is
+split until that row fails alone, and the queue in front is bounded. Keys accepted lately are answered from memory, so
+that a flood of duplicates reaches no disk.
+
+Where there is a spool, the intake is in one of four modes::
+
+    DIRECT       -> SPOOLING as soon as the journal fails, or lets somebody wait for longer than `within_s`
+    SPOOLING     -> DRAINING when the journal takes the oldest event of the spool
+    DRAINING     newer events go on into the spool, behind the older ones
+                 -> CATCHING_UP when little is left, -> SPOOLING when the journal fails again
+    CATCHING_UP  newcomers wait in memory -> DIRECT when nothing is left
+
+So events of one process reach the journal in the order in which they were accepted, whatever happens to it.
 """
 
 import asyncio
 import contextlib
+import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from enum import StrEnum
+from functools import partial
+from typing import Final, Protocol
 from uuid import UUID
 
-from boathook.domain.errors import JournalError, JournalUnavailable, Overloaded, RegistryChanged
+from boathook.domain.errors import (
+    JournalError,
+    Overloaded,
+    RegistryChanged,
+    RowRefused,
+    SpoolUnavailable,
+    TooManyDeliveries,
+)
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
+from boathook.inbound.records import UnreadableRecord, decode, encode
 from boathook.journal.announcer import Announcer
+from boathook.spool.segment import Record
+from boathook.spool.shelf import Segment
+from boathook.spool.spool import Spool
 from boathook.telemetry import emit
 from boathook.telemetry.crashpoints import crash_point
+from boathook.telemetry.log import get_logger
+
+Entry = tuple[NewEvent, "asyncio.Future[Receipt]", float]
+"""An event, who waits for its receipt, and since when."""
+Route = Callable[[Sequence[NewEvent]], Awaitable[list[NewEvent]]]
+
+_MOST_ROUTINGS: Final = 5
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+_PATIENCE_S: Final = (2.0, 5.0, 10.0, 30.0)
+"""How long a batch from the spool may take, try after try: who hangs is noticed, who is slow gets the time."""
+_LOOK_S: Final = 5.0
+_LOG = get_logger("inbound")
+
+
+class Mode(StrEnum):
+    """Where events go."""
+
+    DIRECT = "direct"
+    SPOOLING = "spooling"
+    DRAINING = "draining"
+    CATCHING_UP = "catching_up"
 
 
 class Store(Protocol):
     """What the intake needs of the journal; `boathook.journal.events.EventStore` is the real one."""
 
-    async def append(self, batch: Sequence[NewEvent]) -> list[Receipt]:
-        """Store *batch* and return one receipt for each event, in order."""
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        """Store *batch* and return one receipt for each event, in order; in time, or not at all."""
         ...
 
 
 class Intake:
-    """Group commit in front of a store.
+    """Group commit in front of a store, with a spool behind it.
 
     Args:
         store: where the events go.
         announce: called, at most every 5 ms, after events with deliveries were committed.
+        route: gives events the deliveries that the routes as they are owe them; None where no route ever changes.
+        spool: where events go while the store is away; None: nowhere, and those who bring them are told.
+        within_s: how long an event may wait for the store before it goes into the spool.
         lanes: commits under way at once.
         batch: most events in one commit.
         queue: most events waiting.
-        remembered: how many recently committed keys are answered from memory, at least.
+        remembered: how many recently accepted keys are answered from memory, at least.
     """
 
     def __init__(
@@ -47,6 +96,9 @@ class Intake:
         store: Store,
         *,
         announce: Callable[[], Awaitable[None]] | None = None,
+        route: Route | None = None,
+        spool: Spool | None = None,
+        within_s: float = 1.0,
         lanes: int = 1,
         batch: int = 128,
         queue: int = 4096,
@@ -54,111 +106,298 @@ class Intake:
     ) -> None:
         self._store = store
         self._announcer = None if announce is None else Announcer(announce)
+        self._route = route
+        self.spool = spool
+        self._within_s = within_s
         self._lanes = lanes
         self._batch = batch
         self._queue_size = queue
-        self._waiting: deque[tuple[NewEvent, asyncio.Future[Receipt]]] = deque()
+        self._waiting: deque[Entry] = deque()
         self._recent = _RecentKeys(remembered)
         self._has_work = asyncio.Event()
+        self._has_spooled = asyncio.Event()
         self._is_draining = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._draining: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
+        self.mode = Mode.DIRECT
+        """Where events go at this moment."""
 
     @property
     def waiting(self) -> int:
         """How many events wait for a commit to begin."""
         return len(self._waiting)
 
-    def start(self) -> None:
-        """Open the lanes; call it inside the running event loop."""
+    @property
+    def takes_without_journal(self) -> bool:
+        """Whether events would be taken although the journal were away."""
+        return self.spool is not None and not self.spool.depth.is_failing
+
+    async def start(self, *, is_away: bool = False) -> None:
+        """Open the lanes, and begin with what waits in the spool.
+
+        Args:
+            is_away: begin with the spool, as the store is known not to answer.
+        """
+        if self.spool is not None and (await self.spool.open() or is_away):
+            self._leave_journal("events wait in the spool" if not is_away else "it has not been reached yet")
         self._tasks = [asyncio.create_task(self._run_lane(), name=f"intake:{n}") for n in range(self._lanes)]
+        if self.spool is not None:
+            self._draining = asyncio.create_task(self._keep_draining(self.spool), name="intake:drain")
         if self._announcer is not None:
             self._announcing = asyncio.create_task(self._announcer.run(), name="intake:announce")
 
     async def drain(self) -> None:
-        """Commit what waits, then close the lanes."""
+        """Make durable what waits, then close the lanes; what is in the spool stays there for the next process."""
         self._is_draining = True
+        await _cancel(self._draining)
+        if self.mode is Mode.CATCHING_UP:
+            self._leave_journal("stopping")
         self._has_work.set()
         await asyncio.gather(*self._tasks)
-        if self._announcing is not None:
-            self._announcing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._announcing
+        await _cancel(self._announcing)
+        if self.spool is not None:
+            await self.spool.close()
 
     async def accept(self, event: NewEvent) -> Receipt:
-        """Return a receipt once the event, or its first copy, is committed.
+        """Return a receipt once the event, or its first copy, is durable.
 
         Raises:
             Overloaded: too many events wait already; this one was not looked at.
-            RegistryChanged: the event was routed by outdated routes; route it again and retry.
-            JournalUnavailable: PostgreSQL is away. Whether the event was stored is unknown; sending it again is safe.
-            JournalError: PostgreSQL refuses this event.
+            RegistryChanged: the routes changed again and again.
+            TooManyDeliveries: the routes as they are owe it more than an event can have.
+            SpoolUnavailable: neither the journal nor the spool takes it.
+            JournalUnavailable: PostgreSQL is away, and there is no spool. Whether the event was stored is unknown;
+                sending it again is safe.
+            RowRefused: PostgreSQL can never take this event.
         """
         known = self._recent.find(event)
         if known is not None:
             emit.count("boathook_memory_hits_total")
             return Duplicate(known)
-        if len(self._waiting) >= self._queue_size or self._is_draining:
+        if self._is_draining or not self._has_room():
             emit.count("boathook_intake_overloaded_total")
             raise Overloaded("too many events are waiting to be committed")
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._waiting.append((event, receipt))
-        self._has_work.set()
+        entry = (event, receipt, time.monotonic())
+        if self.mode is Mode.DIRECT or self.mode is Mode.CATCHING_UP:
+            self._waiting.append(entry)
+            self._has_work.set()
+        else:
+            self._put_into_spool([entry])
         return await receipt
+
+    def _has_room(self) -> bool:
+        """Return whether one more event may wait; a queue that is full is emptied into the spool."""
+        if len(self._waiting) < self._queue_size:
+            return True
+        return self._leave_journal(f"{self._queue_size} events wait for it")
 
     async def _run_lane(self) -> None:
         while True:
-            if not self._waiting:
+            if not self._waiting or self.mode is not Mode.DIRECT:
                 if self._is_draining:
                     return
                 self._has_work.clear()
                 await self._has_work.wait()
                 continue
+            if self.spool is not None and time.monotonic() - self._waiting[0][2] > self._within_s:
+                self._leave_journal(f"events have waited for it for more than {self._within_s:g} s")
+                continue
             take = min(len(self._waiting), self._batch)
             await self._commit([self._waiting.popleft() for _ in range(take)])
 
-    async def _commit(self, entries: list[tuple[NewEvent, asyncio.Future[Receipt]]]) -> None:
+    async def _commit(self, entries: list[Entry]) -> None:
         began = time.perf_counter()
+        events = [entry[0] for entry in entries]
         try:
             crash_point("accept.before_commit")
-            receipts = await self._store.append([event for event, _ in entries])
+            receipts = await self._append(events, None if self.spool is None else self._within_s)
             crash_point("accept.after_commit")
-        except (JournalUnavailable, RegistryChanged) as error:
-            _fail(entries, error)
-        except JournalError as error:
+        except (RowRefused, TooManyDeliveries) as error:
             if len(entries) == 1:
                 _fail(entries, error)
                 return
             middle = len(entries) // 2
             await self._commit(entries[:middle])
             await self._commit(entries[middle:])
+        except JournalError as error:
+            if not self._leave_journal(str(error), entries):
+                _fail(entries, error)
         except Exception as error:  # noqa: BLE001 - a lane must outlive any surprise, and its callers must hear of it
             _fail(entries, error)
         else:
             emit.observe("boathook_commit_seconds", time.perf_counter() - began)
             emit.observe("boathook_commit_batch_rows", len(entries))
-            self._hand_out(entries, receipts)
+            for (event, waiter, _), receipt in zip(entries, receipts, strict=True):
+                self._note(event, receipt)
+                if not waiter.done():
+                    waiter.set_result(receipt)
 
-    def _hand_out(
-        self, entries: Sequence[tuple[NewEvent, asyncio.Future[Receipt]]], receipts: Sequence[Receipt]
-    ) -> None:
-        for (event, waiter), receipt in zip(entries, receipts, strict=True):
-            if not receipt.conflict:  # a copy of it is to be counted as a conflict again
-                self._recent.remember(event, receipt.event_id)
-            if self._announcer is not None and event.deliveries and isinstance(receipt, Accepted):
-                self._announcer.ring()
-            if not waiter.done():
-                waiter.set_result(receipt)
+    async def _append(self, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
+        """Store events, routed anew for as long as their routes are outdated."""
+        for _ in range(_MOST_ROUTINGS):
+            try:
+                return await self._store.append(events, within_s=within_s)
+            except RegistryChanged:
+                if self._route is None:
+                    raise
+                events = await self._route(events)
+        raise RegistryChanged("the routes changed again and again while events were stored")
+
+    def _note(self, event: NewEvent, receipt: Receipt) -> None:
+        if not receipt.conflict:  # a copy of it is to be counted as a conflict again
+            self._recent.remember(event, receipt.event_id)
+        if self._announcer is not None and isinstance(receipt, Accepted) and receipt.is_owed:
+            self._announcer.ring()
+
+    def _leave_journal(self, why: str, failed: Sequence[Entry] = ()) -> bool:
+        """Go on with the spool: those a commit has *failed* for first, then those who wait. False: there is none."""
+        if self.spool is None:
+            return False
+        if self.mode is Mode.DIRECT:
+            _LOG.warning("journal_away", reason=why, note="taking events into the spool")
+            emit.gauge("boathook_journal_away", 1)
+            self.mode = Mode.SPOOLING
+        elif self.mode is Mode.CATCHING_UP:
+            self.mode = Mode.DRAINING
+        left, self._waiting = self._waiting, deque()
+        self._put_into_spool([*failed, *left])
+        self._has_spooled.set()
+        return True
+
+    def _put_into_spool(self, entries: Sequence[Entry]) -> None:
+        assert self.spool is not None
+        for event, waiter, _ in entries:
+            try:
+                written = self.spool.append(encode(event))
+            except ValueError as error:
+                waiter.set_exception(RowRefused(f"the event holds text that cannot be stored: {error}"))
+            else:
+                written.add_done_callback(partial(self._hand_out, event, waiter))
+
+    def _hand_out(self, event: NewEvent, waiter: "asyncio.Future[Receipt]", written: "asyncio.Future[None]") -> None:
+        error = written.exception()
+        if error is None:
+            self._recent.remember(event, event.id)
+        if waiter.done():
+            return
+        if error is None:
+            waiter.set_result(Accepted(event.id, is_spooled=True))
+        else:
+            waiter.set_exception(error)
+
+    async def _keep_draining(self, spool: Spool) -> None:
+        """Bring to the journal what the spool holds, and look now and then for what others have left."""
+        tries = 0
+        while True:
+            if self._is_direct():
+                tries = 0
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._has_spooled.wait(), _LOOK_S)
+                if self._is_direct() and not await spool.adopt():
+                    continue
+                self._leave_journal("a process that has died left events in its spool")
+            # At random, so that many gateways do not all knock at once.
+            await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tries) * random.uniform(0.5, 1))
+            try:
+                await self._empty(spool, _PATIENCE_S[min(tries, len(_PATIENCE_S) - 1)])
+            except (JournalError, SpoolUnavailable) as error:
+                _LOG.debug("journal_still_away", error=str(error))
+                self._go_back()
+                tries += 1
+            except Exception as error:  # noqa: BLE001 - whatever it is, what is in the spool must be tried again
+                _LOG.error("drain_failed", exc_info=error)
+                self._go_back()
+                tries += 1
+
+    def _is_direct(self) -> bool:
+        return self.mode is Mode.DIRECT
+
+    def _go_back(self) -> None:
+        if self.mode is Mode.CATCHING_UP:
+            self._leave_journal("it failed again")
+        self.mode = Mode.SPOOLING
+
+    async def _empty(self, spool: Spool, patience_s: float) -> None:
+        """Drain segment after segment until nothing is left, then let newcomers go straight to the journal."""
+        began, total = time.monotonic(), 0
+        while True:
+            if spool.depth.records <= self._batch and self.mode is Mode.DRAINING:
+                self.mode = Mode.CATCHING_UP
+                await spool.flush()
+            segment = await spool.oldest()
+            if segment is not None:
+                total += await self._bring(spool, segment, patience_s)
+            elif spool.is_empty:
+                break
+        self._has_spooled.clear()
+        self.mode = Mode.DIRECT
+        emit.gauge("boathook_journal_away", 0)
+        _LOG.info("spool_drained", events=total, seconds=round(time.monotonic() - began, 3))
+        self._has_work.set()
+
+    async def _bring(self, spool: Spool, segment: Segment, patience_s: float) -> int:
+        """Store the events of one segment, in order, and put it aside; return how many it held."""
+        records = segment.contents.records
+        for start in range(0, len(records), self._batch):
+            await self._store_some(spool, segment, records[start : start + self._batch], patience_s)
+            if self.mode is Mode.SPOOLING:
+                self.mode = Mode.DRAINING
+        await spool.finish(segment)
+        return len(records)
+
+    async def _store_some(self, spool: Spool, segment: Segment, records: Sequence[Record], patience_s: float) -> None:
+        # Those who wait in memory for the last ones to be drained are not to wait for longer than any others.
+        within_s = self._within_s if self.mode is Mode.CATCHING_UP else patience_s
+        try:
+            events = [decode(record.payload) for record in records]
+            if self._route is not None:
+                events = await self._route(events)
+            crash_point("drain.before_commit")
+            receipts = await self._append(events, within_s)
+            crash_point("drain.after_commit")
+        except (RowRefused, TooManyDeliveries, UnreadableRecord) as error:
+            if len(records) == 1:
+                await self._set_aside(spool, segment, records[0], error)
+                return
+            middle = len(records) // 2
+            await self._store_some(spool, segment, records[:middle], patience_s)
+            await self._store_some(spool, segment, records[middle:], patience_s)
+        else:
+            for event, receipt in zip(events, receipts, strict=True):
+                self._note(event, receipt)
+                _count_drained(event, receipt)
+
+    async def _set_aside(self, spool: Spool, segment: Segment, record: Record, error: Exception) -> None:
+        _LOG.error("spooled_event_refused", sequence=record.sequence, error=str(error), note="kept; see spool inspect")
+        emit.count("boathook_spool_drained_total", outcome="refused")
+        await spool.refuse(segment, record.sequence, record.payload)
 
 
-def _fail(entries: Sequence[tuple[NewEvent, asyncio.Future[Receipt]]], error: Exception) -> None:
-    for _, waiter in entries:
+def _count_drained(event: NewEvent, receipt: Receipt) -> None:
+    outcome = "accepted" if isinstance(receipt, Accepted) else "duplicate"
+    if receipt.conflict:
+        outcome = "conflict"
+        emit.count("boathook_conflicts_total", source=event.source)
+    emit.count("boathook_spool_drained_total", outcome=outcome)
+
+
+async def _cancel(task: "asyncio.Task[None] | None") -> None:
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def _fail(entries: Sequence[Entry], error: Exception) -> None:
+    for _, waiter, _ in entries:
         if not waiter.done():
             waiter.set_exception(error)
 
 
 class _RecentKeys:
-    """The keys committed last: two generations, the older dropped when the younger is full.
+    """The keys accepted last: two generations, the older dropped when the younger is full.
 
     Keys and values are plain bytes, which the garbage collector need not walk through.
     """

@@ -12,6 +12,7 @@ from boathook.domain.model import Grade
 from boathook.inbound.app import Asgi, Receive, Send
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.gates import Gate
+from boathook.inbound.intake import Intake, Mode
 from boathook.inbound.verify import Rejected, Request, Verified
 from boathook.journal.database import Database
 from boathook.journal.rehearsal import rehearse
@@ -30,7 +31,8 @@ class Probes:
     """Answers every path that is no source's.
 
     Args:
-        database: None while PostgreSQL has not been reached yet.
+        database: gives the journal's connections; None while PostgreSQL has not been reached yet.
+        intake: None where nothing is taken in yet.
         is_draining: whether the gateway is stopping.
     """
 
@@ -39,14 +41,16 @@ class Probes:
         history: History,
         *,
         is_draining: Callable[[], bool],
-        database: Database | None = None,
+        database: Callable[[], Database | None] = lambda: None,
+        intake: Intake | None = None,
         gates: Iterable[Gate] = (),
         arrivals: Arrivals | None = None,
         fallback: Asgi | None = None,
     ) -> None:
         self._history = history
         self._is_draining = is_draining
-        self._database = database
+        self._find_database = database
+        self._intake = intake
         self._gates = {gate.source: gate for gate in gates}
         self._arrivals = arrivals
         self._fallback = fallback
@@ -58,6 +62,10 @@ class Probes:
             "/metrics.json": self._metrics,
             "/metrics/history": self._last_hour,
         }
+
+    @property
+    def _database(self) -> Database | None:
+        return self._find_database()
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
@@ -84,11 +92,17 @@ class Probes:
         problems = []
         if self._is_draining():
             problems.append("stopping")
-        problems += await journal_problems(self._database)
-        return 503 if problems else 200, _JSON, _dump({"ok": not problems, "problems": problems})
+        journal = await journal_problems(self._database)
+        takes = self._intake is not None and self._intake.takes_without_journal
+        if not takes:
+            problems += journal
+        notes = journal if takes else []
+        return 503 if problems else 200, _JSON, _dump({"ok": not problems, "problems": problems, "notes": notes})
 
     async def _selftest(self) -> Reply:
         checks = [await _timed("journal", self._check_journal()), await _timed("accept", self._check_accept())]
+        if self._intake is not None and self._intake.spool is not None:
+            checks.append(await _timed("spool", self._check_spool(self._intake)))
         checks += [await _timed(f"source {gate.source}", _check_gate(gate)) for gate in self._gates.values()]
         is_ok = all(check["ok"] for check in checks)
         return 200 if is_ok else 503, _JSON, _dump({"ok": is_ok, "checks": checks})
@@ -110,8 +124,16 @@ class Probes:
             timestamp=None,
         )
         event = self._arrivals.event("boathook.selftest", verified, b"{}", "application/json", now)
-        event = await self._arrivals.route_again(event, verified)
+        (event,) = await self._arrivals.route_again([event])
         return await rehearse(self._database, event, self._arrivals.new_id(now))
+
+    async def _check_spool(self, intake: Intake) -> str | None:
+        if intake.spool is None:
+            return None
+        await intake.spool.rehearse()
+        if intake.mode is not Mode.DIRECT:
+            return f"{intake.spool.depth.records} events wait in the spool, as PostgreSQL does not take them"
+        return None
 
     async def _prometheus(self) -> Reply:
         return 200, _PROMETHEUS, to_prometheus(self._history.now()).encode()

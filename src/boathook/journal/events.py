@@ -82,7 +82,7 @@ class EventStore:
         fresh = await self._insert(connection, [batch[position] for position in leaders])
         for position in leaders:
             if batch[position].id in fresh:
-                receipts[position] = Accepted(batch[position].id)
+                receipts[position] = Accepted(batch[position].id, is_owed=bool(batch[position].deliveries))
         if None in receipts:
             await self._explain(connection, batch, receipts)
 

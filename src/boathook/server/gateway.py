@@ -1,17 +1,18 @@
 """A gateway process: the intake, its connections to the journal, and the listener in front of them."""
 
 import asyncio
-import contextlib
-import functools
 import gc
 import socket
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
+from uuid import UUID
 
 from boathook.config import Settings
-from boathook.domain.errors import JournalUnavailable
+from boathook.config.tables import SpoolSettings
+from boathook.domain.errors import JournalError, JournalUnavailable
 from boathook.domain.filters import Router
+from boathook.domain.model import NewEvent, Receipt
 from boathook.inbound.app import Asgi, IngestApp, Receive, Send
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.captured import CapturedSecrets
@@ -24,14 +25,18 @@ from boathook.inbound.listener import Listener
 from boathook.inbound.probes import Probes
 from boathook.inbound.protocol import House, NoSocket, Sockets
 from boathook.inbound.quarantine import Quarantine
+from boathook.inbound.records import UNROUTED
 from boathook.journal import rejections, replies
-from boathook.journal.database import Database
+from boathook.journal.database import Database, check_safety
 from boathook.journal.events import EventStore
 from boathook.journal.moves import announce_due
-from boathook.journal.registry import read_routes
+from boathook.journal.registry import READ_ROUTES, decode_routes
+from boathook.journal.schema import pending
 from boathook.outbound.fetch import Fetcher
 from boathook.server.console import Console
 from boathook.server.order import Life
+from boathook.spool.shelf import Bounds
+from boathook.spool.spool import Spool
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import History
 from boathook.telemetry.log import get_logger
@@ -52,31 +57,26 @@ async def run_gateway(life: Life) -> None:
     connections = Connections(limits.max_connections, limits.max_connections_per_client)
     console = Console(settings, history) if "console" in server.roles else None
     house = House(_answer_503, limits, connections, server.trusted_proxies, _sockets(gates, console))
-    waiting = Probes(history, is_draining=lambda: house.is_draining, fallback=_answer_503)
-    house.app = waiting
+    desk = _Desk(settings, gates, house, history, console)
     listener = Listener(house)
-    await listener.start(socket.socket(fileno=life.order.socket))
-    life.ready()
-    learning = asyncio.create_task(_learn_metrics(settings)) if console is None else None
-    if console is not None:
-        console.open()
-    sampling = asyncio.create_task(history.keep_sampling())
-    try:
-        desk = await _open_desk(settings, gates, house, history, console, life.stop)
-        if desk is not None:
-            _calm_collector()
-            async with desk:
-                await life.stop.wait()
-                desk.hurry(settings.server.drain_s * _WAITED_FOR)
-                await _drain(listener, settings)
-        else:
-            await _drain(listener, settings)
-    finally:
-        sampling.cancel()
-        if learning is not None:
-            learning.cancel()
+    async with desk:
+        await listener.start(socket.socket(fileno=life.order.socket))
+        life.ready()
+        learning = asyncio.create_task(_learn_metrics(settings)) if console is None else None
         if console is not None:
-            await console.close()
+            console.open()
+        sampling = asyncio.create_task(history.keep_sampling())
+        _calm_collector()
+        try:
+            await life.stop.wait()
+            desk.hurry(settings.server.drain_s * _WAITED_FOR)
+            await _drain(listener, settings)
+        finally:
+            sampling.cancel()
+            if learning is not None:
+                learning.cancel()
+            if console is not None:
+                await console.close()
 
 
 async def _learn_metrics(settings: Settings) -> None:
@@ -109,36 +109,153 @@ async def _drain(listener: Listener, settings: Settings) -> None:
     _LOG.info("gateway_drained", is_clean=is_clean, seconds=round(time.monotonic() - started, 3))
 
 
+class _Journal:
+    """PostgreSQL as a gateway knows it: tried again and again until it is reached, and kept from then on."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._store: EventStore | None = None
+        self.database: Database | None = None
+        self.reached = asyncio.Event()
+
+    def there(self) -> Database:
+        """Return the connections. Raises JournalUnavailable where there are none yet."""
+        if self.database is None:
+            raise JournalUnavailable("PostgreSQL has not been reached yet")
+        return self.database
+
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        """See `boathook.journal.events.EventStore.append`."""
+        if self._store is None:
+            raise JournalUnavailable("PostgreSQL has not been reached yet")
+        return await self._store.append(batch, within_s=within_s)
+
+    async def announce(self) -> None:
+        """Tell workers and senders that something is due."""
+        await announce_due(self.there())
+
+    async def keep(self, batch: Sequence[rejections.NewRejection]) -> None:
+        """Store rejections."""
+        await rejections.insert(self.there(), batch)
+
+    async def find(self, event_ids: Sequence[UUID]) -> list[replies.Answered]:
+        """Return what handlers have answered to these events."""
+        return await replies.find(self.there(), event_ids)
+
+    async def read_router(self) -> Router:
+        """Read the routes and compile them, in no more time than an event may wait for that."""
+        async with self.there().acquire(within_s=self._settings.spool.after_s) as connection:
+            found = decode_routes(await connection.fetchval(READ_ROUTES))
+        return Router(found.routes, found.version)
+
+    async def keep_reaching(self) -> None:
+        """Connect, trying until that works."""
+        is_told = False
+        while not self.reached.is_set():
+            try:
+                await self._reach()
+            except JournalError as error:
+                if not is_told:
+                    _LOG.warning("journal_unavailable", error=str(error), note="trying again until it is back")
+                    is_told = True
+                await asyncio.sleep(_RETRY_S)
+
+    async def _reach(self) -> None:
+        settings = self._settings
+        database = await Database.open(
+            settings.database_url(),
+            purpose="gateway",
+            # One besides the lanes for each of: the spool, rejections, announcements, probes, replies.
+            size=settings.database.intake_connections + 5,
+            connect_timeout_s=settings.database.connect_timeout_s,
+            statement_timeout_s=settings.database.statement_timeout_s,
+            is_reset=False,
+        )
+        try:
+            await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
+            if missing := await pending(database):
+                raise JournalUnavailable(f"the schema lacks {', '.join(missing)}")
+        except BaseException:
+            await database.close()
+            raise
+        self.database = database
+        self._store = EventStore(
+            database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_of(settings)
+        )
+        self.reached.set()
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        if self.database is not None:
+            await self.database.close()
+
+
 class _Desk:
-    """What takes events in, once PostgreSQL is there."""
+    """What takes events in: it opens once PostgreSQL is there, or once it is known that the spool must do for now."""
 
     def __init__(
-        self,
-        database: Database,
-        intake: Intake,
-        quarantine: Quarantine,
-        waiting_room: WaitingRoom | None,
-        fetcher: Fetcher,
+        self, settings: Settings, gates: Mapping[str, Gate], house: House, history: History, console: Console | None
     ) -> None:
-        self._database = database
-        self._fetcher = fetcher
-        self._intake = intake
-        self._quarantine = quarantine
-        self._waiting_room = waiting_room
+        self._settings = settings
+        self._journal = _Journal(settings)
         self._chores: list[asyncio.Task[None]] = []
+        spool, database, retention, limits = settings.spool, settings.database, settings.retention, settings.limits
+        arrivals = Arrivals(Router((), UNROUTED), self._journal.read_router)
+        self._intake = Intake(
+            self._journal,
+            announce=self._journal.announce,
+            route=arrivals.route_again,
+            spool=Spool.at(settings.server.data_dir / "spool", _bounds(spool)) if spool.enabled else None,
+            within_s=spool.after_s,
+            lanes=database.intake_connections,
+            batch=database.intake_batch,
+            queue=database.intake_queue,
+        )
+        self._quarantine = Quarantine(self._journal.keep, per_second=retention.rejections_rate)
+        self._waiting_room = None
+        if any(gate.inline for gate in gates.values()):
+            self._waiting_room = WaitingRoom(self._journal.find, places=limits.max_waiting)
+        self._fetcher = Fetcher(settings.outbound.allow)
+        house.app = IngestApp(
+            gates,
+            self._intake,
+            arrivals,
+            quarantine=self._quarantine,
+            others=Probes(
+                history,
+                is_draining=lambda: house.is_draining,
+                database=lambda: self._journal.database,
+                intake=self._intake,
+                gates=gates.values(),
+                arrivals=arrivals,
+                fallback=_answer_503 if console is None else console,
+            ),
+            client_rate=Rate(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
+            trusted_proxies=settings.server.trusted_proxies,
+            errands=Errands(self._fetcher.fetch, CapturedSecrets(settings.server.data_dir)),
+            waiting_room=self._waiting_room,
+        )
 
-    async def __aenter__(self) -> None:
-        self._intake.start()
+    async def __aenter__(self) -> Self:
+        reaching = asyncio.create_task(self._journal.keep_reaching(), name="journal:reach")
+        self._chores.append(reaching)
+        await asyncio.wait([reaching], timeout=self._settings.spool.after_s)
+        await self._intake.start(is_away=not self._journal.reached.is_set())
         self._quarantine.start()
         self._chores.append(asyncio.create_task(self._sample()))
         if self._waiting_room is not None:
-            await self._database.listen(replies.CHANNEL, self._waiting_room.hear)
+            self._chores.append(asyncio.create_task(self._hear_replies(self._waiting_room)))
             self._chores.append(asyncio.create_task(self._waiting_room.run()))
+        return self
 
     def hurry(self, within_s: float) -> None:
         """Keep no sender waiting for a handler longer than *within_s*."""
         if self._waiting_room is not None:
             self._waiting_room.close(within_s)
+
+    async def _hear_replies(self, room: WaitingRoom) -> None:
+        await self._journal.reached.wait()
+        await self._journal.there().listen(replies.CHANNEL, room.hear)
 
     async def _sample(self) -> None:
         while True:
@@ -151,87 +268,16 @@ class _Desk:
         self._fetcher.close()
         await self._intake.drain()
         await self._quarantine.drain()
-        await self._database.close()
+        await self._journal.close()
 
 
-async def _open_desk(
-    settings: Settings,
-    gates: dict[str, Gate],
-    house: House,
-    history: History,
-    console: Console | None,
-    stop: asyncio.Event,
-) -> _Desk | None:
-    """Reach PostgreSQL, trying until told to stop, and let the house take events in."""
-    opened = await _reach(settings, stop)
-    if opened is None:
-        return None
-    database, router = opened
-    arrivals = Arrivals(router, functools.partial(_read_router, database))
-    store = EventStore(database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_of(settings))
-    intake = Intake(
-        store,
-        announce=functools.partial(announce_due, database),
-        lanes=settings.database.intake_connections,
-        batch=settings.database.intake_batch,
-        queue=settings.database.intake_queue,
+def _bounds(settings: SpoolSettings) -> Bounds:
+    return Bounds(
+        max_bytes=settings.max_bytes,
+        segment_bytes=settings.segment_bytes,
+        max_disk_used=settings.max_disk_used,
+        keep_s=settings.keep_h * 3600,
     )
-    quarantine = Quarantine(
-        functools.partial(rejections.insert, database), per_second=settings.retention.rejections_rate
-    )
-    limits = settings.limits
-    waiting_room = None
-    if any(gate.inline for gate in gates.values()):
-        waiting_room = WaitingRoom(functools.partial(replies.find, database), places=limits.max_waiting)
-    probes = Probes(
-        history,
-        is_draining=lambda: house.is_draining,
-        database=database,
-        gates=gates.values(),
-        arrivals=arrivals,
-        fallback=console,
-    )
-    fetcher = Fetcher(settings.outbound.allow)
-    house.app = IngestApp(
-        gates,
-        intake,
-        arrivals,
-        quarantine=quarantine,
-        others=probes,
-        client_rate=Rate(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
-        trusted_proxies=settings.server.trusted_proxies,
-        errands=Errands(fetcher.fetch, CapturedSecrets(settings.server.data_dir)),
-        waiting_room=waiting_room,
-    )
-    return _Desk(database, intake, quarantine, waiting_room, fetcher)
-
-
-async def _reach(settings: Settings, stop: asyncio.Event) -> tuple[Database, Router] | None:
-    is_told = False
-    while not stop.is_set():
-        try:
-            database = await Database.open(
-                settings.database_url(),
-                purpose="gateway",
-                # One besides the lanes for each of: rejections, announcements, probes, replies.
-                size=settings.database.intake_connections + 4,
-                connect_timeout_s=settings.database.connect_timeout_s,
-                statement_timeout_s=settings.database.statement_timeout_s,
-                is_reset=False,
-            )
-            return database, await _read_router(database)
-        except JournalUnavailable as error:
-            if not is_told:
-                _LOG.warning("journal_unavailable", error=str(error), note="answering 503 until it is back")
-                is_told = True
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), _RETRY_S)
-    return None
-
-
-async def _read_router(database: Database) -> Router:
-    found = await read_routes(database)
-    return Router(found.routes, found.version)
 
 
 async def _answer_503(_scope: dict[str, Any], _receive: Receive, send: Send) -> None:

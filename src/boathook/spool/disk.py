@@ -1,0 +1,208 @@
+"""What the spool asks of a disk: few calls, each of which is durable when it returns, unless it says otherwise."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import Final, Protocol
+
+_PRIVATE_FOLDER: Final = 0o700
+_PRIVATE_FILE: Final = 0o600
+_CANNOT_RESERVE: Final = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
+
+
+class File(Protocol):
+    """A file that is being written, from its beginning to its end."""
+
+    def write(self, data: bytes) -> None:
+        """Write *data* behind what was written before; durable only after `sync`."""
+        ...
+
+    def sync(self) -> None:
+        """Return once all that was written is durable."""
+        ...
+
+    def close(self, size: int | None = None) -> None:
+        """Close it; with *size*, cut off what lies behind and make that durable."""
+        ...
+
+
+class Lock(Protocol):
+    """A folder that is held."""
+
+    def release(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class Disk(Protocol):
+    """A file system. Every method raises OSError where it fails."""
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder and those above it, readable for its owner alone."""
+        ...
+
+    def create(self, path: Path, size: int) -> File:
+        """Make a file that is not there yet, with room for *size* bytes if that can be reserved."""
+        ...
+
+    def read(self, path: Path) -> bytes:
+        """Return all of a file."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename a file within its folder."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        ...
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+        ...
+
+    def names(self, folder: Path) -> list[str]:
+        """Return what a folder holds, in alphabetical order; nothing where there is no such folder."""
+        ...
+
+    def size(self, path: Path) -> int:
+        """Return the bytes of a file."""
+        ...
+
+    def changed_at(self, path: Path) -> float:
+        """Return when a file was last changed, in seconds since 1970."""
+        ...
+
+    def used(self, folder: Path) -> float:
+        """Return the share of the disk under *folder* that is in use, from 0 to 1."""
+        ...
+
+    def lock(self, folder: Path) -> Lock | None:
+        """Hold a folder until the process ends or lets go; None where another process holds it."""
+        ...
+
+
+class RealDisk:
+    """The file system of this machine."""
+
+    def make_folder(self, path: Path) -> None:
+        """See `Disk`."""
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=_PRIVATE_FOLDER)
+            _sync_folder(folder.parent)
+
+    def create(self, path: Path, size: int) -> File:
+        """See `Disk`."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
+        try:
+            _reserve(descriptor, size)
+            os.fsync(descriptor)
+            _sync_folder(path.parent)
+        except BaseException:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        return _RealFile(descriptor)
+
+    def read(self, path: Path) -> bytes:
+        """See `Disk`."""
+        return path.read_bytes()
+
+    def rename(self, old: Path, new: Path) -> None:
+        """See `Disk`."""
+        old.rename(new)
+        _sync_folder(new.parent)
+
+    def remove(self, path: Path) -> None:
+        """See `Disk`."""
+        path.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+
+    def remove_folder(self, path: Path) -> None:
+        """See `Disk`."""
+        path.rmdir()
+        _sync_folder(path.parent)
+
+    def names(self, folder: Path) -> list[str]:
+        """See `Disk`."""
+        try:
+            return sorted(path.name for path in folder.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def size(self, path: Path) -> int:
+        """See `Disk`."""
+        return path.stat().st_size
+
+    def changed_at(self, path: Path) -> float:
+        """See `Disk`."""
+        return path.stat().st_mtime
+
+    def used(self, folder: Path) -> float:
+        """See `Disk`."""
+        usage = shutil.disk_usage(folder)
+        return 1 - usage.free / usage.total if usage.total else 1.0
+
+    def lock(self, folder: Path) -> Lock | None:
+        """See `Disk`."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+                return None
+            raise
+        return _RealLock(descriptor)
+
+
+class _RealLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+class _RealFile:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def close(self, size: int | None = None) -> None:
+        try:
+            if size is not None:
+                os.ftruncate(self._descriptor, size)
+                os.fsync(self._descriptor)
+        finally:
+            os.close(self._descriptor)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    # With its blocks reserved a file cannot run out of space half-way, and a sync has no new length to write.
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in _CANNOT_RESERVE:
+            raise
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,134 @@
+"""The format of a segment: a header and framed records, written front to back and read with suspicion.
+
+::
+
+    header   magic 8 · marker 8 · first sequence 8 · CRC-32 of those 4
+    record   marker 8 · length 4 · sequence 8 · synced 8 · CRC-32 of length, sequence, synced and payload 4 · payload
+
+All numbers are little-endian. The marker is random, so that no stranger's body can be made to look like a record when a
+reader searches for the next one behind a damage. *synced* is the last sequence that was durable when the record was
+written: a gap up to there has lost what somebody was told is safe, a gap above it only what was never answered for.
+A sealed segment ends with a record of length 0, which holds no event.
+"""
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_HEADER: Final = struct.Struct("<8s8sQI")
+_FRAME: Final = struct.Struct("<8sIQQI")
+_SUMMED: Final = struct.Struct("<IQQ")
+_MAGIC: Final = b"bhspool1"
+_MARKER_BYTES: Final = 8
+
+HEADER_BYTES: Final = _HEADER.size
+FRAME_BYTES: Final = _FRAME.size
+"""What a record takes besides its payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event as it lies in a segment."""
+
+    sequence: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What could be read of a segment."""
+
+    records: tuple[Record, ...]
+    lost: int = 0
+    """Records that were durable once and cannot be read any more."""
+    torn: int = 0
+    """Bytes behind the last record that are none: what was being written when the machine stopped."""
+    is_sealed: bool = False
+    """Whether its writer ended it; else it died before."""
+    is_readable: bool = True
+    """Whether the header is one."""
+
+
+class Framer:
+    """Makes the bytes of one segment."""
+
+    def __init__(self, first: int, marker: bytes | None = None) -> None:
+        self._marker = os.urandom(_MARKER_BYTES) if marker is None else marker
+        self.header = _HEADER.pack(_MAGIC, self._marker, first, _header_sum(self._marker, first))
+
+    def frame(self, sequence: int, payload: bytes, synced: int) -> bytes:
+        """Return one record's bytes."""
+        size = len(payload)
+        return _FRAME.pack(self._marker, size, sequence, synced, _sum(size, sequence, synced, payload)) + payload
+
+    def seal(self, sequence: int) -> bytes:
+        """Return the last bytes of a segment whose last event has this sequence, all of it being durable."""
+        return self.frame(sequence, b"", sequence)
+
+
+def read_segment(data: bytes) -> Contents:
+    """Return the events of a segment and what is wrong with it; damage is passed over, never raised."""
+    opened = _open(data)
+    if opened is None:
+        return Contents(records=(), torn=len(data.rstrip(b"\0")), is_readable=False)
+    marker, first = opened
+    records: list[Record] = []
+    expected, synced, end, is_sealed = first, first - 1, HEADER_BYTES, False
+    gaps: list[tuple[int, int]] = []
+    for start, record, known in _frames(data, marker):
+        synced = max(synced, known)
+        is_sealed = not record.payload
+        last = record.sequence if is_sealed else record.sequence - 1
+        if last >= expected:
+            gaps.append((expected, last))
+        expected = max(expected, record.sequence + 1)
+        if record.payload:
+            records.append(record)
+        end = start + FRAME_BYTES + len(record.payload)
+    lost = sum(max(0, min(last, synced) - lowest + 1) for lowest, last in gaps)
+    return Contents(
+        records=tuple(records), lost=lost, torn=len(data[end:].rstrip(b"\0")), is_sealed=is_sealed, is_readable=True
+    )
+
+
+def _open(data: bytes) -> tuple[bytes, int] | None:
+    if len(data) < HEADER_BYTES:
+        return None
+    magic, marker, first, checksum = _HEADER.unpack_from(data)
+    return (marker, first) if magic == _MAGIC and checksum == _header_sum(marker, first) else None
+
+
+def _frames(data: bytes, marker: bytes) -> Iterator[tuple[int, Record, int]]:
+    """Yield each whole record with its place and what it says was durable, in the order they lie there."""
+    place, last = HEADER_BYTES, -1
+    while (place := data.find(marker, place)) >= 0:
+        found = _frame_at(data, place)
+        if found is None or found[0].sequence < last:
+            place += 1
+            continue
+        record, synced = found
+        last = record.sequence
+        yield place, record, synced
+        place += FRAME_BYTES + len(record.payload)
+
+
+def _frame_at(data: bytes, place: int) -> tuple[Record, int] | None:
+    body = place + FRAME_BYTES
+    if body > len(data):
+        return None
+    _, size, sequence, synced, checksum = _FRAME.unpack_from(data, place)
+    payload = data[body : body + size]
+    if len(payload) < size or checksum != _sum(size, sequence, synced, payload):
+        return None
+    return Record(sequence, payload), synced
+
+
+def _header_sum(marker: bytes, first: int) -> int:
+    return zlib.crc32(_MAGIC + marker + first.to_bytes(8, "little"))
+
+
+def _sum(size: int, sequence: int, synced: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(_SUMMED.pack(size, sequence, synced)))

@@ -1,0 +1,356 @@
+"""The spool's folders: one for each process life, holding its segments, and those of the dead to be adopted.
+
+::
+
+    <root>/<life>/00000000000000000001.seg    waits to be drained
+    <root>/<life>/00000000000000000001.done   drained; kept for a while, to be offered to a restored database
+    <root>/<life>/00000000000000000001.bad    drained as far as it can be read; kept until somebody looks at it
+    <root>/refused/<life>-<sequence>.seg      an event that PostgreSQL refuses to take
+
+A life's folder is held by a lock while its process lives. Whoever gets the lock of another one drains that. Nothing
+here is awaited: `boathook.spool.spool` calls it from one thread.
+"""
+
+import contextlib
+import errno
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from boathook.domain.errors import SpoolUnavailable
+from boathook.spool.disk import Disk, File, Lock, RealDisk
+from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, Contents, Framer, read_segment
+
+WAITING: Final = ".seg"
+DONE: Final = ".done"
+BAD: Final = ".bad"
+REFUSED: Final = "refused"
+_PROBE: Final = ".probe"
+
+_MOST_FAILURES: Final = 2
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+_REST_S: Final = 5.0
+_USUAL_BYTES: Final = 1024
+_YOUNG_S: Final = 60.0
+"""An empty folder younger than this may be somebody's who is about to use it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much the spool may hold."""
+
+    max_bytes: int = 1 << 30
+    """Of events that wait."""
+    segment_bytes: int = 8 << 20
+    max_disk_used: float = 0.9
+    """Share of the disk beyond which nothing is taken in."""
+    keep_s: float = 86_400.0
+    """How long drained segments are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment that waits to be drained; nobody writes to it any more."""
+
+    path: Path
+    contents: Contents
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something of it was durable once and cannot be read any more."""
+        return self.contents.lost > 0 or (not self.contents.is_readable and self.contents.torn > 0)
+
+
+@dataclass(slots=True)
+class _Open:
+    """The segment that is being written."""
+
+    path: Path
+    file: File
+    framer: Framer
+    room: int
+    size: int
+    records: int = 0
+
+
+@dataclass(slots=True)
+class _Waiting:
+    path: Path
+    size: int
+    records: int | None
+    """None for those of a dead life that nobody has looked into yet."""
+
+
+@dataclass(slots=True)
+class _Life:
+    folder: Path
+    lock: Lock
+    segments: "deque[_Waiting]" = field(default_factory=deque)
+
+
+class Shelf:
+    """The folders under *root* that this process holds: its own, once there is something in it, and adopted ones."""
+
+    def __init__(self, root: Path, bounds: Bounds, disk: Disk | None = None, *, name: str = "") -> None:
+        self._root = root
+        self._bounds = bounds
+        self._disk = RealDisk() if disk is None else disk
+        self._name = name or f"{time.time_ns():020d}"
+        self._own: _Life | None = None
+        self._adopted: deque[_Life] = deque()
+        self._open: _Open | None = None
+        self._next = 1
+        self._synced = 0
+        self._failures = 0
+        self._rests_until = 0.0
+
+    @property
+    def records(self) -> int:
+        """How many events wait; of adopted segments that nobody has looked into yet, about how many."""
+        known = sum(one.size // _USUAL_BYTES + 1 if one.records is None else one.records for one in self._waiting())
+        return known + (self._open.records if self._open is not None else 0)
+
+    @property
+    def size(self) -> int:
+        """How many bytes wait."""
+        return sum(one.size for one in self._waiting()) + (self._open.size if self._open is not None else 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits here."""
+        return self._open is None and not any(self._waiting())
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the disk has failed to make things durable so often that it is left alone for some seconds."""
+        return self._failures >= _MOST_FAILURES
+
+    def write(self, payloads: Sequence[bytes]) -> None:
+        """Append events; all of them are durable when this returns.
+
+        Raises:
+            SpoolUnavailable: the spool is full, or the disk fails. None of them counts as taken, though some may be
+                found later.
+        """
+        if self.is_failing and time.monotonic() < self._rests_until:
+            raise SpoolUnavailable("the spool's disk has failed twice, and is left alone for some seconds")
+        try:
+            place = 0
+            while place < len(payloads):
+                place += self._write_some(payloads, place)
+        except OSError as error:
+            self._fail(is_full=error.errno in _FULL)
+            raise SpoolUnavailable(f"the spool cannot be written: {error.strerror or error}") from error
+        self._failures = 0
+
+    def _write_some(self, payloads: Sequence[bytes], start: int) -> int:
+        """Write and sync as many as fit into the open segment, at least one; return how many."""
+        segment = self._room_for(len(payloads[start]) + FRAME_BYTES)
+        frames: list[bytes] = []
+        size, synced = 0, self._synced
+        for payload in payloads[start:]:
+            framed = FRAME_BYTES + len(payload)
+            if frames and segment.size + size + framed + FRAME_BYTES > segment.room:
+                break
+            frames.append(segment.framer.frame(self._next + len(frames), payload, synced))
+            size += framed
+        # Before the write, so that a sequence is never used twice, whatever comes of it.
+        self._next += len(frames)
+        segment.file.write(b"".join(frames))
+        segment.file.sync()
+        segment.size += size
+        segment.records += len(frames)
+        self._synced = self._next - 1
+        return len(frames)
+
+    def _room_for(self, size: int) -> _Open:
+        found = self._open
+        if found is not None and found.size + size + FRAME_BYTES <= found.room:
+            return found
+        self.seal()
+        return self._begin(size)
+
+    def _begin(self, size: int) -> _Open:
+        room = max(self._bounds.segment_bytes, HEADER_BYTES + size + FRAME_BYTES)
+        if self.size + room > self._bounds.max_bytes:
+            raise SpoolUnavailable("the spool is full: spool.max_bytes of events wait for PostgreSQL already")
+        life = self._own_life()
+        self._make_space(life.folder)
+        framer = Framer(self._next)
+        path = life.folder / f"{self._next:020d}{WAITING}"
+        file = self._disk.create(path, room)
+        self._open = _Open(path, file, framer, room, len(framer.header))
+        file.write(framer.header)
+        return self._open
+
+    def _own_life(self) -> _Life:
+        if self._own is None:
+            folder = self._root / self._name
+            self._disk.make_folder(folder)
+            lock = self._disk.lock(folder)
+            if lock is None:
+                raise SpoolUnavailable(f"another process holds {folder}")
+            self._own = _Life(folder, lock)
+        return self._own
+
+    def _make_space(self, folder: Path) -> None:
+        """Keep to the share of the disk, giving up the oldest drained segments first."""
+        for path in self._kept():
+            if self._disk.used(folder) < self._bounds.max_disk_used:
+                return
+            self._disk.remove(path)
+        if self._disk.used(folder) >= self._bounds.max_disk_used:
+            raise SpoolUnavailable("the disk of the spool is as full as spool.max_disk_used allows")
+
+    def _fail(self, *, is_full: bool) -> None:
+        """Leave the segment at hand for good: after a failed sync nobody knows what a later one would tell.
+
+        What was durable before stays there to be drained; what was not was never answered for.
+        """
+        self._failures += not is_full
+        self._rests_until = time.monotonic() + _REST_S
+        broken, self._open = self._open, None
+        if broken is None:
+            return
+        with contextlib.suppress(OSError):
+            broken.file.close()
+        if self._own is not None:
+            self._own.segments.append(_Waiting(broken.path, broken.size, broken.records))
+
+    def seal(self) -> None:
+        """End the segment that is being written, if there is one, so that it can be drained."""
+        segment, self._open = self._open, None
+        if segment is None:
+            return
+        assert self._own is not None
+        self._own.segments.append(_Waiting(segment.path, segment.size, segment.records))
+        try:
+            segment.file.write(segment.framer.seal(self._next - 1))
+            segment.file.close(segment.size + FRAME_BYTES)
+        except OSError:  # its records are durable all the same
+            with contextlib.suppress(OSError):
+                segment.file.close()
+
+    def adopt(self) -> int:
+        """Hold the folders of dead lives from now on, the oldest first; return how many were found."""
+        held = {life.folder.name for life in self._lives()}
+        found = 0
+        for name in self._names():
+            if name == REFUSED or name in held or name == self._name:
+                continue
+            found += self._adopt(self._root / name)
+        return found
+
+    def _adopt(self, folder: Path) -> bool:
+        waiting = [name for name in self._disk.names(folder) if name.endswith(WAITING)]
+        if not waiting:
+            return False
+        lock = self._disk.lock(folder)
+        if lock is None:
+            return False
+        # Its last holder may have drained something between the look and the lock.
+        waiting = [name for name in self._disk.names(folder) if name.endswith(WAITING)]
+        sizes = [(folder / name, self._disk.size(folder / name)) for name in waiting]
+        self._adopted.append(_Life(folder, lock, deque(_Waiting(path, size, None) for path, size in sizes)))
+        return bool(waiting)
+
+    def oldest(self) -> Segment | None:
+        """Return the segment to drain next, sealing the one at hand if there is no other; None: nothing waits."""
+        self._let_go()
+        life = next((life for life in self._lives() if life.segments), None)
+        if life is None:
+            if self._open is None:
+                return None
+            self.seal()
+            return self.oldest()
+        waiting = life.segments[0]
+        contents = self._read(waiting)
+        waiting.records = len(contents.records)
+        return Segment(waiting.path, contents)
+
+    def _read(self, waiting: _Waiting) -> Contents:
+        try:
+            return read_segment(self._disk.read(waiting.path))
+        except OSError:  # it must not stand in the way of those behind it
+            return Contents(records=(), torn=waiting.size, is_readable=False)
+
+    def finish(self, segment: Segment) -> None:
+        """Put aside a segment whose events are all in PostgreSQL, or among the refused."""
+        self._disk.rename(segment.path, segment.path.with_suffix(BAD if segment.is_damaged else DONE))
+        for life in self._lives():
+            if life.segments and life.segments[0].path == segment.path:
+                life.segments.popleft()
+
+    def refuse(self, segment: Segment, sequence: int, payload: bytes) -> None:
+        """Keep one event that PostgreSQL refuses in a segment of its own, for people to look at."""
+        folder = self._root / REFUSED
+        self._disk.make_folder(folder)
+        path = folder / f"{segment.path.parent.name}-{sequence:020d}{WAITING}"
+        if path.name in self._disk.names(folder):
+            return
+        framer = Framer(sequence)
+        data = framer.header + framer.frame(sequence, payload, 0) + framer.seal(sequence)
+        unfinished = path.with_suffix(".new")
+        self._disk.remove(unfinished)
+        file = self._disk.create(unfinished, len(data))
+        file.write(data)
+        file.close(len(data))
+        self._disk.rename(unfinished, path)
+
+    def rehearse(self) -> None:
+        """Make a small file durable and remove it."""
+        self._disk.make_folder(self._root)
+        path = self._root / f"{self._name}{_PROBE}"
+        self._disk.remove(path)
+        file = self._disk.create(path, 1)
+        try:
+            file.write(b"?")
+            file.sync()
+            file.close()
+        finally:
+            self._disk.remove(path)
+
+    def tidy(self, now: float) -> None:
+        """Remove drained segments that were kept long enough, and folders that hold nothing."""
+        for path in self._kept():
+            if now - self._disk.changed_at(path) >= self._bounds.keep_s:
+                self._disk.remove(path)
+        for name in self._names():
+            folder = self._root / name
+            is_old = now - self._disk.changed_at(folder) > _YOUNG_S
+            if name != self._name and is_old and not self._disk.names(folder):
+                self._disk.remove_folder(folder)
+
+    def close(self) -> None:
+        """End what is being written and let go of every folder."""
+        self.seal()
+        for life in self._lives():
+            life.lock.release()
+        self._own = None
+        self._adopted.clear()
+
+    def _let_go(self) -> None:
+        """Release adopted folders that are drained."""
+        while self._adopted and not self._adopted[0].segments:
+            self._adopted.popleft().lock.release()
+
+    def _lives(self) -> Iterator[_Life]:
+        yield from self._adopted
+        if self._own is not None:
+            yield self._own
+
+    def _waiting(self) -> Iterator[_Waiting]:
+        for life in self._lives():
+            yield from life.segments
+
+    def _names(self) -> list[str]:
+        """Return the names of folders under the root."""
+        return [name for name in self._disk.names(self._root) if not name.endswith(_PROBE)]
+
+    def _kept(self) -> list[Path]:
+        """Return drained segments of all lives, the oldest first."""
+        lives = [self._root / name for name in self._names()]
+        return [folder / name for folder in lives for name in self._disk.names(folder) if name.endswith(DONE)]

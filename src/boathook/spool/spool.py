@@ -1,0 +1,202 @@
+"""A gateway's spool: what many requests append at once is made durable together, by one thread that owns the disk."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+from boathook.domain.errors import SpoolUnavailable
+from boathook.spool.shelf import Bounds, Segment, Shelf
+from boathook.telemetry import emit
+from boathook.telemetry.crashpoints import crash_point
+from boathook.telemetry.log import get_logger
+
+T = TypeVar("T")
+Run = Callable[[Callable[[], T]], Awaitable[T]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """What waits in the spool, as of the last write or drain."""
+
+    records: int = 0
+    size: int = 0
+    """In bytes."""
+    is_empty: bool = True
+    is_failing: bool = False
+    """Whether the disk is left alone for some seconds, as it failed twice to make something durable."""
+
+
+_MOST_AT_ONCE: Final = 1024
+_LOG = get_logger("spool")
+
+
+class Spool:
+    """Appends events durably and gives them back in order.
+
+    Args:
+        shelf: the folders; used from one thread only.
+        run: calls a function in that thread; None: in one of its own. Simulations call it at once.
+        queue: most events waiting to be written.
+    """
+
+    def __init__(self, shelf: Shelf, *, run: Run[Any] | None = None, queue: int = 8192) -> None:
+        self._shelf = shelf
+        self._thread = None if run is not None else ThreadPoolExecutor(1, thread_name_prefix="boathook-spool")
+        self._run: Run[Any] = run or self._in_thread
+        self._queue_size = queue
+        self._pending: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._has_work = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self.depth = Depth()
+
+    @classmethod
+    def at(cls, root: Path, bounds: Bounds) -> "Spool":
+        """Return the spool under *root* on this machine's disk."""
+        return cls(Shelf(root, bounds))
+
+    async def open(self) -> bool:
+        """Start writing, adopt what dead processes have left, and return whether anything waits."""
+        self._writer = asyncio.create_task(self._write_groups(), name="spool:write")
+        return await self.adopt()
+
+    async def adopt(self) -> bool:
+        """Adopt what processes that have died since have left, and return whether anything waits."""
+        try:
+            await self._ask(self._adopt)
+        except SpoolUnavailable as error:
+            _LOG.error("spool_unreadable", error=str(error))
+        return not self.is_empty
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits here, and nothing is on its way in."""
+        return self.depth.is_empty and self._is_idle.is_set()
+
+    def append(self, payload: bytes) -> "asyncio.Future[None]":
+        """Return what is done once *payload* is durable; appended in the order of the calls.
+
+        It ends with `SpoolUnavailable` where the spool is full or its disk fails.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._writer is None or len(self._pending) >= self._queue_size:
+            done.set_exception(SpoolUnavailable("too many events are waiting to be written to the spool"))
+            return done
+        self._pending.append((payload, done))
+        self._is_idle.clear()
+        self._has_work.set()
+        return done
+
+    async def flush(self) -> None:
+        """Return once all that was appended so far is written, or refused."""
+        await self._is_idle.wait()
+
+    async def rehearse(self) -> None:
+        """Try whether the disk makes a small file durable, leaving nothing behind. Raises SpoolUnavailable."""
+        await self._ask(self._shelf.rehearse)
+
+    async def oldest(self) -> Segment | None:
+        """Return the segment to drain next; None where nothing waits.
+
+        Raises:
+            SpoolUnavailable: it cannot be read.
+        """
+        return await self._ask(self._shelf.oldest)
+
+    async def finish(self, segment: Segment) -> None:
+        """Put aside a segment whose events are all in PostgreSQL, or refused. Raises SpoolUnavailable."""
+        crash_point("drain.before_finish")
+        await self._ask(partial(self._shelf.finish, segment))
+        if segment.is_damaged:
+            emit.count("boathook_spool_damaged_total")
+            _LOG.error("spool_damaged", segment=str(segment.path), lost=segment.contents.lost, note="kept as .bad")
+        crash_point("drain.after_finish")
+
+    async def refuse(self, segment: Segment, sequence: int, payload: bytes) -> None:
+        """Keep one event of a segment that PostgreSQL refuses to take. Raises SpoolUnavailable."""
+        await self._ask(partial(self._shelf.refuse, segment, sequence, payload))
+
+    async def close(self) -> None:
+        """Write what was appended, and let go of the folders; what waits there is drained by the next life."""
+        await self.flush()
+        if self._writer is not None:
+            self._writer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._writer
+            self._writer = None
+        with contextlib.suppress(OSError):
+            await self._run(self._shelf.close)
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+
+    async def _write_groups(self) -> None:
+        while True:
+            if not self._pending:
+                self._is_idle.set()
+                self._has_work.clear()
+                await self._has_work.wait()
+                continue
+            group, self._pending = self._pending[:_MOST_AT_ONCE], self._pending[_MOST_AT_ONCE:]
+            await self._write(group)
+
+    async def _write(self, group: list[tuple[bytes, "asyncio.Future[None]"]]) -> None:
+        began = time.perf_counter()
+        try:
+            crash_point("spool.before_write")
+            await self._ask(partial(self._shelf.write, [payload for payload, _ in group]))
+            crash_point("spool.after_sync")
+        except Exception as error:  # noqa: BLE001 - the writer must outlive any surprise, and its callers must hear of it
+            emit.count("boathook_spool_refused_total", len(group))
+            told = (
+                error if isinstance(error, SpoolUnavailable) else SpoolUnavailable(str(error) or type(error).__name__)
+            )
+            for _, done in group:
+                if not done.done():
+                    done.set_exception(told)
+        else:
+            emit.observe("boathook_spool_sync_seconds", time.perf_counter() - began)
+            emit.count("boathook_spool_appended_total", len(group))
+            for _, done in group:
+                if not done.done():
+                    done.set_result(None)
+
+    async def _ask(self, call: Callable[[], T]) -> T:
+        """Have the shelf do something, and learn what waits there afterwards; only that thread may look."""
+
+        def call_and_look() -> tuple[T | Exception, Depth]:
+            try:
+                return call(), self._look()
+            except (OSError, SpoolUnavailable) as error:
+                return error, self._look()
+
+        answer, depth = await self._run(call_and_look)
+        self._tell(depth)
+        if isinstance(answer, OSError):
+            raise SpoolUnavailable(f"the spool cannot be read: {answer.strerror or answer}") from answer
+        if isinstance(answer, Exception):
+            raise answer
+        return cast("T", answer)
+
+    def _adopt(self) -> None:
+        self._shelf.adopt()
+        self._shelf.tidy(time.time())
+
+    def _look(self) -> Depth:
+        shelf = self._shelf
+        return Depth(records=shelf.records, size=shelf.size, is_empty=shelf.is_empty, is_failing=shelf.is_failing)
+
+    def _tell(self, depth: Depth) -> None:
+        self.depth = depth
+        emit.gauge("boathook_spool_records", depth.records)
+        emit.gauge("boathook_spool_bytes", depth.size)
+        emit.gauge("boathook_spool_failing", float(depth.is_failing))
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
