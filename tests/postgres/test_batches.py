@@ -88,7 +88,8 @@ class Sender:
     async def event(self, *things: Thing) -> NewEvent:
         found = verified(things)
         made = self.arrivals.event(self.source, found, written(things), "application/json", time.time())
-        return await self.arrivals.route_again(made, found)
+        (again,) = await self.arrivals.route_again([made])
+        return again
 
     async def send(self, *things: Thing) -> Receipt:
         (receipt,) = await self.store.append([await self.event(*things)])
@@ -214,7 +215,7 @@ async def test_two_contents_under_one_key_in_one_batch_are_a_conflict_of_the_lat
 
 async def test_the_intake_answers_copies_from_memory_but_not_those_with_conflicts(sender: Sender):
     intake = Intake(sender.store)
-    intake.start()
+    await intake.start()
     first = await intake.accept(await sender.event(thing("1", n=1)))
     mixed = [thing("1", n=2), thing("2")]
     second = await intake.accept(await sender.event(*mixed))
