@@ -22,13 +22,15 @@ from boathook.journal.outages import (
     unique,
 )
 from boathook.journal.pulse import SERVER_SIDE, Heard, Pulse, connect
+from boathook.telemetry.log import get_logger
 
-__all__ = ["Connection", "Database", "Record", "check_safety", "dialled", "is_gone", "translated", "unique"]
+__all__ = ["Connection", "Database", "Record", "check_safety", "dialled", "is_gone", "reached", "translated", "unique"]
 
 OLDEST_SERVER = 140000
 DUE_CHANNEL = "boathook_due"
 _CONNECT_S = 10.0
 _CLOSE_S = 5.0
+_AGAIN_S = 0.5
 
 Record = asyncpg.Record
 Result = TypeVar("Result")
@@ -93,10 +95,16 @@ class Database:
             "jit": "off",
             **SERVER_SIDE,
         }
+        owns_pulse = pulse is None
+        if pulse is None:
+            name = {"application_name": f"boathook:{purpose}:pulse", **SERVER_SIDE}
+            dial = functools.partial(connect, url, timeout=connect_timeout_s, server_settings=name)
+            pulse = Pulse(dial, purpose=purpose, longest_s=connect_timeout_s)
         made: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
 
         async def make(*args: Any, **options: Any) -> asyncpg.Connection:
-            connection = await connect(*args, **options)
+            async with pulse.dialling():
+                connection = await connect(*args, **options)
             made.add(connection)
             return connection
 
@@ -113,11 +121,7 @@ class Database:
                 server_settings=settings,
                 connect=make,
             )
-        owns_pulse = pulse is None
-        if pulse is None:
-            name = {"application_name": f"boathook:{purpose}:pulse", **SERVER_SIDE}
-            dial = functools.partial(connect, url, timeout=connect_timeout_s, server_settings=name)
-            pulse = Pulse(dial, purpose=purpose, longest_s=connect_timeout_s)
+        if owns_pulse:
             pulse.start()
         return cls(url, pool, made, purpose=purpose, wait_s=statement_timeout_s, pulse=pulse, owns_pulse=owns_pulse)
 
@@ -159,8 +163,6 @@ class Database:
                     await asyncio.shield(self._pool.release(connection))
 
     async def _take(self, wait_s: float | None) -> asyncpg.pool.PoolConnectionProxy:
-        if self.pulse.is_away:
-            raise JournalUnavailable("PostgreSQL does not answer")
         with translated():
             try:
                 return await self._pool.acquire(timeout=wait_s)
@@ -249,6 +251,32 @@ class Database:
         notification is a hint and polling stays the truth.
         """
         self.pulse.listen(channel, callback)
+
+
+@contextlib.asynccontextmanager
+async def reached(stop: asyncio.Event, dial: Callable[[], Awaitable[Database]]) -> AsyncIterator[Database | None]:
+    """Lend what *dial* opens, trying until PostgreSQL can be reached; None where *stop* was set before."""
+    database = await _reach(stop, dial)
+    try:
+        yield database
+    finally:
+        if database is not None:
+            await database.close()
+
+
+async def _reach(stop: asyncio.Event, dial: Callable[[], Awaitable[Database]]) -> Database | None:
+    is_told = False
+    while not stop.is_set():
+        try:
+            return await dial()
+        except JournalUnavailable as error:
+            if not is_told:
+                get_logger("journal").warning("postgresql_awaited", error=str(error))
+                is_told = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_AGAIN_S):
+                await stop.wait()
+    return None
 
 
 async def _make_durable(url: str, timeout_s: float) -> dict[str, str]:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import asyncpg
@@ -28,6 +28,7 @@ _SLOWER: Final = 4
 """How many times as long as usual an answer may take."""
 _LEARN: Final = 0.2
 
+_AWAY: Final = "PostgreSQL does not answer"
 _UNANSWERED_MS: Final = 5_000
 """How long what was sent may go unacknowledged before the system gives a connection up."""
 _SOCKET: Final = (
@@ -78,7 +79,8 @@ class Pulse:
         """Whether it did not answer the last time."""
         self._dial = dial
         self._longest_s = longest_s
-        self._cuts: list[Callable[[], None]] = []
+        self._cuts: set[Callable[[], None]] = set()
+        self._dialling: set[asyncio.Timeout] = set()
         self._channels: dict[str, list[Heard]] = {}
         self._wake = asyncio.Event()
         self._answer_s = 0.0
@@ -99,16 +101,37 @@ class Pulse:
 
     def share(self, cut_all: Callable[[], None]) -> None:
         """Call *cut_all* when the server is found to be away."""
-        self._cuts.append(cut_all)
+        self._cuts.add(cut_all)
 
     def leave(self, cut_all: Callable[[], None]) -> None:
         """Do so no more."""
-        self._cuts.remove(cut_all)
+        self._cuts.discard(cut_all)
 
     def listen(self, channel: str, heard: Heard) -> None:
         """Call *heard* with the payload of each notification on *channel*, from soon on."""
         self._channels.setdefault(channel, []).append(heard)
         self._wake.set()
+
+    @contextlib.asynccontextmanager
+    async def dialling(self) -> AsyncIterator[None]:
+        """Break the block, which makes a connection, off when the server is found to be away.
+
+        Raises:
+            ConnectionError: it is.
+        """
+        if self.is_away:
+            raise ConnectionError(_AWAY)
+        block = asyncio.timeout(None)
+        self._dialling.add(block)
+        try:
+            async with block:
+                yield
+        except TimeoutError:
+            if not block.expired():
+                raise
+            raise ConnectionError(_AWAY) from None
+        finally:
+            self._dialling.discard(block)
 
     async def _watch(self) -> None:
         await self._pause(BEAT_S)
@@ -176,6 +199,10 @@ class Pulse:
         self.is_away = True
         for cut_all in self._cuts:
             cut_all()
+        now = asyncio.get_running_loop().time()
+        for block in self._dialling:
+            if not block.expired():
+                block.reschedule(now)
 
     def _found(self) -> None:
         if self.is_away:
