@@ -206,6 +206,19 @@ def _sources(settings: Settings) -> Iterator[Finding]:
     if compiled == len(settings.sources):
         paths = compile_gates(settings)
         yield Finding("paths", Verdict.OK, f"{_counted(len(paths), 'path')}, each of one source")
+        yield from _shared_secrets(settings)
+
+
+def _shared_secrets(settings: Settings) -> Iterator[Finding]:
+    """Yield a finding for each secret that proves requests to more than one source."""
+    users: dict[str, list[str]] = {}
+    for name, source in settings.sources.items():
+        for secret in () if source.unsigned else dict.fromkeys(settings.secrets_of(name)):
+            users.setdefault(secret, []).append(name)
+    for names in dict.fromkeys(tuple(names) for names in users.values() if len(names) > 1):
+        found = f"{', '.join(names)} share one: what is signed for one of them may pass at another"
+        fix = "give each source a secret of its own; for one sender at several addresses, give one source several paths"
+        yield Finding("secrets", Verdict.WARN, found, fix)
 
 
 def _source(settings: Settings, name: str) -> Finding:

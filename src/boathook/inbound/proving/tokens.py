@@ -47,9 +47,17 @@ def secrets_of(spec: SourceSpec) -> tuple[str, ...]:
             'write secrets = ["env:NAME"], or unsigned = true to take in whatever anybody sends'
         )
     for position, secret in enumerate(spec.secrets):
-        if not secret.strip():
+        if _is_blank(secret):
             raise ConfigError(f"sources.{spec.name}.secrets[{position}]: the secret is empty; set it or remove it")
     return spec.secrets
+
+
+def _is_blank(secret: str) -> bool:
+    """Return whether there is nothing in a secret that a stranger would have to guess."""
+    # A key of NULs signs as an empty one does, and a file is all NULs after some power cuts; a prefix may be all that a
+    # template has left of a variable that was not set.
+    shown = secret.strip().removeprefix(signing.STANDARD_PREFIX)
+    return not any(char.isprintable() and not char.isspace() for char in shown)
 
 
 class TokenCheck:

@@ -1,0 +1,340 @@
+"""What proves a request to one source proves nothing to another, nor later, nor where nobody has a secret.
+
+Every provider and scheme against every other, replayed at every moment, with every header a careless sender may add,
+and configured in every wrong way.
+"""
+
+import itertools
+import string
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from boathook.admin.doctor.finding import Verdict as Concern
+from boathook.admin.doctor.setup import _sources
+from boathook.config import load
+from boathook.domain.errors import ConfigError
+from boathook.domain.model import Grade
+from boathook.inbound import quarantine, verify
+from boathook.inbound.providers.proofs import Addresses, Asymmetric, NoProof, Token
+from boathook.inbound.providers.recipe import Recipe
+from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, SourceSpec, Verdict, Verified
+from boathook.inbound.verify import Verifier
+from boathook.testing import signed_request
+from tests.providers.standing import HOME, NOW, Stand, stands
+
+ALL: Final = list(stands())
+GUARDED: Final = [stand for stand in ALL if not isinstance(stand.recipe.proof, NoProof)]
+WITH_SECRETS: Final = [stand for stand in GUARDED if stand.secrets and not isinstance(stand.recipe.proof, Asymmetric)]
+
+every = pytest.mark.parametrize("stand", ALL, ids=str)
+guarded = pytest.mark.parametrize("stand", GUARDED, ids=str)
+
+# Header storage.
+
+_WORDS = (
+    "authorization proxy-authorization cookie set-cookie x-api-key api-key apikey x-auth-token x-access-token x-csrf-token"
+    " x-gitlab-token x-github-encoded-secret x-hub-secret x-webhook-secret x-secret secret token password x-password"
+    " x-amz-security-token x-aws-ec2-metadata-token x-goog-iap-jwt-assertion x-forwarded-access-token x-vault-token"
+    " x-amzn-oidc-data x-ms-token-aad-access-token cf-access-jwt-assertion x-session-id x-user-token private-token"
+    " job-token x-shopify-access-token x-slack-token x-telegram-token x-line-token x-discord-token x-plex-token"
+    " www-authenticate authentication-info x-real-ip x-forwarded-for x-forwarded-host forwarded via x-original-url"
+    " x-http-method-override x-rewrite-url x-request-id traceparent tracestate baggage sentry-trace dnt referer origin"
+)
+CREDENTIALS: Final = _WORDS.split()
+HEADERS: Final = [*CREDENTIALS, *(f"x-{a}{b}-{c}" for a, b, c in itertools.islice(itertools.product(
+    string.ascii_lowercase, string.digits, ("key", "secret", "token", "signature")), 200 - len(CREDENTIALS)))]  # fmt: skip
+CANARY: Final = "canary-of-a-header"
+
+
+def crowded(request: Request, without: frozenset[str]) -> Request:
+    """Return the request with 200 more headers, each with the canary, but those it has or that its proof is read from."""
+    more = {name: CANARY for name in HEADERS if name not in without}
+    return replace(request, headers=more | dict(request.headers))
+
+
+def named(recipe: Recipe) -> set[str]:
+    """Return the headers that the recipe and the rule allow to be stored."""
+    return {"content-type", "user-agent", *recipe.keep, *(place.name for place in verify._places(recipe)
+            if isinstance(place, verify.Header))}  # fmt: skip
+
+
+@every
+def test_none_of_two_hundred_headers_is_stored_with_an_event(stand: Stand):
+    assert len(set(HEADERS)) == 200
+    verifier, sent = stand.verifier(), stand.request(stand.sent())
+    request = crowded(sent, verifier.evidence | named(stand.recipe))
+    verdict = verifier.verify(request, NOW)
+    assert isinstance(verdict, Verified), verdict
+    assert set(verdict.kept_headers) <= named(stand.recipe)
+    assert CANARY not in str(verdict.kept_headers)
+    assert all(secret not in str(verdict.kept_headers) for secret in stand.secrets)
+
+
+@every
+def test_none_of_them_is_stored_with_a_rejection(stand: Stand):
+    verifier = stand.verifier()
+    request = crowded(stand.request(stand.sent()), verifier.rejudged)
+    kept = quarantine.kept_headers(request.headers, verifier.rejudged)
+    allowed = {"content-type", "content-encoding", "user-agent", *verifier.rejudged, *quarantine._CREDENTIALS}
+    assert set(kept) <= allowed
+    assert CANARY not in str(kept)
+    if isinstance(stand.recipe.proof, Token):
+        assert all(secret not in str(kept) for secret in stand.secrets)
+
+
+def test_sabotage_if_all_headers_were_kept_the_canary_is_found(monkeypatch: pytest.MonkeyPatch):
+    stand = ALL[0]
+    monkeypatch.setattr(verify, "_kept_headers", lambda _recipe: tuple(HEADERS))
+    verdict = stand.verifier().verify(crowded(stand.request(stand.sent()), frozenset()), NOW)
+    assert isinstance(verdict, Verified)
+    assert CANARY in str(verdict.kept_headers)
+
+
+# Binding.
+
+
+def other_secret(stand: Stand) -> Stand:
+    """Return a second source of the same provider with a secret of its own."""
+    if not stand.secrets or isinstance(stand.recipe.proof, Asymmetric):
+        return next(one for one in stands_again() if one.label == stand.label)
+    turned = tuple(_turn(secret) for secret in stand.secrets)
+    return replace(stand, secrets=turned, secret=_turn(stand.secret))
+
+
+def _turn(secret: str) -> str:
+    """Return another secret of the same form."""
+    middle = len(secret) // 2
+    swaps = str.maketrans("ABCDEF0123456789", "BCDEFA1234567890")
+    turned = secret[:middle] + secret[middle:].translate(swaps)
+    return turned if turned != secret else secret[:middle] + secret[middle:].swapcase()
+
+
+_AGAIN: list[Stand] = []
+
+
+def stands_again() -> list[Stand]:
+    """Return all of them once more: senders with a private key have made another."""
+    if not _AGAIN:
+        _AGAIN.extend(stands())
+    return _AGAIN
+
+
+@guarded
+def test_what_is_signed_for_one_source_is_refused_by_another_of_the_same_provider(stand: Stand):
+    if isinstance(stand.recipe.proof, Addresses):
+        pytest.skip("the sender's address is all the proof there is, and alike for all its receivers")
+    verdict = other_secret(stand).verifier().verify(stand.request(stand.sent()), NOW)
+    assert isinstance(verdict, Rejected | KeyWanted), verdict
+
+
+def borrowing(theirs: Stand, ours: Stand) -> Verifier | None:
+    """Return the verifier of *theirs* given the secret of *ours*; None where it is none for it."""
+    try:
+        return replace(theirs, secrets=ours.secrets).verifier()
+    except ConfigError:
+        return None
+
+
+ALIKE: Final = (
+    {"clerk", "gitlab", "openai", "resend", "standard-webhooks"},
+    {"rentprog", "suno-token", "umnico"},
+    {"auth0", "okta"},
+    {"hmac", "rentprog-hmac", "suno-hmac", "suno-sunoapi", "umnico-hmac"},
+    {"bitbucket", "jira"},
+    {"github", "meta"},
+)
+"""Senders that write the same proof into the same header: nothing but the secret tells them apart."""
+
+
+def test_one_secret_at_two_providers_lets_none_pass_but_those_that_sign_alike():
+    taken = set()
+    for ours in WITH_SECRETS:
+        request = ours.request(ours.sent())
+        for theirs in WITH_SECRETS:
+            if theirs.recipe.name == ours.recipe.name:
+                continue
+            verifier = borrowing(theirs, ours)
+            if verifier is not None and isinstance(verifier.verify(request, NOW), Verified):
+                taken.add((ours.label, theirs.label))
+    assert {pair for pair in taken if not any(set(pair) <= family for family in ALIKE)} == set()
+
+
+SHARING = """
+[sources.shop]
+provider = "github"
+secrets = ["one secret for two"]
+[sources.ads]
+provider = "meta"
+secrets = ["another", "one secret for two"]
+verify_token = "x"
+[sources.safe]
+provider = "stripe"
+secrets = ["whsec_a_secret_of_its_own"]
+"""
+
+
+def test_the_doctor_names_sources_that_share_a_secret_and_never_the_secret(tmp_path: Path):
+    (tmp_path / "boathook.toml").write_text(SHARING)
+    found = list(_sources(load(tmp_path / "boathook.toml")))
+    [shared] = [one for one in found if "share" in one.found]
+    assert shared.verdict is Concern.WARN
+    assert "shop" in shared.found
+    assert "ads" in shared.found
+    assert "safe" not in shared.found
+    assert "one secret" not in str(found)
+
+
+# Replay.
+
+MOMENTS: Final = (0.0, 1.0, 299.0, 301.0, 3_600.0, 86_400.0, 29 * 86_400.0)
+REPEATABLE: Final = {"dropbox", "mollie"}
+"""Whose requests say nothing but that something has changed: each is news, and proves nothing it could bring about."""
+
+
+def known_by(verdict: Verdict) -> set[str]:
+    """Return the keys by which the journal knows what was accepted before."""
+    assert isinstance(verdict, Verified), verdict
+    if verdict.items:
+        return {item.dedup_key for item in verdict.items}
+    return {verdict.dedup_key} | ({str(verdict.replay_material)} if verdict.replay_material else set())
+
+
+@guarded
+def test_a_replay_at_any_moment_and_under_any_delivery_id_has_no_second_effect(stand: Stand):
+    if stand.recipe.name in REPEATABLE:
+        pytest.skip("it is to be heard each time")
+    verifier, request = stand.verifier(), stand.request(stand.sent())
+    first = known_by(verifier.verify(request, NOW))
+    proven = stand.recipe.grade in {Grade.BODY, Grade.METADATA}
+    for moment in MOMENTS:
+        for number, again in enumerate(copies(request, verifier) if proven else [request]):
+            verdict = verifier.verify(again, NOW + moment)
+            if isinstance(verdict, Verified):
+                assert known_by(verdict) & first, (moment, number, verdict)
+
+
+def copies(request: Request, verifier: Verifier) -> Iterator[Request]:
+    """Yield the request as it was, and under another delivery id where one of its headers may name it."""
+    yield request
+    type = verifier.recipe.type
+    # One body tells of several things there, and its sender signs not which.
+    besides = {place.name for place in type.places if isinstance(place, verify.Header)} if type.tells_apart else set()
+    for name in sorted((verifier.rejudged & request.headers.keys()) - besides):
+        yield replace(request, headers=dict(request.headers) | {name: "f0f0f0f0-0000-4000-8000-00000000f0f0"})
+
+
+DAY_S: Final = 86_400.0
+PATIENT: Final = {
+    "paypal": 4 * DAY_S, "sns": DAY_S, "sendgrid": 90_000.0, "mailgun": DAY_S / 2, "mailgun-parent": DAY_S / 2,
+    "linear": DAY_S, "discord": 900.0, "suno": 1_800.0, "jira-connect": 900.0, "pubsub": 4_500.0,
+}  # fmt: skip
+"""Seconds for those who sign once and send for longer, as their documentation says; all others have 300."""
+
+
+@guarded
+def test_what_is_signed_with_its_moment_is_refused_outside_the_tolerance_on_both_sides(stand: Stand):
+    verifier, request = stand.verifier(), stand.request(stand.sent())
+    verdict = verifier.verify(request, NOW)
+    if not isinstance(verdict, Verified) or verdict.timestamp is None:
+        pytest.skip("its sender signs no moment")
+    longest = PATIENT.get(stand.label, 300.0) + 1
+    for moment in (-longest, longest, -365 * DAY_S, 365 * DAY_S):
+        late = verifier.verify(request, NOW + moment)
+        assert isinstance(late, Rejected | KeyWanted), (moment, late)
+
+
+def test_sabotage_without_a_key_of_the_signed_bytes_a_replay_would_be_news(monkeypatch: pytest.MonkeyPatch):
+    stand = next(one for one in GUARDED if one.recipe.name == "github")
+    verifier, request = stand.verifier(), stand.request(stand.sent())
+    monkeypatch.setattr(verifier._names, "replayed", lambda *_: None)
+    first = known_by(verifier.verify(request, NOW))
+    news = [again for again in copies(request, verifier) if isinstance(verdict := verifier.verify(again, NOW), Verified)
+            and not known_by(verdict) & first]  # fmt: skip
+    assert news != []
+
+
+# Fail closed.
+
+EMPTY: Final[tuple[tuple[str, ...], ...]] = (
+    (),
+    ("",),
+    (" ",),
+    ("\n",),
+    ("", ""),
+    ("\x00",),
+    ("\u200b",),
+    ("whsec_",),
+    ("whsec_ ",),
+)
+
+
+def lacking(stand: Stand) -> Iterator[SourceSpec]:
+    """Yield configurations of a source without a secret, with all and with each one of its settings missing."""
+    settings = dict(stand.settings)
+    smaller: list[dict[str, Any]] = [
+        settings,
+        {},
+        *({k: v for k, v in settings.items() if k != key} for key in settings),
+    ]
+    for secrets, options in itertools.product(EMPTY, smaller):
+        yield SourceSpec(
+            name="s", provider=stand.recipe.name, secrets=secrets, public_url=HOME, options=options, unsigned=False
+        )
+    yield SourceSpec(name="s", provider=stand.recipe.name, secrets=(), options={}, tolerance_s=1e12)
+
+
+def strangers(stand: Stand, spec: SourceSpec) -> Iterator[Request]:
+    """Yield what a stranger may try who knows the recipe and that there is no secret: nothing signed, or with nothing."""
+    genuine = stand.request(stand.sent())
+    sample = stand.recipe.sample
+    yield replace(genuine, headers={"content-type": sample.content_type}, client="192.0.2.9", query="", url=stand.url)
+    yield replace(genuine, headers={**genuine.headers, **dict.fromkeys(genuine.headers, "")}, client="192.0.2.9")
+    for guess in dict.fromkeys((*spec.secrets, "", "None", "null", "undefined", "secret")):
+        try:
+            signed = signed_request(stand.recipe.name, guess, sample.body, url=stand.url, method=sample.method,
+                                    content_type=sample.content_type, timestamp=NOW, **spec.options)  # fmt: skip
+        except Exception:  # noqa: BLE001 - nothing can be signed with that guess
+            continue
+        yield replace(stand.request(signed), client="192.0.2.9")
+
+
+def open_doors(stand: Stand) -> list[object]:
+    """Return the configurations without a secret that take a stranger's request as an event."""
+    found: list[object] = []
+    for spec in lacking(stand):
+        try:
+            verifier = Verifier(spec)
+        except ConfigError:
+            continue
+        found += [(spec, verdict) for request in strangers(stand, spec)
+                  if isinstance(verdict := verifier.verify(request, NOW), Verified)]  # fmt: skip
+    return found
+
+
+@every
+def test_no_source_without_a_secret_takes_an_event(stand: Stand):
+    assert open_doors(stand) == []
+
+
+def test_a_source_is_open_only_where_its_owner_says_so_and_then_it_says_so_too():
+    for stand in ALL:
+        spec = SourceSpec(name="s", provider=stand.recipe.name, public_url=HOME, options=dict(stand.settings))
+        try:
+            verdict = Verifier(replace(spec, unsigned=True)).verify(stand.request(stand.sent()), NOW)
+        except ConfigError:
+            continue
+        assert not isinstance(verdict, Verified) or verdict.grade is Grade.NONE, stand.label
+
+
+def test_sabotage_if_an_empty_secret_were_a_secret_doors_stand_open(monkeypatch: pytest.MonkeyPatch):
+    stand = next(one for one in ALL if one.recipe.name == "github")
+    spec = SourceSpec(name="s", provider="github", secrets=("",))
+    check = Verifier(replace(spec, secrets=("x",)))
+    monkeypatch.setattr("tests.security.test_data_sources.Verifier", lambda _spec: check)
+    monkeypatch.setattr("tests.security.test_data_sources.EMPTY", (("x",),))
+    assert open_doors(stand) != []
+    assert not isinstance(check.verify(stand.request(stand.sent()), NOW), Challenge)
