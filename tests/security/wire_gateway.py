@@ -2,7 +2,8 @@
 
 Arguments: the bound socket's descriptor, then JSON: `sources`, `limits`, `trusted_proxies`, and `sabotage`, the name of
 the one safeguard that is taken away. `GET /seen` lists the events stored so far, `GET /macs` counts the proofs that were
-computed, and `GET /echo/WORD` answers with the word.
+computed, `GET /echo/WORD` answers with the word, and
+`GET /wide` at some length.
 """
 
 import asyncio
@@ -64,6 +65,8 @@ class Teller:
                 status, told = 200, json.dumps(self._memory.told())
             case ["", "macs"]:
                 status, told = 200, json.dumps(self.macs)
+            case ["", "wide"]:
+                status, told = 200, "w" * 60_000
             case ["", "echo", word]:
                 status, told = 200, word
             case _:
@@ -92,6 +95,8 @@ def sabotage(name: str) -> None:
             return
         case "no deadlines":
             patch(protocol.Connection, "check", lambda _self, _now: None)
+        case "no end of flushing":
+            patch(protocol, "_ENDING", frozenset(protocol.Phase))
         case "no judge of heads":
             patch(protocol, "_refusal_of_head", lambda _watched, _version: None)
         case "lenient parser":

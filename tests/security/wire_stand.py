@@ -33,8 +33,11 @@ class Gateway:
         sources: dict[str, dict[str, Any]] = SOURCES,
         limits: dict[str, float] | None = None,
         trusted_proxies: tuple[str, ...] = (),
+        send_buffer: int | None = None,
     ) -> None:
         self.bound = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        if send_buffer is not None:
+            self.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.port = self.bound.getsockname()[1]
         wish = {"sabotage": sabotage, "sources": sources, "limits": limits or {}, "trusted_proxies": trusted_proxies}
         self.process = subprocess.Popen(

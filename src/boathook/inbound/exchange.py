@@ -96,7 +96,8 @@ class Exchange:
         """Run the application; a fault of it is a 500, which senders try again."""
         try:
             await app(self.scope, self.receive, self.send)
-            if not self.response_complete and not self.disconnected:
+            is_gone = self.disconnected or self._connection.transport.is_closing()
+            if not self.response_complete and not is_gone:
                 raise RuntimeError("the application ended without a complete answer")
         except Exception as error:  # noqa: BLE001 - whatever the application raises must end as an answer
             _LOG.error("application_fault", exc_info=error, path=self.scope["path"])

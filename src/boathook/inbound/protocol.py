@@ -5,6 +5,7 @@ listener looks at all of them four times a second (`Connection.check`), which co
 
     FRESH ──first byte──> HEAD ──head complete──> BODY ──body complete──> BUSY ──answered──> IDLE ──first byte──> HEAD
       any of them ──refused, or answered with `Connection: close` before the body was read──> CLOSING
+      any of them ──closed while a client has yet to read──> FLUSHING
 
 httptools refuses most of what makes two parsers disagree; `_refusal_of_head` refuses the rest. After any 4xx the
 connection closes, so that nothing behind a doubtful request is ever read as another one.
@@ -14,6 +15,9 @@ a `boathook.inbound.sockets.Socket` takes the connection's place, in its transpo
 """
 
 import asyncio
+import contextlib
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -37,6 +41,7 @@ _MOST_HEADERS: Final = 100
 _MOST_CHUNKS: Final = 16_384
 _MOST_FRAMING: Final = 262_144
 _CLOSING_S: Final = 3.0
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 _WATCHED: Final = frozenset(
     {b"host", b"transfer-encoding", b"content-length", b"expect", b"transfer_encoding", b"content_length"}
 )
@@ -51,6 +56,10 @@ class Phase(Enum):
     BUSY = 3
     IDLE = 4
     CLOSING = 5
+    FLUSHING = 6
+
+
+_ENDING: Final = frozenset({Phase.CLOSING, Phase.FLUSHING})
 
 
 class NoSocket(Enum):
@@ -173,6 +182,8 @@ class Connection(HttpToolsProtocol):
 
     def check(self, now: float) -> None:
         """Close or refuse what has taken too long."""
+        if self.transport.is_closing() and self.phase not in _ENDING:
+            self._enter(Phase.FLUSHING)
         limits, spent = self.house.limits, now - self.since
         match self.phase:
             case Phase.HEAD if spent > limits.head_timeout_s:
@@ -187,9 +198,17 @@ class Connection(HttpToolsProtocol):
                 self.transport.close()
             case Phase.CLOSING if spent > _CLOSING_S:
                 self.transport.abort()
+            case Phase.FLUSHING if spent > limits.body_timeout_s:
+                self._cut_off()
             case _:
                 if self._stuck_since is not None and now - self._stuck_since > limits.body_timeout_s:
-                    self.transport.abort()
+                    self._cut_off()
+
+    def _cut_off(self) -> None:
+        """End a connection whose client does not read, and with it what the kernel would keep for that client."""
+        with contextlib.suppress(OSError):  # the client may have ended it just now
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.transport.abort()
 
     # What the client sends
 
@@ -302,12 +321,12 @@ class Connection(HttpToolsProtocol):
         """Hand the connection over, with what came behind the head."""
         from boathook.inbound.sockets import Socket  # its library is loaded only where somebody takes WebSockets
 
-        socket = Socket(self.house, self.transport, self._scope("1.1"), app, more)
+        successor = Socket(self.house, self.transport, self._scope("1.1"), app, more)
         self.house.open.discard(self)
         self._is_counted = False
         self.parser = None  # type: ignore[assignment]
-        self.transport.set_protocol(socket)
-        socket.open()
+        self.transport.set_protocol(successor)
+        successor.open()
 
     def _scope(self, version: str) -> Message:
         parsed = httptools.parse_url(self.url)
