@@ -322,7 +322,14 @@ class Shelf:
             folder = self._root / name
             is_old = now - self._disk.changed_at(folder) > _YOUNG_S
             if name != self._name and is_old and not self._disk.names(folder):
-                self._disk.remove_folder(folder)
+                self._remove_unused(folder)
+
+    def _remove_unused(self, folder: Path) -> None:
+        """Remove an empty folder, unless a living process holds it, which may want to write there again."""
+        lock = self._disk.lock(folder)
+        if lock is not None:
+            self._disk.remove_folder(folder)
+            lock.release()
 
     def close(self) -> None:
         """End what is being written and let go of every folder."""
