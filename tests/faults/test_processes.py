@@ -26,6 +26,7 @@ def test_gateway_killed(it: Lab) -> None:
     fault="SIGKILL of PostgreSQL and all its processes under load",
     target="0 lost, 0 phantom, effects once",
     twin=Twin(
+        "commits_in_memory",
         breaks=frozenset({"C1"}),
         server={"synchronous_commit": "off", "wal_writer_delay": "10s"},
         settings={"database": {"allow_unsafe": True}},

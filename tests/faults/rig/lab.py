@@ -330,7 +330,9 @@ class Lab:
             return {}
         verified = self.host.cli("verify", check=False)
         if verified.returncode != 0:
-            self.findings.append(Violation("C15", "", f"verify says: {verified.stdout[-2000:]}{verified.stderr[-2000:]}"))
+            self.findings.append(
+                Violation("C15", "", f"verify says: {verified.stdout[-2000:]}{verified.stderr[-2000:]}")
+            )
         return {"verify": verified.returncode, "dead": len(self.host.listing("dead", "list", "--limit", "100000"))}
 
     def judge(self) -> Verdict:

@@ -57,3 +57,19 @@ UNFENCED: Final = without(
     ("if not found then\n        raise exception 'lease lost", "if not found then return; end if; if false then\n        raise exception 'lease lost"),
 )  # fmt: skip
 """Whoever settles is believed to hold the lease."""
+
+UNCOUNTED: Final = without(
+    "set_back",
+    (
+        "begin\n    update boathook.delivery",
+        """begin
+    if p_outcome = 'lost' then
+        update boathook.delivery
+        set state = 'pending', attempts = attempts - 1, due_at = clock_timestamp(), leased_by = null, lease_until = null
+        where event_id = p_event and ordinal = p_ordinal and fence = p_fence;
+        return found;
+    end if;
+    update boathook.delivery""",
+    ),
+)
+"""An attempt whose worker died is not counted: attempts are counted at failure, so to speak, and not at the claim."""

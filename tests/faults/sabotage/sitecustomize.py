@@ -83,8 +83,22 @@ def orders_nothing(filters: ModuleType) -> None:
     replace(filters, "_order_key", lambda _: lambda parts, body: None)
 
 
+def commits_in_memory(database: ModuleType) -> None:
+    """Let sessions commit as the server says, even where that is not durable."""
+
+    def make(real: Any) -> Any:
+        async def settings(url: str, timeout_s: float) -> dict[str, str]:
+            found: dict[str, str] = await real(url, timeout_s)
+            return {name: value for name, value in found.items() if name != "synchronous_commit"}
+
+        return settings
+
+    replace(database, "_make_durable", make)
+
+
 PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "answers_before_commit": ("boathook.inbound.intake", answers_before_commit),
+    "commits_in_memory": ("boathook.journal.database", commits_in_memory),
     "forgets_keys": ("boathook.inbound.arrival", forgets_keys),
     "forgets_conflicts": ("boathook.journal.events", forgets_conflicts),
     "believes_everybody": ("hmac", believes_everybody),
