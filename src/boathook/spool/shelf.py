@@ -183,7 +183,11 @@ class Shelf:
         path = life.folder / f"{self._next:020d}{WAITING}"
         file = self._disk.create(path, room)
         self._open = _Open(path, file, framer, room, len(framer.header))
-        file.write(framer.header)
+        try:
+            file.write(framer.header)
+        except OSError:
+            self._next += 1  # the file bears this one in its name, and the next file needs another
+            raise
         return self._open
 
     def _own_life(self) -> _Life:
