@@ -188,7 +188,7 @@ async def test_a_chore_is_never_done_twice_at_once_though_the_seat_is_lost(db: D
 
 async def test_sabotage_without_the_turn_it_is_done_twice_at_once(db: Database, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(chores, "turn", give_to_all)
-    assert (await hand_over(db)).most == 2
+    assert (await hand_over(db)).most >= 2
 
 
 async def test_a_chore_is_broken_off_when_its_turn_is_lost(db: Database):

@@ -6,6 +6,7 @@ absent harms nothing. Beside its own chores it does those of the apps, see `boat
 """
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
@@ -17,7 +18,7 @@ from boathook.domain.endpoints import RECIPIENT, read_retry
 from boathook.domain.errors import JournalError
 from boathook.handlers.api import Boathook
 from boathook.handlers.outbox import Outbox, memory_days
-from boathook.journal.database import Connection, Database, translated
+from boathook.journal.database import Connection, Database, reached, translated
 from boathook.journal.deliveries import Backlog, DeliveryStore, keeper_seat
 from boathook.journal.sending import bury_barred, free_expired
 from boathook.journal.upkeep import run_upkeep
@@ -47,11 +48,14 @@ class Chore:
         """Do it no sooner than in *seconds*."""
         self._due_at = max(self._due_at, time.monotonic() + seconds)
 
-    async def do_if_due(self) -> None:
-        """Do it if it is time; one that fails is tried again next time and keeps no other from being done."""
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for it."""
+        return time.monotonic() >= self._due_at
+
+    async def do(self) -> None:
+        """Do it; one that fails is tried again next time and keeps no other from being done."""
         began = time.monotonic()
-        if began < self._due_at:
-            return
         try:
             await self._do()
         except JournalError as error:
@@ -101,10 +105,11 @@ class Keeper:
     async def _tend(self, seat: Connection, stop: asyncio.Event, beat: Callable[[], None]) -> None:
         while not stop.is_set():
             beat()
-            with translated():
-                await seat.fetchval("select 1")  # the lock lives and dies with this connection
+            await _confirm(seat)
             for chore in self._chores:
-                await chore.do_if_due()
+                if chore.is_due:
+                    await _confirm(seat)
+                    await chore.do()
             await _pause(stop, ROUND_S)
 
     async def _reap(self) -> None:
@@ -145,6 +150,12 @@ def _folded(backlog: Sequence[Backlog]) -> list[Backlog]:
     return kept
 
 
+async def _confirm(seat: Connection) -> None:
+    """Raise JournalUnavailable where the seat is lost: its lock lives and dies with this connection."""
+    with translated():
+        await seat.fetchval("select 1")
+
+
 async def _pause(stop: asyncio.Event, seconds: float) -> None:
     try:
         async with asyncio.timeout(seconds):
@@ -156,20 +167,16 @@ async def _pause(stop: asyncio.Event, seconds: float) -> None:
 async def run_keeper(
     settings: Settings, *, hooks: Iterable[Boathook] = (), stop: asyncio.Event, beat: Callable[[], None]
 ) -> None:
-    """Run a keeper until *stop* is set, which does the chores of *hooks* as well.
-
-    Raises:
-        JournalUnavailable: PostgreSQL cannot be reached at the start.
-    """
+    """Run a keeper until *stop* is set, which does the chores of *hooks* as well."""
     hooks = tuple(hooks)
-    database = await Database.open(
+    dial = functools.partial(
+        Database.open,
         settings.database.url,
         purpose="keeper",
         size=2 + sum(len(hook.manifest.chores) for hook in hooks),
         connect_timeout_s=settings.database.connect_timeout_s,
         statement_timeout_s=settings.database.statement_timeout_s,
     )
-    try:
-        await Keeper(database, settings, hooks).run(stop, beat)
-    finally:
-        await database.close()
+    async with reached(stop, dial) as database:
+        if database is not None:
+            await Keeper(database, settings, hooks).run(stop, beat)

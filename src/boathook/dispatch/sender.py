@@ -7,6 +7,7 @@ batches. *Renewing* prolongs the leases held, as a request may take longer than 
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from boathook.domain import ids
 from boathook.domain.endpoints import read_retry
 from boathook.domain.errors import JournalError
 from boathook.domain.policy import Bury, Settle, TryAgain
-from boathook.journal.database import DUE_CHANNEL, Database
+from boathook.journal.database import DUE_CHANNEL, Database, reached
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.sending import BreakerRules, Ended, Send, SendStore
 from boathook.journal.vault import Vault, open_vault
@@ -40,6 +41,8 @@ _SHARE: Final = 0.1
 """Discovering takes no more than this share of the time."""
 _CONNECTIONS: Final = 4
 _BEAT_S: Final = 0.5
+_RENEW_AGAIN_S: Final = 1.0
+"""Seconds after which leases are prolonged that could not be because PostgreSQL was away."""
 _LAST_S: Final = 2.0
 _LONGEST_PAUSE_S: Final = 5.0
 _PROBE_HOLD_S: Final = 10.0
@@ -341,9 +344,10 @@ class Sender:
         self._held.difference_update(flights)
 
     async def _renew(self) -> None:
-        period_s = self._lease_s / 3
+        period_s = pause_s = self._lease_s / 3
         while True:
-            await asyncio.sleep(period_s)
+            await asyncio.sleep(pause_s)
+            pause_s = period_s
             now = time.monotonic()
             self._give_up(now)
             old = [flight for flight in self._held if flight.lease_until - now < self._lease_s - period_s / 2]
@@ -353,6 +357,7 @@ class Sender:
                 lost = await self._leases.renew([flight.send for flight in old], lease_s=self._lease_s)
             except JournalError as error:
                 self._log.warning("renew_failed", error=str(error), leases=len(old))
+                pause_s = min(period_s, _RENEW_AGAIN_S)
                 continue
             gone = {flight for flight in old if _key(flight.send) in lost}
             for flight in old:
@@ -404,10 +409,10 @@ async def run_sender(
 
     Raises:
         ConfigError: an encryption key or the proxy cannot be read.
-        JournalUnavailable: PostgreSQL cannot be reached at the start.
     """
-    database = settings.database
-    own = await Database.open(
+    database, vault = settings.database, open_vault(settings)
+    dial = functools.partial(
+        Database.open,
         database.url,
         purpose="sender",
         size=_CONNECTIONS,
@@ -415,11 +420,10 @@ async def run_sender(
         statement_timeout_s=database.statement_timeout_s,
         is_reset=False,
     )
-    try:
-        sender = Sender(settings, own=own, vault=open_vault(settings), sender_id=sender_id)
-        await sender.run(stop, beat, predecessors=predecessors)
-    finally:
-        await own.close()
+    async with reached(stop, dial) as own:
+        if own is not None:
+            sender = Sender(settings, own=own, vault=vault, sender_id=sender_id)
+            await sender.run(stop, beat, predecessors=predecessors)
 
 
 async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:

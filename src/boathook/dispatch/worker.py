@@ -7,6 +7,8 @@ themselves, in the transaction of the handler's effects.
 """
 
 import asyncio
+import contextlib
+import functools
 import logging
 import random
 import resource
@@ -39,7 +41,7 @@ from boathook.handlers.api import Boathook
 from boathook.handlers.hooks import Hooks
 from boathook.handlers.runner import Ending, Gone, Lane, Runner, Running, Settled, Stopped, Unbegun, Unsettled
 from boathook.handlers.threads import Thread
-from boathook.journal.database import DUE_CHANNEL, Database
+from boathook.journal.database import DUE_CHANNEL, Database, reached
 from boathook.journal.deliveries import DeliveryStore, SetBack, Work
 from boathook.journal.moves import announce_due
 from boathook.telemetry import emit
@@ -50,6 +52,8 @@ PACE_S: Final = 0.002
 """Shortest time between two claims."""
 GRACE_S: Final = 5.0
 """Seconds past its timeout after which a handler that goes on all the same counts as stuck."""
+RENEW_AGAIN_S: Final = 1.0
+"""Seconds after which leases are prolonged that could not be because PostgreSQL was away."""
 _OWN_CONNECTIONS: Final = 2
 _BEAT_S: Final = 0.5
 _LAST_S: Final = 2.0
@@ -132,13 +136,15 @@ class Worker:
         """Start nothing more, give back what waits, and let what runs finish; break off what takes too long."""
         self._is_stopping = True
         await _end([claiming])
-        await self._give_back(self._schedule.empty())
+        with contextlib.suppress(JournalError):  # the leases of what is not given back run out
+            await self._give_back(self._schedule.empty())
         await self._until(lambda: not self._running, GRACE_S if self._stuck else self._drain_s)
         for running in list(self._running.values()):
             running.stop()
         await self._until(lambda: not self._running, _LAST_S)
         await self._until(lambda: not self._returning, _LAST_S)
-        await self._give_back_stopped()
+        with contextlib.suppress(JournalError):
+            await self._give_back_stopped()
 
     @staticmethod
     async def _until(condition: Callable[[], bool], seconds: float) -> None:
@@ -338,9 +344,10 @@ class Worker:
     # Renewing
 
     async def _renew(self) -> None:
-        period_s = self._settings.lease_s / 3
+        period_s = pause_s = self._settings.lease_s / 3
         while True:
-            await asyncio.sleep(period_s)
+            await asyncio.sleep(pause_s)
+            pause_s = period_s
             self._look_for_stuck()
             claims = [running.work.claim for running in self._running.values()]
             claims += [work.claim for share in self._schedule.shares.values() for work in share.waiting]
@@ -351,6 +358,7 @@ class Worker:
                 lost = await self._store.renew(claims, lease_s=self._settings.lease_s)
             except JournalError as error:
                 self._log.warning("renew_failed", error=str(error), leases=len(claims))
+                pause_s = min(period_s, RENEW_AGAIN_S)
                 continue
             self._lose(lost)
 
@@ -414,14 +422,16 @@ async def run_worker(
         predecessors: Ids of workers known to be dead, whose leases are taken back at once.
 
     Raises:
-        JournalUnavailable: PostgreSQL cannot be reached at the start.
         Stuck: a handler cannot be stopped; the process should end, without waiting for its threads.
     """
     if settings.worker.memory_mb:
         size = settings.worker.memory_mb * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
     database = settings.database
-    own = await Database.open(
+    # A handler's time is its own: to spend on one statement, or on something else while its transaction is open.
+    longest_s = max([settings.worker.timeout_s, *(one.timeout_s or 0.0 for one in hooks.handlers.values())])
+    open_own = functools.partial(
+        Database.open,
         database.url,
         purpose="worker",
         size=_OWN_CONNECTIONS,
@@ -429,32 +439,24 @@ async def run_worker(
         statement_timeout_s=database.statement_timeout_s,
         is_reset=False,
     )
-    # A handler's time is its own: to spend on one statement, or on something else while its transaction is open.
-    longest_s = max([settings.worker.timeout_s, *(one.timeout_s or 0.0 for one in hooks.handlers.values())])
-    try:
-        handlers = await Database.open(
-            database.url,
-            purpose="handlers",
-            size=database.worker_connections,
-            connect_timeout_s=database.connect_timeout_s,
-            statement_timeout_s=longest_s,
-            idle_in_transaction_s=longest_s + settings.worker.lease_s,
-        )
-        try:
-            worker = Worker(
-                settings,
-                hooks,
-                own=own,
-                handlers=handlers,
-                worker_id=worker_id,
-                only_suspects=only_suspects,
-                inline=inline,
-            )
+    open_handlers = functools.partial(
+        Database.open,
+        database.url,
+        purpose="handlers",
+        size=database.worker_connections,
+        connect_timeout_s=database.connect_timeout_s,
+        statement_timeout_s=longest_s,
+        idle_in_transaction_s=longest_s + settings.worker.lease_s,
+    )
+    async with reached(stop, open_own) as own:
+        if own is None:
+            return
+        async with reached(stop, functools.partial(open_handlers, pulse=own.pulse)) as handlers:
+            if handlers is None:
+                return
+            pools = {"own": own, "handlers": handlers}
+            worker = Worker(settings, hooks, **pools, worker_id=worker_id, only_suspects=only_suspects, inline=inline)
             await worker.run(stop, beat, predecessors=predecessors)
-        finally:
-            await handlers.close()
-    finally:
-        await own.close()
 
 
 async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
