@@ -4,6 +4,7 @@ BoathookError
 ├── ConfigError             the configuration or the set-up is wrong: says which key and what to write
 ├── JournalError            PostgreSQL
 │   ├── JournalUnavailable      cannot be reached, or answers too late
+│   │   └── AddressRefused          database.url is wrong, or its user, password or database is: waiting cures nothing
 │   ├── RowRefused              a value is one it can never take, whenever and however often it is offered
 │   ├── UnsafeDatabase          its settings or version would make a 2xx a lie
 │   └── RegistryChanged         routes changed between reading them and accepting an event
@@ -49,6 +50,10 @@ class JournalError(BoathookError):
 
 class JournalUnavailable(JournalError):
     """PostgreSQL cannot be reached, or does not answer in time."""
+
+
+class AddressRefused(JournalUnavailable):
+    """PostgreSQL cannot be used under database.url: it is malformed, or its user, password or database is refused."""
 
 
 class RowRefused(JournalError):

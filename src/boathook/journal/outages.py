@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import asyncpg
 
-from boathook.domain.errors import JournalError, JournalUnavailable, RowRefused, Taken
+from boathook.domain.errors import AddressRefused, JournalError, JournalUnavailable, RowRefused, Taken
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Result = TypeVar("Result")
@@ -25,6 +25,11 @@ fault of the system below."""
 _REFUSED: Final = ("22", "23", "54")
 """How those begin of a value that can never be stored: of its kind, by a constraint, or for its size."""
 _SACRIFICED: Final = "40"
+_WRONG_ADDRESS: Final = (
+    asyncpg.ClientConfigurationError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+)
 _MOST_RUNS: Final = 4
 _TICK_S: Final = 0.1
 
@@ -65,9 +70,10 @@ def dialled() -> Iterator[None]:
         with translated():
             yield
     except ValueError as error:
-        raise JournalUnavailable(f"database.url cannot be used: {sentence(error)}") from error
+        raise AddressRefused(f"database.url cannot be used: {sentence(error)}") from error
     except JournalUnavailable as error:
-        raise JournalUnavailable(_say_where(error)) from error.__cause__
+        kind = AddressRefused if isinstance(error.__cause__, _WRONG_ADDRESS) else JournalUnavailable
+        raise kind(_say_where(error)) from error.__cause__
 
 
 def _say_where(error: JournalUnavailable) -> str:

@@ -4,15 +4,16 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import functools
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final
 
 from boathook.config import Settings
-from boathook.domain.errors import ConfigError, JournalError
+from boathook.domain.errors import AddressRefused, BoathookError, ConfigError, JournalError, JournalUnavailable
 from boathook.handlers.hooks import Hooks
 from boathook.inbound.gates import compile_gates
 from boathook.inbound.listener import BACKLOG, refuse_new_handshakes
@@ -33,6 +34,9 @@ _GRACE_S: Final = 15.0
 _START_S: Final = 60.0
 _BIND_S: Final = 3.0
 _KILL_AFTER_S: Final = 3.0
+_RETRY_S: Final = 1.0
+
+Prepare = Callable[[], Awaitable[None]]
 
 
 def supervise(settings: Settings) -> int:
@@ -55,10 +59,12 @@ async def _serve(settings: Settings) -> int:
     try:
         with _instance(settings.server.data_dir) as prefix:
             async with _journal(settings) as (ready, embedded):
-                await _prepare(ready, hooks, migrations_of(apps))
+                prepare = functools.partial(_prepare, ready, hooks, migrations_of(apps))
+                is_prepared = await _try(prepare, can_wait=bound is not None and settings.spool.enabled)
                 if bound is not None:
                     _listen(bound, settings)
-                return await Supervisor(ready, bound, prefix, embedded).run(stop)
+                supervisor = Supervisor(ready, bound, prefix, embedded)
+                return await supervisor.run(stop, None if is_prepared else prepare)
     finally:
         if bound is not None:
             bound.close()
@@ -186,6 +192,20 @@ async def _prepare(settings: Settings, hooks: Hooks, migrations: Sequence[tuple[
         await database.close()
 
 
+async def _try(prepare: Prepare, *, can_wait: bool) -> bool:
+    """Prepare the ground; False where that has to wait for PostgreSQL, and gateways can do something meanwhile."""
+    try:
+        await prepare()
+    except JournalUnavailable as error:
+        if not can_wait or isinstance(error, AddressRefused):
+            raise
+        _LOG.warning(
+            "journal_unavailable", error=str(error), note="only gateways start, and take events into the spool"
+        )
+        return False
+    return True
+
+
 class Supervisor:
     """Keeps one process alive in each slot."""
 
@@ -196,27 +216,56 @@ class Supervisor:
         self._bound = bound
         self._embedded = embedded
         self._children = [Child(role, prefix + slot) for role, slot in _slots(settings)]
+        self._later: list[Child] = []
+        self._has_failed = False
         self._metrics = SnapshotFile(settings.server.data_dir, f"{prefix}supervisor-0")
         # A loop that has not turned for this long has lost every lease it held, so nothing of value dies with it.
         self._patience_s = settings.worker.lease_s + max(settings.worker.lease_s, _GRACE_S)
 
-    async def run(self, stop: _Stop) -> int:
-        """Start all children, watch them until told to stop, and stop them."""
+    async def run(self, stop: _Stop, prepare: Prepare | None = None) -> int:
+        """Start all children, watch them until told to stop, and stop them.
+
+        Args:
+            prepare: what must have succeeded before any child but gateways may start, tried until PostgreSQL is there;
+                None: it has.
+        """
         self._metrics.continue_from_last()
-        writing = asyncio.create_task(self._metrics.keep_writing())
-        watching = asyncio.create_task(self._watch_embedded())
+        chores = [asyncio.create_task(self._metrics.keep_writing()), asyncio.create_task(self._watch_embedded())]
         try:
+            if prepare is not None:
+                chores.append(asyncio.create_task(self._let_others_start(prepare, stop)))
+                self._children, self._later = _gateways_first(self._children)
             for child in self._children:
                 await child.start(self._settings, self._bound)
             _announce(self._settings, self._bound, self._children)
             await self._watch(stop)
-            return await self._stop(stop)
+            return max(await self._stop(stop), int(self._has_failed))
         finally:
             for child in self._children:
                 child.send(signal.SIGKILL)
-            for chore in (writing, watching):
+            for chore in chores:
                 chore.cancel()
-            await asyncio.gather(writing, watching, return_exceptions=True)
+            await asyncio.gather(*chores, return_exceptions=True)
+
+    async def _let_others_start(self, prepare: Prepare, stop: _Stop) -> None:
+        """Start those that need PostgreSQL once it is there; stop everything if it is one that cannot be used."""
+        is_prepared = False
+        while not is_prepared:
+            await asyncio.sleep(_RETRY_S)
+            try:
+                await prepare()
+                is_prepared = True
+            except JournalUnavailable as error:
+                _LOG.debug("journal_still_away", error=str(error))
+            except BoathookError as error:
+                _LOG.error("cannot_serve", error=str(error))
+                self._has_failed = True
+                stop.gently.set()
+                return
+        for child in self._later:
+            await child.start(self._settings, self._bound)
+        self._children += self._later
+        _LOG.info("journal_reached", children=", ".join(child.slot for child in self._later))
 
     async def _watch(self, stop: _Stop) -> None:
         checked_at = time.monotonic()
@@ -280,6 +329,11 @@ class Supervisor:
             if not left or time.monotonic() > deadline or at_once.is_set():
                 return left
             await asyncio.sleep(0.02)
+
+
+def _gateways_first(children: Sequence[Child]) -> tuple[list[Child], list[Child]]:
+    gateways = [child for child in children if child.role == "gateway"]
+    return gateways, [child for child in children if child.role != "gateway"]
 
 
 def _slots(settings: Settings) -> list[tuple[str, str]]:

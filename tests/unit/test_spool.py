@@ -1,0 +1,335 @@
+"""The spool on a real file system: what is written durably comes back, in order, and damage is told from a torn end."""
+
+import asyncio
+import errno
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boathook.domain.errors import SpoolUnavailable
+from boathook.spool.disk import File, RealDisk
+from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, Framer, read_segment
+from boathook.spool.shelf import Bounds, Segment, Shelf
+from boathook.spool.spool import Spool
+
+SMALL = Bounds(segment_bytes=4096, max_bytes=1 << 20, max_disk_used=1.0)
+
+
+def written(*groups: Sequence[bytes], seal: bool = False) -> bytes:
+    """Return a segment whose groups were made durable one after another."""
+    framer, sequence, synced = Framer(1), 1, 0
+    data = framer.header
+    for group in groups:
+        for payload in group:
+            data += framer.frame(sequence, payload, synced)
+            sequence += 1
+        synced = sequence - 1
+    return data + (framer.seal(synced) if seal else b"")
+
+
+def payloads(data: bytes) -> list[bytes]:
+    return [record.payload for record in read_segment(data).records]
+
+
+def drained(shelf: Shelf) -> list[bytes]:
+    """Empty a shelf and return what was in it."""
+    found = []
+    while (segment := shelf.oldest()) is not None:
+        found += [record.payload for record in segment.contents.records]
+        shelf.finish(segment)
+    return found
+
+
+class TestSegments:
+    def test_what_was_written_is_read(self):
+        contents = read_segment(written([b"a", b"bb"], [b"c"], seal=True))
+        assert [(record.sequence, record.payload) for record in contents.records] == [(1, b"a"), (2, b"bb"), (3, b"c")]
+        assert (contents.lost, contents.torn, contents.is_sealed) == (0, 0, True)
+
+    def test_room_that_was_reserved_and_never_used_is_no_damage(self):
+        contents = read_segment(written([b"a"]) + bytes(5000))
+        assert [record.payload for record in contents.records] == [b"a"]
+        assert (contents.lost, contents.torn, contents.is_sealed) == (0, 0, False)
+
+    @given(st.integers(0, 200), st.booleans())
+    def test_a_tail_that_was_never_durable_is_passed_over_wherever_it_is_torn(self, cut: int, is_padded: bool):
+        whole, torn = written([b"first" * 5]), written([b"first" * 5], [b"second" * 20])
+        framer_differs = read_segment(torn[: len(whole) + cut] + (bytes(512) if is_padded else b""))
+        assert framer_differs.lost == 0
+        assert framer_differs.records[0].payload == b"first" * 5
+
+    def test_a_record_that_was_durable_and_rotted_is_counted_as_lost_and_those_behind_it_are_read(self):
+        data = bytearray(written([b"a" * 50], [b"b" * 50], [b"c" * 50]))
+        data[HEADER_BYTES + FRAME_BYTES + 60 + FRAME_BYTES] ^= 1
+        contents = read_segment(bytes(data))
+        assert [record.payload[:1] for record in contents.records] == [b"a", b"c"]
+        assert contents.lost == 1
+
+    def test_a_hole_in_the_last_group_was_never_answered_for(self):
+        data = bytearray(written([b"a" * 50], [b"b" * 50, b"c" * 50]))
+        data[HEADER_BYTES + FRAME_BYTES + 60 + FRAME_BYTES] ^= 1
+        contents = read_segment(bytes(data))
+        assert [record.payload[:1] for record in contents.records] == [b"a", b"c"]
+        assert contents.lost == 0
+
+    def test_a_sealed_segment_that_lost_its_last_records_says_so(self):
+        data = bytearray(written([b"a" * 50], [b"b" * 50], seal=True))
+        data[HEADER_BYTES + FRAME_BYTES + 60 + FRAME_BYTES] ^= 1
+        assert read_segment(bytes(data)).lost == 1
+
+    def test_a_body_that_holds_a_record_of_another_segment_is_no_record(self):
+        forged = Framer(1).frame(99, b"never accepted", 98)
+        data = bytearray(written([b"x" * 10 + forged + b"x" * 10], [b"last"]))
+        data[HEADER_BYTES + FRAME_BYTES] ^= 1  # the record around it rots, so the reader has to search
+        assert payloads(bytes(data)) == [b"last"]
+
+    def test_twin_a_marker_that_strangers_know_lets_them_forge_one(self):
+        framer = Framer(1, marker=b"constant")
+        forged = Framer(1, marker=b"constant").frame(2, b"never accepted", 0)
+        data = bytearray(framer.header + framer.frame(1, b"x" * 10 + forged, 0))
+        data[HEADER_BYTES + FRAME_BYTES] ^= 1
+        assert payloads(bytes(data)) == [b"never accepted"]
+
+    @pytest.mark.parametrize(
+        "data", [b"", b"bhspool1", bytes(9000), os.urandom(9000)], ids=["none", "short", "nul", "?"]
+    )
+    def test_what_is_no_segment_has_no_records(self, data: bytes):
+        contents = read_segment(data)
+        assert (contents.records, contents.is_readable) == ((), False)
+
+    @given(st.lists(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=5), max_size=6), st.randoms())
+    def test_any_flipped_byte_costs_at_most_one_record_and_invents_none(
+        self, groups: list[list[bytes]], dice: random.Random
+    ):
+        data = bytearray(written(*groups, seal=True))
+        honest = [payload for group in groups for payload in group]
+        place = dice.randrange(HEADER_BYTES, len(data))
+        data[place] ^= 1 << dice.randrange(8)
+        contents = read_segment(bytes(data))
+        kept = [record.payload for record in contents.records]
+        assert len(kept) >= len(honest) - 1
+        assert all(payload in honest for payload in kept)
+        if len(kept) < len(honest):
+            assert contents.lost == 1
+
+
+class TestShelves:
+    def test_events_come_back_in_order_over_many_segments(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, SMALL)
+        sent = [b"%d:" % number + os.urandom(700) for number in range(40)]
+        for start in range(0, 40, 4):
+            shelf.write(sent[start : start + 4])
+        assert shelf.records == 40
+        assert drained(shelf) == sent
+        assert shelf.is_empty
+
+    def test_an_event_larger_than_a_segment_gets_one_of_its_own(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, SMALL)
+        sent = [b"a", os.urandom(50_000), b"c"]
+        shelf.write(sent)
+        assert drained(shelf) == sent
+
+    def test_what_a_dead_process_left_is_drained_first_by_the_next(self, tmp_path: Path):
+        dead = Shelf(tmp_path, SMALL, name="1")
+        dead.write([b"old"])
+        assert dead._own is not None
+        dead._own.lock.release()  # as the system does when a process dies; nothing was sealed
+        shelf = Shelf(tmp_path, SMALL, name="2")
+        shelf.write([b"new"])
+        assert shelf.adopt() == 1
+        assert drained(shelf) == [b"old", b"new"]
+
+    def test_the_folder_of_a_living_process_is_left_alone(self, tmp_path: Path):
+        alive = Shelf(tmp_path, SMALL, name="1")
+        alive.write([b"mine"])
+        other = Shelf(tmp_path, SMALL, name="2")
+        assert other.adopt() == 0
+        assert drained(other) == []
+        assert drained(alive) == [b"mine"]
+
+    def test_twin_without_the_lock_it_is_taken(self, tmp_path: Path):
+        class Careless(RealDisk):
+            def lock(self, folder: Path):
+                class Nothing:
+                    def release(self) -> None:
+                        """Nobody holds it."""
+
+                return Nothing()
+
+        Shelf(tmp_path, SMALL, name="1").write([b"mine"])
+        other = Shelf(tmp_path, SMALL, Careless(), name="2")
+        assert other.adopt() == 1
+
+    def test_a_full_spool_refuses_and_takes_again_once_drained(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, Bounds(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0))
+        taken: list[int] = []
+
+        def fill() -> None:
+            for number in range(100):
+                shelf.write([bytes(1000)])
+                taken.append(number)
+
+        with pytest.raises(SpoolUnavailable, match="full"):
+            fill()
+        assert len(taken) == 6
+        assert len(drained(shelf)) == 6
+        shelf.write([b"again"])
+        assert drained(shelf) == [b"again"]
+
+    def test_a_disk_that_is_too_full_for_it_is_refused(self, tmp_path: Path):
+        with pytest.raises(SpoolUnavailable, match="max_disk_used"):
+            Shelf(tmp_path, Bounds(max_disk_used=0.000001)).write([b"x"])
+
+    def test_drained_segments_are_kept_for_a_while_then_removed(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, Bounds(segment_bytes=4096, keep_s=100, max_disk_used=1.0), name="1")
+        shelf.write([b"x"])
+        drained(shelf)
+        (kept,) = tmp_path.glob("*/*.done")
+        changed = kept.stat().st_mtime
+        shelf.tidy(changed + 99)
+        assert kept.exists()
+        shelf.tidy(changed + 101)
+        assert not kept.exists()
+
+    def test_a_refused_event_is_kept_once_whatever_happens_in_between(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, SMALL)
+        shelf.write([b"good", b"bad"])
+        segment = shelf.oldest()
+        assert segment is not None
+        for _ in range(2):
+            shelf.refuse(segment, 2, b"bad")
+        (kept,) = (tmp_path / "refused").iterdir()
+        assert payloads(kept.read_bytes()) == [b"bad"]
+
+    def test_a_damaged_segment_is_kept_for_people(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, SMALL)
+        shelf.write([b"a" * 100])
+        shelf.write([b"b" * 100])
+        shelf.seal()
+        (path,) = tmp_path.glob("*/*.seg")
+        data = bytearray(path.read_bytes())
+        data[HEADER_BYTES + FRAME_BYTES] ^= 1
+        path.write_bytes(data)
+        assert drained(shelf) == [b"b" * 100]
+        assert [one.suffix for one in tmp_path.glob("*/*")] == [".bad"]
+
+    def test_folders_and_files_are_their_owners_alone(self, tmp_path: Path):
+        Shelf(tmp_path / "spool", SMALL).write([b"x"])
+        modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "spool").rglob("*")}
+        assert modes == {0o700, 0o600}
+
+
+class Failing(RealDisk):
+    """A disk whose next calls fail."""
+
+    def __init__(self) -> None:
+        self.sync_fails = 0
+        self.synced: list[Path] = []
+        self.error = errno.EIO
+
+    def create(self, path: Path, size: int) -> File:
+        disk, real = self, super().create(path, size)
+
+        class Fragile:
+            def write(self, data: bytes) -> None:
+                real.write(data)
+
+            def sync(self) -> None:
+                disk.synced.append(path)
+                if disk.sync_fails:
+                    disk.sync_fails -= 1
+                    raise OSError(disk.error, os.strerror(disk.error))
+                real.sync()
+
+            def close(self, size: int | None = None) -> None:
+                real.close(size)
+
+        return Fragile()
+
+
+class TestFailingDisks:
+    def test_a_segment_whose_sync_failed_is_never_synced_again(self, tmp_path: Path):
+        disk = Failing()
+        shelf = Shelf(tmp_path, SMALL, disk)
+        shelf.write([b"safe"])
+        disk.sync_fails = 1
+        with pytest.raises(SpoolUnavailable):
+            shelf.write([b"nobody knows"])
+        broken = disk.synced[-1]
+        disk.synced.clear()
+        shelf.write([b"safe too"])
+        assert broken not in disk.synced
+        assert {b"safe", b"safe too"} <= set(drained(shelf))
+
+    def test_twin_another_sync_of_the_same_segment_is_seen(self, tmp_path: Path):
+        disk = Failing()
+        file = disk.create(tmp_path / "x", 10)
+        disk.sync_fails = 1
+        with pytest.raises(OSError, match="Input/output"):
+            file.sync()
+        file.sync()
+        assert len(disk.synced) == 2
+
+    def test_after_two_failures_the_disk_rests_and_is_then_tried_again(self, tmp_path: Path, monkeypatch):
+        disk = Failing()
+        shelf = Shelf(tmp_path, SMALL, disk)
+        disk.sync_fails = 2
+        for _ in range(2):
+            with pytest.raises(SpoolUnavailable):
+                shelf.write([b"x"])
+        assert shelf.is_failing
+        disk.synced.clear()
+        with pytest.raises(SpoolUnavailable, match="left alone"):
+            shelf.write([b"x"])
+        assert disk.synced == []
+        monkeypatch.setattr(shelf, "_rests_until", 0.0)
+        shelf.write([b"again"])
+        assert not shelf.is_failing
+
+    def test_a_full_disk_is_no_failing_one(self, tmp_path: Path):
+        disk = Failing()
+        disk.error = errno.ENOSPC
+        shelf = Shelf(tmp_path, SMALL, disk)
+        disk.sync_fails = 3
+        for _ in range(3):
+            with pytest.raises(SpoolUnavailable):
+                shelf.write([b"x"])
+        assert not shelf.is_failing
+
+
+class TestGroups:
+    async def test_what_comes_together_is_synced_together(self, tmp_path: Path):
+        disk = Failing()
+        spool = Spool(Shelf(tmp_path, Bounds(max_disk_used=1.0), disk))
+        await spool.open()
+        await asyncio.gather(*[spool.append(b"%d" % number) for number in range(1, 501)])
+        assert spool.depth.records == 500
+        assert len(disk.synced) < 10
+        await spool.close()
+
+    async def test_one_that_failed_is_told_and_the_next_is_taken(self, tmp_path: Path):
+        disk = Failing()
+        spool = Spool(Shelf(tmp_path, SMALL, disk))
+        await spool.open()
+        disk.sync_fails = 1
+        with pytest.raises(SpoolUnavailable):
+            await spool.append(b"x")
+        await spool.append(b"y")
+        await spool.close()
+
+    async def test_what_is_left_at_the_end_is_there_for_the_next_process(self, tmp_path: Path):
+        spool = Spool(Shelf(tmp_path, SMALL, name="1"))
+        assert not await spool.open()
+        await spool.append(b"left")
+        await spool.close()
+        later = Spool(Shelf(tmp_path, SMALL, name="2"))
+        assert await later.open()
+        segment = await later.oldest()
+        assert isinstance(segment, Segment)
+        assert [record.payload for record in segment.contents.records] == [b"left"]
+        await later.close()
