@@ -93,6 +93,8 @@ class Disk:
             self._folders.setdefault(folder, self._clock())
 
     def create(self, path: Path, size: int) -> "File":
+        if path.parent not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, "no such folder")
         if path in self._files:
             raise FileExistsError(errno.EEXIST, "the file exists")
         if self.trouble.full and self._rng.random() < self.trouble.full:

@@ -9,7 +9,6 @@ import asyncio
 import contextvars
 import heapq
 import random
-from asyncio.events import Handle, TimerHandle
 from collections import deque
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
@@ -22,6 +21,9 @@ class OutOfSteps(RuntimeError):
     """A run took more callbacks than it may: something goes round in circles."""
 
 
+PROCESS: "contextvars.ContextVar[Process]" = contextvars.ContextVar("process")
+
+
 class Process:
     """What shares one fate: the callbacks of a simulated process of the operating system."""
 
@@ -29,7 +31,7 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.ready: deque[Handle] = deque()
+        self.ready: deque[Turn] = deque()
         self.is_busy = False
         self.is_paused = False
         self.is_dead = False
@@ -42,7 +44,33 @@ class Process:
         self.context.run(PROCESS.set, self)
 
 
-PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
+class Turn(asyncio.TimerHandle):
+    """A callback that waits for its turn: as asyncio's own handle, without what that does for debugging."""
+
+    __slots__ = ("at", "is_cancelled", "process")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None, world: Process) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._callback = callback
+        self._args = args
+        self.at = 0.0
+        self.is_cancelled = False
+        self.process = self._context.get(PROCESS, world)
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.at
+
+    def __lt__(self, other: object) -> bool:
+        return False  # never asked: the number before it in the heap decides
+
+    def __hash__(self) -> int:
+        return id(self)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -57,7 +85,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """What callbacks raised that nobody was there to hear."""
         self.world = Process("world")
         self._busy: list[Process] = []
-        self._timers: list[tuple[float, int, TimerHandle]] = []
+        self._timers: list[tuple[float, int, Turn]] = []
         self._timer_number = 0
         self._most_steps = most_steps
         self._all_tasks: list[asyncio.Task[Any]] = []
@@ -68,28 +96,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.now
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Handle:  # type: ignore[override]
-        handle = Handle(callback, args, self, context)
-        process = handle._context.get(PROCESS, self.world)  # type: ignore[attr-defined]
-        process.ready.append(handle)
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Turn:  # type: ignore[override]
+        turn = Turn(callback, args, context, self.world)
+        process = turn.process
+        process.ready.append(turn)
         if not process.is_busy and not process.is_still:
             process.is_busy = True
             self._busy.append(process)
-        return handle
+        return turn
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> TimerHandle:  # type: ignore[override]
-        handle = TimerHandle(when, callback, args, self, context)
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Turn:  # type: ignore[override]
+        turn = Turn(callback, args, context, self.world)
+        turn.at = when
         self._timer_number += 1
-        heapq.heappush(self._timers, (when, self._timer_number, handle))
-        return handle
+        heapq.heappush(self._timers, (when, self._timer_number, turn))
+        return turn
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> TimerHandle:  # type: ignore[override]
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Turn:  # type: ignore[override]
         return self.call_at(self.now + delay, callback, *args, context=context)
-
-    def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
-        pass
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -107,10 +133,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
             index = int(rng_random() * len(busy)) if len(busy) > 1 else 0
             process = busy[index]
             if process.ready and not process.is_still:
-                handle = process.ready.popleft()
-                if not handle._cancelled:  # type: ignore[attr-defined]
+                turn = process.ready.popleft()
+                if not turn.is_cancelled:
                     self.steps += 1
-                    handle._run()
+                    try:
+                        turn._context.run(turn._callback, *turn._args)
+                    except Exception as error:  # noqa: BLE001 as in asyncio: a callback's error ends nobody else
+                        self.surprises.append(f"{turn._callback!r} raised {error!r}")
             if not process.ready or process.is_still:
                 process.is_busy = False
                 busy.remove(process)
@@ -119,17 +148,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _advance(self) -> None:
         timers = self._timers
-        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+        while timers and timers[0][2].is_cancelled:
             heapq.heappop(timers)
         if not timers:
             raise RuntimeError("nothing is ready and no timer runs: everybody waits for each other")
         self.now = max(self.now, timers[0][0])
         while timers and timers[0][0] <= self.now:
-            handle = heapq.heappop(timers)[2]
-            if handle._cancelled:  # type: ignore[attr-defined]
+            turn = heapq.heappop(timers)[2]
+            if turn.is_cancelled:
                 continue
-            process = handle._context.get(PROCESS, self.world)  # type: ignore[attr-defined]
-            process.ready.append(handle)
+            process = turn.process
+            process.ready.append(turn)
             if not process.is_busy and not process.is_still:
                 process.is_busy = True
                 self._busy.append(process)
@@ -172,12 +201,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         for process in processes:
             process.is_dead = False
             self.resume(process)
-        for _ in range(50):
+        for patience in range(30):
             left = [task for task in self._all_tasks if not task.done()]
             if not left:
                 break
             for task in left:
                 task.cancel()
-            self.run_until_complete(asyncio.sleep(30))
+            self.run_until_complete(asyncio.sleep(0.001 * min(2**patience, 30_000)))
         self._all_tasks.clear()
         self._timers.clear()

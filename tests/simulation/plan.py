@@ -36,6 +36,7 @@ class Plan:
     queue: int = 64
     spool_bytes: int = 1 << 20
     segment_bytes: int = 4096
+    keep_s: float = 3600.0
     disk_full: float = 0.0
     disk_failing: float = 0.0
     disk_died: float = 0.0
@@ -91,6 +92,7 @@ def draw(seed: int) -> Plan:
         queue=rng.choice((2, 64)),
         spool_bytes=rng.choice((8_192, 1 << 20)),
         segment_bytes=rng.choice((600, 4_096)),
+        keep_s=rng.choice((2.0, 3600.0)),
         disk_full=_some(rng, 0.2, 0.2),
         disk_failing=_some(rng, 0.2, 0.3),
         disk_died=_some(rng, 0.3, 0.05),
