@@ -134,21 +134,21 @@ class Proxy:
             return
         pair = _Pair((reader, writer), far)
         self._open.add(pair)
-        pair.task = asyncio.current_task()
+        # A task apart: asyncio complains of a server's own tasks where those are cancelled.
+        pumps = (self._pump("up", reader, far[1]), self._pump("down", far[0], writer))
+        pair.task = asyncio.gather(*pumps)
         try:
-            await asyncio.gather(
-                self._pump("up", pair, reader, far[1]), self._pump("down", pair, far[0], writer),
-            )  # fmt: skip
+            await pair.task
         except (OSError, asyncio.CancelledError):
             pair.cut()
         finally:
             self._open.discard(pair)
-            for end in (writer, far[1]):
+            for end in pair.ends:
                 with contextlib.suppress(OSError, RuntimeError):
                     end.close()
 
     async def _pump(
-        self, way: Literal["up", "down"], pair: "_Pair", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, way: Literal["up", "down"], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         while chunk := await reader.read(_CHUNK):
             for piece in self._slices(chunk):
@@ -183,7 +183,7 @@ class _Pair:
 
     def __init__(self, near: Stream, far: Stream) -> None:
         self.ends = (near[1], far[1])
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Future[list[None]] | None = None
 
     def cut(self) -> None:
         """End both at once, without a good-bye."""

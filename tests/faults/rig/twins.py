@@ -61,7 +61,7 @@ UNFENCED: Final = without(
 UNCOUNTED: Final = without(
     "set_back",
     (
-        "begin\n    update boathook.delivery",
+        "begin\n    select * into d",
         """begin
     if p_outcome = 'lost' then
         update boathook.delivery
@@ -69,7 +69,7 @@ UNCOUNTED: Final = without(
         where event_id = p_event and ordinal = p_ordinal and fence = p_fence;
         return found;
     end if;
-    update boathook.delivery""",
+    select * into d""",
     ),
 )
 """An attempt whose worker died is not counted: attempts are counted at failure, so to speak, and not at the claim."""

@@ -1,0 +1,203 @@
+"""The parts of the rig do what they say; a fault that does not happen proves nothing."""
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults.rig.history import Answered, Arrived, Marked, Sent, Silent
+from tests.faults.rig.lab import SABOTAGE
+from tests.faults.rig.proxy import Proxy
+from tests.faults.rig.receivers import Manner
+from tests.faults.rig.recorder import ROOT, Recorder
+from tests.faults.rig.senders import Load, letters, make_letter, shuffled
+from tests.support import until
+
+
+@contextmanager
+def echo() -> Iterator[tuple[str, int]]:
+    """A server that sends everything back."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            try:
+                while some := connection.recv(65_536):
+                    connection.sendall(some)
+            except OSError:
+                pass
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    with listening:
+        yield listening.getsockname()
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def wire() -> Iterator[Proxy]:
+    with echo() as target, Proxy(target) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def client(wire: Proxy) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", wire.port), timeout=5) as connection:
+        assert ask(connection, b"hello") == b"hello"
+        yield connection
+
+
+def ask(client: socket.socket, what: bytes) -> bytes:
+    client.sendall(what)
+    got = b""
+    while len(got) < len(what):
+        got += client.recv(65_536)
+    return got
+
+
+class TestProxy:
+    def test_latency_counts_both_ways(self, wire: Proxy, client: socket.socket):
+        wire.set(latency_s=0.1, jitter_s=0.01)
+        began = time.monotonic()
+        assert ask(client, b"ping") == b"ping"
+        assert time.monotonic() - began >= 0.2
+
+    def test_a_stall_is_silent_and_ends_with_the_healing(self, wire: Proxy, client: socket.socket):
+        wire.set(is_stalled=True)
+        client.sendall(b"ping")
+        client.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            client.recv(10)
+        wire.heal()
+        client.settimeout(5)
+        assert client.recv(10) == b"ping"
+
+    @pytest.mark.parametrize("way", ["up", "down"])
+    def test_half_open_keeps_the_connection(self, wire: Proxy, client: socket.socket, way):
+        wire.set(deaf=way)
+        client.sendall(b"ping")
+        client.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            client.recv(10)
+        wire.heal()
+        client.settimeout(5)
+        assert client.recv(10) == b"ping"
+
+    def test_reset_is_a_reset(self, wire: Proxy, client: socket.socket):
+        assert wire.reset() == 1
+        with pytest.raises(ConnectionResetError):
+            client.recv(10)
+
+    def test_newcomers_can_be_refused(self, wire: Proxy, client: socket.socket):
+        wire.set(is_refusing=True)
+        with (
+            socket.create_connection(("127.0.0.1", wire.port), timeout=5) as other,
+            pytest.raises(ConnectionResetError),
+        ):
+            other.recv(10)
+        assert ask(client, b"still") == b"still"
+
+    def test_slices_and_bit_rate(self, wire: Proxy, client: socket.socket):
+        wire.set(slice_bytes=1, bytes_per_s=1_000)
+        began = time.monotonic()
+        assert ask(client, b"x" * 100) == b"x" * 100
+        assert time.monotonic() - began >= 0.1
+
+    def test_an_end_is_passed_on(self, wire: Proxy, client: socket.socket):
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(10) == b""
+
+
+def test_the_recorder_writes_down_all_that_is_sent_and_answered(tmp_path: Path):
+    with Recorder(tmp_path) as outside:
+        address = outside.receiver.removeprefix("http://")
+        outside.answer("/in/stripe", Manner(status=503))
+        outside.mark("fault: refused")
+        outside.send(Load(hosts=(address,), first_wait_s=0.02), make_letter("evt_1", "move.made", "a00", "a01", 1))
+        until(lambda: outside.count().arrived >= 2)
+        outside.answer("/in/stripe", Manner(status=200))
+        assert outside.settle()
+        outside.shut_door()
+        outside.send(Load(hosts=(address,), is_patient=False), make_letter("evt_2", "move.made", "a00", "a01", 2))
+        assert outside.settle()
+        outside.open_door()
+        outside.send(Load(hosts=(address,)), make_letter("evt_3", "move.made", "a00", "a01", 3))
+        assert outside.settle()
+        facts = outside.history()
+    sent = {fact.number: fact for fact in facts if isinstance(fact, Sent)}
+    answers = [(sent[fact.number].key, fact.status) for fact in facts if isinstance(fact, Answered)]
+    assert isinstance(facts[0], Marked)
+    assert [status for key, status in answers if key == "evt_1"][-1] == 200
+    assert [status for key, status in answers if key == "evt_1"].count(503) >= 2
+    assert [sent[fact.number].key for fact in facts if isinstance(fact, Silent)] == ["evt_2"]
+    assert ("evt_3", 200) in answers
+    assert len({fact.sha for fact in sent.values() if fact.key == "evt_1"}) == 1
+    assert sum(isinstance(fact, Arrived) for fact in facts) == len(answers)
+
+
+def test_unanswered_events_are_given_up_only_when_told(tmp_path: Path):
+    with Recorder(tmp_path) as outside:
+        outside.answer("/in/stripe", Manner(status=500))
+        address = outside.receiver.removeprefix("http://")
+        outside.send(Load(hosts=(address,)), make_letter("evt_1", "move.made", "a00", "a01", 1))
+        assert not outside.settle(timeout_s=0.5)
+
+
+def test_a_load_repeats_itself_by_its_seed():
+    load = Load(hosts=("x",), count=50, seed=7, kinds={"move.made": 1.0, "flaky.job": 1.0})
+    assert list(letters(load)) == list(letters(load))
+    assert list(letters(load)) != list(letters(Load(hosts=("x",), count=50, seed=8)))
+    assert len({letter.key for letter in letters(load)}) == 50
+
+
+def test_shuffling_keeps_every_event():
+    import random
+
+    load = Load(hosts=("x",), count=50)
+    mixed = list(shuffled(letters(load), 20, random.Random(1)))
+    assert mixed != list(letters(load))
+    assert {letter.key for letter in mixed} == {letter.key for letter in letters(load)}
+
+
+def _patches() -> dict[str, str]:
+    spec = importlib.util.spec_from_file_location("sabotage", SABOTAGE / "sitecustomize.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {name: target for name, (target, _) in module.PATCHES.items()}
+
+
+@pytest.mark.parametrize(("name", "module"), _patches().items())
+def test_each_sabotage_finds_what_it_breaks(name: str, module: str):
+    path = os.pathsep.join([str(SABOTAGE), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {module}"],
+        env={**os.environ, "PYTHONPATH": path, "BOATHOOK_SABOTAGE": name},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_sabotage_of_what_is_gone_is_loud(tmp_path: Path):
+    code = "import sitecustomize, types; sitecustomize.replace(types, 'gone', lambda real: real)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(SABOTAGE)}, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 70
+    assert "mend the patch" in done.stderr
