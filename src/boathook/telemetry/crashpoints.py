@@ -2,8 +2,10 @@
 
 ``BOATHOOK_CRASH_POINT=claim.after_commit:3:kill`` kills the process with SIGKILL the third time it passes there;
 ``stop`` freezes it with SIGSTOP, ``raise`` raises `CrashPointHit`. A path behind a fourth colon makes it happen once in
-all processes that are given it: whoever fires makes that file, and nobody fires once it is there. Unset, which is
-always but in fault tests, passing a point is a call of an empty function.
+all processes that are given it: whoever fires makes that file, and nobody fires once it is there. Several settings
+stand behind one another with commas between them, each with hits of its own; processes that are started again after
+each death so walk through all of them. Unset, which is always but in fault tests, passing a point is a call of an empty
+function.
 """
 
 import os
@@ -51,10 +53,21 @@ def arm(setting: str | None) -> Callable[[str], None]:
     """Return the function to call at each point.
 
     Raises:
-        ValueError: *setting* is not ``name:count:action`` or ``name:count:action:path`` with a known name and action.
+        ValueError: a part of *setting* is not ``name:count:action`` or ``name:count:action:path`` with a known name and
+            action.
     """
     if not setting:
         return _pass
+    points = [_arm_one(one) for one in setting.split(",")]
+
+    def armed(passed: str) -> None:
+        for point in points:
+            point(passed)
+
+    return armed
+
+
+def _arm_one(setting: str) -> Callable[[str], None]:
     name, _, rest = setting.partition(":")
     hits, _, rest = rest.partition(":")
     action, _, path = rest.partition(":")
