@@ -12,11 +12,15 @@ import pytest
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running, payload, signed
 from tests.conftest import copied
+from tests.crashing import Deaths
 from tests.faults.conftest import OwnServer, Sender, effect_counts, judge, open_deliveries, stored_keys
 from tests.support import until
 
 GATEWAY_POINTS = [point for point in POINTS if point.startswith("accept.")]
-WORKER_POINTS = [point for point in POINTS if point.startswith(("claim.", "handler.", "retry.", "dead."))]
+WORKER_POINTS = {
+    steps[0]: [point for point in POINTS if point.startswith(tuple(f"{step}." for step in steps))]
+    for steps in (("claim", "handler"), ("retry",), ("dead",))
+}
 
 ENDED_BEFORE = {"handler.after_commit", "retry.after_schedule", "dead.after_move"}
 """Points behind the record of the attempt, at which nothing is lost but what else the worker had under way."""
@@ -43,31 +47,30 @@ def test_everything_is_killed_and_started_again(boathook: Callable[..., Running]
     settle_and_judge(running, sender)
 
 
-@pytest.mark.parametrize("point", GATEWAY_POINTS)
-def test_gateway_dies_at(point: str, boathook: Callable[..., Running], settle_and_judge, tmp_path):
-    fired = tmp_path / "fired"
-    running = boathook(BOATHOOK_CRASH_POINT=f"{point}:20:kill:{fired}")
+def test_gateways_die_at_every_point(boathook: Callable[..., Running], settle_and_judge, tmp_path):
+    deaths = Deaths(tmp_path, dict.fromkeys(GATEWAY_POINTS, 20))
+    running = boathook(**deaths.environment)
     with Sender(running.base, retries=40) as sender:
-        until(fired.exists, timeout=60)
+        deaths.wait()
         sender.wait_for(30)
     settle_and_judge(running, sender)
-    assert any(0 in statuses for statuses in sender.answered.values()), "nobody noticed the crash"
+    assert any(0 in statuses for statuses in sender.answered.values()), "nobody noticed the crashes"
 
 
-@pytest.mark.parametrize("point", WORKER_POINTS)
-def test_worker_dies_at(point: str, boathook: Callable[..., Running], settle_and_judge, tmp_path):
-    fired = tmp_path / "fired"
-    kind = {"retry": "flaky.now", "dead": "broken.now"}.get(point.partition(".")[0], "payment.paid")
-    running = boathook(BOATHOOK_CRASH_POINT=f"{point}:5:kill:{fired}", SHOP_FIXED=str(fired))
+@pytest.mark.parametrize("steps", WORKER_POINTS)
+def test_workers_die_at_every_point_of(steps: str, boathook: Callable[..., Running], settle_and_judge, tmp_path):
+    deaths = Deaths(tmp_path, dict.fromkeys(WORKER_POINTS[steps], 5))
+    kind = {"retry": "flaky.now", "dead": "broken.now"}.get(steps, "payment.paid")
+    running = boathook(**deaths.environment, SHOP_FIXED=str(tmp_path / "fixed"))
     with Sender(running.base, kind=kind, threads=2) as sender:
-        until(fired.exists, timeout=60)
+        deaths.wait()
+        (tmp_path / "fixed").touch()
         sender.wait_for(20)
     if kind == "broken.now":
         until(lambda: open_deliveries(running.database_url) == 0, timeout=60)
         running.cli("dead", "replay", "--all", "--yes")
     settle_and_judge(running, sender)
-    if point not in ENDED_BEFORE:
-        assert _lost(running) > 0, "the attempt that died is on no record"
+    assert _lost(running) >= len(deaths.hits.keys() - ENDED_BEFORE), "an attempt that died is on no record"
 
 
 def _lost(running: Running) -> int:

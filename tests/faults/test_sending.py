@@ -14,6 +14,7 @@ from boathook.domain import ids
 from boathook.journal.database import Database
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running, boathook  # noqa: F401 - boathook is a fixture
+from tests.crashing import Deaths
 from tests.sending import KEY, Place, Reply, Sink, add_endpoint, owe
 from tests.support import until
 
@@ -95,16 +96,14 @@ def judge(running: Running, receiver: Receiver, owed: set[str], *, most_twice: i
     assert running.cli("verify").returncode == 0
 
 
-@pytest.mark.parametrize("point", SEND_POINTS)
-def test_sender_dies_at(point: str, boathook: Callable[..., Running], receiver: Receiver, tmp_path: Path):  # noqa: F811
-    fired = tmp_path / "fired"
-    running = boathook(
-        roles="worker,keeper", senders=1, extra=CONFIG, wait=False, BOATHOOK_CRASH_POINT=f"{point}:3:kill:{fired}"
-    )
+def test_senders_die_at_every_point(boathook: Callable[..., Running], receiver: Receiver, tmp_path: Path):  # noqa: F811
+    deaths = Deaths(tmp_path, dict.fromkeys(SEND_POINTS, 3))
+    assert deaths.hits
+    running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False, **deaths.environment)
     until(lambda: running.children("sender"), timeout=60)
-    owed = owe_some(running.database_url, receiver.sink.base, 150)
-    until(fired.exists, timeout=60)
-    judge(running, receiver, owed, most_twice=IN_FLIGHT)
+    owed = owe_some(running.database_url, receiver.sink.base, 800)
+    deaths.wait()
+    judge(running, receiver, owed, most_twice=len(deaths.hits) * IN_FLIGHT)
     assert running.stop() == 0
 
 

@@ -5,19 +5,22 @@ import pytest
 from boathook.telemetry.crashpoints import POINTS
 from tests.apps.billing.stand import Stand
 from tests.apps.billing.traffic import await_books, made_up, play
+from tests.crashing import Deaths
 
-HITS = {"accept": 20, "claim": 5, "handler": 25, "retry": 3, "dead": 1}
-"""How often each kind of point is passed before the process that passes it is killed."""
-CASES = [point for point in POINTS if point.partition(".")[0] in HITS]
+HITS = {"accept": 20, "claim": 3, "handler": 8, "retry": 2, "dead": 1}
+"""How often a process passes each kind of point before it is killed there."""
+STEPS = {"accepting": ("accept",), "handling": ("claim", "handler"), "failing": ("retry", "dead")}
 
 
-@pytest.mark.parametrize("point", CASES)
-def test_the_books_are_right_after_a_kill_at(point, tmp_path, admin_url, pg_template):
-    fired = tmp_path / "fired"
-    simulation = made_up(CASES.index(point), payments=40)
+@pytest.mark.parametrize("steps", STEPS)
+def test_the_books_are_right_after_kills_while(steps, tmp_path, admin_url, pg_template):
+    kinds = [(point, point.partition(".")[0]) for point in POINTS]
+    deaths = Deaths(tmp_path, {point: HITS[kind] for point, kind in kinds if kind in STEPS[steps]})
+    assert deaths.hits
+    simulation = made_up([*STEPS].index(steps), payments=60)
     with Stand.lent(tmp_path, admin_url, pg_template) as stand:
-        stand.start(BOATHOOK_CRASH_POINT=f"{point}:{HITS[point.partition('.')[0]]}:kill:{fired}")
+        stand.start(**deaths.environment)
         play(stand, simulation.steps, at_once=4)
         await_books(stand, simulation.expected())
-        assert fired.exists(), "nothing was killed"
+        assert deaths.left() == set(), "nothing was killed there"
         assert "balance" in stand.cli("verify").stdout

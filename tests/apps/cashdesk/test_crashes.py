@@ -15,6 +15,7 @@ from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change, Shop
 from boathook.telemetry.crashpoints import POINTS
 from tests.apps.cashdesk.stand import Cabinet, Client, Stand, settled
+from tests.crashing import Deaths
 from tests.support import eventually
 
 WEBHOOKS = {
@@ -157,13 +158,12 @@ async def test_everything_is_killed_and_started_again(running: Stand, receiver: 
     await judge_in_the_end(cabinet, shop, receiver)
 
 
-@pytest.mark.parametrize("point", ["claim.after_commit", *HANDLER_POINTS, *SEND_POINTS])
-async def test_dies_at(point: str, running: Stand, receiver: Receiver, tmp_path: Path):
-    fired = tmp_path / "fired"
-    running.start(BOATHOOK_CRASH_POINT=f"{point}:5:kill:{fired}")
+async def test_workers_and_senders_die_at_every_point(running: Stand, receiver: Receiver, tmp_path: Path):
+    deaths = Deaths(tmp_path, dict.fromkeys(["claim.after_commit", *HANDLER_POINTS, *SEND_POINTS], 5))
+    running.start(**deaths.environment)
     cabinet, shop = await begin(running, receiver)
     async with at_work(cabinet, shop, 4) as statuses:
-        await eventually(fired.exists, timeout=60)
+        await asyncio.to_thread(deaths.wait)
         await _more(statuses, 30)
     await judge_in_the_end(cabinet, shop, receiver)
 

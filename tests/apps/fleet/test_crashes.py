@@ -12,6 +12,7 @@ import pytest
 from boathook.apps.fleet.simulator import Sender, Simulation
 from boathook.apps.traffic import Letter
 from tests.apps.fleet.stand import TOKEN, UMNICO, Stand, differences, served
+from tests.crashing import Deaths
 from tests.support import until
 
 GATEWAY = ("accept.before_commit", "accept.after_commit", "accept.before_reply")
@@ -74,25 +75,23 @@ def judge(stand: Stand, simulation: Simulation) -> None:
     assert stand.cli("verify").returncode == 0
 
 
-@pytest.mark.parametrize("point", [*GATEWAY, *WORKER])
-def test_the_tables_are_right_after_a_crash_at(point: str, stand: Stand, tmp_path: Path):
-    fired = tmp_path / "fired"
-    stand.start(BOATHOOK_CRASH_POINT=f"{point}:12:kill:{fired}")
-    simulation = story(seed=len(point))
+@pytest.mark.parametrize("points", [GATEWAY, WORKER], ids=["accepting", "handling"])
+def test_the_tables_are_right_after_crashes_in(points: tuple[str, ...], stand: Stand, tmp_path: Path):
+    deaths = Deaths(tmp_path, dict.fromkeys(points, 7))
+    stand.start(**deaths.environment)
+    simulation = story(seed=len(points))
     send_all(stand, simulation)
     judge(stand, simulation)
-    assert fired.exists(), "nothing crashed"
+    assert deaths.left() == set(), "nobody died there"
 
 
-@pytest.mark.parametrize("point", FAILING)
-def test_the_tables_are_right_after_a_crash_in_a_failure_at(point: str, stand: Stand, tmp_path: Path):
-    fired = tmp_path / "fired"
-    stand.start(BOATHOOK_CRASH_POINT=f"{point}:2:kill:{fired}")
+def test_the_tables_are_right_after_crashes_in_failures(stand: Stand, tmp_path: Path):
+    deaths = Deaths(tmp_path, dict.fromkeys(FAILING, 2))
+    stand.start(**deaths.environment)
     stand.rows(BROKEN)
-    simulation = story(seed=len(point))
+    simulation = story(seed=4)
     send_all(stand, simulation)
-    until(fired.exists, timeout=60)
-    until(lambda: stand.settled() or point.startswith("retry"), timeout=60)
+    deaths.wait()
     stand.rows(MENDED)
     until(stand.settled, timeout=60)
     stand.cli("dead", "replay", "--all", "--yes")
