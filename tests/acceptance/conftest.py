@@ -17,6 +17,8 @@ import httpx
 import psutil
 import pytest
 
+from tests.commands import boathook_command
+
 SECRET = "whsec_acceptance"
 
 SHOP = """
@@ -202,16 +204,7 @@ class Running:
             raise AssertionError(f"serve did not stop:\n{self.log()[-3000:]}") from None
 
     def cli(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "boathook", *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = boathook_command(*arguments, cwd=self.folder, env=self.environment)
         assert not check or done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

@@ -15,6 +15,7 @@ import pytest
 
 from boathook.domain import ids
 from boathook.journal.database import Database
+from tests.commands import boathook_command, boathook_process
 from tests.conftest import open_folder
 from tests.postgres.test_books import Store, filled
 from tests.postgres.test_operations import bury, quarantine
@@ -29,6 +30,8 @@ secrets = ["right"]
 paths = ["/webhooks/shop"]
 """
 
+AGE = re.compile(r"\d+ ?(ms|s|m)\b")
+
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in {"BOATHOOK_DEBUG", "COLUMNS"}}
 
 
@@ -40,16 +43,7 @@ class Cli:
         (folder / "boathook.toml").write_text(SETTINGS.format(url=url))
 
     def run(self, *arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "boathook", *arguments],
-            cwd=self.folder,
-            env={**ENVIRONMENT, **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        done = boathook_command(*arguments, cwd=self.folder, env={**ENVIRONMENT, **environment}, timeout=100)
         assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done
@@ -79,6 +73,21 @@ def store(db: Database) -> Store:
 @pytest.fixture
 async def full_store(db: Database) -> Store:
     return await filled(db)
+
+
+ALIKE = (
+    ["--version"], ["events"], ["nonsense"], ["events", "list", "--json"], ["events", "show", "x"],
+    ["applications", "list"], ["endpoints", "list", "-a", "nobody"], ["config", "check"], ["apps", "list"],
+    ["sources", "show", "shop"],
+)  # fmt: skip
+"""Commands of each kind."""
+
+
+@pytest.mark.parametrize("arguments", ALIKE, ids=" ".join)
+async def test_a_fork_does_what_a_process_of_its_own_does(full_store: Store, cli: Cli, arguments: list[str]):
+    fork, process = (run(*arguments, cwd=cli.folder, env=ENVIRONMENT) for run in (boathook_command, boathook_process))
+    told = [(done.returncode, AGE.sub("", done.stdout), done.stderr) for done in (fork, process)]
+    assert told[0] == told[1]
 
 
 class TestVerify:
@@ -376,10 +385,7 @@ class TestErrors:
         assert bare.objects("events", "list") == []
 
     async def test_a_developer_may_see_the_traceback(self, cli: Cli):
-        done = subprocess.run(
-            [sys.executable, "-m", "boathook", "events", "show", "x"],
-            cwd=cli.folder, env={**ENVIRONMENT, "BOATHOOK_DEBUG": "1"}, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        done = boathook_process("events", "show", "x", cwd=cli.folder, env={**ENVIRONMENT, "BOATHOOK_DEBUG": "1"})
         assert "Traceback" in done.stderr
 
 

@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import boathook.apps
+from tests.commands import boathook_command
 
 APPS = Path(boathook.apps.__file__).parent
 NAMES = sorted(path.parent.name for path in APPS.glob("*/boathook.toml"))
@@ -15,10 +15,7 @@ SECRETS = {"BILLING_SECRET": "made-up", "SUNO_WEBHOOK_KEY": "made-up"}
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "boathook", *arguments],
-        cwd=folder, env={**os.environ, **SECRETS}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return boathook_command(*arguments, cwd=folder, env={**os.environ, **SECRETS}, timeout=60)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,8 +1,7 @@
 """The owner's names in the environment are honoured, the table wins, and nonsense is told by its name."""
 
+import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 from boathook import ConfigError
 from boathook.apps.fleet import hook, settings
 from boathook.apps.fleet.settings import PRESET, FleetSettings, read_size
+from tests.commands import boathook_command
 
 
 @pytest.fixture(autouse=True)
@@ -123,8 +123,6 @@ def test_sizes_are_read_with_and_without_units():
 def test_the_sample_configuration_loads_as_it_is(tmp_path):
     sample = Path(settings.__file__).with_name("boathook.toml")
     shutil.copy(sample, tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "boathook", "config", "check"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = boathook_command("config", "check", cwd=tmp_path, env=os.environ)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 sources" in done.stdout

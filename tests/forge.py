@@ -1,0 +1,119 @@
+"""Runs commands of boathook in forks of one process that has imported it: what `tests.commands` starts.
+
+A fork begins where ``python -m boathook`` is once its imports are done, which is most of what a short command costs.
+Each has a folder, an environment, files and an end of its own, as a process has.
+"""
+
+import array
+import atexit
+import contextlib
+import gc
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from typing import NoReturn
+
+_MODULES = (
+    "boathook.cli",
+    "boathook.admin.applications",
+    "boathook.admin.endpoint_secrets",
+    "boathook.admin.endpoints",
+    "boathook.admin.event_types",
+    "boathook.admin.messages",
+    "boathook.journal.embedded",
+    "boathook.server.loading",
+    "cryptography.fernet",
+    "uvloop",
+)
+"""What most commands import by the time they are done."""
+
+
+def main() -> NoReturn:
+    """Fork for each request on the socket that is standard input, until nobody can send another."""
+    sys.path.pop(0)  # the folder of this file
+    for name in _MODULES:
+        import_module(name)
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what watches over a command
+    requests = socket.socket(fileno=os.dup(0))
+    while True:
+        message, descriptors = _receive(requests)
+        if not message:
+            os._exit(0)
+        if os.fork() == 0:
+            requests.close()
+            _watch(json.loads(message), descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _receive(requests: socket.socket) -> tuple[bytes, list[int]]:
+    descriptors = array.array("i")
+    message, ancillary, _, _ = requests.recvmsg(1 << 20, socket.CMSG_LEN(4 * descriptors.itemsize))
+    for _, _, data in ancillary:
+        descriptors.frombytes(data)
+    return message, list(descriptors)
+
+
+def _watch(request: dict, descriptors: list[int]) -> NoReturn:
+    """Fork once more, and write the process's id and then the code it ended with, as `subprocess` counts them."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    answer, *files = descriptors
+    pid = os.fork()
+    if pid == 0:
+        os.close(answer)
+        _become(request, files)
+    os.write(answer, b"%d\n" % pid)
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(BrokenPipeError):  # who asked gave it up
+        os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(status))
+    os._exit(0)
+
+
+def _become(request: dict, files: list[int]) -> NoReturn:
+    for number, descriptor in enumerate(files):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.argv = ["boathook", *request["arguments"]]
+    random.seed()
+    from boathook.cli import main as run
+
+    _end(_code_of(run))
+
+
+def _code_of(run: Callable[[], None]) -> int:
+    try:
+        run()
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001 - the last word of a process
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _end(code: int) -> NoReturn:
+    """End as an interpreter does: wait for threads, run what was to be run in the end, write out what is buffered."""
+    try:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
