@@ -18,7 +18,7 @@ class _Borrowed:
         self._connection = connection
 
     @contextlib.asynccontextmanager
-    async def acquire(self) -> AsyncIterator[Connection]:
+    async def acquire(self, *, within_s: float | None = None) -> AsyncIterator[Connection]:  # noqa: ARG002 - no limit here
         yield self._connection
 
 
