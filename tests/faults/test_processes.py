@@ -46,7 +46,7 @@ def test_postgresql_killed(it: Lab) -> None:
 @scenario(
     fault="a worker frozen beyond its lease (SIGSTOP), then thawed",
     target="effects once; the stale commit is refused",
-    twin=Twin(sql=UNFENCED, breaks=frozenset({"C5", "C7"})),
+    twin=Twin(sql=UNFENCED, label="settles without the fence", breaks=frozenset({"C5", "C7"})),
 )
 def test_worker_frozen_beyond_its_lease(it: Lab) -> None:
     it.start()

@@ -135,10 +135,9 @@ class Proxy:
         pair = _Pair((reader, writer), far)
         self._open.add(pair)
         # A task apart: asyncio complains of a server's own tasks where those are cancelled.
-        pumps = (self._pump("up", reader, far[1]), self._pump("down", far[0], writer))
-        pair.task = asyncio.gather(*pumps)
+        pair.task = pumps = asyncio.gather(self._pump("up", reader, far[1]), self._pump("down", far[0], writer))
         try:
-            await pair.task
+            await pumps
         except (OSError, asyncio.CancelledError):
             pair.cut()
         finally:
@@ -183,7 +182,7 @@ class _Pair:
 
     def __init__(self, near: Stream, far: Stream) -> None:
         self.ends = (near[1], far[1])
-        self.task: asyncio.Future[list[None]] | None = None
+        self.task: asyncio.Future[tuple[None, None]] | None = None
 
     def cut(self) -> None:
         """End both at once, without a good-bye."""

@@ -3,6 +3,7 @@
 A scenario with its twin is written like this, in any `tests/faults/test_*.py`::
 
     from tests.faults.rig.lab import Lab
+from tests.faults.rig.recorder import ROOT
     from tests.faults.rig.scenario import scenario
     from tests.faults.rig.twins import Twin
 
@@ -30,9 +31,11 @@ Both may call `it.heal()` and `it.quiesce()` themselves where the moment matters
 
 import datetime as dt
 import os
+import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +46,7 @@ from tests.faults.rig import bank
 from tests.faults.rig.checker import Verdict
 from tests.faults.rig.facts import Limits
 from tests.faults.rig.lab import Lab
+from tests.faults.rig.recorder import ROOT
 from tests.faults.rig.twins import SOUND, Twin
 
 Body = Callable[[Lab], None]
@@ -70,6 +74,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What one run of a scenario has shown."""
 
     name: str
+    module: str
     fault: str
     target: str
     tier: str
@@ -79,9 +84,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the sound run was sound, or the twin was caught."""
     broken: tuple[str, ...]
     summary: str
+    counts: dict[str, int]
+    """Those of the checker, see `Counts`."""
     figures: dict[str, str]
     seconds: float
     at: str
+    commit: str
     seed: int
 
 
@@ -114,6 +122,7 @@ def scenario(
         needs: returns why this machine cannot do it, such as a missing program; empty where it can.
     """
     assert twin.breaks, "a twin must say which invariants it breaks"
+    assert twin.name, "a twin must say what is off: patch= or label="
 
     def make(body: Body) -> Any:
         one = Scenario(
@@ -167,10 +176,20 @@ def _run(one: Scenario, template: Path, folder: Path, twin: Twin) -> tuple[Verdi
 
 def _result(one: Scenario, verdict: Verdict, lab: Lab, seconds: float, *, twin: str, is_good: bool) -> Result:
     return Result(
-        name=one.name, fault=one.fault, target=one.target, tier=one.tier, twin=twin, is_good=is_good,
+        name=one.name, module=one.module, fault=one.fault, target=one.target, tier=one.tier, twin=twin, is_good=is_good,
         broken=tuple(sorted(verdict.broken, key=lambda name: int(name[1:]))), summary=verdict.summary,
-        figures=lab.figures, seconds=round(seconds, 1), at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), seed=SEED,
+        counts=asdict(verdict.counts),
+        figures=lab.figures, seconds=round(seconds, 1), at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), commit=_commit(),
+        seed=SEED,
     )  # fmt: skip
+
+
+@cache
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
 
 
 def keep(result: Result) -> None:

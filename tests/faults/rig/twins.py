@@ -20,14 +20,13 @@ class Twin:
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Tables of boathook.toml."""
 
+    label: str = ""
+    """What is off, in words for the report; the name of the patch where absent."""
+
     @property
     def name(self) -> str:
-        """What is switched off, in words for the report."""
-        if self.patch:
-            return self.patch
-        if self.server:
-            return ", ".join(f"{key}={value}" for key, value in self.server.items())
-        return "a changed function of the schema" if self.sql else "changed settings"
+        """What is switched off."""
+        return self.label or self.patch.replace("_", " ")
 
 
 SOUND: Final = Twin()
