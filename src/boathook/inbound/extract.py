@@ -34,7 +34,9 @@ class Picker:
 
     def pick(self, body: bytes) -> Picked | None:
         """Return the value at each path, `None` where there is nothing; `None` for the whole if *body* is not JSON."""
-        if self._fast is not None and not is_too_deep(body):
+        if self._fast is not None:
+            if is_too_deep(body):
+                return None
             try:
                 return dict(zip(self.paths, self._fast(body), strict=True))
             except _STUMBLES:
