@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from boathook.domain import signing
 from boathook.domain.errors import ConfigError
 
 FOLDER: Final = "captured"
@@ -25,7 +26,7 @@ class CapturedSecrets:
         """Keep what a sender told; return False where another secret was told before."""
         held = self.confirmed(source) or _read(self._told(source))
         if held is not None:
-            return held == secret
+            return _is_same(held, secret)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         draft = self._folder / f".{secrets.token_hex(8)}"
         _write(draft, secret)
@@ -33,7 +34,8 @@ class CapturedSecrets:
             # A link is made whole or not at all, and never over another.
             os.link(draft, self._told(source))
         except FileExistsError:
-            return _read(self._told(source)) == secret
+            first = _read(self._told(source))
+            return first is not None and _is_same(first, secret)
         finally:
             draft.unlink()
         _sync(self._folder)
@@ -64,6 +66,12 @@ class CapturedSecrets:
 
     def _counting(self, source: str) -> Path:
         return self._folder / f"{quote(source, safe='')}.secret"
+
+
+def _is_same(held: str, told: str) -> bool:
+    """Compare in constant time: a stranger may have told the one, and the other is the secret."""
+    left, right = (signing.fingerprint(text.encode("utf-8", "surrogatepass")) for text in (held, told))
+    return signing.same_bytes(left, right)
 
 
 def _read(file: Path) -> str | None:

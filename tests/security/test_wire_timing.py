@@ -1,0 +1,178 @@
+"""How long a refusal takes tells nothing of the secret: all comparisons are in constant time, which is measured too."""
+
+import ast
+import hmac
+import math
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import boathook
+from boathook.domain import signing
+from boathook.inbound.providers.proofs import FieldMac, Hmac, Token
+from boathook.inbound.verdict import Rejected, Request
+from boathook.inbound.verify import Verifier
+from tests.providers.standing import NOW, Stand, stands
+from tests.unit.verifying import signed, verifier
+
+SOURCE = Path(boathook.__file__).parent
+MOST_T = 4.5
+TELLING = ("signature", "token", "digest", "mac", "expected", "given", "proof", "secret", "fingerprint", "password")
+INNOCENT = {
+    "found == secrets": "both are the owner's own: whether a told secret has changed",
+    "candidates != secrets": "both are the owner's own: whether there are other spellings of a secret",
+    "name != self.secret_query": "the name of a query's parameter, which is no secret",
+    "name in secret": "the name of a query's parameter, which is no secret",
+    "name == self.signature": "the name of a scheme, such as v1",
+    "count == MAX_SIGNATURES": "numbers",
+    "reason in _NOT_THE_PROOF": "kinds of refusal",
+}
+"""Comparisons that are called like those of proofs and are none, and why."""
+COMPARING = ("inbound", "domain")
+"""The rooms where what a stranger sent meets what is right."""
+
+
+def comparisons(code: str) -> set[str]:
+    """Return the comparisons with ``==``, ``!=`` or ``in`` whose operands are called like proofs or secrets."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Compare) and any(isinstance(op, ast.Eq | ast.NotEq | ast.In) for op in node.ops):
+            operands = [node.left, *node.comparators]
+            plain = [operand for operand in operands if not isinstance(operand, ast.Constant)]
+            if len(plain) > 1 and any(word in name for name in map(_name, plain) for word in TELLING):
+                found.add(ast.unparse(node))
+    return found
+
+
+def _name(node: ast.AST) -> str:
+    """Return what an operand is called; nothing for one that is computed."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.lower()
+        case ast.Subscript(value=value):
+            return _name(value)
+        case _:
+            return ""
+
+
+def test_no_proof_is_compared_in_a_time_that_depends_on_it():
+    found = {
+        text for room in COMPARING for path in (SOURCE / room).rglob("*.py") for text in comparisons(path.read_text())
+    }
+    assert found - INNOCENT.keys() == set()
+    assert INNOCENT.keys() - found == set()
+
+
+@pytest.mark.parametrize("code", ["a.signature == b", "given in expected", "token != self._token", "mac[0] == right"])
+def test_a_planted_comparison_is_found(code: str):
+    assert comparisons(code)
+
+
+SHARED = [stand for stand in stands() if isinstance(stand.recipe.proof, Hmac | FieldMac | Token)]
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, object]]:
+    """Have the pairs noted that are compared in constant time."""
+    pairs: list[tuple[object, object]] = []
+    compare = hmac.compare_digest
+
+    def watched(left: str, right: str) -> bool:
+        pairs.append((left, right))
+        return compare(left, right)
+
+    monkeypatch.setattr(hmac, "compare_digest", watched)
+    return pairs
+
+
+@pytest.mark.parametrize("stand", SHARED, ids=str)
+def test_every_shared_secret_is_compared_in_constant_time(stand: Stand, monkeypatch: pytest.MonkeyPatch):
+    genuine, source, pairs = stand.request(stand.sent()), stand.verifier(), watch(monkeypatch)
+    source.verify(genuine, NOW)
+    assert pairs
+    assert all(len(str(left)) == len(str(right)) for left, right in pairs)
+
+
+def test_sabotage_another_comparison_would_not_be_seen(monkeypatch: pytest.MonkeyPatch):
+    stand = next(stand for stand in SHARED if stand.label == "stripe")
+    pairs = watch(monkeypatch)
+    monkeypatch.setattr(signing, "same", lambda left, right: left == right)
+    stand.verifier().verify(stand.request(stand.sent()), NOW)
+    assert pairs == []
+
+
+# Measured: two kinds of wrong requests take the same time, by Welch's t-test of many turns.
+
+
+def wrong_at(place: int, number: int) -> Request:
+    """Return a request whose signature differs from the right one at one character."""
+    sent = signed("github", b'{"n":%d}' % number)
+    value = sent.headers["x-hub-signature-256"]
+    place = place if place < 0 else len("sha256=") + place
+    other = "0" if value[place] != "0" else "1"
+    changed = value[:place] + other + (value[place + 1 :] if place != -1 else "")
+    return replace(sent, headers={**sent.headers, "x-hub-signature-256": changed})
+
+
+def of_delivery(name: str, number: int) -> Request:
+    """Return a request that is signed wrongly, under an id."""
+    sent = wrong_at(5, number)
+    return replace(sent, headers={**sent.headers, "x-github-delivery": f"{name}-{number:06d}"})
+
+
+PAIRS: dict[str, tuple[Callable[[int], Request], Callable[[int], Request]]] = {
+    "first or last character": (lambda n: wrong_at(0, n), lambda n: wrong_at(-1, n)),
+    "one id or another": (lambda n: of_delivery("seen-before", n), lambda n: of_delivery("never--seen", n)),
+}
+
+
+def t_of(source: Verifier, kinds: tuple[Callable[[int], Request], Callable[[int], Request]], turns: int) -> float:
+    """Return Welch's t of the times that two kinds of requests take; what is far above the median is left out."""
+    pool = [(kind, make(number)) for number in range(200) for kind, make in enumerate(kinds)]
+    spent: tuple[list[int], list[int]] = ([], [])
+    clock, verify = time.perf_counter_ns, source.verify
+    for _ in range(turns // len(pool)):
+        random.shuffle(pool)
+        for kind, request in pool:
+            started = clock()
+            verdict = verify(request, NOW)
+            spent[kind].append(clock() - started)
+    assert isinstance(verdict, Rejected)
+    limit = sorted(spent[0] + spent[1])[int(turns * 0.9) - 1]
+    return welch([t for t in spent[0] if t <= limit], [t for t in spent[1] if t <= limit])
+
+
+def welch(left: list[int], right: list[int]) -> float:
+    (a, spread_a), (b, spread_b) = _moments(left), _moments(right)
+    return (a - b) / math.sqrt(spread_a / len(left) + spread_b / len(right))
+
+
+def _moments(values: Iterable[int]) -> tuple[float, float]:
+    numbers = list(values)
+    mean = sum(numbers) / len(numbers)
+    return mean, sum((number - mean) ** 2 for number in numbers) / (len(numbers) - 1)
+
+
+def _early_exit(left: str, right: str) -> bool:
+    return len(left) == len(right) and all(one == other for one, other in zip(left, right, strict=True))
+
+
+def test_sabotage_a_comparison_that_ends_early_is_found_by_the_clock(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(signing, "same", _early_exit)
+    found = [abs(t_of(verifier("github"), PAIRS["first or last character"], 4_000)) for _ in range(3)]
+    assert max(found) > MOST_T
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_clock_finds_no_difference_in_a_million_turns(name: str):
+    found = []
+    for _ in range(3):
+        found.append(abs(t_of(verifier("github"), PAIRS[name], 1_000_000)))
+        if found[-1] < MOST_T:
+            return
+    raise AssertionError(found)
