@@ -21,7 +21,7 @@ from tests.simulation.loop import PROCESS, VirtualLoop
 BEGINNING = real_datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 """The moment at which every simulated run begins."""
 
-ROOMS = ("boathook.dispatch.", "boathook.handlers.", "boathook.journal.", "boathook.inbound.intake", "boathook.inbound.arrival", "boathook.spool")
+ROOMS = ("boathook.dispatch.", "boathook.handlers.", "boathook.journal.", "boathook.inbound.intake", "boathook.inbound.draining", "boathook.inbound.arrival", "boathook.spool")
 _ENTROPY = ("boathook.spool.segment", "boathook.inbound.arrival")
 _CODE = (
     "boathook.dispatch.worker",
@@ -29,6 +29,7 @@ _CODE = (
     "boathook.dispatch.chores",
     "boathook.handlers.runner",
     "boathook.inbound.arrival",
+    "boathook.inbound.draining",
     "boathook.inbound.intake",
     "boathook.journal.moves",
     "boathook.spool.spool",

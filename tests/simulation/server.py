@@ -29,6 +29,7 @@ from tests.simulation.tables import Blocked, Tables, Transaction
 _MARK: Final = re.compile(r"begin; set local boathook\.mark = '([^']*)'")
 _LITERAL: Final = re.compile(r"E'((?:[^'\\]|''|\\\\)*)'|(null)")
 _SETTLE: Final = "select boathook.settle("
+_COMMIT: Final = "; commit; reset all"
 _BEGIN: Final = frozenset({"begin"})
 _END: Final = frozenset({"commit", "rollback", "rollback; reset all"})
 _FREE_LOCK_S: Final = 0.05
@@ -354,7 +355,7 @@ def _execute(transaction: Transaction, connection: "Connection", sql: str, args:
         return [], None
     if sql.startswith(_SETTLE):
         _settle(transaction, sql)
-        return [], "commit"
+        return [], "commit" if sql.endswith(_COMMIT) else None
     match sql:
         case "begin":
             return [], None
@@ -374,7 +375,7 @@ def _execute(transaction: Transaction, connection: "Connection", sql: str, args:
 
 
 def _settle(transaction: Transaction, sql: str) -> None:
-    call = sql[len(_SETTLE) :].partition("); ")[0]
+    call = sql[len(_SETTLE) :].removesuffix(_COMMIT)
     found = [None if null else text.replace("''", "'").replace("\\\\", "\\") for text, null in _LITERAL.findall(call)]
     event_id, ordinal, fence, state, note, _worker, _started, mark = found
     assert event_id is not None and ordinal is not None and fence is not None and state is not None
@@ -480,7 +481,7 @@ class Connection:
             self.request = None
         if sql.startswith("begin"):
             self.is_open_transaction = True
-        elif sql in _END or sql.startswith(_SETTLE):
+        elif sql in _END or sql.endswith(_COMMIT):
             self.is_open_transaction = False
         return rows
 

@@ -222,7 +222,7 @@ class Transaction:
     def commit(self) -> None:
         """Take everything over, let others at it, and tell who listens."""
         tables = self.tables
-        if self.writes or self.effects:
+        if self.writes or self.effects or self.audit:
             for watch in tables.watchers:
                 watch(self)
             for (table, key), row in self.writes.items():

@@ -1,0 +1,114 @@
+"""The fake journal does what PostgreSQL does: the same operations give the same answers and leave the same state."""
+
+import random
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from boathook.journal import deliveries
+from boathook.journal.database import Database
+from tests.simulation import statements
+from tests.simulation.grounds import FakeGround, RealGround
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.playing import Op, Player, draw_ops
+from tests.simulation.runner import simulating
+from tests.simulation.server import Rates, Server
+
+LENGTH = 60
+_TABLES = "event, dedup, delivery, attempt, outcome, effect, conflict, audit"
+
+
+class _Even:
+    """Chance without chance, on both sides alike."""
+
+    @staticmethod
+    def random() -> float:
+        return 0.5
+
+
+@pytest.fixture(autouse=True)
+def even_chance(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(deliveries, "random", _Even)
+    yield
+
+
+@pytest.fixture
+async def real(db: Database) -> AsyncIterator[Database]:
+    yield db
+
+
+def play_on_fake(seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
+    """Play a sequence on the fake journal, in virtual time."""
+    loop = VirtualLoop(random.Random(seed))
+    server = Server(loop, Rates())
+
+    async def play() -> tuple[list[Any], dict[str, Any]]:
+        database = await Database.open("postgresql://fake/", purpose="test", size=5)
+        ground = FakeGround(server, database)
+        player = Player(ground, seed)
+        await player.play(ops)
+        dump = await ground.dump()
+        await database.close()
+        return player.seen, dump
+
+    with simulating():
+        deliveries.random = _Even  # type: ignore[assignment]
+        try:
+            return loop.run_until_complete(play())
+        finally:
+            server.is_closing = True
+            loop.bury([])
+            loop.close()
+
+
+async def play_on_real(database: Database, seed: int, ops: list[Op], expected: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Play it on PostgreSQL, emptied first."""
+    tables = ", ".join(f"boathook.{name}" for name in _TABLES.split(", "))
+    await database.execute(f"truncate {tables} restart identity")
+    await database.execute("update boathook.registry set version = 1")
+    ground = RealGround(database)
+    player = Player(ground, seed)
+    await player.play(ops, expected)
+    return player.seen, await ground.dump()
+
+
+async def compare(database: Database, seed: int, length: int = LENGTH) -> str | None:
+    """Return where the two differ, or None."""
+    ops = draw_ops(seed, length)
+    # The virtual loop runs inside this one's turn, so it needs a thread of its own.
+    expected, state = await _aside(seed, ops)
+    seen, found = await play_on_real(database, seed, ops, expected)
+    for number, (ours, theirs) in enumerate(zip(expected, seen, strict=True)):
+        if ours != theirs:
+            return f"sequence {seed}, step {number}: the fake journal says\n  {ours}\nPostgreSQL says\n  {theirs}"
+    for table, rows in found.items():
+        if rows != state[table]:
+            return f"sequence {seed}: the fake journal has in {table}\n  {state[table]}\nPostgreSQL has\n  {rows}"
+    return None
+
+
+async def _aside(seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
+    import asyncio
+
+    return await asyncio.to_thread(play_on_fake, seed, ops)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_the_fake_journal_does_what_postgresql_does(real: Database, seed: int) -> None:
+    difference = await compare(real, seed)
+    assert difference is None, difference
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+async def test_the_fake_journal_does_what_postgresql_does_for_hours(real: Database) -> None:
+    for seed in range(100, 10_100):
+        difference = await compare(real, seed)
+        assert difference is None, difference
+
+
+async def test_a_fake_that_ignores_fences_is_told_from_postgresql(real: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage twin: the comparison can fail."""
+    monkeypatch.setattr(statements, "_holds", lambda row, fence: row is not None and row.leased_by is not None)
+    assert any([await compare(real, seed) for seed in range(4)])
