@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 async def eventually(
-    predicate: Callable[[], Result | Awaitable[Result]], *, timeout: float = 10.0, every: float = 0.02
+    predicate: Callable[[], Result | Awaitable[Result]], *, timeout: float = 60.0, every: float = 0.02
 ) -> Result:
     """Return the predicate's first true value; fail where it has none within *timeout* seconds.
 
@@ -34,7 +34,7 @@ async def eventually(
         await asyncio.sleep(every)
 
 
-def until(predicate: Callable[[], Result], *, timeout: float = 20.0, every: float = 0.05) -> Result:
+def until(predicate: Callable[[], Result], *, timeout: float = 60.0, every: float = 0.05) -> Result:
     """Do the same in a test that is no coroutine."""
     deadline = time.monotonic() + timeout
     while not (value := predicate()):

@@ -218,7 +218,7 @@ def test_a_worker_killed_under_the_handler_leaves_the_effect_once(desk: Make) ->
     running = desk()
     answer = ask(running, "evt_1", "kill.card")
     assert answer.text in {"attempt 2", "later"}
-    until(lambda: effects(running, "evt_1") == [2], timeout=30)
+    until(lambda: effects(running, "evt_1") == [2])
     assert ask(running, "evt_1", "kill.card").text == "attempt 2"
     assert effects(running, "evt_1") == [2]
 
@@ -230,7 +230,7 @@ def test_any_gateway_answers_what_any_worker_replied(desk: Make) -> None:
     running.start()
     worker = desk(roles="worker,keeper", start=False)
     worker.start(wait=False)
-    until(lambda: ask(running, "evt_0", "check.card").text != "later", timeout=30)
+    until(lambda: ask(running, "evt_0", "check.card").text != "later")
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda n: ask(running, f"evt_{n // 2}", "check.card", timeout=20), range(40)))
     assert {one.status_code for one in answers} == {200}

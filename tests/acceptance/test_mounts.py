@@ -450,7 +450,8 @@ async def test_after_a_lost_connection_live_messages_are_heard_again(yard: Runni
     ws = await hears(yard, "lost")
     with psycopg.connect(yard.database_url, autocommit=True) as admin:
         found = admin.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'boathook:apps%:listen'"
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name like 'boathook:apps%:pulse' and datname = current_database()"
         ).fetchall()
     assert found
 
@@ -460,7 +461,7 @@ async def test_after_a_lost_connection_live_messages_are_heard_again(yard: Runni
             return json.loads(await asyncio.wait_for(ws.recv(), 0.3)) == {"n": 7}
         return False
 
-    await eventually(is_heard, timeout=20)
+    await eventually(is_heard)
     await ws.close()
 
 

@@ -178,7 +178,7 @@ async def hand_over(db: Database) -> Busy:
             await lose_seat(db)
             await until_rows(db, SEATS, 1)
             # The chore ends, and is done again by whoever is the keeper.
-            await eventually(lambda: busy.runs >= 2, timeout=20)
+            await eventually(lambda: busy.runs >= 2)
     return busy
 
 

@@ -43,7 +43,7 @@ async def test_it_answers_503_until_it_is_up_and_again_when_it_is_closed(opened,
     async def answers(status: int) -> bool:
         return (await client.get("/api/v1/app", headers=headers)).status_code == status
 
-    await eventually(partial(answers, 200), timeout=30)
+    await eventually(partial(answers, 200))
     await console.close()
     assert await answers(503)
 
@@ -74,7 +74,7 @@ async def test_messages_are_announced_once_they_are_committed(opened, pg_url, db
             "test" in heard and (await client.post("/api/v1/app", json={"name": "A", "uid": "acme"})).status_code < 500
         )
 
-    await eventually(is_heard, timeout=30)
+    await eventually(is_heard)
     assert (await client.post("/api/v1/app/acme/msg", json={"eventType": "a b", "payload": {}})).status_code == 422
     assert "" not in heard
     assert (await client.post("/api/v1/app/acme/msg", json={"eventType": "a.b", "payload": {}})).status_code == 202
@@ -120,7 +120,7 @@ async def test_what_an_app_mounts_is_503_until_it_is_loaded_and_then_served(open
     async def is_served() -> bool:
         return (await client.get("/mine")).content == b"mine"
 
-    await eventually(is_served, timeout=30)
+    await eventually(is_served)
     assert (await client.get("/any")).status_code == 404
     assert (await client.get("/api/any")).status_code == 404
     assert (await client.get("/api/v1/app")).status_code == 401
@@ -136,8 +136,8 @@ async def test_an_app_that_cannot_be_loaded_leaves_the_api_in_peace(opened, pg_u
     async def answers(path: str, status: int) -> bool:
         return (await client.get(path)).status_code == status
 
-    await eventually(partial(answers, "/api/v1/app", 401), timeout=30)
-    await eventually(console._task.done, timeout=30)
+    await eventually(partial(answers, "/api/v1/app", 401))
+    await eventually(console._task.done)
     assert await answers("/mine", 503)
     assert await answers("/api/v1/app", 401)
 

@@ -153,7 +153,10 @@ class TestTransaction:
     async def test_what_is_published_in_it_is_announced_once_it_is_committed(self, hook: Boathook, db: Database):
         heard: list[str] = []
         await db.listen(DUE_CHANNEL, heard.append)
-        listening = "select count(*) from pg_stat_activity where application_name = 'boathook:test:pulse'"
+        listening = (
+            "select count(*) from pg_stat_activity"
+            " where application_name = 'boathook:test:pulse' and datname = current_database()"
+        )
         await eventually(lambda: db.fetchval(listening))
         async with hook.transaction() as tx:
             receipt = await hook.publish(tx, application="shop", type="order.paid", payload={"order": 1})

@@ -349,9 +349,9 @@ async def probes_while_down(db: Database) -> tuple[int, int]:
         await owe(db, place, 20)
         outbound = {"breaker_after": 5, "breaker_pause_s": 0.3, "breaker_longest_s": 0.3}
         async with sending(db, sender_id="s1", outbound=outbound), sending(db, sender_id="s2", outbound=outbound):
-            await eventually(lambda: len(sink.requests) >= 12, timeout=15)
+            await eventually(lambda: len(sink.requests) >= 12)
             sink.most.clear()
-            await eventually(lambda: len(sink.requests) >= 14, timeout=15)
+            await eventually(lambda: len(sink.requests) >= 14)
             at_once = sink.most["/in"]
             is_down = False
             await settled(db, succeeded=20)

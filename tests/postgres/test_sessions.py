@@ -345,7 +345,7 @@ async def cut_the_connection_once(shop: Database, kit: Kit) -> None:
         async def is_over() -> bool:
             return await ended(shop)
 
-        await eventually(is_over, timeout=20)
+        await eventually(is_over)
 
 
 async def ended(db: Database) -> bool:

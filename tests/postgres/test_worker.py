@@ -400,7 +400,7 @@ async def test_a_kill_at_any_point_leaves_each_effect_once(shop: Database, point
     keeper = asyncio.create_task(Keeper(shop, settings_for(shop.url)).run(stop, lambda: None))
     doomed = spawn(shop.url, "normal", BOATHOOK_CRASH_POINT=f"{point}:{1 if point.startswith('claim') else 3}:kill")
     try:
-        await eventually(lambda: doomed.poll() is not None, timeout=30)
+        await eventually(lambda: doomed.poll() is not None)
         assert doomed.returncode == -9
         second = spawn(shop.url, "normal")
         try:

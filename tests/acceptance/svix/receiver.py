@@ -111,7 +111,7 @@ class Mailbox:
     def messages(self) -> list[str]:
         return [request.message for request in list(self.received)]
 
-    def wait(self, count: int = 1, *, timeout: float = 15) -> list[Received]:
+    def wait(self, count: int = 1, *, timeout: float = 60) -> list[Received]:
         """Return what came, once it is at least *count* requests."""
         until(lambda: len(self.received) >= count, timeout=timeout)
         return list(self.received)

@@ -121,7 +121,7 @@ class Application:
         rows = self.api.pages(f"{self.path}/msg/{message}/endpoint", expanded_statuses=True)
         return next((row["status"] for row in rows if row["id"] == endpoint["id"]), None)
 
-    def wait_status(self, message: str, endpoint: Mapping[str, Any], status: int, *, timeout: float = 15) -> None:
+    def wait_status(self, message: str, endpoint: Mapping[str, Any], status: int, *, timeout: float = 60) -> None:
         until(lambda: self.status(message, endpoint) == status, timeout=timeout)
 
     def wait_attempts(self, endpoint: Mapping[str, Any], count: int, **params: Any) -> list[dict[str, Any]]:

@@ -123,7 +123,7 @@ class Cabinet:
         assert self.running.cli("verify").returncode == 0
 
 
-async def settled(cabinet: Cabinet, user: User, timeout: float = 30.0) -> None:
+async def settled(cabinet: Cabinet, user: User, timeout: float = 60.0) -> None:
     """Wait until nothing is owed to any webhook of a user, and no receipt is with the drive."""
     deadline = asyncio.get_running_loop().time() + timeout
     while True:

@@ -177,7 +177,7 @@ async def ended(shop: Client, sale: Any, state: str) -> tuple[Any, Any]:
         operation = await shop.do("GET", f"operations/{sale['operation']['id']}")
         return operation if operation["state"] != "PENDING" else None
 
-    operation = await eventually(look, timeout=30)
+    operation = await eventually(look)
     receipt = await shop.do("GET", f"receipts/{sale['receipt']['id']}")
     assert (operation["state"], receipt["state"]) == (state, state)
     return receipt, operation
@@ -399,7 +399,7 @@ async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
             for number in range(200):
                 await add(down, f"p{number}")
                 await add(well, f"p{number}")
-        await eventually(lambda: len(receiver.heard["/well"]) == 200, timeout=30)
+        await eventually(lambda: len(receiver.heard["/well"]) == 200)
         assert owed(cabinet, down) == 200
         # Every one of them is due again 5 s after a failure, or held back by the pause: the breaker opens after ten.
         assert receiver.requests["/down"] < 60

@@ -132,14 +132,14 @@ def test_dead_letters_are_told_by_telegram_and_collapsed(stand: Stand, bot: BotA
         texts = [text for text in bot.taken if text.startswith("Dead letter: fleet.apply")]
         return len(texts) + sum(int(text.rpartition("(and ")[2].split()[0]) for text in texts if "(and " in text)
 
-    until(lambda: told() >= 5, timeout=40)
+    until(lambda: told() >= 5)
     texts = [text for text in bot.taken if text.startswith("Dead letter: fleet.apply")]
     assert len(texts) < 5, "repeats were not collapsed"
     assert "poisoned" in texts[0]
 
 
 def test_the_metrics_count_the_dead(stand: Stand):
-    until(lambda: stand.client.get("/webhooks/_selftest").json()["queue"]["dead"] > 0, timeout=30)
+    until(lambda: stand.client.get("/webhooks/_selftest").json()["queue"]["dead"] > 0)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_dead_letter_is_tried_again_by_the_schedule_and_then_left_to_people(ha
     hasty.tell("car_create", {"id": car, "poison": "yes"})
     (plan,) = until(lambda: hasty.rows("select * from fleet.dead_retry where given_up_at is not null"), timeout=90)
     assert (plan["replays"], plan["next_at"]) == (1, None)
-    until(lambda: any(text.startswith("Left to people") for text in bot.taken), timeout=30)
+    until(lambda: any(text.startswith("Left to people") for text in bot.taken))
     shown = json.loads(hasty.cli("dead", "show", plan["delivery_id"], "--json").stdout)
     assert len(shown["attempts_made"]) == 10, "five attempts of the handler's, five of the replay's"
 
@@ -197,5 +197,5 @@ def test_a_dead_letter_whose_cause_is_gone_is_handled_by_itself(hasty: Stand):
     until(lambda: len(dead(hasty)) == 2, timeout=60)
     hasty.rows(HEALED)
     assert hasty.known("cars", car)["data"]["poison"] == "yes"
-    until(lambda: len(dead(hasty)) == 1, timeout=30)
+    until(lambda: len(dead(hasty)) == 1)
     assert hasty.cli("verify").returncode == 0

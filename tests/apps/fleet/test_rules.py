@@ -223,7 +223,7 @@ def test_errors_at_the_gate_are_logged_by_phase_and_kind(stand: Stand):
 
     before = count()
     assert stand.post({"event": "car_update", "payload": {"id": 1}}, token="wrong").status_code == 401
-    until(lambda: count() > before, timeout=30)
+    until(lambda: count() > before)
     (row, *_) = stand.listing("fleet", "errors", "--phase", "ack")
     assert row["kind"]
     assert "rentprog" in row["message"]
@@ -246,7 +246,7 @@ def test_the_selftest_shows_the_owners_fields_to_anybody_and_no_secret(stand: St
         shown = answer.json()
         return answer if shown.get("webhook_ok_1m", 0) > 0 and shown["webhook_ack_p95_ms_1m"] is not None else None
 
-    answer = until(told, timeout=30)
+    answer = until(told)
     shown = answer.json()
     assert answer.status_code == 200
     assert shown.keys() >= SELFTEST_FIELDS
@@ -309,7 +309,7 @@ def test_the_history_of_the_figures_is_kept_by_the_minute(stand: Stand):
         found = stand.client.get("/api/rentprog/metrics/history").json()["minutes"]
         return [minute for minute in found if minute["webhook_ok_1m"] and minute["webhook_ack_p95_ms_1m"]]
 
-    minutes = until(told, timeout=40)
+    minutes = until(told)
     assert minutes[-1].keys() >= {"minute", "webhook_ok_1m", "queue", "errors_1m"}
     assert stand.client.get("/api/rentprog/metrics/history?minutes=0").status_code == 400
     assert "minutes" in stand.client.get("/metrics/history").json(), "boathook's own history is where it always was"

@@ -32,13 +32,13 @@ def stand(tmp_path_factory, admin_url, pg_template, bot):
 
 def test_a_critical_error_is_told_in_the_form_the_bot_api_wants(stand: Stand, bot: BotApi):
     stand.tell("car_create", {"id": new_id()})
-    until(lambda: bot.taken, timeout=40)
+    until(lambda: bot.taken)
     assert bot.taken[0].startswith("Acknowledging takes ")
     assert bot.calls == len(bot.taken), "the Bot API refused a request"
 
 
 def test_a_server_in_trouble_loses_no_alarm_and_repeats_are_collapsed(stand: Stand, bot: BotApi):
-    until(lambda: stand.rows("select from fleet.alarm where announced_at is null"), timeout=40)
+    until(lambda: stand.rows("select from fleet.alarm where announced_at is null"))
     taken, moments = len(bot.taken), []
 
     def busy():

@@ -121,7 +121,9 @@ async def concurrent_apply(url: str) -> dict[str, Any]:
 async def _is_waiting_or_done(url: str, applying: asyncio.Task[None]) -> bool:
     async with transaction(url) as watching:  # one for each look: a transaction sees the activity it saw first
         return applying.done() or bool(
-            await watching.fetchval("select count(*) from pg_stat_activity where wait_event_type = 'Lock'")
+            await watching.fetchval(
+                "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+            )
         )
 
 

@@ -151,7 +151,7 @@ class Stand(AppStand):
     def stored(self, key: str) -> bytes:
         return (self.folder / "data" / "music" / key).read_bytes()
 
-    def await_files(self, task: str, *states: str, timeout: float = 30) -> dict[tuple[str, str], dict[str, Any]]:
+    def await_files(self, task: str, *states: str, timeout: float = 60) -> dict[tuple[str, str], dict[str, Any]]:
         until(lambda: self.states(task) == sorted(states), timeout=timeout)
         return self.files(task)
 

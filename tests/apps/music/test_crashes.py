@@ -102,7 +102,7 @@ def test_workers_die_in_the_middle_of_downloads(make, studio):
     def are_half_there() -> bool:
         return sorted(one.stat().st_size for one in incoming.glob("*.part")) == sorted(halves)
 
-    until(are_half_there, timeout=30)
+    until(are_half_there)
     make.kill("worker")
     studio.go_on.set()
     for task, name, half in zip(tasks, names, halves, strict=True):
