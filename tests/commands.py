@@ -71,7 +71,7 @@ class _Forge:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, str(_FORGE)], stdin=theirs, stdout=subprocess.DEVNULL, env=environment,
+                [sys.executable, str(_FORGE)], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment,
                 start_new_session=True,
             )  # fmt: skip
         atexit.register(self._close)

@@ -10,6 +10,7 @@ import pytest
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.svix.receiver import Answer, Mailbox
 from tests.acceptance.svix.stand import SUCCESS, Application, House, open_database, open_house, wait_for_api
+from tests.crashing import Deaths
 from tests.support import until
 
 SENDING = tuple(point for point in POINTS if point.startswith("send."))
@@ -75,20 +76,20 @@ def judge(app: Application, endpoint, accepted: list[str], box: Mailbox) -> None
     )
 
 
-@pytest.mark.parametrize("point", SENDING)
-def test_a_sender_killed_at_any_point_loses_nothing(point, admin_url, pg_template, tmp_path, receiver):
-    flag = tmp_path / "fired"
+def test_a_sender_killed_at_every_point_loses_nothing(admin_url, pg_template, tmp_path, receiver):
+    deaths = Deaths(tmp_path, dict.fromkeys(SENDING, 3))
     folder = tmp_path / "house"
     folder.mkdir()
     with (
         open_database(admin_url, pg_template) as url,
-        open_house(folder, url, BOATHOOK_CRASH_POINT=f"{point}:3:kill:{flag}") as house,
+        open_house(folder, url, **deaths.environment) as house,
     ):
         app = house.application()
         box = receiver.mailbox(Answer(500), Answer(500), Answer())
         endpoint = app.endpoint(box, retrySchedule=[0.1] * 10)
-        accepted = [app.send({"n": n}) for n in range(12)]
-        until(flag.exists, timeout=30)
+        accepted = []
+        while deaths.left():
+            accepted.append(app.send({"n": len(accepted)}))
         accepted += [app.send({"n": n}) for n in range(4)]
         judge(app, endpoint, accepted, box)
 

@@ -15,9 +15,15 @@ from boathook.apps.music.studio import content_of
 from boathook.apps.traffic import Letter
 from boathook.telemetry.crashpoints import POINTS
 from tests.apps.music.stand import SECRET, Slow, Stand, clip, unique
+from tests.crashing import Deaths
 from tests.support import until
 
-RELEVANT = [point for point in POINTS if point.startswith(("accept.", "claim.", "handler.", "retry.", "dead."))]
+RELEVANT = {
+    steps: [point for point in POINTS if point.startswith(beginnings)]
+    for steps, beginnings in {
+        "accepting": ("accept.",), "handling": ("claim.", "handler."), "failing": ("retry.", "dead."),
+    }.items()
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -76,16 +82,17 @@ def judge(stand: Stand, books: Books) -> None:
     assert not list((stand.folder / "data" / "music-incoming").iterdir())
 
 
-@pytest.mark.parametrize("point", RELEVANT)
-def test_a_process_dies_at(point, make, studio, tmp_path):
-    fired = tmp_path / "fired"
-    count = 1 if point.startswith(("retry.", "dead.")) else 7
-    make.start(BOATHOOK_CRASH_POINT=f"{point}:{count}:kill:{fired}")
+@pytest.mark.parametrize("steps", RELEVANT)
+def test_processes_die_while(steps, make, studio, tmp_path):
+    hits = 1 if steps == "failing" else 4
+    deaths = Deaths(tmp_path, dict.fromkeys(RELEVANT[steps], hits))
+    assert deaths.hits
+    make.start(**deaths.environment)
     simulator = Simulator(
-        Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=12, seed=100 + RELEVANT.index(point)
+        Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=18, seed=100 + [*RELEVANT].index(steps)
     )
     play(make, simulator)
-    until(fired.exists, timeout=60)
+    deaths.wait()
     judge(make, simulator.expected())
 
 
