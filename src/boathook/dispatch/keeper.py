@@ -28,6 +28,8 @@ from boathook.telemetry.log import get_logger
 
 ROUND_S: Final = 1.0
 COUNT_S: Final = 5.0
+BACK_S: Final = 0.2
+"""Seconds between two looks whether PostgreSQL is back."""
 BURY_S: Final = 2.0
 ENDPOINTS: Final = RECIPIENT.rstrip(":")
 """What metrics call all endpoints together."""
@@ -99,8 +101,14 @@ class Keeper:
             except JournalError as error:
                 get_logger("keeper").warning("keeper_interrupted", error=str(error))
                 # Leases ran out while nobody could renew them; their holders, who renew thrice in each, go first.
+                await self._until_back(stop, beat)
                 self._reaping.postpone(self._lease_s / 2)
             await _pause(stop, ROUND_S)
+
+    async def _until_back(self, stop: asyncio.Event, beat: Callable[[], None]) -> None:
+        while self._database.pulse.is_away and not stop.is_set():
+            beat()
+            await _pause(stop, BACK_S)
 
     async def _tend(self, seat: Connection, stop: asyncio.Event, beat: Callable[[], None]) -> None:
         while not stop.is_set():

@@ -137,6 +137,7 @@ class Sender:
                 next_at = await self._walk()
             except JournalError as error:
                 self._log.warning("discover_failed", error=str(error))
+                await self._own.pulse.until_back()
             self._lanes.sweep(time.monotonic())
             # Most announcements are meant for handlers, so a look that found nothing is not repeated at once.
             await asyncio.sleep(PACE_S if self._met > met else _IDLE_S)
@@ -176,6 +177,9 @@ class Sender:
             except JournalError as error:
                 pause_s = min(_LONGEST_PAUSE_S, pause_s * 4)
                 self._log.warning("claim_failed", error=str(error), pause_s=round(pause_s, 3))
+                if self._own.pulse.is_away:
+                    await self._own.pulse.until_back()
+                    pause_s = PACE_S
             await asyncio.sleep(pause_s)
             if wait_s > 0:
                 await _wait(self._wake, wait_s)

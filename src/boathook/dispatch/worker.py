@@ -166,6 +166,9 @@ class Worker:
             except JournalError as error:
                 pause_s = min(_LONGEST_PAUSE_S, pause_s * 4)
                 self._log.warning("claim_failed", error=str(error), pause_s=round(pause_s, 3))
+                if self._own.pulse.is_away:
+                    await self._own.pulse.until_back()
+                    pause_s = PACE_S
                 is_hungry = True
             await asyncio.sleep(pause_s)
             if not is_hungry:

@@ -68,11 +68,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruption:
-    """The connection to PostgreSQL was lost under the handler: not its fault, and everything is rolled back."""
+    """PostgreSQL went away under the handler or sacrificed it to others: not its fault, and everything is rolled back."""
 
     error: str
     """One line for people."""
     traceback: str | None = None
+    code: str = CONNECTION_LOST
+    """What it is recorded as."""
 
 
 Outcome = Success | Ignore | Retry | Dead | Failure | Interruption
@@ -188,8 +190,8 @@ def decide(standing: Standing, outcome: Outcome, policy: RetryPolicy, now: datet
             return _stretch(move, standing, policy, now, outcome.retry_after_s)
         case Retry(after=after, code=code):
             return _try_again(standing, policy, now, luck, after, code, f"the handler asked for a retry: {code}")
-        case Interruption(error=error):
-            return _excuse(standing, policy, now, luck, error)
+        case Interruption():
+            return _excuse(standing, policy, now, luck, outcome)
         case _:
             assert_never(outcome)
 
@@ -215,14 +217,14 @@ def _stretch(move: Move, standing: Standing, policy: RetryPolicy, now: datetime,
     return move if wait_s <= planned_s else replace(move, due_at=now + timedelta(seconds=wait_s))
 
 
-def _excuse(standing: Standing, policy: RetryPolicy, now: datetime, luck: float, error: str) -> Move:
-    error = _clip(error, MAX_NOTE)
+def _excuse(standing: Standing, policy: RetryPolicy, now: datetime, luck: float, outcome: Interruption) -> Move:
+    code, error = _code(outcome.code), _clip(outcome.error, MAX_NOTE)
     base_s = min(_OUTAGE_LONGEST_S, _OUTAGE_FIRST_S * 2.0 ** min(standing.excused, MOST_EXCUSED))
     wait_s = base_s * (0.5 + luck)
     age_s = (now - standing.owed_since).total_seconds()
     if standing.excused >= MOST_EXCUSED or age_s + wait_s > policy.max_age_s:
-        return Bury(CONNECTION_LOST, error)
-    return TryAgain(now + timedelta(seconds=wait_s), CONNECTION_LOST, error, is_excused=True)
+        return Bury(code, error)
+    return TryAgain(now + timedelta(seconds=wait_s), code, error, is_excused=True)
 
 
 def _code(text: str) -> str:

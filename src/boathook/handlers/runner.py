@@ -37,6 +37,8 @@ from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import get_logger
 
 MAX_TRACEBACK: Final = 8_192
+CONFLICT: Final = "CONFLICT"
+"""Code of an attempt whose transaction PostgreSQL sacrificed to others each time."""
 _MOST_RUNS: Final = 4
 _ROOM: Final = __name__.rpartition(".")[0]
 
@@ -210,7 +212,7 @@ class Runner:
                 ending = await self._explain(error, handler, running, settling)
             if ending is not None:
                 return ending
-        return Unsettled(Failure(code="CONFLICT", error="the transaction kept colliding with others"))
+        return Unsettled(Interruption(code=CONFLICT, error="the transaction kept colliding with others"))
 
     def _slot(self, source: str | None) -> ReplySlot | None:
         stops = None if source is None else self._inline.get(source)

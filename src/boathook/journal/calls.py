@@ -70,8 +70,10 @@ RUN_AGAIN: Final = frozenset({"40001", "40P01"})
 """SQLSTATEs of a transaction that PostgreSQL sacrificed to others; the same attempt runs again."""
 
 
-_CONNECTION_STATES: Final = ("08", "57P")
-"""How the SQLSTATEs begin of a connection that is gone, or of a server that goes away or comes up."""
+_CONNECTION_STATES: Final = ("08", "25006", "25P03", "25P04", "53000", "53100", "53200", "53300", "57P", "58")
+"""How the SQLSTATEs begin of a connection that is gone or was ended for its idleness, and of a server that goes away,
+comes up, only reads, is full, or has trouble with what it runs on. What a statement brings upon itself is not among
+them, such as its own timeout."""
 
 
 def set_mark(mark: str) -> Arguments:
@@ -93,7 +95,7 @@ def sqlstate(error: BaseException | None) -> str | None:
 
 
 def is_connection_lost(error: BaseException | None) -> bool:
-    """Return whether a driver's error says that its connection is gone, looking through the same wrappers."""
+    """Return whether a driver's error says that PostgreSQL is away or unfit, looking through the same wrappers."""
     state = sqlstate(error)
     if state is not None:
         return state.startswith(_CONNECTION_STATES)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final, TypeVar
 
@@ -30,6 +31,8 @@ _WRONG_ADDRESS: Final = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
 )
+_ENDED: Final = re.compile(r"\bconnection (is closed|has been released back)")
+"""How the driver refuses to use a connection that was lost."""
 _MOST_RUNS: Final = 4
 _TICK_S: Final = 0.1
 
@@ -104,6 +107,8 @@ def unique(message: str, kind: str = "conflict") -> Iterator[None]:
 
 def sentence(error: BaseException) -> str:
     """Return the first line of what an error says."""
+    if isinstance(error, asyncpg.ConnectionDoesNotExistError) or _ENDED.search(str(error)):
+        return "the connection to PostgreSQL was lost"
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0]
 

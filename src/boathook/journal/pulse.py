@@ -75,8 +75,8 @@ class Pulse:
     """
 
     def __init__(self, dial: Dial, *, purpose: str, longest_s: float) -> None:
-        self.is_away = False
-        """Whether it did not answer the last time."""
+        self._answers = asyncio.Event()
+        self._answers.set()
         self._dial = dial
         self._longest_s = longest_s
         self._cuts: set[Callable[[], None]] = set()
@@ -111,6 +111,15 @@ class Pulse:
         """Call *heard* with the payload of each notification on *channel*, from soon on."""
         self._channels.setdefault(channel, []).append(heard)
         self._wake.set()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it did not answer the last time."""
+        return not self._answers.is_set()
+
+    async def until_back(self) -> None:
+        """Wait while the server is away."""
+        await self._answers.wait()
 
     @contextlib.asynccontextmanager
     async def dialling(self) -> AsyncIterator[None]:
@@ -196,7 +205,7 @@ class Pulse:
         if not self.is_away:
             self._away_since = time.monotonic()
             self._log.warning("postgresql_away", error=sentence(error))
-        self.is_away = True
+        self._answers.clear()
         for cut_all in self._cuts:
             cut_all()
         now = asyncio.get_running_loop().time()
@@ -207,4 +216,4 @@ class Pulse:
     def _found(self) -> None:
         if self.is_away:
             self._log.warning("postgresql_back", away_s=round(time.monotonic() - self._away_since, 1))
-        self.is_away = False
+        self._answers.set()
