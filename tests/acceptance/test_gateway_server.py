@@ -156,7 +156,7 @@ def test_selftest_leaves_no_trace(shared: Running):
     before = traces()
     answer = httpx.get(f"{shared.base}/selftest", timeout=20)
     assert (answer.status_code, answer.json()["ok"]) == (200, True)
-    assert {check["name"] for check in answer.json()["checks"]} == {"journal", "accept", "source stripe"}
+    assert {check["name"] for check in answer.json()["checks"]} == {"journal", "accept", "spool", "source stripe"}
     assert traces() == before
 
 
