@@ -2,19 +2,22 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 
 import pytest
 
 from boathook.domain import policy
-from boathook.domain.errors import JournalUnavailable
+from boathook.domain.errors import JournalError, JournalUnavailable, RowRefused
 from boathook.domain.model import Claim
 from boathook.domain.policy import CONNECTION_LOST, RetryPolicy
 from boathook.handlers import runner
 from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
+from boathook.journal.outages import run_again
 from tests import handling
 from tests.handling import accept, attempts, settled, working
+from tests.support import eventually
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -134,3 +137,127 @@ async def test_a_remembered_effect_that_cannot_reach_the_journal_is_no_failure_o
         await accept(shop, {})
         await settled(shop, succeeded=1)
     assert await attempts(shop) == [(1, "failed", CONNECTION_LOST), (2, "succeeded", None)]
+
+
+@pytest.mark.parametrize(
+    "state", ["53100", "53200", "53300", "25006", "25P03", "57P01", "57P02", "57P03", "58030", "08006"]
+)
+async def test_a_server_that_is_full_read_only_or_unwell_is_no_failure_of_the_handler(shop: Database, state: str):
+    hook = Boathook()
+
+    @hook.on("shop", retry=ONCE)
+    async def note(event: Event, tx: Transaction) -> None:
+        if event.attempt == 1:
+            await tx.execute(f"do $$ begin raise exception 'trouble' using errcode = '{state}'; end $$")
+        await tx.execute("insert into deed values (1)")
+
+    async with working(shop, hook):
+        await accept(shop, {})
+        await settled(shop, succeeded=1)
+    assert await attempts(shop) == [(1, "failed", CONNECTION_LOST), (2, "succeeded", None)]
+    assert await deeds(shop) == [1]
+
+
+@pytest.mark.parametrize("state", ["57014", "22012", "23505", "54000", "42P01", "53400"])
+async def test_what_a_statement_brings_upon_itself_is_the_handlers_failure(shop: Database, state: str):
+    hook = Boathook()
+
+    @hook.on("shop", retry=ONCE)
+    async def note(event: Event, tx: Transaction) -> None:
+        await tx.execute(f"do $$ begin raise exception 'its own' using errcode = '{state}'; end $$")
+
+    async with working(shop, hook):
+        await accept(shop, {})
+        await settled(shop, dead=1)
+    assert [(number, outcome) for number, outcome, _ in await attempts(shop)] == [(1, "failed")]
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])
+async def test_a_handler_sacrificed_to_others_runs_again_at_once_and_loses_no_attempt_by_it(shop: Database, state: str):
+    hook, runs = Boathook(), []
+
+    @hook.on("shop", retry=ONCE)
+    async def note(event: Event, tx: Transaction) -> None:
+        runs.append(event.attempt)
+        await tx.execute("insert into deed values (1)")
+        if len(runs) <= 6:
+            await tx.execute(f"do $$ begin raise exception 'sacrificed' using errcode = '{state}'; end $$")
+
+    async with working(shop, hook):
+        await accept(shop, {})
+        await settled(shop, succeeded=1)
+    assert runs == [1, 1, 1, 1, 2, 2, 2]
+    assert await attempts(shop) == [(1, "failed", runner.CONFLICT), (2, "succeeded", None)]
+    assert await deeds(shop) == [1]
+
+
+async def test_what_postgresql_sacrifices_to_others_is_run_again_at_once(shop: Database):
+    await shop.execute("insert into deed values (1), (2)")
+    runs, first_locks = [], asyncio.Barrier(2)
+
+    async def lock(first: int, second: int) -> None:
+        runs.append(first)
+        async with shop.transaction() as connection:
+            await connection.execute("select from deed where n = $1 for update", first)
+            if len(runs) <= 2:
+                await first_locks.wait()
+            await connection.execute("select from deed where n = $1 for update", second)
+
+    await asyncio.gather(run_again(lambda: lock(1, 2)), run_again(lambda: lock(2, 1)))
+    assert len(runs) == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        *(
+            (state, JournalUnavailable)
+            for state in ("08006", "25006", "28000", "3D000", "53100", "55P03", "57014", "57P03")
+        ),
+        *((state, JournalUnavailable) for state in ("40001", "40P01", "58030", "53300", "57P05")),
+        *((state, RowRefused) for state in ("22001", "22P02", "23502", "23514", "54000")),
+        *((state, JournalError) for state in ("42P01", "42501", "25P02", "XX000", "0A000", "P0001")),
+    ],
+)
+async def test_each_error_is_told_by_its_class(db: Database, state: str, kind: type[JournalError]):
+    with pytest.raises(JournalError) as caught:
+        await db.execute(f"do $$ begin raise exception 'so' using errcode = '{state}'; end $$")
+    assert type(caught.value) is kind
+
+
+async def test_a_server_that_only_reads_is_waited_for(shop: Database, pg_url: str, capfd: pytest.CaptureFixture[str]):
+    """A failover can leave a server in recovery; here a setting makes it refuse all writes but the test's own."""
+    hook = Boathook()
+
+    @hook.on("shop", retry=ONCE)
+    async def note(event: Event, tx: Transaction) -> None:
+        await tx.execute("insert into deed values (1)")
+
+    async with writing(pg_url) as own, working(shop, hook):
+        name = await own.fetchval("select current_database()")
+        await accept(own, {})
+        await settled(own, succeeded=1)
+        await own.execute(f"alter database {name} set default_transaction_read_only = on")
+        for purpose in ("boathook:worker", "boathook:handlers", "boathook:test"):
+            await cut(own, purpose)  # sessions read the setting when they begin
+        with pytest.raises(JournalUnavailable, match="read-only"):
+            await shop.execute("insert into deed values (2)")
+        await accept(own, {})
+        await eventually(lambda: "claim_failed" in capfd.readouterr().err)
+        await settled(own, succeeded=1, pending=1)
+        await own.execute(f"alter database {name} reset default_transaction_read_only")
+        for purpose in ("boathook:worker", "boathook:handlers", "boathook:test"):
+            await cut(own, purpose)
+        await settled(own, succeeded=2)
+        assert await attempts(own) == [(1, "succeeded", None)] * 2
+
+
+@contextlib.asynccontextmanager
+async def writing(url: str) -> AsyncIterator[Database]:
+    """Lend sessions that write all the same."""
+    separator = "&" if "?" in url else "?"
+    database = await Database.open(f"{url}{separator}default_transaction_read_only=off", purpose="other", size=2)
+    try:
+        yield database
+    finally:
+        await database.close()

@@ -44,7 +44,7 @@ _BEAT_S: Final = 0.5
 _RENEW_AGAIN_S: Final = 1.0
 """Seconds after which leases are prolonged that could not be because PostgreSQL was away."""
 _LAST_S: Final = 2.0
-_LONGEST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 1.0
 _PROBE_HOLD_S: Final = 10.0
 """How long a probe belongs to its sender past the endpoint's timeout."""
 _PROBE_AGAIN_S: Final = 1.0

@@ -57,7 +57,7 @@ RENEW_AGAIN_S: Final = 1.0
 _OWN_CONNECTIONS: Final = 2
 _BEAT_S: Final = 0.5
 _LAST_S: Final = 2.0
-_LONGEST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 1.0
 _NOBODY_WAITS: Final[Mapping[str, frozenset[int]]] = MappingProxyType({})
 
 Key = tuple[UUID, int, int]

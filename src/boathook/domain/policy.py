@@ -68,7 +68,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruption:
-    """PostgreSQL went away under the handler or sacrificed it to others: not its fault, and everything is rolled back."""
+    """PostgreSQL went away under the handler or sacrificed it to others: not its fault, and all is rolled back."""
 
     error: str
     """One line for people."""
