@@ -138,9 +138,9 @@ def t_of(source: Verifier, kinds: tuple[Callable[[int], Request], Callable[[int]
         random.shuffle(pool)
         for kind, request in pool:
             started = clock()
-            verdict = verify(request, NOW)
+            verify(request, NOW)
             spent[kind].append(clock() - started)
-    assert isinstance(verdict, Rejected)
+    assert all(isinstance(verify(request, NOW), Rejected) for _, request in pool)
     limit = sorted(spent[0] + spent[1])[int(turns * 0.9) - 1]
     return welch([t for t in spent[0] if t <= limit], [t for t in spent[1] if t <= limit])
 

@@ -96,7 +96,7 @@ def sabotage(name: str) -> None:
         case "no deadlines":
             patch(protocol.Connection, "check", lambda _self, _now: None)
         case "no end of flushing":
-            patch(protocol, "_ENDING", frozenset(protocol.Phase))
+            patch(protocol.Connection, "_has_unread_answer", lambda _self: False)
         case "no judge of heads":
             patch(protocol, "_refusal_of_head", lambda _watched, _version: None)
         case "lenient parser":

@@ -194,15 +194,18 @@ class Connection(HttpToolsProtocol):
                 self.refuse(408, "slow_body")
             case Phase.FRESH if spent > limits.head_timeout_s:
                 self.transport.close()
+            case Phase.IDLE | Phase.FLUSHING if spent > limits.body_timeout_s and self._has_unread_answer():
+                self._cut_off()
             case Phase.IDLE if spent > limits.keep_alive_s:
                 self.transport.close()
             case Phase.CLOSING if spent > _CLOSING_S:
                 self.transport.abort()
-            case Phase.FLUSHING if spent > limits.body_timeout_s:
-                self._cut_off()
             case _:
                 if self._stuck_since is not None and now - self._stuck_since > limits.body_timeout_s:
                     self._cut_off()
+
+    def _has_unread_answer(self) -> bool:
+        return self.transport.get_write_buffer_size() > 0
 
     def _cut_off(self) -> None:
         """End a connection whose client does not read, and with it what the kernel would keep for that client."""
