@@ -1,7 +1,7 @@
-"""Writes the generated pages of docs/: configuration.md, cli.md, metrics.md and providers.md.
+"""Writes the generated pages of docs/: configuration.md, cli.md, metrics.md, providers.md and books.md.
 
 Each page comes from the one place where its facts are kept: `defaults.toml`, the command line's own definition, the
-table of metrics, and the recipes. `make docs` runs this; a test compares the pages.
+table of metrics, the recipes, and the rules of the books. `make docs` runs this; a test compares the pages.
 """
 
 import re
@@ -17,6 +17,7 @@ from boathook.config.sources import FIELDS
 from boathook.inbound.places import Json, Place
 from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.recipe import Capture, Echo, Recipe, Say, SignText, Sure, Visit
+from boathook.journal.rules import LINES, WALKS, WHOLE, Rule
 from boathook.telemetry.metrics import TABLE, Kind, Metric
 
 ROOT = Path(__file__).parents[1]
@@ -401,6 +402,67 @@ def _own_settings(recipe: Recipe) -> Iterator[str]:
         yield f"| `{recipe.name}` | `{one.name}`{required} | {_cell(one.help)}.{choices}{default} |\n"
 
 
+def books() -> str:
+    """Return the page on the books and their rules."""
+    parts = [BOOKS.format(generated=GENERATED.format(origin="src/boathook/journal/rules.py"))]
+    for walk in WALKS:
+        parts += [_rule(rule, "`--deep` only. " if walk.is_deep else "") for rule in walk.rules]
+    parts += [_rule(rule, "") for rule in (LINES, *WHOLE)]
+    return "".join(parts)
+
+
+def _rule(rule: Rule, when: str) -> str:
+    heading = rule.title[0].upper() + rule.title[1:]
+    return f"\n### {heading}\n\n{when}Broken, it means: {rule.meaning}\n\n{rule.remedy}\n"
+
+
+BOOKS = """\
+# The books
+
+{generated}
+
+`boathook verify` recounts the whole store and shows that every accepted event is still owed or has ended, once,
+and that nothing else is stored. It changes nothing. It exits with 0 where the books balance, with 1 where they
+do not, and with 2 where it could not look.
+
+```sh
+boathook verify
+boathook verify --deep --gently
+boathook verify --since 7d --json
+```
+
+## On a live store
+
+- **It looks at one range of events after the other**, some thousands at a time, each in one statement that is
+  meant to take a quarter of a second; a range that takes longer makes the next one smaller. All that hangs on
+  an event has the event's id, so each look sees its events whole and as of one moment. What is accepted, tried,
+  replayed, purged or dropped by retention meanwhile is no imbalance: there are no false alarms to explain away.
+- **It holds nobody up.** It takes no locks but those of a reader and keeps no snapshot open, so vacuum goes on
+  beside it. It uses one connection, one core of PostgreSQL at most, and memory that does not grow with the
+  history. `--gently` rests three times as long as it looks.
+- **The dedup memory is the exception**: it is kept by key, not by time, so it is read whole for every quarter
+  of a million events. Such a look takes as long as reading that one table does.
+- **The balance** holds each event as of the moment at which it was looked at. Events that are taken in behind
+  the place that the check has come to are in none of its sums; the next check has them.
+- **`--since` and `--until`** bound the events, with all that hangs on them, by when they were accepted. The bar
+  shows the moment that was reached; a check that was stopped goes on from there. The last four rules below look
+  at the whole store in any case.
+- **What waits in this host's spool** is counted beside the balance. It was accepted and is safe, but PostgreSQL
+  does not have it yet; of a segment that is being drained at this moment it may have some already. Spools of
+  other hosts are counted there.
+- The spool is read even where PostgreSQL is away, and its number is told with the reason why the check was not
+  made.
+
+Each imbalance is told with how often it was found, and the first five examples: which event or delivery, what
+was expected, what is there, the command that shows it, and what to do. `--json` has the same.
+
+There is no self-test to run on your own database, as it would have to break something: boathook's own tests
+break a store in more than sixty ways, each rule at least once, and each has to be found by its own rule.
+
+## The rules
+"""
+
+
 def pages() -> dict[Path, str]:
     """Return every generated page with its text."""
     docs = ROOT / "docs"
@@ -409,6 +471,7 @@ def pages() -> dict[Path, str]:
         docs / "cli.md": cli(),
         docs / "metrics.md": metrics(),
         docs / "providers.md": providers(),
+        docs / "books.md": books(),
     }
 
 

@@ -1,24 +1,31 @@
-"""The books of a healthy store in every state balance; thirty ways to break one are all found."""
+"""The books of a healthy store in every state balance; whatever breaks one is found, by its own rule."""
 
+import asyncio
+import dataclasses
 import hashlib
+import itertools
 import os
 import time
+import tracemalloc
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import asyncpg
 import psycopg
 import pytest
 
 from boathook.domain import ids
-from boathook.domain.errors import JournalError
+from boathook.domain.errors import JournalError, JournalUnavailable
 from boathook.domain.model import Accepted, Duplicate, Grade, NewDelivery, NewEvent, Origin
 from boathook.handlers.outbox import Outbox
-from boathook.journal import books, moves
+from boathook.journal import books, moves, rules
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Pace, Selection
 from tests.publishing import add_application, add_endpoint, publish
+from tests.support import eventually
 
 ACTOR = Action(actor="test", note="because")
 
@@ -209,69 +216,245 @@ async def test_an_empty_store_balances(db: Database):
 
 
 @pytest.fixture
-def arrive(pg_url: str):
-    """Accept an event with a delivery, as others do while a check takes a step."""
-    connection = psycopg.connect(pg_url, autocommit=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every range so small that even the fewest events are many of them."""
+    walks = tuple(dataclasses.replace(walk, rows=3, most_rows=3) for walk in rules.WALKS)
+    monkeypatch.setattr(books, "WALKS", walks)
 
-    def step(_title: str, number: int, _of: int) -> None:
+
+@pytest.fixture
+def arrive(pg_url: str):
+    """Accept an event with a delivery, as others do between two looks."""
+    connection = psycopg.connect(pg_url, autocommit=True)
+    numbers = itertools.count()
+
+    def step(_step: object = None) -> None:
+        number = next(numbers)
         name = ids.make(time.time_ns() // 1_000_000, number)
-        with connection.transaction():
-            connection.execute(
-                """
-                insert into boathook.event (id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
-                values (%s, 'stripe', 'x', %s, 'none', 'received', '{}', '', '', sha256(''), 1)
-                """,
-                [name, str(name)],
-            )
-            connection.execute(
-                "insert into boathook.dedup values (%s, null, %s, sha256(''), now() + interval '30 days')", [name, name]
-            )
-            connection.execute(
-                "insert into boathook.delivery (event_id, ordinal, recipient) values (%s, 0, 'a')", [name]
-            )
+        if number < 50:
+            with connection.transaction():
+                for statement in ARRIVAL:
+                    connection.execute(statement, {"id": name})
 
     yield step
     connection.close()
 
 
-async def test_the_check_reads_one_snapshot_of_a_store_under_work(store: Store, arrive):
+ARRIVAL = (
+    """
+    insert into boathook.event (id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
+    values (%(id)s, 'stripe', 'x', %(id)s::text, 'none', 'received', '{}', '', '', sha256(''), 1)
+    """,
+    "insert into boathook.dedup values (%(id)s, null, %(id)s, sha256(''), now() + interval '30 days')",
+    "insert into boathook.delivery (event_id, ordinal, recipient) values (%(id)s, 0, 'a')",
+)
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_the_sums_agree_though_events_arrive_between_looks(store: Store, arrive):
     found = await store.verify(progress=arrive)
-    assert found.is_balanced
+    assert found.imbalances == ()
+    assert found.looks > 10
     assert found.balance.missing == 0
+    assert found.balance.events > 14
 
 
-async def test_without_a_snapshot_the_sums_would_disagree(store: Store, arrive, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(books, "_snapshot", Database.transaction)
-    balance = books._Audit._balance
+async def test_without_one_look_for_all_of_a_range_the_sums_would_disagree(
+    store: Store, arrive, monkeypatch: pytest.MonkeyPatch
+):
+    take = books._Check._take
+    is_late = False
 
-    async def interrupted(self, connection):
-        fetchrow, number = connection.fetchrow, iter(range(100, 200))
+    def torn(self, row, totals):
+        if not is_late or row["expected"] not in {"events", "owed"}:
+            take(self, row, totals)
 
-        class Interrupted:
-            fetch = connection.fetch
+    look = books._Check._look
 
-            async def fetchrow(self, sql):
-                arrive("", next(number), 0)
-                return await fetchrow(sql)
+    async def twice(self, sql, arguments):
+        nonlocal is_late
+        is_late = False
+        before = Counter(self._figures)
+        await look(self, sql, arguments)
+        arrive()
+        early, self._figures, is_late = self._figures, before, True
+        await look(self, sql, arguments)
+        self._figures.update({name: early[name] - before[name] for name in ("events", "owed")})
 
-        return await balance(self, Interrupted())
-
-    monkeypatch.setattr(books._Audit, "_balance", interrupted)
+    monkeypatch.setattr(books._Check, "_take", torn)
+    monkeypatch.setattr(books._Check, "_look", twice)
     assert (await store.verify()).balance.missing != 0
     monkeypatch.undo()
     assert (await store.verify()).balance.missing == 0
 
 
+ADVANCE = """
+    select null::uuid as id, null::integer as ordinal, nextval('boathook.audit_id_seq')::text as expected, '' as found
+"""
+
+
 async def test_the_check_can_write_nothing(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(books.SQL, "sum_others", "delete from boathook.audit returning 1")
+    monkeypatch.setitem(books.SQL, "find_double_leases", ADVANCE)
     with pytest.raises(JournalError, match="read-only"):
         await store.verify()
 
 
-async def test_progress_counts_every_step(store: Store):
-    steps = []
-    await store.verify(progress=lambda title, step, of: steps.append((step, of)))
-    assert steps == [(number, len(steps)) for number in range(len(steps))]
+@pytest.mark.usefixtures("tiny")
+async def test_progress_tells_every_look_and_never_goes_back(store: Store):
+    steps: list[books.Step] = []
+    await store.verify(progress=steps.append, is_deep=True)
+    assert [step.number for step in steps] == sorted(step.number for step in steps)
+    assert steps[-1].number == steps[-1].of
+    for _, of_one in itertools.groupby(steps, key=lambda step: step.title):
+        shares = [step.share for step in of_one]
+        assert shares == sorted(shares)
+        assert 0 <= shares[0] <= shares[-1] <= 1
+
+
+async def test_a_window_holds_what_is_of_its_time_and_whole_rules_besides(store: Store):
+    middle = ids.made_at(await event_of(store, "pending"))
+    early, late = await store.verify(until=middle), await store.verify(since=middle)
+    whole = await store.verify()
+    assert (early.imbalances, late.imbalances) == ((), ())
+    assert 0 < early.balance.events < whole.balance.events
+    assert early.balance.events + late.balance.events == whole.balance.events
+    assert early.balance.owed + late.balance.owed == whole.balance.owed
+    await store.db.execute(f"delete from boathook.outcome where event_id = {GOOD}")
+    await store.db.execute("drop index boathook.dedup_replay_key")
+    assert {one.check for one in (await store.verify(since=middle)).imbalances} == {"the schema's guards stand"}
+    assert "every delivery owed is there" in {one.check for one in (await store.verify(until=middle)).imbalances}
+
+
+async def test_a_look_that_is_cut_short_is_made_again_smaller(store: Store, monkeypatch: pytest.MonkeyPatch):
+    look, sizes, cuts = books._Check._look, [], iter([True, True])
+    bound = books._Check._bound
+
+    async def noted(self, walk, low, rows):
+        sizes.append(rows)
+        return await bound(self, walk, low, rows)
+
+    async def cut_twice(self, sql, arguments):
+        if next(cuts, False):
+            raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
+        await look(self, sql, arguments)
+
+    monkeypatch.setattr(books._Check, "_bound", noted)
+    monkeypatch.setattr(books._Check, "_look", cut_twice)
+    monkeypatch.setattr(books, "_RETRY_S", 0.0)
+    found = await store.verify()
+    assert sizes[:3] == [4_000, 2_000, 1_000]
+    assert found.is_balanced
+    assert found.balance.events == 14
+
+
+async def test_a_look_that_is_cut_short_for_ever_is_no_verdict(store: Store, monkeypatch: pytest.MonkeyPatch):
+    async def cut(*_: object) -> None:
+        raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
+
+    monkeypatch.setattr(books._Check, "_look", cut)
+    monkeypatch.setattr(books, "_RETRY_S", 0.0)
+    with pytest.raises(JournalUnavailable, match="statement timeout"):
+        await store.verify()
+
+
+async def emptied(store: Store, pg_url: str) -> books.Books:
+    """Verify while a week is emptied as retention does it, just so that a look waits for that."""
+    event = await event_of(store, "nobody")
+    key = "delete from boathook.dedup where event_id <> $1"
+    for table in ("event where id <> $1", "conflict where event_id <> $1", "rejection where event_id is not null"):
+        await store.db.execute(f"delete from boathook.{table}", *([event] if "$1" in table else []))
+    for table in ("delivery", "attempt", "outcome", "effect"):
+        await store.db.execute(f"delete from boathook.{table}")
+    await store.db.execute("delete from boathook.audit")
+    await store.db.execute("delete from boathook.retention")
+    await store.db.execute(key, event)
+    assert (await store.verify()).imbalances == ()
+    week = await store.one("select tableoid::regclass::text from boathook.event")
+    async with await psycopg.AsyncConnection.connect(pg_url) as keeper:
+        await keeper.execute(f"lock table {week} in access exclusive mode")
+        checking = asyncio.create_task(store.verify())
+        waiting = "select exists (select from pg_locks where not granted and relation = $1::regclass)"
+
+        async def is_waited_for() -> bool:
+            return bool(await store.one(waiting, week))
+
+        await eventually(is_waited_for)
+        await keeper.execute("insert into boathook.retention (kind, reason, dropped) values ('event', 'age', 1)")
+        await keeper.execute(f"truncate {week}")
+        await keeper.commit()
+        return await checking
+
+
+@pytest.fixture
+def memory_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at the dedup memory alone, so that it is this look which waits."""
+    monkeypatch.setattr(books, "WALKS", (rules.MEMORY,))
+    monkeypatch.setitem(books.SQL, "find_extent", "select null::uuid as first, null::uuid as last, now() as now")
+    monkeypatch.setitem(books.SQL, "find_memory_bound", "select null::uuid where $1::uuid is null and $2::bigint = 0")
+
+
+@pytest.mark.usefixtures("memory_only")
+async def test_a_week_emptied_while_a_look_waits_for_it_is_no_false_alarm(store: Store, pg_url: str):
+    assert (await emptied(store, pg_url)).imbalances == ()
+
+
+@pytest.mark.usefixtures("memory_only")
+async def test_with_a_snapshot_from_before_the_wait_it_would_be(
+    store: Store, pg_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(books, "_ISOLATION", "repeatable_read")
+    found = await emptied(store, pg_url)
+    assert [one.check for one in found.imbalances] == ["every dedup key has its event"]
+
+
+async def test_each_imbalance_is_explained_by_examples(store: Store):
+    event = await event_of(store, "pending")
+    await store.db.execute("delete from boathook.delivery where event_id = $1 and ordinal = 1", event)
+    (found,) = (await store.verify()).imbalances
+    name = ids.show("evt", event)
+    assert found.check == "every delivery owed is there"
+    assert str(found.examples[0]) == f"{name}: expected 2 deliveries, as when it was accepted; found 1 are there"
+    assert found.examples[0].look == f"boathook events show {name}"
+    assert "boathook events replay" in found.remedy
+
+
+async def break_many(store: Store, number: int) -> None:
+    """Store that many events of which a delivery is lost, each with a key of nothing beside it."""
+    await store.db.execute(
+        """
+        with made as materialized (
+            select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint), 12, '0') || '7000' || '8000'
+                || lpad(to_hex(n), 12, '0'))::uuid as id from generate_series(1, $1::integer) as n
+        ),
+        keys as (
+            insert into boathook.dedup
+            select gen_random_uuid(), null, id, sha256(''), now() + interval '30 days' from made
+        )
+        insert into boathook.event (
+            id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
+        select id, 'stripe', 'x', id::text, 'none', 'received', '{}', '', '', sha256('x'), 2 from made
+        """,
+        number,
+    )
+
+
+async def test_memory_grows_neither_with_the_events_nor_with_what_is_wrong(db: Database, monkeypatch):
+    monkeypatch.setattr(
+        books, "WALKS", tuple(dataclasses.replace(walk, rows=200, most_rows=200) for walk in rules.WALKS)
+    )
+    store, peaks = Store(db), []
+    for number in (1_000, 10_000):
+        await db.execute("truncate boathook.event, boathook.dedup")
+        await break_many(store, number)
+        await store.verify(is_deep=True)
+        tracemalloc.start()
+        found = await store.verify(is_deep=True)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        counts = {one.check: (one.count, len(one.examples)) for one in found.imbalances}
+        assert counts["every delivery owed is there"] == (number, 5)
+        assert counts["bodies match their hashes"] == (number, 5)
+    assert peaks[1] < 1.5 * peaks[0]
 
 
 OLD = datetime.now(UTC) - timedelta(days=1)
@@ -335,6 +518,15 @@ BREAKAGES = {
     "a key of nothing": ("every dedup key has its event", f"insert into boathook.dedup values (gen_random_uuid(), null, {NOWHERE}, sha256(''), now())"),
     "an event with two keys": ("one dedup key an event", f"insert into boathook.dedup values (gen_random_uuid(), null, {GOOD}, sha256('{{}}'), now())"),
     "a key of another body": ("dedup keys know the right body", f"update boathook.dedup set body_sha256 = sha256('x') where event_id = {GOOD}"),
+    "a replay of what was never owed": ("replays are about what was owed first", f"update boathook.delivery set recipient = 'z', is_replay = true, ordinal = 7 where event_id = {PENDING} and ordinal = 1"),
+    "an item of a whole event": ("deliveries are about what was owed", f"update boathook.delivery set item_path = 'a', item_type = 't' where event_id = {PENDING}"),
+    "the whole of an event of items": ("deliveries are about what was owed", f"update boathook.dedup set item_path = 'a' where event_id = {PENDING}"),
+    "all attempts lost": ("attempts of ended deliveries", "truncate boathook.attempt"),
+    "all outcomes lost": ("every delivery owed is there", "truncate boathook.outcome"),
+    "all events lost": ("nothing without its event", "truncate boathook.event"),
+    "a purge that was none": ("every delivery owed is there", "update boathook.audit set subject = 'dlv_x' where action = 'dead.purge'"),
+    "a decision for another": ("what is ignored was decided", "update boathook.audit set subject = 'dlv_x' where action = 'dead.ignore'"),
+    "a key that another event bears": ("every event is remembered", f"update boathook.dedup set event_id = {PENDING} where event_id = {GOOD}"),
     "a conflict with nothing": ("conflicts differ from their event", f"update boathook.conflict set event_id = {NOWHERE}"),
     "a conflict that is none": ("conflicts differ from their event", "update boathook.conflict set body_sha256 = sha256('{}')"),
     "a rejection accepted as nothing": ("accepted rejections have their event", f"update boathook.rejection set event_id = {NOWHERE}"),
@@ -371,6 +563,7 @@ async def test_every_breakage_of_messages_is_found(store: Store, name: str):
 
 
 @pytest.mark.parametrize("name", BREAKAGES)
+@pytest.mark.usefixtures("tiny")
 async def test_every_breakage_is_found(store: Store, name: str):
     check, sql = BREAKAGES[name]
     await store.db.execute(sql)
@@ -379,7 +572,16 @@ async def test_every_breakage_is_found(store: Store, name: str):
     assert check in broken, f"found only {list(broken)}"
     assert broken[check].count >= 1
     assert 1 <= len(broken[check].examples) <= 5
+    assert all(example.expected and example.found for example in broken[check].examples)
     assert broken[check].meaning.endswith(".")
+    assert broken[check].remedy.endswith(".")
+
+
+def test_every_rule_is_broken_in_more_than_forty_ways_in_all():
+    ways = [*BREAKAGES.values(), *MESSAGES.values()]
+    assert len(ways) > 40
+    assert {check for check, _ in ways} == {rule.title for rule in rules.RULES}
+    assert len({rule.title for rule in rules.RULES}) == len(rules.RULES)
 
 
 async def test_an_event_dropped_by_retention_may_leave_its_key_behind(store: Store):

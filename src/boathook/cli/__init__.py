@@ -6,7 +6,8 @@ options   what many commands take
 listings  what is stored
 decisions what is to become of it
 applications, endpoints, event_types   whom we send to, where, and what
-running   serve, migrate, verify, doctor, demo, bench, send
+running   serve, migrate, doctor, demo, bench, send
+books     verify
 setup     sources and settings
 apps      the apps that are loaded, and their own commands
 """
@@ -19,7 +20,7 @@ from typing import Annotated, cast
 
 import typer
 
-from boathook.cli import applications, apps, decisions, endpoints, event_types, keys, listings, running, setup
+from boathook.cli import applications, apps, books, decisions, endpoints, event_types, keys, listings, running, setup
 from boathook.cli.session import Misused, Session
 from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 
@@ -65,7 +66,7 @@ def start(
 
 app.command("serve", epilog="Example: boathook serve --app shop:hook --port 8080")(running.serve)
 app.command("migrate", epilog="Example: boathook migrate")(running.migrate)
-app.command("verify", epilog="Example: boathook verify --deep --json")(running.verify)
+app.command("verify", epilog="Example: boathook verify --deep --json")(books.verify)
 app.command("doctor", epilog="Example: boathook doctor --json")(running.check_up)
 app.command("demo", epilog="Example: boathook demo --seconds 20")(running.demo)
 app.command("bench", epilog="Example: boathook bench ingest --json")(running.bench)

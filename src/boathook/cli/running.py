@@ -1,14 +1,11 @@
-"""Commands that run boathook, and look after a set-up: serve, migrate, verify, doctor, demo, bench, send."""
+"""Commands that run boathook, and look after a set-up: serve, migrate, doctor, demo, bench, send."""
 
 import sys
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from boathook.cli import show
@@ -19,15 +16,10 @@ from boathook.config.sources import FIELDS
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.domain.model import Duplicate, Receipt
-from boathook.journal import books
-from boathook.journal.books import Balance, Books
 from boathook.journal.database import Database
 
 if TYPE_CHECKING:
     from boathook.admin.doctor import Finding
-
-_VERIFY_TIMEOUT_S = 86_400.0
-"""A scan of a very large table takes as long as it takes."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -97,108 +89,6 @@ def migrate(
     if not names:
         out.print("the schema is current")
     raise typer.Exit(1 if check and names else 0)
-
-
-def verify(
-    ctx: typer.Context,
-    deep: Annotated[bool, typer.Option("--deep", help="Also compare every stored body with its hash.")] = False,
-    as_json: Json = False,
-) -> None:
-    """
-    Check the books: every accepted event is owed or ended exactly once, and nothing else is stored.
-
-    Reads one snapshot and changes nothing, so it may run beside live traffic. Exits with 1 if anything is amiss.
-    """
-    from boathook.inbound.gates import dedup_days_of
-
-    async def work() -> Books:
-        settings = session(ctx).settings()
-        with _steps("checking the books") as report:
-            async with journal(settings, purpose="verify", statement_timeout_s=_VERIFY_TIMEOUT_S) as database:
-                return await books.verify(
-                    database,
-                    dedup_days=settings.retention.dedup_days,
-                    dedup_days_of=dedup_days_of(settings),
-                    is_deep=deep,
-                    progress=report,
-                )
-
-    found = run(work())
-    if as_json:
-        balance = {**asdict(found.balance), "missing": found.balance.missing}
-        imbalances = [asdict(one) for one in found.imbalances]
-        show.print_json(
-            {"balanced": found.is_balanced, "checks": found.checks, "balance": balance, "imbalances": imbalances}
-        )
-    else:
-        print_books(found)
-    raise typer.Exit(0 if found.is_balanced else 1)
-
-
-def print_books(found: Books) -> None:
-    """Print the balance as a table, and below it everything that does not add up."""
-    out.print(_balance(found.balance))
-    out.print()
-    for one in found.imbalances:
-        out.print(Text(f"✗ {one.check}: {one.count}", style="bold red"))
-        out.print(show.text(f"  {one.meaning}"), soft_wrap=True)
-        for example in one.examples:
-            out.print(show.text(f"  {example}"), soft_wrap=True)
-    if found.is_balanced:
-        out.print(Text(f"✓ the books balance ({found.checks} checks)", style="bold green"))
-    else:
-        out.print(
-            Text(f"✗ the books do not balance: {len(found.imbalances)} of {found.checks} checks fail", style="bold red")
-        )
-
-
-def _balance(balance: Balance) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    made.add_column(min_width=44)
-    made.add_column(justify="right", min_width=12)
-
-    def line(label: str, number: int | str, style: str = "") -> None:
-        made.add_row(Text(label, style=style), Text(f"{number:,}" if isinstance(number, int) else number, style=style))
-
-    line("events", balance.events, "bold")
-    line("  received", balance.received)
-    line("  published", balance.published)
-    line("deliveries owed when accepted", balance.owed, "bold")
-    line("deliveries added by replays", balance.replayed, "bold")
-    for state in ("succeeded", "ignored", "dead", "pending", "leased"):
-        line(f"  {state}", getattr(balance, state))
-    line("  purged by operators", balance.purged)
-    line("  missing", balance.missing, "bold red" if balance.missing else "")
-    line("attempts", balance.attempts, "bold")
-    line("dedup keys remembered", balance.remembered, "bold")
-    line("conflicts (requests)", f"{balance.conflicts:,} ({balance.conflicting_requests:,})", "bold")
-    line("rejections kept", balance.rejections, "bold")
-    for what, number in balance.dropped.items():
-        line(f"dropped: {what}", number, "dim")
-    return made
-
-
-class _Steps:
-    """A bar on a terminal; elsewhere silence."""
-
-    def __init__(self, title: str) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
-        self._task = self._bar.add_task(title, total=None)
-
-    def __enter__(self) -> "books.Progress":
-        self._bar.start()
-        return self._report
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def _report(self, title: str, step: int, of: int) -> None:
-        self._bar.update(self._task, description=title, completed=step, total=of)
-
-
-def _steps(title: str) -> _Steps:
-    return _Steps(title)
 
 
 def check_up(ctx: typer.Context, as_json: Json = False) -> None:

@@ -146,7 +146,7 @@ def print_books(
         console.print(_sent(records))
     _print_complaints(console, "ledger", complaints)
     for found in books.imbalances:
-        text = f"  books: {found.check}: {found.count}. {found.meaning} {', '.join(found.examples)}"
+        text = f"  books: {found.check}: {found.count}. {found.meaning} {', '.join(map(str, found.examples))}"
         console.print(Text(text), soft_wrap=True)
 
 

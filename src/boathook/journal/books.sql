@@ -1,213 +1,245 @@
--- Every `find_…` statement but those Python reconciles returns (id, ordinal, detail, total): up to five rows that
--- break its rule and how many there are in all. A store in balance returns no row anywhere.
+-- The books are read look by look. A look is one statement, so it sees one moment; what hangs on an event has the event's
+-- id, so a look at a range of ids sees those events whole. It is put together by books.py: `gather_…` are its parts, and
+-- each `find_…` reads them and returns (id, ordinal, expected, found) of what breaks its rule: no row in a sound store.
+-- $1 and $2 are the range: from, and up to but not including.
 
--- name: hold_partitions
--- Keeps partitions from being dropped under the snapshot, which does not cover a drop.
-lock table boathook.event, boathook.attempt, boathook.outcome, boathook.effect, boathook.reply in access share mode
+-- name: prepare_look
+-- Sets the bounds of a look: it takes one core and little room, and ranges are joined by hash, whatever is known of new ids.
+set local work_mem = '16MB';
+set local max_parallel_workers_per_gather = 0;
+set local enable_nestloop = off;
+set local plan_cache_mode = force_custom_plan
 
--- name: plan_by_partition
--- Joins and sums week by week, so that memory does not grow with the history.
-select set_config('enable_partitionwise_join', 'on', true), set_config('enable_partitionwise_aggregate', 'on', true)
-
--- name: sum_events
--- Counts events, what they were owed when accepted, and where they came from.
-select now() as taken_at, count(*) as events, count(*) filter (where origin = 'received') as received,
-    count(*) filter (where origin = 'published') as published, coalesce(sum(fanout), 0)::bigint as owed
-from boathook.event
-
--- name: sum_deliveries
--- Counts deliveries by where they stand.
-select
-    coalesce(sum(number) filter (where state = 'succeeded'), 0)::bigint as succeeded,
-    coalesce(sum(number) filter (where state = 'ignored'), 0)::bigint as ignored,
-    coalesce(sum(number) filter (where state = 'dead'), 0)::bigint as dead,
-    coalesce(sum(number) filter (where state = 'pending'), 0)::bigint as pending,
-    coalesce(sum(number) filter (where state = 'leased'), 0)::bigint as leased,
-    coalesce(sum(number) filter (where is_replay), 0)::bigint as replayed
-from (
-    select state, is_replay, count(*) as number from boathook.delivery group by 1, 2
+-- name: find_event_bound
+-- Finds where a range of events from $1 must end so that no table holds more than $2 rows of it.
+select id from (
+    (select id from boathook.event where id > $1 order by id offset $2::bigint limit 1)
     union all
-    select state, is_replay, count(*) from boathook.outcome group by 1, 2
-) as counted
+    (select event_id from boathook.delivery where event_id > $1 order by event_id offset $2::bigint limit 1)
+    union all
+    (select event_id from boathook.outcome where event_id > $1 order by event_id offset $2::bigint limit 1)
+    union all
+    (select event_id from boathook.attempt where event_id > $1 order by event_id offset $2::bigint limit 1)
+    union all
+    (select event_id from boathook.effect where event_id > $1 order by event_id offset $2::bigint limit 1)
+    union all
+    (select event_id from boathook.reply where event_id > $1 order by event_id offset $2::bigint limit 1)
+) as ends
+order by id
+limit 1
 
--- name: sum_others
--- Counts attempts and what did not become an event.
-select
-    (select count(*) from boathook.attempt) as attempts,
-    (select count(*) from boathook.dedup) as remembered,
-    (select count(*) from boathook.conflict) as conflicts,
-    (select coalesce(sum(seen), 0)::bigint from boathook.conflict) as conflicting_requests,
-    (select count(*) from boathook.rejection) as rejections
+-- name: find_memory_bound
+-- Finds where a range of $2 events from $1 ends.
+select id from boathook.event where id > $1 order by id offset $2::bigint limit 1
 
--- name: sum_dropped
--- Counts what retention and operators have dropped, by kind and reason.
-select kind, reason, sum(dropped)::bigint as dropped from boathook.retention group by 1, 2 order by 1, 2
+-- name: find_conflict_bound
+-- Finds where a range of $2 conflicts from $1 ends.
+select id from boathook.conflict where id > $1 order by id offset $2::bigint limit 1
 
--- name: stream_uneven_events
--- Streams the events that hold more or fewer first deliveries than they were accepted with; purged dead letters explain
--- fewer. `ordinals` are those that are there.
-with held as (
-    select event_id, count(*) as number, array_agg(ordinal::integer) as ordinals
-    from (
-        select event_id, ordinal from boathook.delivery where not is_replay
-        union all
-        select event_id, ordinal from boathook.outcome where not is_replay
-    ) as first_ones
-    group by event_id
+-- name: find_rejection_bound
+-- Finds where a range of $2 rejections from $1 ends.
+select id from boathook.rejection where id > $1 order by id offset $2::bigint limit 1
+
+-- name: find_extent
+-- Tells the first and the last event, and the server's time.
+select (select id from boathook.event order by id limit 1) as first, (select id from boathook.event order by id desc limit 1) as last,
+    now() as now
+
+-- name: gather_range
+-- Gathers all that belongs to a range of events; $3 and $4 name the actions of the audit that explain what is gone and
+-- what was ignored.
+with events as materialized (
+    select id, source, application, origin, fanout::integer as fanout, expunged_at, octet_length(body) as size
+    from boathook.event where id >= $1 and id < $2
+),
+open as materialized (
+    select event_id, ordinal::integer as ordinal, recipient, state, order_key, is_blocked, is_replay, attempts, attempts_before,
+        fence, leased_by, lease_until, died_at, code, item_path, item_type
+    from boathook.delivery where event_id >= $1 and event_id < $2
+),
+ended as materialized (
+    select event_id, ordinal::integer as ordinal, recipient, state, is_replay, attempts, note is not null as has_note,
+        item_path, item_type
+    from boathook.outcome where event_id >= $1 and event_id < $2
+),
+attempts as materialized (
+    select event_id, ordinal::integer as ordinal, number, outcome from boathook.attempt where event_id >= $1 and event_id < $2
+),
+effects as materialized (
+    select event_id, name from boathook.effect where event_id >= $1 and event_id < $2
+),
+replies as materialized (
+    select event_id, recipient from boathook.reply where event_id >= $1 and event_id < $2
+),
+owed as materialized (
+    select event_id, ordinal, recipient, state, is_replay, item_path, item_type, true as is_open from open
+    union all
+    select event_id, ordinal, recipient, state, is_replay, item_path, item_type, false from ended
+),
+tries as materialized (
+    select event_id, ordinal, count(*) as number, max(number) as last from attempts group by event_id, ordinal
+),
+uneven as materialized (
+    select e.id, e.fanout, coalesce(h.number, 0) as number, coalesce(h.ordinals, '{}') as ordinals
+    from events e
+    left join (
+        select event_id, count(*) as number, array_agg(ordinal) as ordinals from owed where not is_replay group by event_id
+    ) as h on h.event_id = e.id
+    where e.fanout <> coalesce(h.number, 0)
+),
+purged as materialized (
+    select u.id, count(*) as number
+    from uneven u cross join lateral generate_series(0, u.fanout - 1) as place
+    where place <> all (u.ordinals) and 0 < (
+        select count(*) from boathook.audit
+        where action = $3::text and subject = boathook.show_id('dlv', u.id) || '_' || place)
+    group by u.id
+),
+undecided as materialized (
+    select o.event_id, o.ordinal, coalesce(a.outcome, 'none') as last
+    from (select event_id, ordinal, attempts from ended where state = 'ignored') as o
+    left join attempts a on a.event_id = o.event_id and a.ordinal = o.ordinal and a.number = o.attempts
+    where a.outcome is distinct from 'ignored'
 )
-select e.id, e.fanout::integer as fanout, coalesce(h.number, 0)::integer as held, coalesce(h.ordinals, '{}') as ordinals
-from boathook.event e
-left join held h on h.event_id = e.id
-where e.fanout <> coalesce(h.number, 0)
 
--- name: stream_ignored_without_attempt
--- Streams the ignored deliveries whose last attempt was not ignored; an operator's decision explains them.
-select o.event_id, o.ordinal::integer as ordinal, coalesce(a.outcome, 'no attempt') as last_outcome
-from boathook.outcome o
-left join boathook.attempt a on a.event_id = o.event_id and a.ordinal = o.ordinal and a.number = o.attempts
-where o.state = 'ignored' and a.outcome is distinct from 'ignored'
+-- name: sum_range
+-- Counts what a range of events holds.
+select f.name, f.number
+from (
+    select count(*) as events, count(*) filter (where origin = 'received') as received,
+        count(*) filter (where origin = 'published') as published, coalesce(sum(fanout), 0)::bigint as owed
+    from events
+) as e
+cross join (
+    select count(*) filter (where state = 'succeeded') as succeeded, count(*) filter (where state = 'ignored') as ignored,
+        count(*) filter (where state = 'dead') as dead, count(*) filter (where state = 'pending') as pending,
+        count(*) filter (where state = 'leased') as leased, count(*) filter (where is_replay) as replayed
+    from owed
+) as o
+cross join (select count(*) as attempts from attempts) as a
+cross join (select coalesce(sum(number), 0)::bigint as purged from purged) as p
+cross join lateral (values
+    ('events', e.events), ('received', e.received), ('published', e.published), ('owed', e.owed),
+    ('succeeded', o.succeeded), ('ignored', o.ignored), ('dead', o.dead), ('pending', o.pending), ('leased', o.leased),
+    ('replayed', o.replayed), ('attempts', a.attempts), ('purged', p.purged)
+) as f (name, number)
 
--- name: list_audited
--- Says which of these subjects an action of one of these kinds is recorded for.
-select distinct subject from boathook.audit where action = any ($1::text[]) and subject = any ($2::text[])
+-- name: find_uneven_events
+-- Finds events that hold more or fewer first deliveries than they were accepted with; purged dead letters explain fewer.
+select u.id, null::integer as ordinal, u.fanout || ' deliveries, as when it was accepted' as expected,
+    u.number || ' are there' || coalesce(', ' || p.number || ' were purged', '') as found
+from uneven u
+left join purged p on p.id = u.id
+where u.number + coalesce(p.number, 0) <> u.fanout
+
+-- name: find_undecided
+-- Finds ignored deliveries whose last attempt was not ignored, and of which no decision is recorded.
+select event_id as id, ordinal, 'a last attempt that was ignored, or a decision in the audit' as expected,
+    'last attempt: ' || last || ', no decision' as found
+from undecided
+where 0 = (
+    select count(*) from boathook.audit
+    where action = any ($4::text[]) and subject = boathook.show_id('dlv', event_id) || '_' || ordinal)
 
 -- name: find_orphans
 -- Finds what belongs to an event that does not exist.
-select event_id as id, ordinal, detail, count(*) over () as total
+select p.event_id as id, p.ordinal, 'its event' as expected, 'no event; ' || p.what as found
 from (
-    select d.event_id, d.ordinal::integer as ordinal, 'delivery' as detail
-    from boathook.delivery d where not exists (select from boathook.event e where e.id = d.event_id)
+    select event_id, ordinal, case when is_open then 'delivery' else 'outcome' end as what from owed
     union all
-    select o.event_id, o.ordinal, 'outcome'
-    from boathook.outcome o where not exists (select from boathook.event e where e.id = o.event_id)
+    select event_id, ordinal, number || ' attempts' from tries
     union all
-    select a.event_id, a.ordinal, 'attempt ' || a.number
-    from boathook.attempt a where not exists (select from boathook.event e where e.id = a.event_id)
+    select event_id, null, 'effect ' || name from effects
     union all
-    select f.event_id, 0, 'effect ' || f.name
-    from boathook.effect f where not exists (select from boathook.event e where e.id = f.event_id)
-    union all
-    select r.event_id, 0, 'reply of ' || r.recipient
-    from boathook.reply r where not exists (select from boathook.event e where e.id = r.event_id)
-) as bad
-limit 5
+    select event_id, null, 'reply of ' || recipient from replies
+) as p
+left join events e on e.id = p.event_id
+where e.id is null
 
 -- name: find_open_and_settled
 -- Finds deliveries that are still owed and ended already.
-select d.event_id as id, d.ordinal::integer as ordinal, d.state || ' and ' || o.state as detail, count(*) over () as total
-from boathook.delivery d
-join boathook.outcome o on o.event_id = d.event_id and o.ordinal = d.ordinal
-limit 5
+select d.event_id as id, d.ordinal, 'either open or ended' as expected, d.state || ' and ' || o.state as found
+from open d
+join ended o on o.event_id = d.event_id and o.ordinal = d.ordinal
 
 -- name: find_owed_twice
 -- Finds events, or items of them, that were accepted with two deliveries for one recipient.
-select event_id as id, null::integer as ordinal, recipient || coalesce(', item ' || item_path, '') as detail,
-    count(*) over () as total
-from (
-    select event_id, recipient, item_path from boathook.delivery where not is_replay
-    union all
-    select event_id, recipient, item_path from boathook.outcome where not is_replay
-) as first_ones
+select event_id as id, null::integer as ordinal, 'one first delivery to ' || recipient as expected,
+    count(*) || coalesce(' of item ' || item_path, '') as found
+from owed
+where not is_replay
 group by event_id, recipient, item_path
 having count(*) > 1
-limit 5
 
--- name: find_wrong_items
--- Finds deliveries that are about an item of an event which was stored whole, or about the whole of one stored item by
--- item, and replays that are about something else than the first delivery to their recipient was. A message may be owed
--- to an endpoint without a first delivery: one that was made, or asked for it, only later.
-with owed as not materialized (
-    select event_id, ordinal::integer as ordinal, recipient, is_replay, item_path, item_type from boathook.delivery
-    union all
-    select event_id, ordinal, recipient, is_replay, item_path, item_type from boathook.outcome
-),
-bad as (
-    select * from owed o
-    where o.item_path is null
-        and exists (select from boathook.dedup k where k.event_id = o.event_id and k.item_path is not null)
-    union all
-    select * from owed o
-    where o.item_path is not null
-        and exists (select from boathook.dedup k where k.event_id = o.event_id and k.item_path is null)
-    union all
-    select * from owed o
-    where o.is_replay and not (starts_with(o.recipient, 'endpoint:') and o.item_path is null) and not exists (
-        select from owed f
-        where f.event_id = o.event_id and f.recipient = o.recipient and not f.is_replay
-            and f.item_path is not distinct from o.item_path and f.item_type is not distinct from o.item_type)
-)
-select event_id as id, ordinal, recipient || ', ' || coalesce('item ' || item_path, 'no item') as detail,
-    count(*) over () as total
-from bad
-limit 5
+-- name: find_wrong_replays
+-- Finds replays that are about something else than the first delivery to their recipient was. A message may be owed to an
+-- endpoint without a first delivery: one that was made, or asked for it, only later.
+select o.event_id as id, o.ordinal, 'a first delivery of the same to ' || o.recipient as expected,
+    'none; the replay is of ' || coalesce('item ' || o.item_path, 'the whole event') as found
+from owed o
+left join (
+    select distinct event_id, recipient, coalesce(item_path, '') as item_path, coalesce(item_type, '') as item_type
+    from owed where not is_replay
+) as f on f.event_id = o.event_id and f.recipient = o.recipient and f.item_path = coalesce(o.item_path, '')
+    and f.item_type = coalesce(o.item_type, '')
+where o.is_replay and f.event_id is null and not (starts_with(o.recipient, 'endpoint:') and o.item_path is null)
 
 -- name: find_misnumbered
 -- Finds first deliveries numbered like replays, and replays numbered like first ones.
-select d.event_id as id, d.ordinal::integer as ordinal, 'fanout ' || e.fanout as detail, count(*) over () as total
-from (
-    select event_id, ordinal, is_replay from boathook.delivery
-    union all
-    select event_id, ordinal, is_replay from boathook.outcome
-) as d
-join boathook.event e on e.id = d.event_id
-where d.is_replay <> (d.ordinal >= e.fanout)
-limit 5
+select o.event_id as id, o.ordinal,
+    case when o.is_replay then 'a replay has number ' || e.fanout || ' or more'
+        else 'a first delivery has a number below ' || e.fanout end as expected,
+    'number ' || o.ordinal as found
+from owed o
+join events e on e.id = o.event_id
+where o.is_replay <> (o.ordinal >= e.fanout)
 
 -- name: find_miscounted_open
 -- Finds open deliveries whose recorded attempts are not those counted; a leased one's latest is not recorded yet.
-select d.event_id as id, d.ordinal::integer as ordinal,
-    d.state || ', counted ' || d.attempts || ', recorded ' || coalesce(a.number, 0) as detail, count(*) over () as total
-from boathook.delivery d
-left join lateral (
-    select count(*) as number, max(number) as last
-    from boathook.attempt a where a.event_id = d.event_id and a.ordinal = d.ordinal
-) as a on true
-where d.attempts - (d.state = 'leased')::integer <> a.number or a.number <> coalesce(a.last, 0)
-limit 5
+select d.event_id as id, d.ordinal,
+    'attempts 1 to ' || (d.attempts - (d.state = 'leased')::integer) || ', as counted (' || d.state || ')' as expected,
+    coalesce(t.number, 0) || ' recorded' || coalesce(', the last is ' || t.last, '') as found
+from open d
+left join tries t on t.event_id = d.event_id and t.ordinal = d.ordinal
+where d.attempts - (d.state = 'leased')::integer <> coalesce(t.number, 0) or coalesce(t.number, 0) <> coalesce(t.last, 0)
 
 -- name: find_miscounted_settled
--- Finds settled deliveries whose recorded attempts are not those counted.
-with recorded as (
-    select event_id, ordinal, count(*) as number, max(number) as last from boathook.attempt group by event_id, ordinal
-)
-select o.event_id as id, o.ordinal::integer as ordinal,
-    'counted ' || o.attempts || ', recorded ' || coalesce(r.number, 0) as detail, count(*) over () as total
-from boathook.outcome o
-left join recorded r on r.event_id = o.event_id and r.ordinal = o.ordinal
-where o.attempts <> coalesce(r.number, 0) or coalesce(r.number, 0) <> coalesce(r.last, 0)
-limit 5
+-- Finds ended deliveries whose recorded attempts are not those counted.
+select o.event_id as id, o.ordinal, 'attempts 1 to ' || o.attempts || ', as counted' as expected,
+    coalesce(t.number, 0) || ' recorded' || coalesce(', the last is ' || t.last, '') as found
+from ended o
+left join tries t on t.event_id = o.event_id and t.ordinal = o.ordinal
+where o.attempts <> coalesce(t.number, 0) or coalesce(t.number, 0) <> coalesce(t.last, 0)
 
 -- name: find_stray_attempts
 -- Finds attempts of deliveries that do not exist.
-select a.event_id as id, a.ordinal::integer as ordinal, 'attempt ' || a.number as detail, count(*) over () as total
-from boathook.attempt a
-where not exists (select from boathook.outcome o where o.event_id = a.event_id and o.ordinal = a.ordinal)
-    and not exists (select from boathook.delivery d where d.event_id = a.event_id and d.ordinal = a.ordinal)
-limit 5
+select t.event_id as id, t.ordinal, 'the delivery they were made for' as expected,
+    'no delivery; attempts up to ' || t.last as found
+from tries t
+left join owed o on o.event_id = t.event_id and o.ordinal = t.ordinal
+where o.event_id is null
 
 -- name: find_false_successes
 -- Finds succeeded deliveries whose last attempt did not succeed.
-select o.event_id as id, o.ordinal::integer as ordinal, coalesce(a.outcome, 'no attempt') as detail, count(*) over () as total
-from boathook.outcome o
-left join boathook.attempt a on a.event_id = o.event_id and a.ordinal = o.ordinal and a.number = o.attempts
+select o.event_id as id, o.ordinal, 'attempt ' || o.attempts || ' succeeded' as expected,
+    coalesce('it was ' || a.outcome, 'no such attempt') as found
+from ended o
+left join attempts a on a.event_id = o.event_id and a.ordinal = o.ordinal and a.number = o.attempts
 where o.state = 'succeeded' and a.outcome is distinct from 'succeeded'
-limit 5
 
 -- name: find_ended_twice
 -- Finds attempts that ended a delivery which then went on.
-select a.event_id as id, a.ordinal::integer as ordinal, 'attempt ' || a.number || ' ' || a.outcome as detail,
-    count(*) over () as total
-from boathook.attempt a
-where a.outcome in ('succeeded', 'ignored')
-    and not exists (
-        select from boathook.outcome o
-        where o.event_id = a.event_id and o.ordinal = a.ordinal and o.attempts = a.number)
-limit 5
+select a.event_id as id, a.ordinal, 'attempt ' || a.number || ' (' || a.outcome || ') was the last' as expected,
+    coalesce('it ended after attempt ' || o.attempts, 'it has not ended') as found
+from attempts a
+left join ended o on o.event_id = a.event_id and o.ordinal = a.ordinal
+where a.outcome in ('succeeded', 'ignored') and o.attempts is distinct from a.number
 
 -- name: find_illegal_deliveries
 -- Finds open deliveries that the table's own rules forbid.
-select event_id as id, ordinal::integer as ordinal, 'state ' || state as detail, count(*) over () as total
-from boathook.delivery
+select event_id as id, ordinal, 'a state that can be' as expected,
+    concat_ws(', ', state, attempts || ' attempts', 'leased by ' || leased_by, 'died ' || died_at, 'code ' || code) as found
+from open
 where state not in ('pending', 'leased', 'dead')
     or (state = 'leased') <> (leased_by is not null and lease_until is not null)
     or (state = 'leased' and not (attempts > attempts_before and fence > 0))
@@ -216,173 +248,257 @@ where state not in ('pending', 'leased', 'dead')
     or (is_blocked and (state <> 'pending' or order_key is null))
     or attempts_before not between 0 and attempts
     or (item_path is null) <> (item_type is null)
-limit 5
 
 -- name: find_illegal_ends
--- Finds settled deliveries and attempts that the tables' own rules forbid.
-select id, ordinal, detail, count(*) over () as total
-from (
-    select event_id as id, ordinal::integer as ordinal, 'outcome ' || state as detail
-    from boathook.outcome
-    where state not in ('succeeded', 'ignored') or (state = 'ignored' and note is null) or (state = 'succeeded' and attempts < 1)
-        or (item_path is null) <> (item_type is null)
+-- Finds ended deliveries and attempts that the tables' own rules forbid.
+select event_id as id, ordinal, 'a state that can be' as expected,
+    'outcome ' || state || ' after ' || attempts || ' attempts' || case when has_note then '' else ', without a note' end as found
+from ended
+where state not in ('succeeded', 'ignored') or (state = 'ignored' and not has_note) or (state = 'succeeded' and attempts < 1)
+    or (item_path is null) <> (item_type is null)
+union all
+select event_id, ordinal, 'a state that can be', 'attempt ' || number || ' ' || outcome
+from attempts
+where outcome not in ('succeeded', 'ignored', 'retry', 'failed', 'dead', 'lost') or number < 1
+
+-- name: find_strangers
+-- Finds what is or was owed to an endpoint of another application than the event's, or is owed to one that never was.
+select d.event_id as id, d.ordinal, 'an endpoint of ' || coalesce(e.application, e.source, 'nobody') as expected,
+    d.recipient || ' of ' || coalesce(o.application, 'nobody') as found
+from owed d
+join events e on e.id = d.event_id
+left join (
+    select r.recipient, boathook.show_id('app', p.application_id) as application
+    from (select distinct recipient from owed where starts_with(recipient, 'endpoint:')) as r
+    join boathook.endpoint p on p.id = boathook.endpoint_of(r.recipient)
+) as o on o.recipient = d.recipient
+where starts_with(d.recipient, 'endpoint:')
+    and (o.application <> e.application or (o.application is null and d.is_open) or e.application is null)
+
+-- name: find_unknown_applications
+-- Finds events of applications that never were.
+select e.id, null::integer as ordinal, 'a known application' as expected, 'unknown: ' || e.application as found
+from events e
+join (
+    select n.application
+    from (select distinct application from events where application ~ '^app_[0-9a-z]{27}$') as n
+    left join boathook.application a on a.id = boathook.read_id('app', n.application)
+    where a.id is null
+) as unknown on unknown.application = e.application
+
+-- name: find_half_expunged
+-- Finds events that are marked as without content and have some.
+select id, null::integer as ordinal, 'no content since ' || expunged_at as expected, size || ' bytes' as found
+from events
+where expunged_at is not null and size > 0
+
+-- name: gather_memory
+-- Gathers what is remembered of a range of events. $3 names, of each source met so far, one event of which the key was
+-- there: where an older key of a source is kept, a younger one cannot have run out. Days of memory: $4 by source ($5),
+-- else $6. What is in order is let go of early, as a range is large.
+with keys as materialized (
+    select key, event_id, item_path, body_sha256, expires_at > now() as is_kept
+    from boathook.dedup where event_id >= $1 and event_id < $2 or event_id = any ($3::uuid[])
+),
+events as materialized (
+    select id, coalesce(source, '') as source, source is null as is_published, origin, accepted_at, dedup_key, body_sha256
+    from boathook.event where id >= $1 and id < $2
+),
+owed as materialized (
+    select event_id, ordinal::integer as ordinal, recipient, is_replay, item_path
+    from boathook.delivery where event_id >= $1 and event_id < $2
     union all
-    select event_id, ordinal, 'attempt ' || number || ' ' || outcome
-    from boathook.attempt
-    where outcome not in ('succeeded', 'ignored', 'retry', 'failed', 'dead', 'lost') or number < 1
-) as bad
-limit 5
+    select event_id, ordinal::integer, recipient, is_replay, item_path
+    from boathook.outcome where event_id >= $1 and event_id < $2
+),
+unlike as materialized (
+    select k.key, k.event_id, k.body_sha256 as known_sha256, e.*
+    from keys k
+    full join events e on e.id = k.event_id
+    where k.event_id is null or e.id is null or (k.body_sha256 <> e.body_sha256 and k.item_path is null)
+),
+known as (
+    select source, id, accepted_at
+    from (select id, coalesce(source, '') as source, accepted_at from boathook.event where id = any ($3::uuid[])) as met
+    where exists (select from keys k where k.event_id = met.id and k.is_kept)
+),
+witnesses as materialized (
+    select source, id, accepted_at from known
+    union all
+    (select distinct on (e.source) e.source, e.id, e.accepted_at
+     from events e
+     join keys k on k.event_id = e.id and k.is_kept
+     where not exists (select from known w where w.source = e.source)
+     order by e.source, e.accepted_at)
+),
+days as (
+    select * from unnest($4::text[], $5::float8[]) as s (source, days)
+)
+
+-- name: list_witnesses
+-- Names of each source an early event whose key is kept.
+select id, source from witnesses
+
+-- name: sum_memory
+-- Counts the keys of a range of events.
+select 'remembered' as name, count(*) as number from keys where event_id >= $1 and event_id < $2
+
+-- name: find_forgotten_events
+-- Finds events, and items that were owed, whose dedup key is gone before its time. Messages with an id of their own are
+-- remembered for 30 days at most; those without for a day, for their idempotency keys. Where an event is without a key,
+-- none older of its source may have one, unless keys were never dropped: raising the days revives no dropped key.
+select f.id, f.ordinal, 'a dedup key' || coalesce(' of item ' || f.item_path, '') as expected,
+    'none; ' || case when f.is_published then 'published' else 'source ' || f.source end as found
+from (
+    select id, null::integer as ordinal, null as item_path, source, is_published, origin, accepted_at, dedup_key
+    from unlike where event_id is null
+    union all
+    select e.id, o.ordinal, o.item_path, e.source, e.is_published, e.origin, e.accepted_at, e.dedup_key
+    from (select * from owed where item_path is not null and not is_replay) as o
+    join events e on e.id = o.event_id
+    left join keys k on k.event_id = o.event_id and k.item_path = o.item_path
+    where k.event_id is null
+) as f
+left join days s on s.source = f.source
+left join witnesses w on w.source = f.source
+where f.accepted_at > now() - make_interval(
+        secs => 86400 * least($6::float8, s.days, case when f.is_published then 30 end))
+    and not (f.origin = 'published' and f.accepted_at < now() - interval '1 day'
+        and f.dedup_key = boathook.show_id('evt', f.id))
+    and (f.accepted_at > w.accepted_at or not exists (select from boathook.retention where kind = 'dedup' and dropped > 0))
+
+-- name: find_keys_without_event
+-- Finds dedup keys of events that are not there and were never dropped.
+select event_id as id, null::integer as ordinal, 'the event that it remembers' as expected,
+    'key ' || key || ', no event' as found
+from unlike
+where id is null and event_id >= $1 and event_id < $2
+    and boathook.made_at(event_id) >= coalesce(
+        (select max(at) from boathook.retention where kind = 'event' and dropped > 0), '-infinity')
+
+-- name: find_shared_keys
+-- Finds events, or items of them, that more than one dedup key names.
+select event_id as id, null::integer as ordinal, 'one dedup key' || coalesce(' of item ' || item_path, '') as expected,
+    count(*) || ' keys' as found
+from keys
+where event_id >= $1 and event_id < $2
+group by event_id, item_path
+having count(*) > 1
+
+-- name: find_wrong_key_bodies
+-- Finds dedup keys that remember another body than their event has; those of items know a part of it only.
+select id, null::integer as ordinal, 'SHA-256 ' || left(encode(body_sha256, 'hex'), 12) || '…, as of its body' as expected,
+    'key ' || key || ' knows ' || left(encode(known_sha256, 'hex'), 12) || '…' as found
+from unlike
+where id is not null and event_id is not null
+
+-- name: find_wrong_items
+-- Finds deliveries that are about an item of an event which was stored whole, or about the whole of one stored item by item.
+select o.event_id as id, o.ordinal, 'a delivery of one item' as expected, o.recipient || ' is owed the whole event' as found
+from owed o
+join (select distinct event_id from keys where item_path is not null) as k on k.event_id = o.event_id
+where o.item_path is null
+union all
+select o.event_id, o.ordinal, 'a delivery of the whole event', o.recipient || ' is owed item ' || o.item_path
+from (select * from owed where item_path is not null) as o
+join keys k on k.event_id = o.event_id and k.item_path is null
+
+-- name: find_wrong_bodies
+-- Compares the bodies of a range of events with their hashes; of those whose content was deleted only the hash is left.
+select id, null::integer as ordinal, 'SHA-256 ' || left(encode(body_sha256, 'hex'), 12) || '…' as expected,
+    octet_length(body) || ' bytes with another' as found
+from boathook.event
+where id >= $1 and id < $2 and expunged_at is null and sha256(body) <> body_sha256
+
+-- name: sum_conflicts
+-- Counts a range of conflicts, and the requests behind them.
+select f.name, f.number
+from (
+    select count(*) as conflicts, coalesce(sum(seen), 0)::bigint as requests
+    from boathook.conflict where id >= $1 and id < $2
+) as c
+cross join lateral (values ('conflicts', c.conflicts), ('conflicting_requests', c.requests)) as f (name, number)
+
+-- name: find_wrong_conflicts
+-- Finds conflicts of events that were never there, and those that differ from their event in nothing. Each looks its event
+-- up by itself, as theirs may be anywhere.
+select c.id, null::integer as ordinal, 'another ' || c.differs || ' than that of ' || boathook.show_id('evt', c.event_id) as expected,
+    case when e.id is null then 'no such event' else 'the same ' || c.differs end as found
+from boathook.conflict c
+left join lateral (
+    select id, body_sha256, dedup_key from boathook.event where id = c.event_id limit 1
+) as e on true
+where c.id >= $1 and c.id < $2 and (
+    (e.id is null and boathook.made_at(c.event_id) >= coalesce(
+        (select max(at) from boathook.retention where kind = 'event' and dropped > 0), '-infinity'))
+    or (e.id is not null and c.differs = 'body' and c.body_sha256 = e.body_sha256)
+    or (e.id is not null and c.differs = 'key' and c.dedup_key = e.dedup_key))
+
+-- name: find_wrong_conflict_bodies
+-- Compares the bodies of a range of conflicts with their hashes.
+select id, null::integer as ordinal, 'SHA-256 ' || left(encode(body_sha256, 'hex'), 12) || '…' as expected,
+    octet_length(body) || ' bytes with another' as found
+from boathook.conflict
+where id >= $1 and id < $2 and sha256(body) <> body_sha256
+
+-- name: sum_rejections
+-- Counts a range of rejections.
+select 'rejections' as name, count(*) as number from boathook.rejection where id >= $1 and id < $2
+
+-- name: find_wrong_rejections
+-- Finds rejections that were accepted after all as an event that was never there, or one of another source.
+select r.id, null::integer as ordinal, 'event ' || boathook.show_id('evt', r.event_id) || ' of ' || r.source as expected,
+    case when e.id is null then 'no such event' else 'it is of ' || coalesce(e.source, 'no source') end as found
+from boathook.rejection r
+left join lateral (
+    select id, source from boathook.event where id = r.event_id limit 1
+) as e on true
+where r.id >= $1 and r.id < $2 and r.event_id is not null and e.source is distinct from r.source
+    and (e.id is not null or boathook.made_at(r.event_id) >= coalesce(
+        (select max(at) from boathook.retention where kind = 'event' and dropped > 0), '-infinity'))
+
+-- name: page_heads
+-- Walks from one order key to the next after recipient $1 and key $2, for $3 steps, however many deliveries wait behind
+-- each; says where it came to and which first deliveries wait for one that is not there. That happens for a moment when the
+-- one before it ends while it joins; the keeper sees to it, so only those older than a minute count.
+with recursive heads as (
+    (select recipient, order_key, event_id, ordinal, is_blocked, owed_since, 1 as step
+     from boathook.delivery
+     where order_key is not null and state <> 'dead' and (recipient, order_key) > ($1, $2)
+     order by recipient, order_key, seq
+     limit 1)
+    union all
+    select n.*, h.step + 1
+    from heads h
+    cross join lateral (
+        select recipient, order_key, event_id, ordinal, is_blocked, owed_since
+        from boathook.delivery
+        where order_key is not null and state <> 'dead' and (recipient, order_key) > (h.recipient, h.order_key)
+        order by recipient, order_key, seq
+        limit 1
+    ) as n
+    where h.step < $3::integer
+)
+select h.recipient, h.order_key, h.event_id as id, h.ordinal::integer as ordinal, 'nothing before it of order key ' || h.order_key as expected,
+    'it waits at ' || h.recipient || ' since ' || h.owed_since as found,
+    h.is_blocked and h.owed_since < now() - interval '1 minute' and not exists (
+        select from boathook.delivery o
+        where o.recipient = h.recipient and o.order_key = h.order_key and o.state = 'leased') as is_stuck
+from heads h
+order by h.step
 
 -- name: find_double_leases
 -- Finds order keys of which more than one delivery is under lease.
 select (array_agg(event_id order by seq))[1] as id, (array_agg(ordinal::integer order by seq))[1] as ordinal,
-    recipient || ', order key ' || order_key as detail, count(*) over () as total
+    'one lease of order key ' || order_key || ' at ' || recipient as expected, count(*) || ' leases' as found
 from boathook.delivery
 where state = 'leased' and order_key is not null
 group by recipient, order_key
 having count(*) > 1
-limit 5
-
--- name: find_stuck_lines
--- Finds order keys whose first delivery waits for one that is not there. That happens for a moment when the one before
--- it ends while it joins; the keeper sees to it, so only those older than a minute count.
-select event_id as id, ordinal, recipient || ', order key ' || order_key as detail, count(*) over () as total
-from (
-    select distinct on (recipient, order_key) event_id, ordinal::integer as ordinal, recipient, order_key, is_blocked, owed_since
-    from boathook.delivery
-    where order_key is not null and state <> 'dead'
-    order by recipient, order_key, seq
-) as head
-where is_blocked and owed_since < now() - interval '1 minute'
-    and not exists (
-        select from boathook.delivery o
-        where o.recipient = head.recipient and o.order_key = head.order_key and o.state = 'leased')
-limit 5
-
--- name: find_forgotten_events
--- Finds events, and items that were owed, whose dedup key is gone before its time. Days of memory: $1 by source ($2),
--- else $3, but 30 for messages with an id of their own; those without are remembered for a day, for their idempotency
--- keys. Where an event is without a key, none older may have one, unless keys were
--- never dropped: raising the days revives no dropped key.
-with oldest as (
-    select min(e.accepted_at) as accepted_at
-    from boathook.dedup k join boathook.event e on e.id = k.event_id
-)
-select e.id, f.ordinal, coalesce(e.source, 'published') || coalesce(', item ' || f.item_path, '') as detail,
-    count(*) over () as total
-from (
-    select id, null::integer as ordinal, null as item_path
-    from boathook.event e where not exists (select from boathook.dedup k where k.event_id = e.id)
-    union all
-    select d.event_id, d.ordinal, d.item_path
-    from (
-        select event_id, ordinal, item_path from boathook.delivery where item_path is not null and not is_replay
-        union all
-        select event_id, ordinal, item_path from boathook.outcome where item_path is not null and not is_replay
-    ) as d
-    where not exists (select from boathook.dedup k where k.event_id = d.event_id and k.item_path = d.item_path)
-) as f
-join boathook.event e on e.id = f.id
-left join unnest($1::text[], $2::float8[]) as s (source, days) on s.source = e.source
-where e.accepted_at > now() - make_interval(
-        secs => 86400 * least($3::float8, s.days, case when e.source is null then 30 end))
-    and not (e.origin = 'published' and e.accepted_at < now() - interval '1 day'
-        and e.dedup_key = boathook.show_id('evt', e.id))
-    and (e.accepted_at > (select accepted_at from oldest)
-        or not exists (select from boathook.retention where kind = 'dedup' and dropped > 0))
-limit 5
-
--- name: find_keys_without_event
--- Finds dedup keys of events that are not there and were never dropped.
-select k.event_id as id, null::integer as ordinal, 'key ' || k.key as detail, count(*) over () as total
-from boathook.dedup k
-where not exists (select from boathook.event e where e.id = k.event_id)
-    and not exists (
-        select from boathook.retention r
-        where r.kind = 'event' and r.dropped > 0 and r.at > boathook.made_at(k.event_id))
-limit 5
-
--- name: find_shared_keys
--- Finds events, or items of them, that more than one dedup key names.
-select event_id as id, null::integer as ordinal, count(*) || ' keys' || coalesce(' of item ' || item_path, '') as detail,
-    count(*) over () as total
-from boathook.dedup
-group by event_id, item_path
-having count(*) > 1
-limit 5
-
--- name: find_wrong_key_bodies
--- Finds dedup keys that remember another body than their event has; those of items know a part of it only.
-select e.id, null::integer as ordinal, 'key ' || k.key as detail, count(*) over () as total
-from boathook.dedup k
-join boathook.event e on e.id = k.event_id
-where k.body_sha256 <> e.body_sha256 and k.item_path is null
-limit 5
-
--- name: find_wrong_conflicts
--- Finds conflicts of events that were never there, and those that differ from their event in nothing.
-select c.id, null::integer as ordinal, case when e.id is null then 'its event is missing' else 'it does not differ' end as detail,
-    count(*) over () as total
-from boathook.conflict c
-left join boathook.event e on e.id = c.event_id
-where (e.id is null and not exists (
-        select from boathook.retention r
-        where r.kind = 'event' and r.dropped > 0 and r.at > boathook.made_at(c.event_id)))
-    or (e.id is not null and c.differs = 'body' and c.body_sha256 = e.body_sha256)
-    or (e.id is not null and c.differs = 'key' and c.dedup_key = e.dedup_key)
-limit 5
-
--- name: find_wrong_rejections
--- Finds rejections that were accepted after all as an event that was never there, or one of another source.
-select r.id, null::integer as ordinal,
-    case when e.id is null then 'its event is missing' else 'its event is of source ' || coalesce(e.source, '(none)') end as detail,
-    count(*) over () as total
-from boathook.rejection r
-left join boathook.event e on e.id = r.event_id
-where r.event_id is not null
-    and (e.source is distinct from r.source)
-    and not (e.id is null and exists (
-        select from boathook.retention t
-        where t.kind = 'event' and t.dropped > 0 and t.at > boathook.made_at(r.event_id)))
-limit 5
-
--- name: find_strangers
--- Finds what is or was owed to an endpoint of another application than the event's, or is owed to one that never was.
-with owners as materialized (
-    select 'endpoint:' || boathook.show_id('ep', id) as recipient, boathook.show_id('app', application_id) as application
-    from boathook.endpoint
-)
-select d.event_id as id, d.ordinal::integer as ordinal,
-    d.recipient || ' of ' || coalesce(o.application, 'nobody') || ', event of ' || coalesce(e.application, e.source) as detail,
-    count(*) over () as total
-from (
-    select event_id, ordinal, recipient, true as is_open from boathook.delivery where starts_with(recipient, 'endpoint:')
-    union all
-    select event_id, ordinal, recipient, false from boathook.outcome where starts_with(recipient, 'endpoint:')
-) as d
-join boathook.event e on e.id = d.event_id
-left join owners o on o.recipient = d.recipient
-where o.application <> e.application or (o.application is null and d.is_open) or e.application is null
-limit 5
-
--- name: find_unknown_applications
--- Finds events of applications that never were.
-select e.id, null::integer as ordinal, e.application as detail, count(*) over () as total
-from boathook.event e
-where e.application ~ '^app_[0-9a-z]{27}$'
-    and not exists (select from boathook.application a where boathook.show_id('app', a.id) = e.application)
-limit 5
-
--- name: find_half_expunged
--- Finds events that are marked as without content and have some.
-select id, null::integer as ordinal, octet_length(body) || ' bytes' as detail, count(*) over () as total
-from boathook.event
-where expunged_at is not null and body <> ''
-limit 5
 
 -- name: find_uncounted_purges
 -- Compares the purges recorded one by one with those counted as dropped.
-select null::uuid as id, null::integer as ordinal, recorded || ' recorded, ' || counted || ' counted' as detail, 1::bigint as total
+select null::uuid as id, null::integer as ordinal, counted || ' purges, as counted' as expected, recorded || ' recorded' as found
 from (
     select (select count(*) from boathook.audit where action = 'dead.purge') as recorded,
         (select coalesce(sum(dropped), 0) from boathook.retention where kind = 'dead letter' and reason = 'purged') as counted
@@ -391,7 +507,7 @@ where recorded <> counted
 
 -- name: find_missing_guards
 -- Finds constraints, indexes and triggers of the schema that are missing, invalid or switched off.
-select null::uuid as id, null::integer as ordinal, needed.name as detail, count(*) over () as total
+select null::uuid as id, null::integer as ordinal, needed.name as expected, 'missing, invalid or switched off' as found
 from unnest($1::text[]) as needed (name)
 where not exists (
         select from pg_constraint c
@@ -403,13 +519,33 @@ where not exists (
         select from pg_trigger t join pg_class c on c.oid = t.tgrelid
         where c.relnamespace = 'boathook'::regnamespace and t.tgname = needed.name and t.tgenabled <> 'D')
 order by needed.name
-limit 5
 
--- name: check_event_bodies
--- Compares the next events' bodies with their hashes; of those whose content was deleted only the hash is left.
-select id, expunged_at is not null or sha256(body) = body_sha256 as is_right
-from boathook.event where id > $1 order by id limit $2
+-- name: show_broken
+-- Puts the name of a rule, the number of rows that break it, and the first few of them into the rows of a look; the words
+-- in braces are put in by books.py.
+select '{name}' as rule, id, ordinal, expected, found, total
+from (
+    select id, ordinal, expected, found, count(*) over () as total
+    from (
+        {statement}
+    ) as broken
+    limit 5
+) as few
 
--- name: check_conflict_bodies
--- Compares the next conflicts' bodies with their hashes.
-select id, sha256(body) = body_sha256 as is_right from boathook.conflict where id > $1 order by id limit $2
+-- name: show_sums
+-- Puts figures into the rows of a look.
+select 'figure' as rule, null::uuid as id, null::integer as ordinal, name as expected, null as found, number as total
+from (
+    {statement}
+) as sums
+
+-- name: show_witnesses
+-- Puts witnesses into the rows of a look.
+select 'witness' as rule, id, null::integer as ordinal, source as expected, null as found, 1 as total
+from (
+    {statement}
+) as named
+
+-- name: list_dropped
+-- Counts what retention and operators have dropped, by kind and reason.
+select kind, reason, sum(dropped)::bigint as dropped from boathook.retention group by 1, 2 order by 1, 2

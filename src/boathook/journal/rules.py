@@ -1,0 +1,351 @@
+"""The rules of the books: what has to hold, what it means where it does not, and what an operator can do then.
+
+A rule stands with the walk that looks at it: what goes along all events, range by range, or along the dedup memory, the
+conflicts, the rejections. Each rule is a statement of `books.sql` that finds what breaks it.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from boathook.domain import ids
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that has to hold."""
+
+    statement: str
+    title: str
+    meaning: str
+    """What it means where the rule is broken, in one sentence."""
+    remedy: str
+    """What an operator can do then."""
+    prefix: str = ids.EVENT
+    """Of the ids that the statement returns."""
+
+
+class Gathered(Enum):
+    """What a look reads once, for its rules to judge."""
+
+    NOTHING = None
+    """The rules read the tables themselves."""
+    EVENTS = "gather_range"
+    MEMORY = "gather_memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """Rules and sums that are looked at together, range after range of ids."""
+
+    title: str
+    bound: str
+    """The statement that finds the end of a range."""
+    gathered: Gathered = Gathered.NOTHING
+    sums: str | None = None
+    witnesses: str | None = None
+    rules: tuple[Rule, ...]
+    rows: int
+    """At first, the most rows of one table in a range."""
+    most_rows: int
+    """However quick the looks are; as many as at first where they are not to be fitted to the time."""
+    is_deep: bool = False
+    """Whether it is made only where all bytes are to be read."""
+
+
+_RESTORE: Final = (
+    "Look for what deleted or wrote rows beside boathook: scripts, a restore of some tables only, damaged storage. "
+    "Compare with a backup before you repair anything by hand."
+)
+_RUN_AGAIN: Final = "If the event was not handled, run it again: `boathook events replay ID`."
+_CLOCKWORK: Final = (
+    "boathook's own code never writes this: look for what else writes to its tables, and report it with the example."
+)
+
+EVENTS: Final = Walk(
+    title="events and their deliveries",
+    bound="find_event_bound",
+    gathered=Gathered.EVENTS,
+    sums="sum_range",
+    rows=4_000,
+    most_rows=40_000,
+    rules=(
+        Rule(
+            "find_uneven_events",
+            "every delivery owed is there",
+            "Deliveries were lost, or added, since these events were accepted.",
+            f"Too few: somebody will not be served. {_RUN_AGAIN} {_RESTORE}",
+        ),
+        Rule(
+            "find_undecided",
+            "what is ignored was decided",
+            "A delivery counts as ignored, but neither its handler nor an operator nor a resend by hand decided that.",
+            f"{_RUN_AGAIN} Ask who writes to `boathook.audit` or `boathook.outcome` by hand.",
+        ),
+        Rule(
+            "find_orphans",
+            "nothing without its event",
+            "These belong to an event that is not stored.",
+            f"Deliveries among them cannot run, as there is nothing to hand over. {_RESTORE}",
+        ),
+        Rule(
+            "find_open_and_settled",
+            "no delivery both open and ended",
+            "A delivery that ended may run again.",
+            f"Stop the workers if the effect must not be doubled, and look at the attempts. {_CLOCKWORK}",
+        ),
+        Rule(
+            "find_owed_twice",
+            "one first delivery a recipient",
+            "A recipient was owed one event or item twice.",
+            f"Its effect may have happened twice: look at the recipient's own records. {_CLOCKWORK}",
+        ),
+        Rule(
+            "find_wrong_replays",
+            "replays are about what was owed first",
+            "A handler would be given an event, or a part of one, that it was never owed.",
+            _CLOCKWORK,
+        ),
+        Rule(
+            "find_misnumbered",
+            "replays numbered after first deliveries",
+            "First deliveries and replays are mixed up.",
+            f"Nothing is lost by that alone, but the sums cannot be trusted. {_CLOCKWORK}",
+        ),
+        Rule(
+            "find_miscounted_open",
+            "attempts of open deliveries",
+            "Attempts were made that are not recorded, or recorded that were not made.",
+            f"The delivery may be tried more or less often than its policy says. {_RESTORE}",
+        ),
+        Rule(
+            "find_miscounted_settled",
+            "attempts of ended deliveries",
+            "Attempts were made that are not recorded, or recorded that were not made.",
+            f"The history of this delivery is not whole; its end stands. {_RESTORE}",
+        ),
+        Rule(
+            "find_stray_attempts",
+            "no attempt without its delivery",
+            "The deliveries these attempts were made for are gone.",
+            f"{_RUN_AGAIN} {_RESTORE}",
+        ),
+        Rule(
+            "find_false_successes",
+            "successes have a succeeded attempt",
+            "A delivery counts as succeeded without a success.",
+            f"Ask the recipient whether it has the event. {_RUN_AGAIN}",
+        ),
+        Rule(
+            "find_ended_twice",
+            "nothing follows an end",
+            "A delivery went on after an attempt had ended it, so its effect may be doubled.",
+            f"Look at the recipient's own records for a doubled effect. {_CLOCKWORK}",
+        ),
+        Rule(
+            "find_illegal_deliveries",
+            "open deliveries keep their rules",
+            "A delivery is in a state that cannot be.",
+            "The table's constraints forbid it, so one of them was dropped or not validated: "
+            "restore it, then end this delivery by `boathook dead` or run its event again.",
+        ),
+        Rule(
+            "find_illegal_ends",
+            "ended deliveries keep their rules",
+            "An outcome or attempt is in a state that cannot be.",
+            f"The tables' constraints forbid it, so one of them was dropped or not validated. {_RESTORE}",
+        ),
+        Rule(
+            "find_strangers",
+            "endpoints get their own application's events",
+            "An endpoint was sent, or will be, what belongs to another application.",
+            "Disable the endpoint with `boathook endpoints disable` before more is sent, and tell whose event it was.",
+        ),
+        Rule(
+            "find_unknown_applications",
+            "every event's application is known",
+            "These are for an application that never was.",
+            f"Nobody will be sent these events. {_RESTORE}",
+        ),
+        Rule(
+            "find_half_expunged",
+            "deleted content is gone",
+            "An event's content was to be deleted, and is still there.",
+            "Empty `body` of these rows by hand if the content must not be kept.",
+        ),
+    ),
+)
+
+MEMORY: Final = Walk(
+    title="dedup memory",
+    bound="find_memory_bound",
+    gathered=Gathered.MEMORY,
+    sums="sum_memory",
+    witnesses="list_witnesses",
+    rows=250_000,
+    most_rows=250_000,
+    rules=(
+        Rule(
+            "find_forgotten_events",
+            "every event is remembered",
+            "A repeated request would be accepted as another event.",
+            "Should the sender repeat it, a handler will run again for the same fact. Look for what emptied "
+            "`boathook.dedup`; a key that was lost cannot be made again by hand.",
+        ),
+        Rule(
+            "find_keys_without_event",
+            "every dedup key has its event",
+            "A request would be answered as a duplicate of an event that is not stored.",
+            "What its sender repeats is answered 2xx and not taken. To take it, delete the key from `boathook.dedup` "
+            f"and have the sender repeat it. {_RESTORE}",
+        ),
+        Rule(
+            "find_shared_keys",
+            "one dedup key an event",
+            "Two keys claim one event or item.",
+            f"Another event may have been turned away as a duplicate. {_CLOCKWORK}",
+        ),
+        Rule(
+            "find_wrong_key_bodies",
+            "dedup keys know the right body",
+            "A repeated request would count as a conflict, or a conflict as repeated.",
+            "Run `boathook verify --deep` to see whether the event or the key was changed.",
+        ),
+        Rule(
+            "find_wrong_items",
+            "deliveries are about what was owed",
+            "A handler would be given the wrong part of an event.",
+            _CLOCKWORK,
+        ),
+    ),
+)
+
+CONFLICTS: Final = Walk(
+    title="conflicts",
+    bound="find_conflict_bound",
+    sums="sum_conflicts",
+    rows=1_000,
+    most_rows=20_000,
+    rules=(
+        Rule(
+            "find_wrong_conflicts",
+            "conflicts differ from their event",
+            "A conflict refers to nothing, or is none.",
+            f"Where the event is missing it was lost: see 'every delivery owed is there'. {_RESTORE}",
+            ids.CONFLICT,
+        ),
+    ),
+)
+
+REJECTIONS: Final = Walk(
+    title="rejections",
+    bound="find_rejection_bound",
+    sums="sum_rejections",
+    rows=1_000,
+    most_rows=20_000,
+    rules=(
+        Rule(
+            "find_wrong_rejections",
+            "accepted rejections have their event",
+            "A rejection is marked as accepted, but its event is not there.",
+            "Clear `event_id` of the rejection and judge it again: `boathook rejections reverify ID`.",
+            ids.REJECTION,
+        ),
+    ),
+)
+
+BODIES: Final = Walk(
+    title="bodies",
+    bound="find_memory_bound",
+    rows=500,
+    most_rows=20_000,
+    is_deep=True,
+    rules=(
+        Rule(
+            "find_wrong_bodies",
+            "bodies match their hashes",
+            "Stored bytes are not those that were sent.",
+            "Check the storage and its checksums (`pg_amcheck`, `pg_checksums`), and take the body from a backup or "
+            "the sender. A replay would hand over the wrong bytes.",
+        ),
+    ),
+)
+
+CONFLICT_BODIES: Final = Walk(
+    title="bodies of conflicts",
+    bound="find_conflict_bound",
+    rows=500,
+    most_rows=20_000,
+    is_deep=True,
+    rules=(
+        Rule(
+            "find_wrong_conflict_bodies",
+            "conflicting bodies match their hashes",
+            "Stored bytes are not those that were sent.",
+            "Check the storage and its checksums (`pg_amcheck`, `pg_checksums`).",
+            ids.CONFLICT,
+        ),
+    ),
+)
+
+WALKS: Final = (EVENTS, MEMORY, CONFLICTS, REJECTIONS, BODIES, CONFLICT_BODIES)
+
+LINES: Final = Rule(
+    "page_heads",
+    "every order key has a head",
+    "Deliveries wait for one that is not there, so they would wait for ever.",
+    "A running keeper lets them go within seconds: see that one runs (`boathook serve --role keeper`), "
+    "then verify again.",
+)
+
+WHOLE: Final = (
+    Rule(
+        "find_double_leases",
+        "one lease an order key",
+        "Two deliveries that must run one after another run at once.",
+        "The unique index that forbids it is gone or damaged: rebuild it with `reindex`, and see the rule on guards.",
+    ),
+    Rule(
+        "find_uncounted_purges",
+        "purges are counted",
+        "Dead letters were deleted without being counted, or counted without being deleted.",
+        "Somebody has written to `boathook.audit` or `boathook.retention` by hand; only the sums suffer.",
+    ),
+    Rule(
+        "find_missing_guards",
+        "the schema's guards stand",
+        "Without these guards the database would accept rows that cannot be.",
+        "Restore what is named as `boathook migrate` made it, on a schema dumped from a new database; "
+        "then verify again, as the rows may be wrong by now.",
+    ),
+)
+
+RULES: Final = (*(rule for walk in WALKS for rule in walk.rules), LINES, *WHOLE)
+"""All of them, in the order in which they are told."""
+
+GUARDS: Final = (
+    "a_lease_has_holder_and_end",
+    "a_lease_is_a_counted_attempt",
+    "the_dead_have_a_time_and_a_code",
+    "only_ordered_pending_ones_wait_for_others",
+    "a_replay_starts_a_new_budget",
+    "an_item_has_a_path_and_a_type",
+    "delivery_pkey",
+    "delivery_one_lease_per_order_key",
+    "dedup_pkey",
+    "dedup_replay_key",
+    "event_pkey",
+    "attempt_pkey",
+    "outcome_pkey",
+    "effect_pkey",
+    "reply_pkey",
+    "newest_pkey",
+    "application_uid",
+    "application_operational",
+    "endpoint_uid",
+    "endpoint_secret_current",
+    "api_key_token_sha256_key",
+    "idempotency_pkey",
+    "route_changed",
+)
+"""Constraints, unique indexes and triggers that the books rely on."""
