@@ -16,6 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx._transports.default as transports
 import psycopg
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from boathook.journal import schema
 from boathook.journal.database import Database
@@ -28,7 +29,10 @@ for _name in [name for name in os.environ if name.startswith(("PG", "BOATHOOK_")
 # A thousand processes of one run would each compile boathook anew where Python has been told to keep nothing compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# Each of its clients would read all the world's certificates, which takes longer than most of the requests here.
+# A machine that runs many tests at once may answer later than within the five seconds that its clients grant.
+for _part in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, _part, 60.0)
+# Each of them would read all the world's certificates, which takes longer than most of the requests here.
 transports.create_ssl_context = functools.cache(transports.create_ssl_context)  # type: ignore[attr-defined]
 
 FreshServer = Callable[[], Awaitable[EmbeddedServer]]

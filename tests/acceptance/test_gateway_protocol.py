@@ -380,12 +380,12 @@ def seconds_until_closed(client: socket.socket, drip: bytes = b"") -> tuple[floa
 @pytest.mark.parametrize(
     ("begin", "drip", "within_s", "status"),
     [
-        (b"POST /in/open HT", b"", 2.5, [408]),
-        (b"POST /in/open HTTP/1.1\r\nHost: a\r\n", b"X", 2.5, [408]),
-        (post(b"x", length=9000), b"", 4, [408]),
-        (post(b"x", length=900000), b"x" * 30, 4.5, [408]),
-        (post(b"x", length=10**6), b"x" * 100, 4.5, [408]),
-        (b"", b"", 2.5, []),
+        (b"POST /in/open HT", b"", 8, [408]),
+        (b"POST /in/open HTTP/1.1\r\nHost: a\r\n", b"X", 8, [408]),
+        (post(b"x", length=9000), b"", 9, [408]),
+        (post(b"x", length=900000), b"x" * 30, 9, [408]),
+        (post(b"x", length=10**6), b"x" * 100, 9, [408]),
+        (b"", b"", 8, []),
     ],
     ids=["head", "dripping head", "no body", "slow body", "endless body", "silence"],
 )
@@ -414,7 +414,7 @@ def test_an_idle_connection_is_closed_after_keep_alive(stand: Callable[..., Stan
         client.sendall(post(b"x"))
         assert read_response(client)[0] == 200
         spent_s, got = seconds_until_closed(client)
-    assert 0.8 < spent_s < 3
+    assert 0.8 < spent_s < 12
     assert got == b""
 
 
@@ -430,9 +430,9 @@ def test_trickling_sockets_do_not_slow_down_good_traffic(stand: Callable[..., St
             good.sendall(post(b"%d" % n))
             assert read_response(good)[0] == 200
             slowest = max(slowest, time.monotonic() - started)
-    assert slowest < 1
+    assert slowest < 5, "one after another, they would take minutes"
     for client in trickles:
-        assert seconds_until_closed(client)[0] < 5
+        assert seconds_until_closed(client)[0] < 12
         client.close()
 
 
@@ -447,7 +447,7 @@ def test_connections_are_capped_for_one_client_and_freed_again(stand: Callable[.
     got = one.ask(post(b"x"))
     assert statuses(got) in ([503], [])
     held.pop().close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while statuses(one.ask(post(b"x", extra=b"Connection: close\r\n"))) != [200]:
         assert time.monotonic() < deadline
     for client in held:
@@ -461,7 +461,7 @@ def test_a_flood_of_single_byte_chunks_is_cut_off(open_stand: Stand):
             client.sendall(CHUNKED + b"1\r\nx\r\n" * 200_000)
         got = read_all(client)
     assert statuses(got) == [400]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_rates_answer_429_with_retry_after(stand: Callable[..., Stand]):

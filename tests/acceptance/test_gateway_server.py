@@ -279,5 +279,5 @@ def test_an_interrupt_stops_like_a_termination(boathook: Callable[..., Running])
     assert running.process is not None
     started = time.monotonic()
     os.killpg(running.process.pid, signal.SIGINT)
-    assert running.process.wait(20) == 0
-    assert time.monotonic() - started < 10
+    assert running.process.wait(60) == 0
+    assert time.monotonic() - started < 30

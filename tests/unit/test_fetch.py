@@ -330,7 +330,7 @@ def test_a_slow_answer_is_given_up(server, fetcher):
     server.delay_s = 30
     started = time.monotonic()
     refused(fetcher, server.url, "(?i)timed out", timeout_s=0.4)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 # Failures are remembered.
