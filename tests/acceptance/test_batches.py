@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 
 from tests.acceptance.conftest import Running
 from tests.acceptance.test_main_job import rows, settled
+from tests.crashing import Deaths
 from tests.support import until
 
 SOURCE = """
@@ -106,12 +108,12 @@ def test_operators_see_and_find_items(bank: Callable[..., Running], pg_url: str)
     assert "mandates.confirmed" in told
 
 
-@pytest.mark.parametrize("point", ["accept.before_commit", "accept.after_commit", "handler.after_effect"])
-def test_a_killed_process_neither_loses_nor_doubles_an_item(bank: Callable[..., Running], pg_url: str, point: str):
-    running = bank(BOATHOOK_CRASH_POINT=f"{point}:1:kill:killed")
+def test_killed_processes_neither_lose_nor_double_an_item(bank: Callable[..., Running], pg_url: str, tmp_path: Path):
+    deaths = Deaths(tmp_path, dict.fromkeys(["accept.before_commit", "accept.after_commit", "handler.after_effect"], 1))
+    running = bank(**deaths.environment)
     post(running, action("EV1"), action("EV2"))
     post(running, action("EV3"), action("EV2"), action("EV1"))
-    until(lambda: effects(pg_url) == [(f"EV{n}", "payments.confirmed") for n in (1, 2, 3)], timeout=60)
+    until(lambda: effects(pg_url) == [(f"EV{n}", "payments.confirmed") for n in (1, 2, 3)])
     until(lambda: settled(running))
-    assert (running.folder / "killed").exists()
+    assert deaths.left() == set()
     assert running.cli("verify").returncode == 0

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import psycopg
@@ -18,9 +19,15 @@ def rows(url: str, sql: str) -> list[tuple]:
 
 
 @pytest.fixture(scope="module")
-def shared(shared_boathook: Callable[..., Running]) -> Running:
+def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file whose presence mends the handler of ``broken.*``."""
+    return tmp_path_factory.mktemp("shop") / "fixed"
+
+
+@pytest.fixture(scope="module")
+def shared(shared_boathook: Callable[..., Running], fixed: Path) -> Running:
     """The boathook of all tests that leave it as it is; they tell their events apart by key."""
-    return shared_boathook()
+    return shared_boathook(SHOP_FIXED=str(fixed), BOATHOOK_WORKER_MEMORY_MB="4096")
 
 
 def post(running: Running, body: bytes, headers: dict[str, str], path: str = "/in/stripe") -> httpx.Response:
@@ -31,19 +38,22 @@ def settled(running: Running) -> bool:
     return rows(running.database_url, "select count(*) from boathook.delivery where state <> 'dead'") == [(0,)]
 
 
-def test_a_signed_webhook_has_one_effect_however_often_it_arrives(boathook: Callable[..., Running], pg_url: str):
-    running = boathook()
+def effects_of(running: Running, key: str) -> list[tuple]:
+    return rows(running.database_url, f"select handler, attempt from shop.effect where event_key = '{key}' order by id")
+
+
+def test_a_signed_webhook_has_one_effect_however_often_it_arrives(shared: Running):
     body, headers = signed(payload("evt_1"))
-    answers = [post(running, body, headers) for _ in range(3)]
+    answers = [post(shared, body, headers) for _ in range(3)]
     again, later = signed(payload("evt_1"))
-    answers.append(post(running, again, later, "/webhooks/stripe"))
+    answers.append(post(shared, again, later, "/webhooks/stripe"))
     assert [answer.status_code for answer in answers] == [200] * 4
     assert [answer.json()["duplicate"] for answer in answers] == [False, True, True, True]
     assert len({answer.json()["event_id"] for answer in answers}) == 1
-    until(lambda: rows(pg_url, "select event_key, handler, attempt from shop.effect") == [("evt_1", "pay", 1)])
-    until(lambda: settled(running))
-    assert running.cli("verify").returncode == 0
-    assert running.stop() == 0
+    until(lambda: effects_of(shared, "evt_1") == [("pay", 1)])
+    until(lambda: settled(shared))
+    assert effects_of(shared, "evt_1") == [("pay", 1)]
+    assert shared.cli("verify").returncode == 0
 
 
 def test_many_senders_at_once(shared: Running):
@@ -61,16 +71,16 @@ def test_many_senders_at_once(shared: Running):
     assert shared.cli("verify").returncode == 0
 
 
-def test_a_forged_request_leaves_no_trace_that_could_shadow_the_real_one(boathook: Callable[..., Running], pg_url: str):
-    running = boathook()
+def test_a_forged_request_leaves_no_trace_that_could_shadow_the_real_one(shared: Running):
+    traces = "select (select count(*) from boathook.event), (select count(*) from boathook.dedup)"
+    before = rows(shared.database_url, traces)
     body, headers = signed(payload("evt_real"), secret="whsec_wrong")
-    assert post(running, body, headers).status_code == 401
-    assert rows(pg_url, "select count(*) from boathook.event") == [(0,)]
-    assert rows(pg_url, "select count(*) from boathook.dedup") == [(0,)]
-    answer = post(running, *signed(payload("evt_real")))
+    assert post(shared, body, headers).status_code == 401
+    assert rows(shared.database_url, traces) == before
+    answer = post(shared, *signed(payload("evt_real")))
     assert answer.status_code == 200
     assert answer.json()["duplicate"] is False
-    until(lambda: rows(pg_url, "select event_key from shop.effect") == [("evt_real",)])
+    until(lambda: effects_of(shared, "evt_real") == [("pay", 1)])
 
 
 def test_another_body_under_a_known_key_is_a_conflict(shared: Running):
@@ -97,26 +107,24 @@ def test_bytes_come_back_as_they_came(shared: Running):
     assert body != odd
 
 
-def test_failures_are_retried_buried_and_replayed(boathook: Callable[..., Running], pg_url: str, tmp_path):
-    fixed = tmp_path / "fixed"
-    running = boathook(SHOP_FIXED=str(fixed))
-    for kind in ("flaky.now", "broken.now", "ignored.now"):
-        assert post(running, *signed(payload(f"evt_{kind}", kind))).status_code == 200
-    until(lambda: rows(pg_url, "select count(*) from boathook.delivery where state = 'dead'") == [(1,)])
-    until(lambda: settled(running))
-    assert rows(pg_url, "select handler, attempt from shop.effect") == [("flaky", 3)]
-    dead = running.listing("dead", "list")
-    assert [(letter["recipient"], letter["attempts"]) for letter in dead] == [("handler:broken", 4)]
-    shown = running.cli("dead", "show", dead[0]["id"]).stdout
+def test_failures_are_retried_buried_and_replayed(shared: Running, fixed: Path):
+    kinds = ("flaky.now", "broken.now", "ignored.now")
+    names = {kind: post(shared, *signed(payload(f"evt_{kind}", kind))).json()["event_id"] for kind in kinds}
+    until(lambda: [one for one in shared.listing("dead", "list") if one["event_id"] == names["broken.now"]])
+    until(lambda: settled(shared))
+    assert [effects_of(shared, f"evt_{kind}") for kind in kinds] == [[("flaky", 3)], [], []]
+    (dead,) = shared.listing("dead", "list")
+    assert (dead["recipient"], dead["attempts"]) == ("handler:broken", 4)
+    shown = shared.cli("dead", "show", dead["id"]).stdout
     assert "this never works" in shown
     assert "evt_broken.now" in shown
     fixed.touch()
-    running.cli("dead", "replay", dead[0]["id"])
-    until(lambda: rows(pg_url, "select handler, attempt from shop.effect order by id") == [("flaky", 3), ("broken", 5)])
-    until(lambda: settled(running))
-    states = {d["recipient"]: d["state"] for d in running.listing("deliveries", "list")}
-    assert states == {"handler:flaky": "succeeded", "handler:broken": "succeeded", "handler:ignored": "ignored"}
-    assert running.cli("verify").returncode == 0
+    shared.cli("dead", "replay", dead["id"])
+    until(lambda: effects_of(shared, "evt_broken.now") == [("broken", 5)])
+    until(lambda: settled(shared))
+    ended = {one["event_id"]: one["state"] for one in shared.listing("deliveries", "list", "--limit", "0")}
+    assert [ended[names[kind]] for kind in kinds] == ["succeeded", "succeeded", "ignored"]
+    assert shared.cli("verify").returncode == 0
 
 
 def test_one_order_key_is_handled_in_accept_order(shared: Running):
@@ -142,13 +150,13 @@ def test_poison_payloads_are_buried_and_their_neighbours_live(boathook: Callable
     assert running.cli("verify").returncode == 0
 
 
-def test_a_handler_that_takes_too_much_memory_fails_alone(boathook: Callable[..., Running], pg_url: str):
-    running = boathook(BOATHOOK_WORKER_MEMORY_MB="4096")
-    assert post(running, *signed(payload("evt_greedy", "poison.memory"))).status_code == 200
-    until(lambda: rows(pg_url, "select code from boathook.delivery where state = 'dead'") == [("MemoryError",)])
-    assert post(running, *signed(payload("evt_ok"))).status_code == 200
-    until(lambda: rows(pg_url, "select event_key from shop.effect") == [("evt_ok",)])
-    assert rows(pg_url, "select count(*) from boathook.attempt where outcome = 'lost'") == [(0,)]
+def test_a_handler_that_takes_too_much_memory_fails_alone(shared: Running):
+    url = shared.database_url
+    name = post(shared, *signed(payload("evt_greedy", "poison.memory"))).json()["event_id"]
+    until(lambda: [one["code"] for one in shared.listing("dead", "list") if one["event_id"] == name] == ["MemoryError"])
+    assert post(shared, *signed(payload("evt_ok"))).status_code == 200
+    until(lambda: effects_of(shared, "evt_ok") == [("pay", 1)])
+    assert rows(url, "select count(*) from boathook.attempt where outcome = 'lost'") == [(0,)]
 
 
 def test_metrics_and_health_tell_the_truth(shared: Running):
