@@ -125,6 +125,8 @@ class Accepted:
     """Whether it is durable in the spool, and owed from there; else it is committed."""
     is_owed: bool = field(default=True, compare=False)
     """Whether it has deliveries, where that is known."""
+    is_new: bool = field(default=True, compare=False)
+    """Whether this call has stored it; else an earlier one with the same event had, whoever heard of that."""
 
 
 @dataclass(frozen=True, slots=True)

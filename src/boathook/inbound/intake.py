@@ -25,19 +25,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, assert_never
 from uuid import UUID
 
-from boathook.domain.errors import (
-    JournalError,
-    Overloaded,
-    RegistryChanged,
-    RowRefused,
-    SpoolUnavailable,
-    TooManyDeliveries,
-)
+from boathook.domain.errors import JournalError, Overloaded, RowRefused, SpoolUnavailable, TooManyDeliveries
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
-from boathook.inbound.records import UnreadableRecord, decode, encode
+from boathook.inbound.draining import Brought, Refused, Route, RoutedStore, Store
+from boathook.inbound.records import encode
 from boathook.journal.announcer import Announcer
 from boathook.spool.segment import Record
 from boathook.spool.shelf import Segment
@@ -48,9 +42,6 @@ from boathook.telemetry.log import get_logger
 
 Entry = tuple[NewEvent, "asyncio.Future[Receipt]", float]
 """An event, who waits for its receipt, and since when."""
-Route = Callable[[Sequence[NewEvent]], Awaitable[list[NewEvent]]]
-
-_MOST_ROUTINGS: Final = 5
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _PATIENCE_S: Final = (2.0, 5.0, 10.0, 30.0)
@@ -66,14 +57,6 @@ class Mode(StrEnum):
     SPOOLING = "spooling"
     DRAINING = "draining"
     CATCHING_UP = "catching_up"
-
-
-class Store(Protocol):
-    """What the intake needs of the journal; `boathook.journal.events.EventStore` is the real one."""
-
-    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
-        """Store *batch* and return one receipt for each event, in order; in time, or not at all."""
-        ...
 
 
 class Intake:
@@ -104,9 +87,8 @@ class Intake:
         queue: int = 4096,
         remembered: int = 65_536,
     ) -> None:
-        self._store = store
+        self._store = RoutedStore(store, route)
         self._announcer = None if announce is None else Announcer(announce)
-        self._route = route
         self.spool = spool
         self._within_s = within_s
         self._lanes = lanes
@@ -212,7 +194,7 @@ class Intake:
         events = [entry[0] for entry in entries]
         try:
             crash_point("accept.before_commit")
-            receipts = await self._append(events, None if self.spool is None else self._within_s)
+            receipts = await self._store.append(events, None if self.spool is None else self._within_s)
             crash_point("accept.after_commit")
         except (RowRefused, TooManyDeliveries) as error:
             if len(entries) == 1:
@@ -233,17 +215,6 @@ class Intake:
                 self._note(event, receipt)
                 if not waiter.done():
                     waiter.set_result(receipt)
-
-    async def _append(self, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
-        """Store events, routed anew for as long as their routes are outdated."""
-        for _ in range(_MOST_ROUTINGS):
-            try:
-                return await self._store.append(events, within_s=within_s)
-            except RegistryChanged:
-                if self._route is None:
-                    raise
-                events = await self._route(events)
-        raise RegistryChanged("the routes changed again and again while events were stored")
 
     def _note(self, event: NewEvent, receipt: Receipt) -> None:
         if not receipt.conflict:  # a copy of it is to be counted as a conflict again
@@ -341,38 +312,27 @@ class Intake:
         """Store the events of one segment, in order, and put it aside; return how many it held."""
         records = segment.contents.records
         for start in range(0, len(records), self._batch):
-            await self._store_some(spool, segment, records[start : start + self._batch], patience_s)
+            # Those who wait in memory for the last ones to be drained are not to wait for longer than any others.
+            within_s = self._within_s if self.mode is Mode.CATCHING_UP else patience_s
+            async for result in self._store.bring(records[start : start + self._batch], within_s):
+                match result:
+                    case Brought(event, receipt):
+                        self._note(event, receipt)
+                        _count_drained(event, receipt)
+                    case Refused(record, reason):
+                        await _set_aside(spool, segment, record, reason)
+                    case _ as never:
+                        assert_never(never)
             if self.mode is Mode.SPOOLING:
                 self.mode = Mode.DRAINING
         await spool.finish(segment)
         return len(records)
 
-    async def _store_some(self, spool: Spool, segment: Segment, records: Sequence[Record], patience_s: float) -> None:
-        # Those who wait in memory for the last ones to be drained are not to wait for longer than any others.
-        within_s = self._within_s if self.mode is Mode.CATCHING_UP else patience_s
-        try:
-            events = [decode(record.payload) for record in records]
-            if self._route is not None:
-                events = await self._route(events)
-            crash_point("drain.before_commit")
-            receipts = await self._append(events, within_s)
-            crash_point("drain.after_commit")
-        except (RowRefused, TooManyDeliveries, UnreadableRecord) as error:
-            if len(records) == 1:
-                await self._set_aside(spool, segment, records[0], error)
-                return
-            middle = len(records) // 2
-            await self._store_some(spool, segment, records[:middle], patience_s)
-            await self._store_some(spool, segment, records[middle:], patience_s)
-        else:
-            for event, receipt in zip(events, receipts, strict=True):
-                self._note(event, receipt)
-                _count_drained(event, receipt)
 
-    async def _set_aside(self, spool: Spool, segment: Segment, record: Record, error: Exception) -> None:
-        _LOG.error("spooled_event_refused", sequence=record.sequence, error=str(error), note="kept; see spool inspect")
-        emit.count("boathook_spool_drained_total", outcome="refused")
-        await spool.refuse(segment, record.sequence, record.payload)
+async def _set_aside(spool: Spool, segment: Segment, record: Record, reason: str) -> None:
+    _LOG.error("spooled_event_refused", sequence=record.sequence, error=reason, note="kept; see boathook spool status")
+    emit.count("boathook_spool_drained_total", outcome="refused")
+    await spool.refuse(segment, record.sequence, record.payload)
 
 
 def _count_drained(event: NewEvent, receipt: Receipt) -> None:

@@ -126,7 +126,7 @@ class EventStore:
     async def _repeated(self, connection: Connection, event: NewEvent, seen: Record) -> Receipt:
         first = seen["event_id"]
         if first == event.id:  # an earlier try of this very event was committed, though its caller never heard
-            return Accepted(event.id)
+            return Accepted(event.id, is_new=False)
         is_same_body = seen["body_sha256"] == event.body_sha256
         if not is_same_body and event.volatile:
             stored = await connection.fetchval(SQL["get_body"], first)
