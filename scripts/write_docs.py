@@ -453,6 +453,9 @@ boathook verify --since 7d --json
 - The spool is read even where PostgreSQL is away, and its number is told with the reason why the check was not
   made.
 
+Measured on 2026-11-21 with ten million events in PostgreSQL (11 GB: 12 million attempts, 11 million deliveries, ten
+million dedup keys), all bodies compared: 160 seconds of one core, 100 MB in PostgreSQL's process, 70 MB in this one.
+
 Each imbalance is told with how often it was found, and the first five examples: which event or delivery, what
 was expected, what is there, the command that shows it, and what to do. `--json` has the same.
 

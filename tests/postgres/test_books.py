@@ -357,6 +357,25 @@ async def test_a_look_that_is_cut_short_for_ever_is_no_verdict(store: Store, mon
         await store.verify()
 
 
+@pytest.mark.usefixtures("tiny")
+async def test_it_rests_after_each_look_as_long_as_it_is_told(store: Store, monkeypatch: pytest.MonkeyPatch):
+    rests: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        rests.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(books.asyncio, "sleep", noted)
+    assert (await store.verify()).is_balanced
+    assert set(rests) == {0.0}
+    rests.clear()
+    found = await store.verify(rest=3.0)
+    assert len(rests) > 10
+    assert min(rests) > 0
+    assert max(rests) >= 3 * found.longest_look_s
+
+
 async def emptied(store: Store, pg_url: str) -> books.Books:
     """Verify while a week is emptied as retention does it, just so that a look waits for that."""
     event = await event_of(store, "nobody")

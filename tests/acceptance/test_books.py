@@ -1,0 +1,105 @@
+"""`boathook verify` beside a boathook at work, with the database away, and with events that wait in the spool."""
+
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from boathook.spool.segment import Framer
+from boathook.spool.shelf import REFUSED
+from tests.acceptance.conftest import Running, free_port, payload, signed
+from tests.acceptance.test_cli import Cli
+
+KINDS = ("payment.paid", "flaky.call", "order.placed", "ignored.thing", "broken.thing", "nobody.cares")
+CHECKS = 5
+
+
+class Stream(threading.Thread):
+    """Sends signed events of all kinds, one after the other, until it is told to end."""
+
+    def __init__(self, running: Running) -> None:
+        super().__init__(daemon=True)
+        self.running = running
+        self.is_over = threading.Event()
+        self.taken = 0
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self.running.base, timeout=30) as client:
+            for number, kind in zip(itertools.count(), itertools.cycle(KINDS), strict=False):
+                if self.is_over.is_set():
+                    return
+                # Every seventh repeats the one before it.
+                key = f"evt{number - (number % 7 == 6)}"
+                body, headers = signed(payload(key, kind, customer=f"c{number % 3}", n=number))
+                self.taken += client.post("/webhooks/stripe", content=body, headers=headers).is_success
+
+
+@pytest.mark.parametrize("options", [(), ("--deep",)], ids=["plain", "deep"])
+def test_it_raises_no_false_alarm_beside_a_boathook_at_work(boathook: Callable[..., Running], options: tuple[str, ...]):
+    running = boathook()
+    stream = Stream(running)
+    stream.start()
+    counts = []
+    for _ in range(CHECKS):
+        done = running.cli("verify", "--json", *options, check=False)
+        found = json.loads(done.stdout)
+        assert (done.returncode, found["imbalances"]) == (0, [])
+        assert found["balance"]["missing"] == 0
+        counts.append(found["balance"]["events"])
+    stream.is_over.set()
+    stream.join(60)
+    assert counts == sorted(counts)
+    assert 0 < counts[-1] <= stream.taken
+
+
+@pytest.fixture
+def cli(tmp_path: Path, pg_url: str) -> Cli:
+    return Cli(tmp_path, pg_url)
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """A data folder in the spool of which three events wait, and one lies that PostgreSQL refused."""
+    root = tmp_path / "data" / "spool"
+    for folder, number in ((root / "0001", 3), (root / REFUSED, 1)):
+        folder.mkdir(parents=True)
+        framer = Framer(1)
+        frames = b"".join(framer.frame(sequence, b"an event", 0) for sequence in range(1, number + 1))
+        # A segment that is written to is longer than what is in it.
+        (folder / "00000000000000000001.seg").write_bytes(framer.header + frames + bytes(4_096))
+        (folder / "00000000000000000000.done").write_bytes(framer.header + frames)
+    return root.parent
+
+
+def test_what_waits_in_this_hosts_spool_is_told_beside_the_balance(cli: Cli, spool: Path):
+    (found,) = cli.objects("verify", "--config", str(with_data(cli, spool)))
+    assert found["balanced"] is True
+    assert found["spool"] == {"events": 3, "refused": 1}
+    text = cli.run("verify", "--config", str(with_data(cli, spool))).stdout
+    assert (
+        " ".join(next(line for line in text.splitlines() if "spool" in line).split())
+        == "waiting in this host's spool 3"
+    )
+
+
+def test_with_the_database_away_it_is_no_verdict_but_the_spool_is_told(cli: Cli, spool: Path):
+    file = with_data(cli, spool)
+    settings = file.read_text()
+    url = next(line for line in settings.splitlines() if line.startswith("url"))
+    file.write_text(settings.replace(url, f'url = "postgresql://boathook@127.0.0.1:{free_port()}/none"'))
+    done = cli.run("verify", code=2)
+    assert done.stdout == ""
+    assert "the books could not be checked" in done.stderr
+    assert "3 events wait in this host's spool" in done.stderr
+
+
+def with_data(cli: Cli, folder: Path) -> Path:
+    """Let the settings name this data folder; return their file."""
+    file = cli.folder / "boathook.toml"
+    if "[server]" not in file.read_text():
+        file.write_text(f'[server]\ndata_dir = "{folder}"\n' + file.read_text())
+    return file
