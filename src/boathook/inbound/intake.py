@@ -47,6 +47,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 _PATIENCE_S: Final = (2.0, 5.0, 10.0, 30.0)
 """How long a batch from the spool may take, try after try: who hangs is noticed, who is slow gets the time."""
 _LOOK_S: Final = 5.0
+_ASK_AGAIN_S: Final = 0.1
 _LOG = get_logger("inbound")
 
 
@@ -344,10 +345,10 @@ def _count_drained(event: NewEvent, receipt: Receipt) -> None:
 
 
 async def _cancel(task: "asyncio.Task[None] | None") -> None:
-    if task is not None:
+    """End a task, and ask again where `asyncio.wait_for` of Python 3.11 has swallowed that on its way."""
+    while task is not None and not task.done():
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait([task], timeout=_ASK_AGAIN_S)
 
 
 def _fail(entries: Sequence[Entry], error: Exception) -> None:
