@@ -51,7 +51,9 @@ def boathook_process(
 
 
 def _needs_a_start(env: Mapping[str, str]) -> bool:
-    asks_python = any(name.startswith("PYTHON") and name not in _HARMLESS for name in env)
+    asks_python = any(
+        name.startswith("PYTHON") and os.environ.get(name) != env[name] for name in env.keys() - _HARMLESS
+    )
     folders = env.get("PYTHONPATH", "").split(os.pathsep)
     is_patched = any(Path(folder, "sitecustomize.py").exists() for folder in folders if folder)
     return asks_python or is_patched or "BOATHOOK_CRASH_POINT" in env
@@ -68,7 +70,7 @@ class _Forge:
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._turn = threading.Lock()
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, str(_FORGE)], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment,
