@@ -15,11 +15,11 @@ def test_gateway_killed(it: Lab) -> None:
     it.start()
     it.begin(rate=150)
     it.warm(60)
-    for _ in range(3):
+    for _ in range(2):
         it.fault("the gateway is killed")
         it.host.kill("gateway")
         it.warm(60)
-    it.figure("kills", 3)
+    it.figure("kills", 2)
 
 
 @scenario(

@@ -16,7 +16,7 @@ What it offers a scenario:
     it.server       the PostgreSQL: kill, kill_all, stop, freeze, thaw, restart, set
     it.hosts        every `boathook serve`: kill(role), kill_all, stop, start, freeze(role), thaw, children, cli, log
     it.host         the first of them; `host.wire` is the proxy to PostgreSQL, `host.front` that in front of its gateway
-    it.outside      the recorder: senders and receivers; `it.wire_out` is a proxy in front of the receivers
+    it.outside      the recorder: senders and receivers; `it.endpoint(place)` makes one of them an endpoint
     it.ask(sql)     rows from PostgreSQL itself, past every proxy
     it.expect(invariant, truth, words)      a finding of the scenario's own
     it.figure(name, value)                  a figure for docs/reliability.md
@@ -130,12 +130,9 @@ class Host(Running):
         return self.process is not None and self.process.poll() is None
 
     def close(self) -> None:
-        """Kill all of it, and its proxies."""
+        """Kill all of it."""
         self.thaw()
         self.kill_all()
-        for proxy in (self.wire, self.front):
-            if proxy is not None:
-                proxy.__exit__()
 
 
 def _toml(tables: Tables) -> Iterator[str]:
@@ -179,11 +176,14 @@ class Lab:
         self._proxies: list[Proxy] = []
         self._is_healed = False
         self._loads = 0
-        self.server = OwnServer(place, template=template)
-        self.outside = Recorder(folder)
-        if template is None:
-            prepare_schema(self.server.url)
-        self._sabotage_server()
+        with contextlib.ExitStack() as stack:
+            self.server = OwnServer(place, template=template)
+            stack.callback(self.server.close)
+            self.outside = stack.enter_context(Recorder(folder))
+            if template is None:
+                prepare_schema(self.server.url)
+            self._sabotage_server()
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -191,14 +191,7 @@ class Lab:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for host in self.hosts:
-            host.close()
-        for proxy in self._proxies:
-            proxy.__exit__()
-        try:
-            self.outside.__exit__(kind, error, trace)
-        finally:
-            self.server.close()
+        self._stack.__exit__(kind, error, trace)
 
     def _sabotage_server(self) -> None:
         if self.twin.server:
@@ -241,14 +234,14 @@ class Lab:
             host.environment["BANK_APPLICATION"] = ids.show(ids.APPLICATION, self._application)
         host.environment |= environment
         self.hosts.append(host)
+        self._stack.callback(host.close)
         has_gateway = "gateway" in roles.split(",")
         host.start(wait=wait and has_gateway)
         return host
 
     def proxy(self, target: str | tuple[str, int]) -> Proxy:
         """Open a proxy that lives as long as the lab."""
-        one = Proxy(target, seed=self.seed)
-        one.__enter__()
+        one = self._stack.enter_context(Proxy(target, seed=self.seed))
         self._proxies.append(one)
         return one
 

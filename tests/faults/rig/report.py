@@ -57,7 +57,7 @@ def update(report: Report, found: Iterable[Result], names: Iterable[str]) -> Rep
 
 def machine() -> str:
     """Say what this run's figures are of."""
-    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.release().partition('-')[0]}, Python {platform.python_version()}"
 
 
 def render(report: Report, scenarios: dict[str, Scenario]) -> str:
