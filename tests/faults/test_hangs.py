@@ -11,13 +11,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import asyncpg
+import psycopg
 import pytest
 
+from boathook.config import load
+from boathook.dispatch import keeper
 from boathook.domain.errors import JournalUnavailable
+from boathook.domain.policy import RetryPolicy
+from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.journal import pulse
 from boathook.journal.database import Connection, Database
+from boathook.journal.deliveries import keeper_seat
+from boathook.journal.schema import migrate
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.proxy import Proxy
+from tests.handling import accept, attempts, settled, working
 from tests.support import eventually
 
 WITHIN_S = 0.5
@@ -260,16 +268,12 @@ async def test_a_slow_network_is_not_taken_for_a_cut_one(server: OwnServer, wire
 async def test_a_server_without_a_connection_to_spare_is_not_away_and_gives_one_when_it_can(
     server: OwnServer, is_quick: None
 ):
-    async with opened(server.url) as database, opened(server.url, size=400) as strangers:
-        async with contextlib.AsyncExitStack() as stack:
-            with contextlib.suppress(JournalUnavailable):
-                for _ in range(400):
-                    await stack.enter_async_context(strangers.acquire())
+    async with opened(server.url) as database:
+        async with taken(server, all_but=0):
             with pytest.raises(JournalUnavailable, match=FULL):
                 await database.fetchval("select 1")
             await asyncio.sleep(2 * pulse.BEAT_S)
             assert not database.pulse.is_away
-        await strangers.close()
         await answers_again(database)
 
 
@@ -389,3 +393,121 @@ async def test_without_the_systems_watch_such_a_connection_would_be_waited_for(
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.5 * DETECTED_S), database.acquire(within_s=3 * DETECTED_S) as connection:
                 await connection.fetchval("select 1")
+
+
+# Under handlers, keepers and pools that are too small
+
+
+@pytest.fixture
+async def shop(server: OwnServer) -> AsyncIterator[Database]:
+    """A journal on the server that may hang, beside a table of the user's own; empty at each test's end."""
+    await migrate(server.url)
+    async with opened(server.url, size=10) as database:
+        await database.execute("create table if not exists deed (n int)")
+        yield database
+        await database.execute("truncate deed, boathook.event, boathook.delivery, boathook.outcome, boathook.attempt")
+
+
+@pytest.mark.parametrize("moment", ["before the effect", "after the effect", "before the settle"])
+async def test_a_handler_caught_in_a_hang_longer_than_its_lease_takes_effect_once(
+    server: OwnServer, shop: Database, is_quick: None, moment: str
+):
+    hook, hanging = Boathook(), []
+
+    async def hang(now: str, event: Event) -> None:
+        if moment == now and event.attempt == 1:
+            server.freeze()
+            hanging.append(asyncio.create_task(thaw()))
+
+    async def thaw() -> None:
+        try:
+            await eventually(lambda: shop.pulse.is_away)
+            await asyncio.sleep(1.0)  # the lease is over
+        finally:
+            server.thaw()
+
+    @hook.on("shop", retry=RetryPolicy(max_attempts=1))
+    async def note(event: Event, tx: Transaction) -> None:
+        await hang("before the effect", event)
+        await tx.execute("insert into deed values (1)")
+        await hang("after the effect", event)
+        await tx.fetchval("select 1")
+        await hang("before the settle", event)
+
+    await is_watched(shop)
+    async with working(shop, hook, lease_s=1.0), working(shop, hook, worker_id="w2", lease_s=1.0):
+        await accept(shop, {})
+        await eventually(lambda: hanging and hanging[0].done())
+        await eventually(lambda: not shop.pulse.is_away)
+        await settled(shop, succeeded=1)
+    assert await shop.fetchval("select count(*) from deed") == 1
+
+
+async def test_more_long_handlers_than_connections_all_have_their_turn(server: OwnServer, shop: Database):
+    """Fifty more than there are connections, and so few are left by strangers that not all of these can be had."""
+    hook, running, most = Boathook(), 0, 0
+
+    @hook.on("shop", retry=RetryPolicy(max_attempts=1))
+    async def note(event: Event, tx: Transaction) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await tx.execute("insert into deed values (1)")
+        await asyncio.sleep(0.2)
+        running -= 1
+
+    async with working(shop, hook, concurrency=66), taken(server, all_but=8):
+        await accept(shop, *({"n": n} for n in range(66)))
+        await settled(shop, succeeded=66)
+        assert most < 16
+    assert await shop.fetchval("select count(*) from deed") == 66
+    assert await attempts(shop) == [(1, "succeeded", None)] * 66
+
+
+@asynccontextmanager
+async def taken(server: OwnServer, *, all_but: int) -> AsyncIterator[None]:
+    """Have a stranger hold all connections of the server but so many."""
+    held = await asyncio.to_thread(take_all, server.url)
+    try:
+        for one in held[:all_but]:
+            one.close()
+        yield
+    finally:
+        for one in held:
+            one.close()
+
+
+def take_all(url: str) -> list[psycopg.Connection]:
+    held = []
+    with contextlib.suppress(psycopg.OperationalError):
+        while True:
+            held.append(psycopg.connect(url))
+    return held
+
+
+async def test_a_keeper_whose_server_hung_is_the_keeper_no_more_until_it_is_elected_again(
+    server: OwnServer, shop: Database, is_quick: None, monkeypatch: pytest.MonkeyPatch
+):
+    seats: list[str] = []
+
+    @asynccontextmanager
+    async def noted_seat(database: Database) -> AsyncIterator[Connection | None]:
+        async with keeper_seat(database) as seat:
+            seats.append("none" if seat is None else "ours")
+            try:
+                yield seat
+            finally:
+                seats.append("left")
+
+    monkeypatch.setattr(keeper, "keeper_seat", noted_seat)
+    stop = asyncio.Event()
+    settings = load(None, {"database.url": server.url})
+    keeping = asyncio.create_task(keeper.run_keeper(settings, stop=stop, beat=lambda: None))
+    await eventually(lambda: seats == ["ours"])
+    await is_watched(shop)
+    with frozen(server):
+        await eventually(lambda: seats == ["ours", "left"], timeout=DETECTED_S)
+        assert not keeping.done()
+    await eventually(lambda: seats[-1] == "ours", timeout=BACK_S + LATE_S)
+    stop.set()
+    await keeping

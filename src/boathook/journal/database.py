@@ -127,15 +127,16 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection, waiting briefly for those in use."""
-        self.pulse.leave(self._cut)
-        if self._owns_pulse:
-            await self.pulse.close()
         if self.pulse.is_away:
             self._cut()
         try:
             await asyncio.wait_for(self._pool.close(), _CLOSE_S)
         except TROUBLE:
             self._pool.terminate()
+        finally:
+            self.pulse.leave(self._cut)
+            if self._owns_pulse:
+                await self.pulse.close()
 
     def _cut(self) -> None:
         for connection in list(self._made):
