@@ -107,7 +107,7 @@ def _code_of(run: Callable[[], None]) -> int:
 def _end(code: int) -> NoReturn:
     """End as an interpreter does: wait for threads, run what was to be run in the end, write out what is buffered."""
     try:
-        threading._shutdown()
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

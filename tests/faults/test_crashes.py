@@ -13,7 +13,8 @@ from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running, payload, signed
 from tests.conftest import copied
 from tests.crashing import Deaths
-from tests.faults.conftest import OwnServer, Sender, effect_counts, judge, open_deliveries, stored_keys
+from tests.faults.conftest import Sender, effect_counts, judge, open_deliveries, stored_keys
+from tests.faults.rig.postgres import OwnServer
 from tests.support import until
 
 GATEWAY_POINTS = [point for point in POINTS if point.startswith("accept.")]
