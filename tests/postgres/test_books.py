@@ -360,13 +360,11 @@ async def test_a_look_that_is_cut_short_for_ever_is_no_verdict(store: Store, mon
 @pytest.mark.usefixtures("tiny")
 async def test_it_rests_after_each_look_as_long_as_it_is_told(store: Store, monkeypatch: pytest.MonkeyPatch):
     rests: list[float] = []
-    sleep = asyncio.sleep
 
     async def noted(seconds: float) -> None:
         rests.append(seconds)
-        await sleep(0)
 
-    monkeypatch.setattr(books.asyncio, "sleep", noted)
+    monkeypatch.setattr("boathook.journal.books.sleep", noted)
     assert (await store.verify()).is_balanced
     assert set(rests) == {0.0}
     rests.clear()

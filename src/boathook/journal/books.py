@@ -10,9 +10,9 @@ What is accepted, or drained from a spool, behind the place that the check has c
 range is summed by the look that judges it, so the balance comes out whatever is under way.
 """
 
-import asyncio
 import functools
 import time
+from asyncio import sleep
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -157,11 +157,11 @@ class _Check:
                 if tries == _MOST_TRIES:
                     raise
                 rows = max(_LEAST_ROWS, rows // 2)
-                await asyncio.sleep(_RETRY_S)
+                await sleep(_RETRY_S)
                 continue
             took = time.monotonic() - began
             low, rows, tries = high, _next_size(walk, rows, took), 0
-            await asyncio.sleep(took * self._scope.rest)
+            await sleep(took * self._scope.rest)
         self._report(walk.title, low)
 
     async def _bound(self, walk: Walk, low: UUID, rows: int) -> UUID:
@@ -220,7 +220,7 @@ class _Check:
                     self._counts[LINES.statement] += 1
                     self._keep(LINES.statement, row)
             place = (rows[-1]["recipient"], rows[-1]["order_key"]) if len(rows) == _HEADS else None
-            await asyncio.sleep((time.monotonic() - began) * self._scope.rest)
+            await sleep((time.monotonic() - began) * self._scope.rest)
 
     async def _close(self) -> Books:
         rows = await self._database.fetch(SQL["list_dropped"])
