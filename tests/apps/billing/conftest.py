@@ -7,7 +7,7 @@ import pytest
 from tests.apps.billing.stand import Stand, served
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def stand(tmp_path_factory, admin_url, pg_template) -> Iterator[Stand]:
     with served(tmp_path_factory.mktemp("billing"), admin_url, pg_template) as running:
         yield running

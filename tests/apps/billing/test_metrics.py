@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 import boathook.apps.billing
-from tests.apps.billing.stand import sign, soon, unique
+from tests.apps.billing.stand import Stand, served, sign, soon, unique
 
 FOLDER = Path(boathook.apps.billing.__file__).parent
 RULES = FOLDER / "alerts.yml"
@@ -119,6 +120,13 @@ def test_each_of_the_alerts_has_a_case_in_which_it_fires_and_one_in_which_it_doe
 def test_the_readme_says_what_to_do_about_each_alert():
     told = (FOLDER / "README.md").read_text()
     assert [alert for alert in ALERTS if f"| `{alert}` |" not in told] == []
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory, admin_url, pg_template) -> Iterator[Stand]:
+    """A server of this file's own, as it counts all that there is."""
+    with served(tmp_path_factory.mktemp("billing"), admin_url, pg_template) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -58,18 +58,19 @@ def test_a_price_that_changes_while_a_payment_waits_for_its_user_makes_it_a_mism
     assert own.subscription(email) is None
 
 
-def test_an_error_that_is_none_of_the_users_is_tried_ever_more_rarely_and_applies_once_its_cause_is_gone(own: Stand):
+def test_an_error_that_is_none_of_the_users_is_tried_ever_more_rarely_and_applies_once_its_cause_is_gone(stand: Stand):
     email, payment, event = f"broken-{unique('later')}@example.com", unique("pay"), unique("evt")
-    own.rows(FAIL)
-    own.tell(payment, email=email, event_id=event)
-    own.await_end(event, "pending", "USER_MISSING")
-    own.user(email)
-    until(lambda: own.payment(payment)["wakes"] >= 3, timeout=PATIENCE_S)
-    [attempts] = own.rows("select max(attempts) as n from boathook.delivery where code = 'RaiseError'")
+    recovered = stand.metric("billing_payments_recovered_total")
+    stand.rows(FAIL)
+    stand.tell(payment, email=email, event_id=event)
+    stand.await_end(event, "pending", "USER_MISSING")
+    stand.user(email)
+    until(lambda: stand.payment(payment)["wakes"] >= 3, timeout=PATIENCE_S)
+    [attempts] = stand.rows("select max(attempts) as n from boathook.delivery where code = 'RaiseError'")
     assert attempts["n"] <= 12, "it was not left alone between two wakes"
-    assert own.subscription(email) is None
-    own.await_metric("billing_webhooks_failed_retryable_total", provider="tilda", code="RaiseError")
-    own.rows("drop trigger fail on billing.subscriptions")
-    own.await_applied(payment)
-    soon(lambda: own.metric("billing_payments_recovered_total") == 1)
-    assert own.subscription(email)["payments_applied"] == 1
+    assert stand.subscription(email) is None
+    stand.await_metric("billing_webhooks_failed_retryable_total", provider="tilda", code="RaiseError")
+    stand.rows("drop trigger fail on billing.subscriptions")
+    stand.await_applied(payment)
+    soon(lambda: stand.metric("billing_payments_recovered_total") > recovered)
+    assert stand.subscription(email)["payments_applied"] == 1
