@@ -122,6 +122,7 @@ class Intake:
         Args:
             is_away: begin with the spool, as the store is known not to answer.
         """
+        emit.gauge("boathook_journal_away", 0)
         if self.spool is not None and (await self.spool.open() or is_away):
             self._leave_journal("events wait in the spool" if not is_away else "it has not been reached yet")
         self._tasks = [asyncio.create_task(self._run_lane(), name=f"intake:{n}") for n in range(self._lanes)]

@@ -5,11 +5,14 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Final, Protocol
 
 _PRIVATE_FOLDER: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
+_LOCK_TRIES: Final = 5
+_LOCK_PAUSE_S: Final = 0.002
 _CANNOT_RESERVE: Final = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
@@ -153,12 +156,13 @@ class RealDisk:
         """See `Disk`."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            is_ours = any(_get(descriptor) for _ in range(_LOCK_TRIES))
+        except BaseException:
             os.close(descriptor)
-            if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-                return None
             raise
+        if not is_ours:
+            os.close(descriptor)
+            return None
         return _RealLock(descriptor)
 
 
@@ -198,6 +202,18 @@ def _reserve(descriptor: int, size: int) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_RESERVE:
             raise
+
+
+def _get(descriptor: int) -> bool:
+    """Lock it; else wait for a moment, as who only looks (`boathook.spool.survey`) lets go at once."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in {errno.EWOULDBLOCK, errno.EACCES}:
+            raise
+        time.sleep(_LOCK_PAUSE_S)
+        return False
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

@@ -73,6 +73,8 @@ class _Open:
     framer: Framer
     room: int
     size: int
+    since: float
+    """When its first events came, in seconds since 1970."""
     records: int = 0
 
 
@@ -80,6 +82,7 @@ class _Open:
 class _Waiting:
     path: Path
     size: int
+    since: float
     records: int | None
     """None for those of a dead life that nobody has looked into yet."""
 
@@ -117,6 +120,17 @@ class Shelf:
     def size(self) -> int:
         """How many bytes wait."""
         return sum(one.size for one in self._waiting()) + (self._open.size if self._open is not None else 0)
+
+    @property
+    def filled(self) -> float:
+        """The share of `Bounds.max_bytes` that waits."""
+        return self.size / self._bounds.max_bytes
+
+    @property
+    def oldest_at(self) -> float | None:
+        """About when the oldest event that waits was written, in seconds since 1970; of an adopted one, at latest."""
+        times = [one.since for one in self._waiting()]
+        return min([*times, self._open.since] if self._open is not None else times, default=None)
 
     @property
     def is_empty(self) -> bool:
@@ -182,7 +196,7 @@ class Shelf:
         framer = Framer(self._next)
         path = life.folder / f"{self._next:020d}{WAITING}"
         file = self._disk.create(path, room)
-        self._open = _Open(path, file, framer, room, len(framer.header))
+        self._open = _Open(path, file, framer, room, len(framer.header), time.time())
         try:
             file.write(framer.header)
         except OSError:
@@ -222,7 +236,7 @@ class Shelf:
         with contextlib.suppress(OSError):
             broken.file.close()
         if self._own is not None:
-            self._own.segments.append(_Waiting(broken.path, broken.size, broken.records))
+            self._own.segments.append(_Waiting(broken.path, broken.size, broken.since, broken.records))
 
     def seal(self) -> None:
         """End the segment that is being written, if there is one, so that it can be drained."""
@@ -230,7 +244,7 @@ class Shelf:
         if segment is None:
             return
         assert self._own is not None
-        self._own.segments.append(_Waiting(segment.path, segment.size, segment.records))
+        self._own.segments.append(_Waiting(segment.path, segment.size, segment.since, segment.records))
         try:
             segment.file.write(segment.framer.seal(self._next - 1))
             segment.file.close(segment.size + FRAME_BYTES)
@@ -257,9 +271,11 @@ class Shelf:
             return False
         # Its last holder may have drained something between the look and the lock.
         waiting = [name for name in self._disk.names(folder) if name.endswith(WAITING)]
-        sizes = [(folder / name, self._disk.size(folder / name)) for name in waiting]
-        self._adopted.append(_Life(folder, lock, deque(_Waiting(path, size, None) for path, size in sizes)))
+        self._adopted.append(_Life(folder, lock, deque(self._found(folder / name) for name in waiting)))
         return bool(waiting)
+
+    def _found(self, path: Path) -> _Waiting:
+        return _Waiting(path, self._disk.size(path), self._disk.changed_at(path), None)
 
     def oldest(self) -> Segment | None:
         """Return the segment to drain next, sealing the one at hand if there is no other; None: nothing waits."""
@@ -303,6 +319,12 @@ class Shelf:
         file.write(data)
         file.close(len(data))
         self._disk.rename(unfinished, path)
+
+    def aside(self) -> tuple[int, int]:
+        """Return how many events PostgreSQL refuses, and how many damaged segments there are, for people to look at."""
+        refused = sum(name.endswith(WAITING) for name in self._disk.names(self._root / REFUSED))
+        names = (name for life in self._names() for name in self._disk.names(self._root / life))
+        return refused, sum(name.endswith(BAD) for name in names)
 
     def rehearse(self) -> None:
         """Make a small file durable and remove it."""

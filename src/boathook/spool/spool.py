@@ -28,6 +28,10 @@ class Depth:
     size: int = 0
     """In bytes."""
     is_empty: bool = True
+    filled: float = 0.0
+    """Share of the spool's room that is used, from 0 to 1."""
+    oldest_at: float | None = None
+    """About when the oldest event was written, in seconds since 1970; None where nothing waits."""
     is_failing: bool = False
     """Whether the disk is left alone for some seconds, as it failed twice to make something durable."""
 
@@ -70,9 +74,12 @@ class Spool:
     async def adopt(self) -> bool:
         """Adopt what processes that have died since have left, and return whether anything waits."""
         try:
-            await self._ask(self._adopt)
+            refused, damaged = await self._ask(self._adopt)
         except SpoolUnavailable as error:
             _LOG.error("spool_unreadable", error=str(error))
+        else:
+            emit.gauge("boathook_spool_aside", refused, kind="refused")
+            emit.gauge("boathook_spool_aside", damaged, kind="damaged")
         return not self.is_empty
 
     @property
@@ -184,18 +191,28 @@ class Spool:
             raise answer
         return cast("T", answer)
 
-    def _adopt(self) -> None:
+    def _adopt(self) -> tuple[int, int]:
         self._shelf.adopt()
         self._shelf.tidy(time.time())
+        return self._shelf.aside()
 
     def _look(self) -> Depth:
         shelf = self._shelf
-        return Depth(records=shelf.records, size=shelf.size, is_empty=shelf.is_empty, is_failing=shelf.is_failing)
+        return Depth(
+            records=shelf.records,
+            size=shelf.size,
+            is_empty=shelf.is_empty,
+            filled=shelf.filled,
+            oldest_at=shelf.oldest_at,
+            is_failing=shelf.is_failing,
+        )
 
     def _tell(self, depth: Depth) -> None:
         self.depth = depth
         emit.gauge("boathook_spool_records", depth.records)
         emit.gauge("boathook_spool_bytes", depth.size)
+        emit.gauge("boathook_spool_filled", depth.filled)
+        emit.gauge("boathook_spool_oldest_seconds", 0.0 if depth.oldest_at is None else time.time() - depth.oldest_at)
         emit.gauge("boathook_spool_failing", float(depth.is_failing))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:

@@ -120,6 +120,12 @@ TABLE: Final = (
     Metric("boathook_intake_overloaded_total", _COUNTER, "Events refused because the queue was full."),
     Metric("boathook_spool_records", _GAUGE, "Events that wait in the spool for PostgreSQL."),
     Metric("boathook_spool_bytes", _GAUGE, "Bytes of the spool's segments that wait for PostgreSQL."),
+    Metric("boathook_spool_filled", _GAUGE, "Share of spool.max_bytes that is used, of the fullest gateway.",
+           merge=Merge.MAX),
+    Metric("boathook_spool_oldest_seconds", _GAUGE, "About how long the oldest event has been waiting in the spool.",
+           merge=Merge.MAX),
+    Metric("boathook_spool_aside", _GAUGE, "What lies in the spool for a person to look at: events that PostgreSQL "
+           "refused, segments that were damaged.", ("kind",), (), Merge.MAX),
     Metric("boathook_spool_failing", _GAUGE, "1 while the spool's disk fails to make events durable.",
            merge=Merge.MAX),
     Metric("boathook_spool_appended_total", _COUNTER, "Events made durable in the spool."),
