@@ -4,8 +4,9 @@ import ast
 import hmac
 import math
 import random
+import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,30 +131,30 @@ PAIRS: dict[str, tuple[Callable[[int], Request], Callable[[int], Request]]] = {
 
 
 def t_of(source: Verifier, kinds: tuple[Callable[[int], Request], Callable[[int], Request]], turns: int) -> float:
-    """Return Welch's t of the times that two kinds of requests take; what is far above the median is left out."""
-    pool = [(kind, make(number)) for number in range(200) for kind, make in enumerate(kinds)]
-    spent: tuple[list[int], list[int]] = ([], [])
+    """Return Welch's t of the times that two kinds of requests take.
+
+    The sample is of requests, each with the median of its turns: where one happens to lie in memory makes all its turns
+    a little faster or slower alike, so that they are no independent measurements of its kind. They are made in any order
+    for the same reason.
+    """
+    plan = [(kind, make, number) for number in range(200) for kind, make in enumerate(kinds)]
+    random.shuffle(plan)
+    pool: list[tuple[int, Request, list[int]]] = [(kind, make(number), []) for kind, make, number in plan]
     clock, verify = time.perf_counter_ns, source.verify
     for _ in range(turns // len(pool)):
         random.shuffle(pool)
-        for kind, request in pool:
+        for _, request, spent in pool:
             started = clock()
             verify(request, NOW)
-            spent[kind].append(clock() - started)
-    assert all(isinstance(verify(request, NOW), Rejected) for _, request in pool)
-    limit = sorted(spent[0] + spent[1])[int(turns * 0.9) - 1]
-    return welch([t for t in spent[0] if t <= limit], [t for t in spent[1] if t <= limit])
+            spent.append(clock() - started)
+    assert all(isinstance(verify(request, NOW), Rejected) for _, request, _ in pool)
+    left, right = ([statistics.median(spent) for kind, _, spent in pool if kind == one] for one in (0, 1))
+    return welch(left, right)
 
 
-def welch(left: list[int], right: list[int]) -> float:
-    (a, spread_a), (b, spread_b) = _moments(left), _moments(right)
-    return (a - b) / math.sqrt(spread_a / len(left) + spread_b / len(right))
-
-
-def _moments(values: Iterable[int]) -> tuple[float, float]:
-    numbers = list(values)
-    mean = sum(numbers) / len(numbers)
-    return mean, sum((number - mean) ** 2 for number in numbers) / (len(numbers) - 1)
+def welch(left: list[float], right: list[float]) -> float:
+    spread = statistics.variance(left) / len(left) + statistics.variance(right) / len(right)
+    return (statistics.fmean(left) - statistics.fmean(right)) / math.sqrt(spread)
 
 
 def _early_exit(left: str, right: str) -> bool:
