@@ -124,11 +124,24 @@ def tables(settings: Settings) -> dict[str, Any]:
     from boathook.server.loading import load_apps, settings_of
 
     shown: dict[str, Any] = dict(settings.extra)
-    with contextlib.suppress(ConfigError):  # which was told of when the settings were read
+    try:
         for hook in load_apps(settings):
             if (own := settings_of(hook, settings)) is not None:
                 shown[hook.name] = own.model_dump(mode="json")
+    except ConfigError:  # which was told of when the settings were read
+        shown = {name: _unread(table) for name, table in settings.extra.items()}
     return {name: _hidden(table, name) for name, table in shown.items()}
+
+
+def _unread(table: Any) -> Any:
+    """Return a table that no app has understood: the value of a mistyped key may be a secret."""
+    match table:
+        case dict():
+            return {name: _unread(part) for name, part in table.items()}
+        case list():
+            return [_unread(part) for part in table]
+        case _:
+            return reference(table)
 
 
 def _hidden(value: Any, key: str) -> Any:

@@ -269,6 +269,9 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     """Return every setting as plain values, secrets only as the references they were written as."""
     plain = settings.model_dump(mode="json", exclude={"file", "extra"})
     plain["database"]["url"] = without_password(settings.database.url)
+    outbound = plain["outbound"]
+    outbound["proxy"] = without_password(outbound["proxy"])
+    outbound["encryption_keys"] = [reference(key) for key in outbound["encryption_keys"]]
     for source in plain["sources"].values():
         source["secrets"] = [reference(secret) for secret in source["secrets"]]
         source["password"] = source["password"] and reference(source["password"])

@@ -31,9 +31,15 @@ def complain(error: ValidationError, origin_of: Callable[[str], str], table: str
         return f"{origin}: {message}"
     # The value of a key that is none may be a secret's, whose name was mistyped.
     is_unknown = first["type"] == "extra_forbidden"
-    is_hidden = is_unknown or is_secret(key) or key == "database.url" or _is_table(first["input"])
+    is_hidden = is_unknown or is_secret(key) or _has_password(first["input"]) or _is_table(first["input"])
+    is_hidden = is_hidden or key == "database.url"
     given = "" if is_hidden else f" (it is {first['input']!r})"
     return f"{origin}: {key}: {_WORDS.get(first['type']) or message[:1].lower() + message[1:]}{given}"
+
+
+def _has_password(value: object) -> bool:
+    """Return whether a wrong value may be an address with a password in it."""
+    return isinstance(value, str) and "@" in value
 
 
 def _is_table(value: object) -> bool:
