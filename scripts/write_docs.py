@@ -444,9 +444,9 @@ boathook verify --since 7d --json
   of a million events. Such a look takes as long as reading that one table does.
 - **The balance** holds each event as of the moment at which it was looked at. Events that are taken in behind
   the place that the check has come to are in none of its sums; the next check has them.
-- **`--since` and `--until`** bound the events, with all that hangs on them, by when they were accepted. The bar
-  shows the moment that was reached; a check that was stopped goes on from there. The last four rules below look
-  at the whole store in any case.
+- **`--since` and `--until`** bound the events, with all that hangs on them, by when they were accepted. A check
+  that was stopped begins again, so a long history is better checked in parts, each of which stands for itself. The
+  last four rules below look at the whole store in any case.
 - **What waits in this host's spool** is counted beside the balance. It was accepted and is safe, but PostgreSQL
   does not have it yet; of a segment that is being drained at this moment it may have some already. Spools of
   other hosts are counted there.

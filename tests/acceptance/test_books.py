@@ -63,7 +63,7 @@ def cli(tmp_path: Path, pg_url: str) -> Cli:
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:
-    """A data folder in the spool of which three events wait, and one lies that PostgreSQL refused."""
+    """A data folder in whose spool three events wait, one lies that PostgreSQL refused, and one segment is damaged."""
     root = tmp_path / "data" / "spool"
     for folder, number in ((root / "0001", 3), (root / REFUSED, 1)):
         folder.mkdir(parents=True)
@@ -72,13 +72,14 @@ def spool(tmp_path: Path) -> Path:
         # A segment that is written to is longer than what is in it.
         (folder / "00000000000000000001.seg").write_bytes(framer.header + frames + bytes(4_096))
         (folder / "00000000000000000000.done").write_bytes(framer.header + frames)
+    (root / "0001" / "00000000000000000009.bad").write_bytes(b"?")
     return root.parent
 
 
 def test_what_waits_in_this_hosts_spool_is_told_beside_the_balance(cli: Cli, spool: Path):
     (found,) = cli.objects("verify", "--config", str(with_data(cli, spool)))
     assert found["balanced"] is True
-    assert found["spool"] == {"events": 3, "refused": 1}
+    assert found["spool"] == {"events": 3, "refused": 1, "damaged": 1}
     text = cli.run("verify", "--config", str(with_data(cli, spool))).stdout
     assert (
         " ".join(next(line for line in text.splitlines() if "spool" in line).split())

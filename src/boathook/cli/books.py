@@ -1,7 +1,7 @@
 """The command that checks the books, and what it prints."""
 
 import time
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,13 +13,12 @@ from rich.text import Text
 
 from boathook.cli import show
 from boathook.cli.options import Json, Since, Until
-from boathook.cli.session import err, journal, out, run, session
+from boathook.cli.session import complain_once, err, journal, out, run, session
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.journal import books
 from boathook.journal.balance import Balance, Books, Imbalance, Step
-from boathook.spool.segment import read_segment
-from boathook.spool.shelf import REFUSED, WAITING
+from boathook.spool import survey
 
 _LOOK_TIMEOUT_S: Final = 300.0
 """Of one look, which takes a fraction of a second where PostgreSQL is well."""
@@ -39,7 +38,7 @@ def verify(
     Check the books: every accepted event is owed or ended exactly once, and nothing else is stored.
 
     Changes nothing, and may run beside live traffic: it looks at one short range of events after the other. Exits with
-    1 if anything is amiss, with 2 if it could not look. Stopped half way, go on with --since and the moment reached.
+    1 if anything is amiss, with 2 if it could not look. A long history can be checked in parts, by --since and --until.
     """
     from boathook.inbound.gates import dedup_days_of
 
@@ -63,12 +62,11 @@ def verify(
     except ConfigError:
         raise
     except BoathookError as error:
-        spooled = _count_spooled(settings.server.data_dir / "spool")
         err.print(Text(f"boathook: the books could not be checked: {error}"), soft_wrap=True)
-        if spooled.events:
+        if (spooled := _spooled(settings)).events:
             err.print(Text(f"boathook: {spooled.events:,} events wait in this host's spool"), soft_wrap=True)
         raise typer.Exit(_COULD_NOT) from None
-    spooled = _count_spooled(settings.server.data_dir / "spool")
+    spooled = _spooled(settings)
     if as_json:
         show.print_json(_document(found, spooled))
     else:
@@ -78,32 +76,38 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """What waits in this host's spool."""
+    """What lies in this host's spool."""
 
     events: int = 0
     """Accepted and not known to be drained; PostgreSQL may have taken some of a segment that is being drained."""
     refused: int = 0
-    """Set aside because PostgreSQL refused them."""
+    """Events set aside because PostgreSQL refused them."""
+    damaged: int = 0
+    """Segments of which something that was durable cannot be read any more."""
 
 
-def _count_spooled(root: Path) -> Spooled:
-    """Count the events below a spool's folder, one segment at a time; nothing is locked or changed."""
-    waiting = refused = 0
-    for path in sorted(root.glob(f"*/*{WAITING}")):
-        number = sum(_read(path))
-        if path.parent.name == REFUSED:
-            refused += number
-        else:
-            waiting += number
-    return Spooled(waiting, refused)
-
-
-def _read(path: Path) -> Iterator[int]:
+def _spooled(settings: Settings) -> Spooled:
+    """Count what lies in this host's spool; one that cannot be read is told of, and counts as none."""
     try:
-        data = path.read_bytes()
-    except OSError:  # drained and put aside this moment, or another account's
-        return
-    yield len(read_segment(data).records)
+        return _count(settings.server.data_dir / "spool")
+    except OSError as error:
+        complain_once(f"this host's spool cannot be read, so what waits there is not counted: {error}")
+        return Spooled()
+
+
+def _count(root: Path) -> Spooled:
+    """Count one segment at a time; nothing is changed or kept from anybody."""
+    counts: Counter[survey.State] = Counter()
+    for lying in (segment for folder in survey.look(root) for segment in folder.segments):
+        match lying.state:
+            case survey.State.WAITING | survey.State.REFUSED:
+                contents = survey.read(lying)
+                counts[lying.state] += len(contents.records) if contents else 0
+            case survey.State.BAD:
+                counts[lying.state] += 1
+            case survey.State.DONE:
+                pass
+    return Spooled(counts[survey.State.WAITING], counts[survey.State.REFUSED], counts[survey.State.BAD])
 
 
 def _document(found: Books, spooled: Spooled) -> dict[str, object]:
@@ -157,6 +161,8 @@ def _balance(balance: Balance, spooled: Spooled) -> Table:
     line("waiting in this host's spool", spooled.events, "bold")
     if spooled.refused:
         line("  refused by PostgreSQL, for a person to see", spooled.refused, "bold red")
+    if spooled.damaged:
+        line("  damaged segments, of which events are lost", spooled.damaged, "bold red")
     line("deliveries owed when accepted", balance.owed, "bold")
     line("deliveries added by replays", balance.replayed, "bold")
     for state in ("succeeded", "ignored", "dead", "pending", "leased"):
