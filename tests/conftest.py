@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx._transports.default as transports
+import hypothesis
 import psycopg
 import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
@@ -29,10 +30,15 @@ for _name in [name for name in os.environ if name.startswith(("PG", "BOATHOOK_")
 # A thousand processes of one run would each compile boathook anew where Python has been told to keep nothing compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# A machine that runs many tests at once may answer later than within the five seconds that its clients grant.
+# A machine that runs many tests at once may answer later than within the five seconds that httpx grants,
 for _part in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, _part, 60.0)
-# Each of them would read all the world's certificates, which takes longer than most of the requests here.
+# and an example of a property may take long while others have the processor.
+hypothesis.settings.register_profile(
+    "patient", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
+# Each client of httpx would read all the world's certificates, which takes longer than most of the requests here.
 transports.create_ssl_context = functools.cache(transports.create_ssl_context)  # type: ignore[attr-defined]
 
 FreshServer = Callable[[], Awaitable[EmbeddedServer]]

@@ -374,7 +374,7 @@ async def test_gateways_that_store_overlapping_batches_at_once_owe_each_item_onc
 _EXAMPLES = itertools.count()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     rounds=st.lists(
         st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=3), min_size=1, max_size=5

@@ -19,7 +19,7 @@ from tests.support import too_dear
 
 ALL = list(stands())
 every = pytest.mark.parametrize("stand", ALL, ids=str)
-some = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+some = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 Verdicts = Verified | Challenge | KeyWanted | Rejected
 
 ODD_HEADERS = [
