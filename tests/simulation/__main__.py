@@ -1,11 +1,10 @@
 """Replays one seed, or runs many: ``python -m tests.simulation --seed 7`` or ``--seeds 1-1000``."""
 
 import argparse
-import gc
 import sys
 import time
 
-from tests.simulation.runner import replay_line, run, simulating
+from tests.simulation.runner import replay_line, run, simulating, tidy
 from tests.simulation.sometimes import REACHED
 
 
@@ -39,8 +38,7 @@ def _run_many(seeds: range) -> int:
         if result.violations:
             failed += 1
             print(f"{replay_line(seed)}\n    {result.violations[0][:300]}")
-        if count % 50 == 49:
-            gc.collect()
+        tidy(count)
     took_s = time.process_time() - began
     for what, number in sorted(REACHED.items()):
         print(f"{number:8} {what}")

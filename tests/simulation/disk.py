@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from boathook.spool.segment import read_segment
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.sometimes import sometimes
 
@@ -100,6 +101,7 @@ class Disk:
         if self.trouble.full and self._rng.random() < self.trouble.full:
             sometimes("the disk was full")
             raise OSError(errno.ENOSPC, "no space left on device")
+        sometimes("the spool began another segment", if_=any(name.endswith(".seg") for name in self.names(path.parent)))
         node = _Node(bytearray(size), changed_at=self._clock())
         self._change(lambda: self._files.__setitem__(path, node), lambda: self._files.pop(path, None))  # type: ignore[arg-type,return-value]
         return File(self, node)
@@ -107,7 +109,12 @@ class Disk:
     def read(self, path: Path) -> bytes:
         if self.trouble.unreadable and self._rng.random() < self.trouble.unreadable:
             raise OSError(errno.EIO, "input/output error")
-        return self._node(path).now()
+        data = self._node(path).now()
+        if path.suffix == ".seg":
+            contents = read_segment(data)
+            sometimes("a torn tail was passed over", if_=contents.torn > 0)
+            sometimes("a segment that nobody had ended was drained", if_=not contents.is_sealed)
+        return data
 
     def rename(self, old: Path, new: Path) -> None:
         node = self._node(old)

@@ -91,11 +91,12 @@ async def operate(world: "World") -> None:
         return
     while True:
         await asyncio.sleep(world.rng.expovariate(1 / world.plan.fault_every_s))
-        process = world._process("operator")
-        world.loop.spawn(process, _operate_once(world, world.rng.choice(kinds)))
+        process = world.process("operator")
+        world.loop.spawn(process, operate_once(world, world.rng.choice(kinds)))
 
 
-async def _operate_once(world: "World", kind: str) -> None:
+async def operate_once(world: "World", kind: str) -> None:
+    """Make one move as an operator, in a process that knows the database only."""
     try:
         database = await Database.open("postgresql://simulated/boathook", purpose="operator", size=1, statement_timeout_s=2.0)
         try:

@@ -4,11 +4,12 @@ import gc
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tests.simulation.patching import patched
 from tests.simulation.plan import Plan, draw
-from tests.simulation.server import driving
+from tests.simulation.server import Rates, driving
 from tests.simulation.world import World
 
 
@@ -45,7 +46,27 @@ def run(seed: int, plan: Plan | None = None) -> Result:
     """Run one seed, inside `simulating`."""
     world = World(plan or draw(seed))
     world.run()
-    return Result(seed, tuple(world.recorder.violations), tuple(world.trace), world.loop.steps, world.loop.now)
+    return Result(seed, tuple(world.found()), tuple(world.trace), world.loop.steps, world.loop.now)
+
+
+def calm_plan(seed: int) -> Plan:
+    """Return what *seed* draws, without anything that goes wrong."""
+    plan = draw(seed)
+    return replace(
+        plan, faults=(), crash_rate=0.0, poison=0.0, disk_full=0.0, disk_failing=0.0, disk_died=0.0, rates=Rates(), scripts=("ok",)
+    )
+
+
+def kept_seeds() -> list[int]:
+    """Return the seeds of seeds.txt."""
+    lines = Path(__file__).with_name("seeds.txt").read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+
+
+def tidy(count: int) -> None:
+    """Collect garbage now and then, which is switched off while seeds run."""
+    if count % 25 == 24:
+        gc.collect()
 
 
 def replay_line(seed: int) -> str:

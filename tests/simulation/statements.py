@@ -290,6 +290,7 @@ def settle(t: Transaction, event_id: UUID, ordinal: int, fence: int, state: str,
         d = t.lock("delivery", (event_id, ordinal))
     if not _holds(d, fence):
         sometimes("a stale commit was refused")
+        sometimes("a replay met a zombie", if_=d is not None and d.replays > 0)
         raise LeaseLostInSql(f"lease lost: delivery {ordinal} of event {event_id} is no longer held with fence {fence}")
     t.put("delivery", d.key, None)
     _record_attempt(t, d, state, None)
@@ -327,12 +328,17 @@ def _find_held(t: Transaction, event_id: UUID, ordinal: int, fence: int) -> list
     if t.get("delivery", (event_id, ordinal)) is None:
         return []
     row = t.lock("delivery", (event_id, ordinal))
-    return [] if row is None else _one(held=row.fence == fence and row.state == "leased")
+    is_held = row is not None and row.fence == fence and row.state == "leased"
+    sometimes("an unanswered commit turned out not to have happened", if_=is_held)
+    return [] if row is None else _one(held=is_held)
 
 
 def _find_settled(t: Transaction, event_id: UUID, ordinal: int, number: int) -> list[Record]:
     tried = t.get("attempt", (event_id, ordinal, number))
-    return _one(exists=tried is not None and tried.outcome in ("succeeded", "ignored"))
+    is_settled = tried is not None and tried.outcome in ("succeeded", "ignored")
+    sometimes("an unanswered commit turned out to have happened", if_=is_settled)
+    sometimes("the delivery of an unanswered commit was another's", if_=not is_settled)
+    return _one(exists=is_settled)
 
 
 def _recall_effect(t: Transaction, event_id: UUID, ordinal: int, fence: int, recipient: str, name: str) -> list[Record]:

@@ -36,12 +36,12 @@ from boathook.journal import moves
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.registry import READ_ROUTES, decode_routes
-from boathook.spool import shelf
 from boathook.spool.segment import read_segment
 from boathook.spool.shelf import Bounds, Shelf
 from boathook.spool.spool import Spool
 from tests.simulation import patching
 from tests.simulation.disk import Disk, Trouble
+from tests.simulation.faults import befall, operate
 from tests.simulation.invariants import Recorder
 from tests.simulation.loop import PROCESS, Process, VirtualLoop
 from tests.simulation.plan import Plan
@@ -50,7 +50,7 @@ from tests.simulation.sometimes import sometimes
 from tests.simulation.statements import EFFECT
 from tests.simulation.tables import Transaction as Commit
 
-QUIET_S = 600.0
+QUIET_S = 240.0
 """Virtual seconds after the last fault within which everything has to end."""
 URL = "postgresql://simulated/boathook"
 ROOT = Path("/spool")
@@ -162,12 +162,13 @@ class World:
         self.disk = Disk(self.rng, lambda: patching.BEGINNING.timestamp() + self.loop.now, self.loop.world, self._die)
         self.disk.trouble = Trouble(full=plan.disk_full, failing_sync=plan.disk_failing, died=plan.disk_died)
         self.processes: list[Process] = []
-        self.gateways: list[Gateway] = []
-        self.workers: list[Worker] = []
+        self._numbers = itertools.count(1)
+        self.gateways = [Gateway(self.process("gateway")) for _ in range(plan.gateways)]
+        self.workers = [Worker(f"worker-{n}") for n in range(plan.workers)] + [Worker("suspects", only_suspects=True)]
+        self.keepers = [[self.loop.world] for _ in range(plan.keepers)]
         self.trace: list[str] = []
         self.is_calm = False
         self.unsent = 0
-        self._numbers = itertools.count(1)
         self._lives: list[asyncio.Task[Any]] = []
 
     # The trace
@@ -192,7 +193,8 @@ class World:
 
     # Processes
 
-    def _process(self, name: str) -> Process:
+    def process(self, name: str) -> Process:
+        """Return a process to be started."""
         process = Process(f"{name}.{next(self._numbers)}")
         process.on_death.append(lambda: self.server.client_died(process, self.plan.client_noticed_s))
         self.processes.append(process)
@@ -267,7 +269,7 @@ class World:
 
     async def _keep_gateway(self, gateway: Gateway) -> None:
         while True:
-            gateway.process = self._process("gateway")
+            gateway.process = self.process("gateway")
             gateway.accept, gateway.stop = None, asyncio.Event()
             await self._live(gateway.process, self._serve(gateway))
             await asyncio.sleep(0.1 + self.rng.random())
@@ -322,6 +324,17 @@ class World:
         await asyncio.gather(*jobs)
         self.unsent -= 1
 
+    def bring(self, number: int, who: int, note: list[str], line: list[str]) -> None:
+        """Send one event until it is answered."""
+        body = msgspec.json.encode({"n": number, "who": f"who{who}", _NOTE: note, _LINE: line})
+        self.unsent += 1
+        task = self.loop.create_task(self._insist(number, body, 0.0))
+        task.add_done_callback(self._answered, context=self.loop.world.context)
+        self._lives.append(task)
+
+    def _answered(self, _task: object) -> None:
+        self.unsent -= 1
+
     def _body(self, number: int) -> bytes:
         def script() -> list[str]:
             if self.rng.random() < self.plan.poison:
@@ -342,6 +355,9 @@ class World:
                 receipt = await self._ask(gateway, event)
                 if receipt is not None:
                     self.note("2xx", f"{str(event.id)[-4:]}", type(receipt).__name__, str(receipt.event_id)[-4:])
+                    first = self.server.tables.committed["delivery"].get((receipt.event_id, 0))
+                    is_leased = first is not None and first.state == "leased"
+                    sometimes("a duplicate came while its event was being handled", if_=is_leased and receipt.event_id != event.id)
                     is_spooled = isinstance(receipt, Accepted) and receipt.is_spooled
                     self.recorder.told(event, receipt.event_id, is_spooled=is_spooled or self.plan.has_spool)
                     return
@@ -434,7 +450,7 @@ class World:
 
     async def _keep_worker(self, slot: Worker) -> None:
         while True:
-            process = slot.process = self._process(slot.name)
+            process = slot.process = self.process(slot.name)
             slot.stop = asyncio.Event()
             worker_id = process.name
             await self._live(
@@ -449,7 +465,7 @@ class World:
 
     async def _keep_keeper(self, place: list[Process]) -> None:
         while True:
-            process = self._process("keeper")
+            process = self.process("keeper")
             place[0] = process
             stop = asyncio.Event()
             await self._live(process, keepers.run_keeper(self.settings, hooks=tuple(self.hooks), stop=stop, beat=lambda: None))
@@ -458,20 +474,41 @@ class World:
     # The run
 
     def run(self) -> None:
-        """Run it to its end; what was found is in the recorder's violations."""
+        """Run the plan to its end; `found` tells what was wrong."""
+        try:
+            self.begin()
+            self._conclude_with(self._follow_plan())
+        finally:
+            self.unwind()
+
+    def begin(self) -> None:
+        """Start every process."""
         asyncio.set_event_loop(None)
         patching.listen(self._hear, self._pass_point)
-        # In seconds, what takes minutes outside.
-        shelf._YOUNG_S = 1.0  # type: ignore[misc]
-        try:
-            self.loop.run_until_complete(self._run())
-        except Exception as error:  # noqa: BLE001 whatever it is, it is what this seed has found
-            self.recorder.violations.append(f"the run failed: {error!r}")
-        finally:
-            patching.listen(None, None)
-            self._unwind()
+        for job in (
+            *(self._keep_gateway(gateway) for gateway in self.gateways),
+            *(self._keep_worker(worker) for worker in self.workers),
+            *(self._keep_keeper(place) for place in self.keepers),
+        ):
+            self._lives.append(self.loop.create_task(job))
 
-    def _unwind(self) -> None:
+    def go_on(self, seconds: float) -> None:
+        """Let so much virtual time pass."""
+        self._conclude_with(asyncio.sleep(seconds))
+
+    def heal_and_conclude(self) -> None:
+        """End all faults, give everything the time to end, and judge what is left."""
+        self._conclude_with(self._calm_down())
+        self._conclude_with(self._judge_end(is_quiet=True))
+
+    def found(self) -> list[str]:
+        """Return what was found to be wrong."""
+        return self.recorder.violations + self.loop.surprises
+
+    def unwind(self) -> None:
+        """Let all that was started come to an end, so that nothing of it is left."""
+        patching.listen(None, None)
+        self.recorder.violations += self.loop.surprises
         self.server.is_closing = True
         self.server.wake()
         for session in list(self.server.sessions.values()):
@@ -481,22 +518,18 @@ class World:
             self.loop.bury(self.processes)
         finally:
             self.loop.close()
+            self.loop.surprises.clear()
 
-    async def _run(self) -> None:
-        from tests.simulation.faults import befall, operate
+    def _conclude_with(self, what: Coroutine[Any, Any, None]) -> None:
+        try:
+            self.loop.run_until_complete(what)
+        except Exception as error:  # noqa: BLE001 whatever it is, it is what this run has found
+            self.recorder.violations.append(f"the run failed: {error!r}")
 
+    async def _follow_plan(self) -> None:
         plan = self.plan
-        self.gateways = [Gateway(self._process("gateway")) for _ in range(plan.gateways)]
-        self.workers = [Worker(f"worker-{n}") for n in range(plan.workers)] + [Worker("suspects", only_suspects=True)]
-        self.keepers: list[list[Process]] = [[self.loop.world] for _ in range(plan.keepers)]
-        for job in (
-            *(self._keep_gateway(gateway) for gateway in self.gateways),
-            *(self._keep_worker(worker) for worker in self.workers),
-            *(self._keep_keeper(place) for place in self.keepers),
-        ):
-            self._lives.append(self.loop.create_task(job))
-        self.unsent = plan.events
         for number in range(plan.events):
+            self.unsent += 1
             self._lives.append(self.loop.create_task(self._send(number, self.rng.random() * plan.work_s)))
         chaos = [self.loop.create_task(befall(self)), self.loop.create_task(operate(self))]
         await asyncio.sleep(plan.work_s)
@@ -506,10 +539,16 @@ class World:
             await self._calm_down()
         else:
             await asyncio.sleep(plan.work_s)
-        self._check_lives()
-        self.recorder.violations += self.loop.surprises
+        await self._judge_end(is_quiet=plan.is_healing)
+
+    async def _judge_end(self, *, is_quiet: bool) -> None:
+        for task in self._lives:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                self.recorder.violations.append(f"the simulation itself failed: {error!r}")
+        if is_quiet and self._is_spooled():
+            self.recorder.violations.append(f"C11: events are still in the spool {QUIET_S:g} s after all faults")
         self.lose_power()
-        self.recorder.conclude(self._spooled(), is_quiet=plan.is_healing)
+        self.recorder.conclude(self._spooled(), is_quiet=is_quiet)
 
     async def _calm_down(self) -> None:
         self.is_calm = True
@@ -536,11 +575,6 @@ class World:
             for _, data in self.disk.waiting()
             for record in read_segment(data).records
         }
-
-    def _check_lives(self) -> None:
-        for task in self._lives:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                self.recorder.violations.append(f"the simulation itself failed: {error!r}")
 
 
 _FULL = ("spool is full", "too many events are waiting")
