@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from tests.conftest import open_folder
 from tests.faults.rig.history import Answered, Arrived, Marked, Sent, Silent
-from tests.faults.rig.lab import SABOTAGE
+from tests.faults.rig.lab import SABOTAGE, Lab
+from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.proxy import Proxy
 from tests.faults.rig.receivers import Manner
 from tests.faults.rig.recorder import ROOT, Recorder
@@ -172,6 +175,52 @@ def test_shuffling_keeps_every_event():
     mixed = list(shuffled(letters(load), 20, random.Random(1)))
     assert mixed != list(letters(load))
     assert {letter.key for letter in mixed} == {letter.key for letter in letters(load)}
+
+
+class TestOwnServer:
+    @pytest.fixture
+    def server(self, lab_template: Path) -> Iterator[OwnServer]:
+        one = OwnServer(template=lab_template)
+        yield one
+        one.close()
+
+    def test_a_frozen_server_answers_nothing_and_goes_on(self, server: OwnServer):
+        with psycopg.connect(server.url, autocommit=True) as db:
+            server.freeze()
+            with pytest.raises(psycopg.OperationalError):
+                psycopg.connect(server.url, connect_timeout=2)
+            server.thaw()
+            assert db.execute("select 1").fetchone() == (1,)
+
+    def test_a_killed_server_comes_back_with_what_was_committed(self, server: OwnServer):
+        with psycopg.connect(server.url, autocommit=True) as db:
+            db.execute("create table kept as select 1 as n")
+        server.kill_all()
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(server.url)
+        server.restart()
+        assert ask_rows(server, "select n from kept") == [(1,)]
+        server.stop()
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(server.url)
+        server.restart()
+        assert ask_rows(server, "select n from kept") == [(1,)]
+
+
+def ask_rows(server: OwnServer, sql: str) -> list[tuple]:
+    with psycopg.connect(server.url, autocommit=True) as db:
+        return db.execute(sql).fetchall()
+
+
+def test_a_lab_lies_where_it_is_told_and_goes_on_with_another_server(tmp_path: Path, lab_template: Path):
+    place = open_folder()
+    with Lab(tmp_path, template=lab_template, place=place) as it:
+        assert it.server.data.is_relative_to(place)
+        it.use(OwnServer(template=lab_template))
+        assert not it.server.data.is_relative_to(place)
+        assert it.ask("select count(*) from bank.account") == [(20,)]
+        assert it.judge().is_sound
+    assert not place.exists()
 
 
 def _patches() -> dict[str, str]:

@@ -17,6 +17,7 @@ What it offers a scenario:
     it.hosts        every `boathook serve`: kill(role), kill_all, stop, start, freeze(role), thaw, children, cli, log
     it.host         the first of them; `host.wire` is the proxy to PostgreSQL, `host.front` that in front of its gateway
     it.outside      the recorder: senders and receivers; `it.endpoint(place)` makes one of them an endpoint
+    it.use(server)  go on with another PostgreSQL, such as one booted from a copy
     it.ask(sql)     rows from PostgreSQL itself, past every proxy
     it.expect(invariant, truth, words)      a finding of the scenario's own
     it.figure(name, value)                  a figure for docs/reliability.md
@@ -85,7 +86,7 @@ class Host(Running):
     @property
     def data(self) -> Path:
         """Its data_dir."""
-        return self.folder / "data"
+        return self.folder / str(self._settings.get("server", {}).get("data_dir", "data"))
 
     def _configuration(self, extra: str) -> str:
         tables: dict[str, dict[str, Any]] = {
@@ -124,6 +125,11 @@ class Host(Running):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGCONT)
         self._frozen = []
+
+    def point_to(self, url: str) -> None:
+        """Name another database in its configuration, for the next start."""
+        self.database_url = url
+        (self.folder / "boathook.toml").write_text(self._configuration(""))
 
     def is_running(self) -> bool:
         """Return whether its supervisor lives."""
@@ -239,6 +245,16 @@ class Lab:
         host.start(wait=wait and has_gateway)
         return host
 
+    def use(self, server: OwnServer) -> None:
+        """Go on with another PostgreSQL, such as one restored or booted from a copy; hosts go to it at their next start."""
+        self._stack.callback(server.close)
+        self.server = server
+        for host in self.hosts:
+            if host.wire is not None:
+                host.wire.target = server.socket
+            else:
+                host.point_to(server.url)
+
     def proxy(self, target: str | tuple[str, int]) -> Proxy:
         """Open a proxy that lives as long as the lab."""
         one = self._stack.enter_context(Proxy(target, seed=self.seed))
@@ -318,8 +334,8 @@ class Lab:
         return [record for host in self.hosts for record in read_spools(host.data)]
 
     def told(self) -> dict[str, int]:
-        """Return what boathook says of itself, by its command line."""
-        if not self.hosts:
+        """Return what boathook says of itself, by its command line; nothing in a twin that is not about that."""
+        if not self.hosts or (self.is_twin and "C15" not in self.twin.breaks):
             return {}
         verified = self.host.cli("verify", check=False)
         if verified.returncode != 0:

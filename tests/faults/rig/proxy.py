@@ -12,6 +12,8 @@ A proxy runs in a thread of its own, so that neither the test nor what it tests 
         wire.reset()                                        # every open connection ends with RST
         wire.heal()                                         # as at the beginning; what was held back is passed on
 
+`wire.target` may be changed at any time, for connections made from then on: a load balancer in one line.
+
 `set` replaces all switches at once: what it does not name is off.
 """
 

@@ -92,6 +92,8 @@ def _found(one: Result) -> str:
     what = [
         f"{n['sent']} sent, {n['ok']} accepted, {n['lost']} lost, {n['effects']} effects, {n['twice']} of them twice"
     ]
+    if n["arrived"]:
+        what.append(f"{n['arrived']} messages, {n['copies']} of them copies")
     what += [f"{name} {value}" for name, value in one.figures.items()]
     return ("" if one.is_good else f"**broken: {', '.join(one.broken)}**; ") + "; ".join(what)
 

@@ -34,6 +34,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -50,6 +51,7 @@ from tests.faults.rig.recorder import ROOT
 from tests.faults.rig.twins import SOUND, Twin
 
 Body = Callable[[Lab], None]
+Place = Callable[[Path], AbstractContextManager[Path | None]]
 RESULTS = "BOATHOOK_TEST_RESULTS"
 """Names the folder where results are kept for the report; nothing is written where it is not set."""
 SEED = int(os.environ.get("BOATHOOK_TEST_SEED", "1"))
@@ -68,6 +70,7 @@ class Scenario:
     limits: Limits
     body: Body
     needs: Callable[[], str]
+    place: Place
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +105,10 @@ def _nothing() -> str:
     return ""
 
 
+def _in_memory(_folder: Path) -> AbstractContextManager[Path | None]:
+    return nullcontext()
+
+
 def scenario(
     *,
     fault: str,
@@ -110,6 +117,8 @@ def scenario(
     tier: Literal["quick", "soak"] = "quick",
     limits: Limits = bank.LIMITS,
     needs: Callable[[], str] = _nothing,
+    place: Place = _in_memory,
+    name: str = "",
 ) -> Callable[[Body], Any]:
     """Make a scenario of a function that takes a `Lab`.
 
@@ -120,14 +129,18 @@ def scenario(
         tier: ``quick`` for `make test`, ``soak`` for `make soak` only.
         limits: what the checker allows; start from `dataclasses.replace(bank.LIMITS, ...)`.
         needs: returns why this machine cannot do it, such as a missing program; empty where it can.
+        place: opens the folder for PostgreSQL, such as one on a loop image, given the run's own folder; that is in memory
+            where absent.
+        name: of the test, where one body makes many scenarios; the body's own where absent. Put what the decorator returns
+            into the module under that name: ``globals()[name] = scenario(name=name, ...)(body)``.
     """
     assert twin.breaks, "a twin must say which invariants it breaks"
     assert twin.name, "a twin must say what is off: patch= or label="
 
     def make(body: Body) -> Any:
         one = Scenario(
-            name=body.__name__, module=body.__module__, fault=fault, target=target, twin=twin, tier=tier, limits=limits,
-            body=body, needs=needs,
+            name=name or body.__name__, module=body.__module__, fault=fault, target=target, twin=twin, tier=tier, limits=limits,
+            body=body, needs=needs, place=place,
         )  # fmt: skip
         assert REGISTRY.get(one.name, one).module == one.module, f"two scenarios are called {one.name}"
         REGISTRY[one.name] = one
@@ -140,7 +153,7 @@ def scenario(
             else:
                 _run_twin(one, lab_template, tmp_path)
 
-        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
+        test.__name__, test.__doc__, test.__module__ = one.name, body.__doc__, body.__module__
         marked = pytest.mark.parametrize("run", ["sound", "twin"])(pytest.mark.fault(test))
         return pytest.mark.soak(pytest.mark.timeout(900)(marked)) if tier == "soak" else marked
 
@@ -163,7 +176,10 @@ def _run_twin(one: Scenario, template: Path, folder: Path) -> None:
 
 def _run(one: Scenario, template: Path, folder: Path, twin: Twin) -> tuple[Verdict, Lab, float]:
     began = time.monotonic()
-    with Lab(folder, template=template, twin=twin, limits=one.limits, seed=SEED) as lab:
+    with (
+        one.place(folder) as place,
+        Lab(folder, template=template, twin=twin, limits=one.limits, place=place, seed=SEED) as lab,
+    ):
         try:
             one.body(lab)
             if not lab.is_quiet:
