@@ -1,0 +1,281 @@
+"""Where strangers' words may not lead: to files of another name, into memory that good senders need, to slow patterns.
+
+And what is not there at all: nothing that runs code out of data, and no way to change what the audit says.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+import boathook
+from boathook.admin import openapi
+from boathook.config import load
+from boathook.config.reading import SOURCE_NAME
+from boathook.domain.errors import BoathookError, ConfigError
+from boathook.domain.filters import Pattern, Router
+from boathook.domain.model import Accepted, NewEvent
+from boathook.inbound import app as ingest
+from boathook.inbound import captured
+from boathook.inbound.app import IngestApp
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.captured import CapturedSecrets
+from boathook.inbound.gates import compile_gates
+from boathook.inbound.inline import Question
+from boathook.inbound.limits import Rate
+from tests.acceptance.conftest import payload, signed
+from tests.support import too_dear
+
+# Paths.
+
+PIECES = (
+    "../", "..\\", "%2e%2e%2f", "..%2f", "%2e%2e/", "..%c0%af", "..%252f", "....//", "/", "//", "~/", "./",
+    "\x00", "%00", "\n", "CON", "NUL.txt", "C:\\", "file:", "\uff0e\uff0e/", "\u2025/", "..;/", "$(id)", "`id`", "|id",
+)  # fmt: skip
+NAMES = [
+    *PIECES,
+    *(f"{piece}etc/passwd" for piece in PIECES),
+    *(f"{piece * 6}tmp/x" for piece in PIECES[:8]),
+    *(f"shop{piece}" for piece in PIECES),
+    "x" * 5_000, "." * 300, "..", ".", "", " ", "\ud800",
+]  # fmt: skip
+
+
+def escaped(folder: Path) -> list[str]:
+    """Return what stands in a folder but directly in its one room for such files."""
+    return [
+        str(file) for file in folder.rglob("*") if file.is_file() and file.parent != folder / "inner" / captured.FOLDER
+    ]
+
+
+def tell_all(folder: Path) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    for name in NAMES:
+        try:
+            CapturedSecrets(inner).tell(name, "secret_0123456789abcdef")
+        except (OSError, ValueError, BoathookError):
+            continue  # a name no file can have
+
+
+def test_no_name_of_a_source_leads_out_of_the_folder_of_told_secrets(tmp_path: Path):
+    tell_all(tmp_path)
+    assert escaped(tmp_path) == []
+    assert len(list((tmp_path / "inner" / captured.FOLDER).iterdir())) > 50
+
+
+def test_sabotage_with_names_as_they_are_files_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(captured, "quote", lambda name, safe: name)
+    tell_all(tmp_path)
+    assert escaped(tmp_path) != []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.isprintable()], ids=ascii)
+def test_a_source_cannot_have_a_name_that_is_a_path(name: str, tmp_path: Path):
+    file = tmp_path / "boathook.toml"
+    file.write_text(f"[sources.{json.dumps(name)}]\nprovider = 'stripe'\nsecrets = ['x']\n")
+    if SOURCE_NAME.fullmatch(name):
+        assert "/" not in name
+        assert "\\" not in name
+        return
+    with pytest.raises(ConfigError, match="part of an address"):
+        load(file)
+
+
+# Patterns.
+
+SUBJECTS = {
+    "one letter": "a" * 1_000_000,
+    "and another at the end": "a" * 999_999 + "!",
+    "dots": "a." * 500_000,
+    "only dots": "." * 1_000_000,
+}
+PATTERNS = (
+    "*", "*.*", "a*", "*a", "*a*a*a*a*a*b", "*.a*.*.a*.*.a*.*b", "**", "*" * 50 + "b", "a*" * 60 + "b", "*a.a*" * 40,
+    "(a+)+$", "(a|a)*b", "([a-zA-Z]+)*!", "a?" * 30, "*[a-z]*[a-z]*!",
+)  # fmt: skip
+MOST = 60
+"""Times the unit of `too_dear`, half a millisecond or so; a pattern that runs back would take hours."""
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_no_pattern_of_types_is_slow_on_a_megabyte(subject: str):
+    text = SUBJECTS[subject]
+    dear = {}
+    for pattern in PATTERNS:
+        fits = Pattern(pattern).matches
+        if (cost := too_dear(lambda fits=fits: fits(text), most=MOST)) is not None:
+            dear[pattern] = cost
+    assert dear == {}
+
+
+def test_sabotage_as_a_regular_expression_one_of_them_would_take_for_ever():
+    text = "a" * 2_000
+
+    def run_back() -> None:
+        re.fullmatch("a*" * 5 + "b", text[:85])
+
+    assert too_dear(run_back, most=MOST) is not None
+
+
+# Deserialisation.
+
+SOURCE = Path(boathook.__file__).parent
+FORBIDDEN = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle", "yaml"}
+CALLS = {"eval", "exec", "compile", "__import__"}
+
+
+def dangers(text: str) -> Iterator[str]:
+    """Yield what in a module's text runs code out of data."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Import(names=names):
+                yield from (name.name for name in names if name.name.partition(".")[0] in FORBIDDEN)
+            case ast.ImportFrom(module=str(module)) if module.partition(".")[0] in FORBIDDEN:
+                yield module
+            case ast.Call(func=ast.Name(id=name)) if name in CALLS:
+                yield f"{name}()"
+            case ast.keyword(arg="shell", value=ast.Constant(value=True)):
+                yield "shell=True"
+
+
+def test_nothing_runs_code_out_of_data():
+    found = {str(path.relative_to(SOURCE)): sorted(dangers(path.read_text())) for path in SOURCE.rglob("*.py")}
+    assert len(found) > 200
+    assert {path: what for path, what in found.items() if what} == {"admin/openapi.py": ["yaml"]}
+
+
+@pytest.mark.parametrize("tag", ["python/object/apply:os.system", "python/name:os.system", "python/object/new:type"])
+def test_the_one_reader_of_yaml_makes_nothing_but_plain_values(
+    tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BoathookError):
+        openapi._read_yaml(f"!!{tag} ['touch ran']")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["import pickle", "from marshal import loads", "eval('1')", "import yaml", "run('x', shell=True)"]
+)
+def test_sabotage_each_of_them_is_seen(text: str):
+    assert list(dangers(text)) != []
+
+
+# The audit.
+
+CHANGES = re.compile(
+    r"(update|delete\s+from|truncate(\s+table)?|drop\s+table|merge\s+into)\s+(only\s+)?boathook\.audit\b", re.IGNORECASE
+)
+
+
+def changing(text: str) -> bool:
+    """Return whether a text holds a statement that changes or removes what the audit says."""
+    return CHANGES.search(text) is not None
+
+
+def test_no_statement_of_ours_changes_or_removes_what_the_audit_says():
+    statements = [path for path in SOURCE.rglob("*") if path.suffix in {".sql", ".py"}]
+    assert any("insert into boathook.audit" in path.read_text() for path in statements)
+    assert [str(path) for path in statements if changing(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["update boathook.audit set note = ''", "DELETE FROM boathook.audit", "truncate boathook.audit"]
+)
+def test_sabotage_a_statement_that_does_is_seen(text: str):
+    assert changing(f"-- name: x\n{text};")
+
+
+# Memory that good senders need.
+
+
+class Sink:
+    """An intake that stores nothing and knows what it was given."""
+
+    def __init__(self) -> None:
+        self.taken: list[NewEvent] = []
+
+    async def accept(self, event: NewEvent) -> Accepted:
+        self.taken.append(event)
+        return Accepted(event.id)
+
+
+class Door:
+    """The ingest application with an inline source, spoken to without a socket."""
+
+    def __init__(self) -> None:
+        sources = {
+            "stripe": {"provider": "stripe", "secrets": ["whsec_acceptance"], "mode": "inline", "reply_within_s": 0.2}
+        }
+        settings = load(Path("/dev/null"), {"sources": sources})
+        self.sink, self.asked = Sink(), list[Question]()
+        self.rate = Rate(100.0, 50)
+        router = Router((), 1)
+
+        async def read() -> Router:
+            return router
+
+        self.app = IngestApp(
+            compile_gates(settings), self.sink, Arrivals(router, read), quarantine=None, others=None,  # type: ignore[arg-type]
+            client_rate=self.rate, waiting_room=self,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    async def ask(self, question: Question, _seconds: float, _receive: object) -> tuple[None, ingest.Outcome]:
+        self.asked.append(question)
+        return None, ingest.Outcome.FALLBACK
+
+    async def post(self, body: bytes, headers: dict[str, str], client: str = "192.0.2.1") -> int:
+        sent: list[dict[str, object]] = []
+
+        async def receive() -> dict[str, object]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: dict[str, object]) -> None:
+            sent.append(message)
+
+        scope = {
+            "path": "/in/stripe", "raw_path": b"/in/stripe", "query_string": b"", "method": "POST", "client": (client, 1),
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }  # fmt: skip
+        await self.app(scope, receive, send)
+        return int(str(sent[0]["status"]))
+
+
+async def occupied(door: Door) -> list[str]:
+    """Let forgers try, then a good sender; return what they have taken away from it."""
+    for number in range(400):
+        key = f"evt_{number % 20}"
+        body, _ = signed(payload(key))
+        await door.post(body, signed(payload(key), secret="whsec_wrong")[1], client=f"203.0.113.{number % 100}")
+    found = [f"intake: {len(door.sink.taken)}"] * bool(door.sink.taken) + [f"places: {len(door.asked)}"] * bool(
+        door.asked
+    )
+    statuses = [await door.post(*signed(payload(f"evt_{number}"))) for number in range(20)]
+    return found + [f"refused: {statuses}"] * (statuses != [200] * 20)
+
+
+async def test_forgers_take_no_place_no_key_and_no_other_clients_rate():
+    door = Door()
+    assert await occupied(door) == []
+    assert len(door.sink.taken) == len(door.asked) == 20
+
+
+async def test_sabotage_one_rate_for_all_clients_and_a_place_before_the_proof_are_seen(monkeypatch: pytest.MonkeyPatch):
+    door = Door()
+    wait_s = door.rate.wait_s
+    monkeypatch.setattr(door.rate, "wait_s", lambda _client, now: wait_s("all", now))
+    refuse = ingest.refuse
+
+    def asking(*args: object, **named: object) -> ingest.Answer:
+        door.asked.append(Question(UUID(int=1), is_new=True))
+        return refuse(*args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ingest, "refuse", asking)
+    found = await occupied(door)
+    assert any(one.startswith("places") for one in found)
+    assert any(one.startswith("refused") for one in found)
