@@ -11,8 +11,8 @@ import pytest
 from boathook.journal import schema
 from tests.acceptance.conftest import Running, boathooks, payload, signed
 from tests.faults.conftest import effect_counts, open_deliveries, stored_keys
+from tests.faults.hanging import frozen
 from tests.faults.rig.postgres import OwnServer
-from tests.faults.test_hangs import frozen
 from tests.support import until
 
 LEASE_S = 2.0

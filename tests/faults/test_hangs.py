@@ -1,16 +1,11 @@
-"""PostgreSQL hangs, or is cut off: it answers nothing and refuses nothing, as no stopped server does."""
+"""PostgreSQL hangs: it takes connections and statements, answers nothing and refuses nothing, as no stopped server does."""
 
 import asyncio
 import contextlib
-import shutil
-import subprocess
-import sys
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
-import asyncpg
 import psycopg
 import pytest
 
@@ -23,17 +18,24 @@ from boathook.journal import pulse
 from boathook.journal.database import Connection, Database
 from boathook.journal.deliveries import keeper_seat
 from boathook.journal.schema import migrate
+from tests.faults.hanging import (
+    BACK_S,
+    DETECTED_S,
+    LATE_S,
+    answers_again,
+    ask,
+    ask_in_transaction,
+    find_out,
+    frozen,
+    is_watched,
+    opened,
+)
 from tests.faults.rig.postgres import OwnServer
-from tests.faults.rig.proxy import Proxy
 from tests.handling import accept, attempts, settled, working
 from tests.support import eventually
 
 WITHIN_S = 0.5
-LATE_S = 1.5
-"""What a busy machine may add to a time that is up; a wait for the server would take as long as the test."""
-DETECTED_S = 5.0
 FULL = r"too many clients|reserved"
-BACK_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -42,34 +44,6 @@ def server() -> Iterator[OwnServer]:
     one = OwnServer()
     yield one
     one.close()
-
-
-@contextmanager
-def frozen(server: OwnServer) -> Iterator[None]:
-    """Stop every process of the server where it stands, and let them all go on at the end of the block."""
-    server.freeze()
-    try:
-        yield
-    finally:
-        server.thaw()
-
-
-@asynccontextmanager
-async def opened(url: str, size: int = 2, **options: float) -> AsyncIterator[Database]:
-    database = await Database.open(url, purpose="hang", size=size, **options)
-    try:
-        yield database
-    finally:
-        await database.close()
-
-
-async def ask(connection: Connection) -> None:
-    await connection.fetchval("select 1")
-
-
-async def ask_in_transaction(connection: Connection) -> None:
-    async with connection.transaction():
-        await connection.execute("select 1")
 
 
 async def wait_for_something_else(connection: Connection) -> None:
@@ -105,50 +79,6 @@ def is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signs of life come five times as often, and are waited for a third of the time."""
     monkeypatch.setattr(pulse, "BEAT_S", 0.2)
     monkeypatch.setattr(pulse, "PATIENCE_S", 0.5)
-
-
-async def is_watched(database: Database) -> None:
-    """Wait until the pulse has its connection."""
-    name = "select count(*) from pg_stat_activity where application_name = 'boathook:hang:pulse'"
-    await eventually(lambda: database.fetchval(name))
-
-
-async def use(database: Database, what: Callable[[Connection], Awaitable[object]]) -> None:
-    async with database.acquire() as connection:
-        await what(connection)
-
-
-async def find_out(database: Database, within_s: float = 3 * DETECTED_S) -> float:
-    """Return how long those waited who asked a server that has just fallen silent, in every way there is."""
-    began = time.monotonic()
-    waiting = [
-        asyncio.create_task(database.fetchval("select 1")),
-        asyncio.create_task(use(database, ask_in_transaction)),
-        asyncio.create_task(database.execute("select 1")),  # there are but two connections
-    ]
-    done, late = await asyncio.wait(waiting, timeout=within_s)
-    took_s = time.monotonic() - began
-    for one in late:
-        one.cancel()
-    assert not late, f"{len(late)} still wait"
-    for one in done:
-        assert isinstance(
-            one.exception(), JournalUnavailable | asyncpg.InterfaceError | asyncpg.PostgresConnectionError
-        )
-    began = time.monotonic()
-    with pytest.raises(JournalUnavailable):
-        await database.fetchval("select 1")
-    assert time.monotonic() - began < LATE_S / 3, "who asks a server known to be away is told at once"
-    return took_s
-
-
-async def answers_again(database: Database) -> None:
-    async def answer() -> bool:
-        with contextlib.suppress(JournalUnavailable):
-            return await database.fetchval("select 1") == 1
-        return False
-
-    await eventually(answer, timeout=BACK_S)
 
 
 async def test_a_hang_is_found_out_within_five_seconds_and_its_end_as_well(server: OwnServer):
@@ -195,76 +125,6 @@ async def test_a_process_that_stood_still_does_not_blame_the_server(server: OwnS
         assert await asked == 1
 
 
-# Cut off
-
-
-@pytest.fixture
-def wire(server: OwnServer) -> Iterator[Proxy]:
-    """A proxy in front of the server."""
-    with Proxy(server.socket) as proxy:
-        yield proxy
-
-
-CUTS = {
-    "silent": {"is_stalled": True},
-    "deaf server": {"deaf": "up"},
-    "deaf client": {"deaf": "down"},
-}
-
-
-@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-async def test_a_cut_network_is_found_out(server: OwnServer, wire: Proxy, cut: dict[str, bool | str], is_quick: None):
-    async with opened(server.wired(wire.port)) as database:
-        await is_watched(database)
-        wire.set(**cut)
-        assert await find_out(database) < DETECTED_S
-        wire.heal()
-        await answers_again(database)
-
-
-async def test_connections_that_are_reset_are_made_anew(server: OwnServer, wire: Proxy, is_quick: None):
-    async with opened(server.wired(wire.port)) as database:
-        await is_watched(database)
-        assert wire.reset() >= 2
-        await answers_again(database)
-        wire.set(is_refusing=True)
-        wire.reset()
-        await eventually(lambda: database.pulse.is_away)
-        wire.heal()
-        await answers_again(database)
-
-
-@pytest.mark.parametrize("cut", [{"is_stalled": True}, {"deaf": "up"}, {"deaf": "down"}, {}], ids=[*CUTS, "reset"])
-async def test_a_listener_hears_again_after_its_connection_was_cut(server: OwnServer, wire: Proxy, cut, is_quick):
-    heard: list[str] = []
-    async with opened(server.wired(wire.port)) as database, opened(server.url) as other:
-        await database.listen("news", heard.append)
-        await is_watched(database)
-        if cut:
-            wire.set(**cut)
-            await eventually(lambda: database.pulse.is_away, timeout=DETECTED_S)
-            wire.heal()
-        else:
-            wire.reset()
-
-        async def is_heard() -> bool:
-            await other.execute("select pg_notify('news', 'again')")
-            return "again" in heard
-
-        await eventually(is_heard, timeout=BACK_S, every=0.1)
-
-
-async def test_a_slow_network_is_not_taken_for_a_cut_one(server: OwnServer, wire: Proxy, is_quick: None):
-    async with opened(server.wired(wire.port)) as database:
-        await is_watched(database)
-        missed: list[bool] = []
-        database.pulse.share(lambda: missed.append(True))
-        wire.set(latency_s=0.2, jitter_s=0.05)
-        for _ in range(6):
-            assert await database.fetchval("select 1") == 1
-        assert missed == []
-
-
 async def test_a_server_without_a_connection_to_spare_is_not_away_and_gives_one_when_it_can(
     server: OwnServer, is_quick: None
 ):
@@ -275,124 +135,6 @@ async def test_a_server_without_a_connection_to_spare_is_not_away_and_gives_one_
             await asyncio.sleep(2 * pulse.BEAT_S)
             assert not database.pulse.is_away
         await answers_again(database)
-
-
-RELAY = """
-import asyncio, sys
-
-async def pump(reader, writer):
-    while chunk := await reader.read(65536):
-        writer.write(chunk)
-        await writer.drain()
-    writer.close()
-
-async def take(reader, writer):
-    far_reader, far_writer = await asyncio.open_unix_connection(sys.argv[1])
-    await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer), return_exceptions=True)
-
-async def serve():
-    server = await asyncio.start_server(take, sys.argv[2], 5432)
-    print("ready", flush=True)
-    await server.serve_forever()
-
-asyncio.run(serve())
-"""
-
-
-class Island:
-    """A network namespace with the server's port in it, reached by one cable that can be pulled."""
-
-    def __init__(self, server: OwnServer) -> None:
-        self.name = f"bh{uuid.uuid4().hex[:8]}"
-        number = int(self.name[2:4], 16)
-        self.host, here = f"10.231.{number}.2", f"10.231.{number}.1"
-        cable = (f"{self.name}a", f"{self.name}b")
-        self.url = f"postgresql://boathook@{self.host}:5432/boathook?sslmode=disable"
-        _ip("netns", "add", self.name)
-        try:
-            _ip("link", "add", cable[0], "type", "veth", "peer", "name", cable[1], "netns", self.name)
-            _ip("addr", "add", f"{here}/30", "dev", cable[0])
-            _ip("link", "set", cable[0], "up")
-            for words in (("addr", "add", f"{self.host}/30", "dev", cable[1]), ("link", "set", cable[1], "up")):
-                _ip("-n", self.name, *words)
-            self._relay = subprocess.Popen(
-                ["ip", "netns", "exec", self.name, sys.executable, "-c", RELAY, server.socket, self.host],
-                stdout=subprocess.PIPE,
-            )
-        except BaseException:
-            _ip("netns", "del", self.name)
-            raise
-        assert self._relay.stdout is not None
-        self._relay.stdout.readline()
-
-    def pull(self) -> None:
-        """Take the far end of the cable out: what is sent is lost without a word, and here nobody sees why."""
-        _ip("-n", self.name, "link", "set", f"{self.name}b", "down")
-
-    def plug(self) -> None:
-        """Put it in again."""
-        _ip("-n", self.name, "link", "set", f"{self.name}b", "up")
-
-    def close(self) -> None:
-        with self._relay:
-            self._relay.kill()
-        _ip("netns", "del", self.name)
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-@pytest.fixture
-def island(server: OwnServer) -> Iterator[Island]:
-    if shutil.which("ip") is None:
-        pytest.skip("there is no program ip: install iproute2")
-    try:
-        one = Island(server)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"no network namespace may be made here: {error.stderr.decode().strip()}")
-    yield one
-    one.close()
-
-
-async def test_a_pulled_cable_is_found_out_within_five_seconds(island: Island):
-    async with opened(island.url) as database:
-        await is_watched(database)
-        island.pull()
-        assert await find_out(database) < DETECTED_S
-        island.plug()
-        await answers_again(database)
-
-
-async def test_the_system_gives_up_a_connection_that_nobody_acknowledges(
-    island: Island, monkeypatch: pytest.MonkeyPatch
-):
-    """A single connection may be cut while others are not, as by a router that forgets it; no pulse tells of that."""
-    monkeypatch.setattr(pulse.Pulse, "_miss", lambda _pulse, _error: None)
-    async with opened(island.url) as database:
-        await database.fetchval("select 1")
-        island.pull()
-        began = time.monotonic()
-        async with asyncio.timeout(4 * DETECTED_S):
-            with pytest.raises(JournalUnavailable):
-                await database.fetchval("select 1")
-        assert time.monotonic() - began < 1.4 * DETECTED_S
-        island.plug()
-        await answers_again(database)
-
-
-async def test_without_the_systems_watch_such_a_connection_would_be_waited_for(
-    island: Island, monkeypatch: pytest.MonkeyPatch
-):
-    """Sabotage twin of the test above: it can fail."""
-    monkeypatch.setattr(pulse.Pulse, "_miss", lambda _pulse, _error: None)
-    monkeypatch.setattr(pulse, "_SOCKET", ())
-    async with opened(island.url) as database:
-        await database.fetchval("select 1")
-        island.pull()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1.5 * DETECTED_S), database.acquire(within_s=3 * DETECTED_S) as connection:
-                await connection.fetchval("select 1")
 
 
 # Under handlers, keepers and pools that are too small

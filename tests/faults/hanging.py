@@ -1,0 +1,92 @@
+"""What tests of hangs and cuts share: a server that is frozen, and how long those wait who ask it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import asyncpg
+import pytest
+
+from boathook.domain.errors import JournalUnavailable
+from boathook.journal.database import Connection, Database
+from tests.faults.rig.postgres import OwnServer
+from tests.support import eventually
+
+LATE_S = 1.5
+"""What a busy machine may add to a time that is up; a wait for the server would take as long as the test."""
+DETECTED_S = 5.0
+BACK_S = 5.0
+
+
+@contextmanager
+def frozen(server: OwnServer) -> Iterator[None]:
+    """Stop every process of the server where it stands, and let them all go on at the end of the block."""
+    server.freeze()
+    try:
+        yield
+    finally:
+        server.thaw()
+
+
+@asynccontextmanager
+async def opened(url: str, size: int = 2, **options: float) -> AsyncIterator[Database]:
+    database = await Database.open(url, purpose="hang", size=size, **options)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+async def ask(connection: Connection) -> None:
+    await connection.fetchval("select 1")
+
+
+async def ask_in_transaction(connection: Connection) -> None:
+    async with connection.transaction():
+        await connection.execute("select 1")
+
+
+async def is_watched(database: Database) -> None:
+    """Wait until the pulse has its connection."""
+    name = "select count(*) from pg_stat_activity where application_name = 'boathook:hang:pulse'"
+    await eventually(lambda: database.fetchval(name))
+
+
+async def use(database: Database, what: Callable[[Connection], Awaitable[object]]) -> None:
+    async with database.acquire() as connection:
+        await what(connection)
+
+
+async def find_out(database: Database, within_s: float = 3 * DETECTED_S) -> float:
+    """Return how long those waited who asked a server that has just fallen silent, in every way there is."""
+    began = time.monotonic()
+    waiting = [
+        asyncio.create_task(database.fetchval("select 1")),
+        asyncio.create_task(use(database, ask_in_transaction)),
+        asyncio.create_task(database.execute("select 1")),  # there are but two connections
+    ]
+    done, late = await asyncio.wait(waiting, timeout=within_s)
+    took_s = time.monotonic() - began
+    for one in late:
+        one.cancel()
+    assert not late, f"{len(late)} still wait"
+    for one in done:
+        assert isinstance(
+            one.exception(), JournalUnavailable | asyncpg.InterfaceError | asyncpg.PostgresConnectionError
+        )
+    began = time.monotonic()
+    with pytest.raises(JournalUnavailable):
+        await database.fetchval("select 1")
+    assert time.monotonic() - began < LATE_S / 3, "who asks a server known to be away is told at once"
+    return took_s
+
+
+async def answers_again(database: Database) -> None:
+    async def answer() -> bool:
+        with contextlib.suppress(JournalUnavailable):
+            return await database.fetchval("select 1") == 1
+        return False
+
+    await eventually(answer, timeout=BACK_S)
