@@ -8,6 +8,7 @@ import asyncpg
 
 from boathook.domain.errors import JournalError
 from boathook.journal.database import dialled, translated
+from boathook.journal.pulse import connect
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _TURN_TIMEOUT: Final = "300s"
@@ -22,7 +23,7 @@ _TAKE_TURN: Final = "select pg_advisory_lock(hashtextextended('boathook.migrate'
 async def connected(url: str, **server_settings: str) -> AsyncIterator[asyncpg.Connection]:
     """Lend a connection of its own. Raises JournalUnavailable where the server cannot be reached."""
     with dialled():
-        connection = await asyncpg.connect(url, timeout=_CONNECT_TIMEOUT_S, server_settings=server_settings)
+        connection = await connect(url, timeout=_CONNECT_TIMEOUT_S, server_settings=server_settings)
     try:
         yield connection
     finally:
