@@ -43,7 +43,6 @@ create table bank.effect (
     attempt integer not null, account text not null, other text not null, sha text not null
 );
 create table bank.latest (account text primary key, n bigint not null, event_key text not null);
-create table bank.begun (number bigserial primary key, event_key text not null, attempt integer not null);
 """
 
 hook = Boathook()
