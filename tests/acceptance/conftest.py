@@ -1,6 +1,7 @@
 """A real boathook as a subprocess, with a shop's handlers, to be spoken to as strangers and operators do."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -81,11 +82,18 @@ create table if not exists shop.sequence (id bigserial primary key, customer tex
 """
 
 
+_FIRST_PORT = 15_000 + os.getpid() % 160 * 100
+_PORTS = itertools.cycle((*range(_FIRST_PORT, 31_000), *range(15_000, _FIRST_PORT)))
+"""Below those that the kernel gives to whoever asks for any, who could get one that is about to be listened on."""
+
+
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of loopback that nobody listens on, another one each time."""
+    while True:
+        port = next(_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Running:
@@ -144,7 +152,7 @@ class Running:
             self.wait_ready()
         return self
 
-    def wait_ready(self, timeout_s: float = 60) -> None:
+    def wait_ready(self, timeout_s: float = 100) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             assert self.process is None or self.process.poll() is None, f"serve ended by itself:\n{self.log()[-3000:]}"
@@ -190,7 +198,7 @@ class Running:
                     victim.kill()
             except psutil.Error:
                 continue
-        self.process.wait(10)
+        self.process.wait(60)
 
     def stop(self) -> int:
         """SIGTERM, and return the exit code."""
@@ -198,7 +206,7 @@ class Running:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(40)
+            return self.process.wait(80)
         except subprocess.TimeoutExpired:
             self.kill_all()
             raise AssertionError(f"serve did not stop:\n{self.log()[-3000:]}") from None
