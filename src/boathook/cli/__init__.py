@@ -8,6 +8,7 @@ decisions what is to become of it
 applications, endpoints, event_types   whom we send to, where, and what
 running   serve, migrate, doctor, demo, bench, send
 books     verify
+spool     what waits on disk for PostgreSQL
 setup     sources and settings
 apps      the apps that are loaded, and their own commands
 """
@@ -20,7 +21,19 @@ from typing import Annotated, cast
 
 import typer
 
-from boathook.cli import applications, apps, books, decisions, endpoints, event_types, keys, listings, running, setup
+from boathook.cli import (
+    applications,
+    apps,
+    books,
+    decisions,
+    endpoints,
+    event_types,
+    keys,
+    listings,
+    running,
+    setup,
+    spool,
+)
 from boathook.cli.session import Misused, Session
 from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 
@@ -82,6 +95,7 @@ app.add_typer(applications.applications, name="applications")
 app.add_typer(endpoints.endpoints, name="endpoints")
 app.add_typer(event_types.event_types, name="event-types")
 app.add_typer(keys.keys, name="keys")
+app.add_typer(spool.spool, name="spool")
 app.add_typer(setup.settings_app, name="config")
 app.add_typer(apps.apps, name="apps")
 
