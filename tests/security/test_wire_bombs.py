@@ -56,6 +56,11 @@ PLAIN: dict[str, Callable[[int], bytes]] = {
 
 
 @functools.cache
+def largest() -> Bomb:
+    return Bomb("gzip of 100 MiB zeros", b"gzip", gzip.compress(b"\x00" * 100 * MIB, 1))
+
+
+@functools.cache
 def bombs() -> tuple[Bomb, ...]:
     """A hundred of them, the same in every run."""
     dice = random.Random(20)
@@ -63,13 +68,13 @@ def bombs() -> tuple[Bomb, ...]:
     for name, write in PLAIN.items():
         for size in (2, 5, 9, 20):
             plain = write(size * MIB)
-            packed, flat = gzip.compress(plain), zlib.compress(plain)
+            packed, flat = gzip.compress(plain, 1), zlib.compress(plain, 1)
             made += [
                 Bomb(f"gzip of {size} MiB {name}", b"gzip", packed),
                 Bomb(f"deflate of {size} MiB {name}", b"deflate", flat),
                 Bomb(f"gzip twice of {size} MiB {name}", b"gzip", gzip.compress(packed), (413, 400, 200)),
             ]
-    made.append(Bomb("gzip of 100 MiB zeros", b"gzip", gzip.compress(b"\x00" * 100 * MIB)))
+    made.append(largest())
     tail = gzip.compress(b" " * 9 * MIB)
     dense = b"".join(dice.randbytes(24) + bytes(400) for _ in range(9 * MIB // 424))
     small = gzip.compress(b'{"id":"evt_bomb"}')
@@ -146,22 +151,18 @@ def test_each_bomb_is_refused_and_costs_no_memory(shared: Gateway):
 def test_sabotage_without_the_cap_a_bomb_fills_the_memory():
     with gateway(sabotage="no cap on decoding") as one:
         before = one.peak
-        one.ask(sent(_largest()))
+        one.ask(sent(largest()))
         assert one.peak - before > MOST_RSS
 
 
 def test_no_bomb_costs_more_time_than_some_plain_requests(shared: Gateway):
     worst = sorted(bombs(), key=lambda bomb: -len(bomb.body))[:20]
-    assert min(_times_plain(shared, worst) for _ in range(3)) <= MOST_CPU
+    assert any(_times_plain(shared, worst) <= MOST_CPU for _ in range(3))
 
 
 def test_sabotage_without_the_cap_a_bomb_costs_far_more_time():
     with gateway(sabotage="no cap on decoding") as one:
-        assert max(_times_plain(one, [_largest()] * 3) for _ in range(3)) > MOST_CPU
-
-
-def _largest() -> Bomb:
-    return next(bomb for bomb in bombs() if bomb.name == "gzip of 100 MiB zeros")
+        assert any(_times_plain(one, [largest()]) > MOST_CPU for _ in range(3))
 
 
 def _times_plain(one: Gateway, some: list[Bomb]) -> float:
