@@ -108,7 +108,7 @@ def test_status_and_inspect_show_what_waits_while_postgresql_is_away(gateway: Ru
     assert rows[0]["bytes"] == len(json.dumps(payload("seen_1", "invoice.paid")))
     assert Path(rows[0]["segment"]).is_file()
     told = gateway.cli("spool", "status").stdout
-    assert "3 events wait for PostgreSQL, 3 of them in folders of running processes" in told
+    assert "waiting for PostgreSQL: 3 events, of which running processes hold 3 events" in told
 
 
 def test_inspect_shows_one_event_whole_and_its_body_byte_by_byte(gateway: Running, postgres: OwnServer):
@@ -148,7 +148,7 @@ def test_a_lost_hosts_disk_is_brought_in_order_and_only_once(gateway: Running, p
     assert stored(postgres, "lost_") == keys
     second = hauls(gateway.cli("spool", "drain", "--dir", str(old), "--json"))["waiting"]
     assert second["segments"] == 0
-    assert "0 events wait" in gateway.cli("spool", "status", "--dir", str(old)).stdout
+    assert "waiting for PostgreSQL: 0 events" in gateway.cli("spool", "status", "--dir", str(old)).stdout
 
 
 def test_a_drain_that_was_cut_short_is_taken_up_again(gateway: Running, postgres: OwnServer, tmp_path: Path):
@@ -171,7 +171,7 @@ def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(gate
     gateway.cli("spool", "drain", "--again")
     restore_to_before(postgres, "back_2", "back_3")
     done = gateway.cli("spool", "drain", "--again")
-    assert "2 events were missing in this database and are back" in done.stdout
+    assert "missing in this database, and back: 2 events" in done.stdout
     assert stored(postgres, "back_") == ["back_1", "back_2", "back_3"]
     again = hauls(gateway.cli("spool", "drain", "--again", "--json"))["again"]
     assert again["accepted"] == 0
@@ -238,7 +238,7 @@ def test_a_damaged_segment_says_what_is_lost_and_the_rest_is_brought(
     assert (hauls(done)["waiting"]["accepted"], hauls(done)["waiting"]["lost"]) == (2, 1)
     assert stored(postgres, "rot_") == ["rot_1", "rot_3"]
     told = gateway.cli("spool", "status", "--dir", str(old)).stdout
-    assert "1 were lost" in told
+    assert "as the disk does not give them back: 1 event;" in told
     assert [row["key"] for row in rows_of(gateway, old, "--state", "bad")] == ["rot_1", "rot_3"]
 
 

@@ -56,7 +56,7 @@ _STATUS = (
     Column("torn", lambda row: row.torn_bytes or "", is_optional=True),
     Column("refused", lambda row: row.refused or "", is_optional=True),
 )
-_EVENTS = (
+_LISTED = (
     Column("id", lambda row: row["event_id"] or "(unreadable)", is_whole=True),
     Column("source", lambda row: row["source"]),
     Column("type", lambda row: row["type"]),
@@ -148,7 +148,7 @@ def _list(root: Path, states: Collection[State], source: str | None, limit: int,
                 show.print_json(row)
             return
         shown = list(islice(rows, limit or None))
-    show.print_rows(shown, _EVENTS, as_json=False, plain=dict)
+    show.print_rows(shown, _LISTED, as_json=False, plain=dict)
     if limit and len(shown) == limit:
         err_console.print("there may be more: add a larger --limit, or --limit 0 for all", style="dim", soft_wrap=True)
 
@@ -275,7 +275,9 @@ def _print_hauls(hauls: Collection[Haul], *, as_json: bool, is_dry: bool = False
             if as_json:
                 show.print_json({"what": haul.what, "segments": haul.segments, "events": haul.accepted})
             else:
-                out.print(f"{haul.what}: would offer {haul.accepted} events of {haul.segments} segments", markup=False)
+                out.print(
+                    f"{haul.what}: would offer {_events(haul.accepted)} of {haul.segments} segment(s)", markup=False
+                )
         return
     for haul in hauls if as_json else ():
         show.print_json(asdict(haul))
@@ -284,7 +286,7 @@ def _print_hauls(hauls: Collection[Haul], *, as_json: bool, is_dry: bool = False
     out.print(show.table(_HAULS, list(hauls)))
     for haul in hauls:
         if haul.what is What.AGAIN:
-            back = f"{haul.accepted} events were missing in this database and are back; {haul.there} were there"
+            back = f"missing in this database, and back: {_events(haul.accepted)}; there already: {_events(haul.there)}"
             out.print(show.text(back), soft_wrap=True)
 
 
@@ -294,7 +296,7 @@ def _left(root: Path, *, as_json: bool) -> bool:
         waiting = [one for one in map(tally, look(root)) if one.segments[State.WAITING]]
     for one in waiting if not as_json else ():
         whose = "a living process holds it, and brings them itself" if one.is_held else "try again"
-        err_console.print(show.text(f"{one.waiting} events wait in {one.path}: {whose}"), soft_wrap=True)
+        err_console.print(show.text(f"{one.path}: {_events(one.waiting)} left; {whose}"), soft_wrap=True)
     return any(not one.is_held for one in waiting)
 
 
@@ -302,23 +304,27 @@ def _advice(tallies: Collection[Tally]) -> Iterator[str]:
     """Yield the sums, and what is to be done."""
     held = sum(one.waiting for one in tallies if one.is_held)
     left = sum(one.waiting for one in tallies if not one.is_held)
-    yield f"{held + left:,} events wait for PostgreSQL, {held:,} of them in folders of running processes"
+    yield f"waiting for PostgreSQL: {_events(held + left)}, of which running processes hold {_events(held)}"
     if left:
         yield (
-            f"{left:,} were left by processes that have ended: a gateway that starts here brings them;"
-            " without one, run `boathook spool drain`"
+            f"left by processes that have ended: {_events(left)}; a gateway that starts here brings them, and without"
+            " one `boathook spool drain` does"
         )
     if refused := sum(one.refused for one in tallies):
         yield (
-            f"{refused:,} are refused by PostgreSQL: see `boathook spool inspect --state refused`; once the cause is"
-            " mended, run `boathook spool drain --refused`, or remove the file"
+            f"refused by PostgreSQL: {_events(refused)}; see `boathook spool inspect --state refused`, and once the"
+            " cause is mended, run `boathook spool drain --refused`, or remove the file"
         )
     for one in tallies:
         if one.segments[State.BAD] or one.lost:
             yield (
-                f"{one.lost:,} were lost in {one.path}, as the disk does not give them back: `boathook spool inspect"
+                f"lost in {one.path}, as the disk does not give them back: {_events(one.lost)}; `boathook spool inspect"
                 " --state bad` shows those around them; ask their senders to send again, then remove the .bad files"
             )
+
+
+def _events(number: int) -> str:
+    return "1 event" if number == 1 else f"{number:,} events"
 
 
 def _source(one: Spooled) -> str | None:

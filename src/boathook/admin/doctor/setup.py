@@ -1,4 +1,4 @@
-"""Looks a set-up over: settings, clock, database, disk, sources, endpoints; each finding with what to do about it."""
+"""Looks a set-up over: settings, clock, database, disk, spool, sources, endpoints; each finding with its remedy."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from boathook.admin.doctor import sending
+from boathook.admin.doctor import sending, spool
 from boathook.admin.doctor.finding import Finding, Verdict
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, ConfigError, UnsafeDatabase
@@ -46,6 +46,8 @@ async def examine(
         async for finding in _database(settings, database, migrations):
             yield finding
     yield _disk(settings.server.data_dir)
+    for finding in spool.examine(settings):
+        yield finding
     yield _files(settings)
     for finding in _sources(settings):
         yield finding

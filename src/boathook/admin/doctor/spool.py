@@ -1,0 +1,98 @@
+"""Looks the spool over: whether its disk takes events and has room for them, and what of it needs a person."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from boathook.admin.doctor.finding import Finding, Verdict
+from boathook.config import Settings
+from boathook.domain.errors import BoathookError
+from boathook.inbound.spooled import Tally, tally
+from boathook.spool.shelf import Bounds, Shelf
+from boathook.spool.survey import State, look
+
+_MIB: Final = 1 << 20
+_IN_MEMORY: Final = {"tmpfs", "ramfs"}
+_PLACE: Final = "spool"
+_CONTENTS: Final = "spooled"
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Yield the findings about the spool of this host."""
+    root = settings.server.data_dir / "spool"
+    if not settings.spool.enabled:
+        found = "is off: while PostgreSQL is away, every request is answered 503"
+        yield Finding(_PLACE, Verdict.WARN, found, "set spool.enabled = true")
+    else:
+        yield _place(settings, root)
+    try:
+        tallies = [tally(folder) for folder in look(root)]
+    except OSError as error:
+        fix = "give it back to the user that runs boathook"
+        yield Finding(_CONTENTS, Verdict.FAIL, f"{error.filename} cannot be read: {error.strerror}", fix)
+    else:
+        yield _contents(tallies)
+
+
+def _place(settings: Settings, root: Path) -> Finding:
+    spool, there = settings.spool, _nearest(root)
+    try:
+        if there == root:
+            Shelf(root, Bounds()).rehearse()
+        elif not os.access(there, os.W_OK):
+            raise PermissionError(13, f"{there} cannot be written to")
+    except (OSError, BoathookError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        fix = "change server.data_dir, or the folder's owner"
+        return Finding(_PLACE, Verdict.FAIL, f"{root} does not make events durable: {reason}", fix)
+    if (kind := _kind_of(there)) in _IN_MEMORY:
+        found = f"{there} lies in memory ({kind}): a power cut loses what waits there"
+        return Finding(_PLACE, Verdict.WARN, found, "set server.data_dir to a folder on a disk")
+    usage = shutil.disk_usage(there)
+    room = max(0, int(usage.total * spool.max_disk_used) - (usage.total - usage.free))
+    most = spool.max_bytes * settings.server.gateways
+    if room < min(most, spool.segment_bytes):
+        found = f"takes nothing: the disk of {there} is as full as spool.max_disk_used allows"
+        return Finding(_PLACE, Verdict.WARN, found, "make room, or raise spool.max_disk_used")
+    if room < most:
+        found = f"has room for {room // _MIB:,} MiB of events, and the settings allow {most // _MIB:,}"
+        return Finding(_PLACE, Verdict.WARN, found, "make room, or lower spool.max_bytes")
+    return Finding(_PLACE, Verdict.OK, f"{there} makes events durable, and has room for {most // _MIB:,} MiB of them")
+
+
+def _contents(tallies: list[Tally]) -> Finding:
+    lost, bad = sum(one.lost for one in tallies), sum(one.segments[State.BAD] for one in tallies)
+    refused = sum(one.refused for one in tallies)
+    left = sum(one.waiting for one in tallies if not one.is_held)
+    held = sum(one.waiting for one in tallies if one.is_held)
+    if bad or lost or refused:
+        found = f"events refused by PostgreSQL: {refused}; damaged segments: {bad}, events lost in them: {lost}"
+        return Finding(_CONTENTS, Verdict.WARN, found, "`boathook spool status` says what to do about each")
+    if left:
+        found = f"events left by processes that have ended: {left}"
+        return Finding(_CONTENTS, Verdict.WARN, found, "start a gateway here, or run `boathook spool drain`")
+    if held:
+        fix = "see that PostgreSQL takes events: `boathook_journal_away` says since when it does not"
+        return Finding(_CONTENTS, Verdict.WARN, f"events waiting for PostgreSQL: {held}", fix)
+    return Finding(_CONTENTS, Verdict.OK, "nothing waits")
+
+
+def _nearest(folder: Path) -> Path:
+    """Return the folder, or of those above it the first that exists."""
+    return next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+
+
+def _kind_of(folder: Path) -> str:
+    """Return the kind of the file system a folder lies on; empty where the system does not say."""
+    place, kind = Path(), ""
+    with contextlib.suppress(OSError, ValueError):
+        whole = folder.resolve()
+        for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+            _, point, found, *_ = line.split(" ")
+            mounted = Path(point.replace("\\040", " "))
+            if whole.is_relative_to(mounted) and len(mounted.parts) >= len(place.parts):
+                place, kind = mounted, found
+    return kind
