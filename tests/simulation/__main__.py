@@ -1,3 +1,4 @@
+# ruff: noqa: T201 this is a program for a terminal
 """Replays one seed, or runs many: ``python -m tests.simulation --seed 7`` or ``--seeds 1-1000``."""
 
 import argparse

@@ -45,7 +45,9 @@ class Trouble:
 class Disk:
     """One host's file system; the port that `boathook.spool.disk.Disk` describes."""
 
-    def __init__(self, rng: random.Random, clock: Callable[[], float], world: Process, kill: Callable[[Process], None]) -> None:
+    def __init__(
+        self, rng: random.Random, clock: Callable[[], float], world: Process, kill: Callable[[Process], None]
+    ) -> None:
         self.trouble = Trouble()
         self._rng = rng
         self._clock = clock
@@ -69,8 +71,10 @@ class Disk:
                     continue
                 if self._rng.random() < 0.5:
                     sometimes("a write was torn by a power cut")
-                    piece = piece[: self._rng.randrange(len(piece) + 1)]
-                node.durable[start : start + len(piece)] = piece
+                    kept = piece[: self._rng.randrange(len(piece) + 1)]
+                else:
+                    kept = piece
+                node.durable[start : start + len(kept)] = kept
             node.pending.clear()
         self._locks.clear()
 
@@ -103,7 +107,7 @@ class Disk:
             raise OSError(errno.ENOSPC, "no space left on device")
         sometimes("the spool began another segment", if_=any(name.endswith(".seg") for name in self.names(path.parent)))
         node = _Node(bytearray(size), changed_at=self._clock())
-        self._change(lambda: self._files.__setitem__(path, node), lambda: self._files.pop(path, None))  # type: ignore[arg-type,return-value]
+        self._change(lambda: self._files.__setitem__(path, node), lambda: self._files.pop(path, None))
         return File(self, node)
 
     def read(self, path: Path) -> bytes:
@@ -132,7 +136,7 @@ class Disk:
     def remove(self, path: Path) -> None:
         node = self._files.get(path)
         if node is not None:
-            self._change(lambda: self._files.pop(path, None), lambda: self._files.__setitem__(path, node))  # type: ignore[arg-type,return-value]
+            self._change(lambda: self._files.pop(path, None), lambda: self._files.__setitem__(path, node))
 
     def remove_folder(self, path: Path) -> None:
         if self.names(path):

@@ -64,8 +64,8 @@ def _befall_once(world: "World", kind: str) -> None:
                     one.stop.set()
         case "deploy gateways":
             world.note("DEPLOY GATEWAYS")
-            for one in world.gateways:
-                one.stop.set()
+            for each in world.gateways:
+                each.stop.set()
         case "power cut":
             world.lose_power()
         case _:
@@ -98,7 +98,9 @@ async def operate(world: "World") -> None:
 async def operate_once(world: "World", kind: str) -> None:
     """Make one move as an operator, in a process that knows the database only."""
     try:
-        database = await Database.open("postgresql://simulated/boathook", purpose="operator", size=1, statement_timeout_s=2.0)
+        database = await Database.open(
+            "postgresql://simulated/boathook", purpose="operator", size=1, statement_timeout_s=2.0
+        )
         try:
             await _move(world, database, kind)
         finally:

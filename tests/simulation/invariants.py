@@ -93,7 +93,7 @@ class Recorder:
         if new is None:
             ended = transaction.writes.get(("outcome", key))
             _require(ended is not None, "C1", f"{key} vanished while it was {before}")
-            after = State(ended.state)  # type: ignore[union-attr]
+            after = State(ended.state)
             self._judge_order(old)
         else:
             after = State(new.state)
@@ -164,7 +164,9 @@ class Recorder:
 
     def _judge_arrivals(self) -> None:
         """Of one gateway, what was answered before another was brought is before that one in each line."""
-        line = {row.event_id: row for row in self.accepted_rows.values() if row.order_key is not None and not row.is_replay}
+        line = {
+            row.event_id: row for row in self.accepted_rows.values() if row.order_key is not None and not row.is_replay
+        }
         for handed in self.handed.values():
             mine = [event_id for event_id in handed if event_id in line and self.answered.get(event_id) == event_id]
             for earlier, later in itertools.combinations(mine, 2):

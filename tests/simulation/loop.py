@@ -49,7 +49,13 @@ class Turn(asyncio.TimerHandle):
 
     __slots__ = ("at", "is_cancelled", "process")
 
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None, world: Process) -> None:
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+        world: Process,
+    ) -> None:
         self._context = contextvars.copy_context() if context is None else context
         self._callback = callback
         self._args = args
@@ -96,7 +102,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.now
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Turn:  # type: ignore[override]
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Turn:
         turn = Turn(callback, args, context, self.world)
         process = turn.process
         process.ready.append(turn)
@@ -107,14 +115,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Turn:  # type: ignore[override]
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Turn:
         turn = Turn(callback, args, context, self.world)
         turn.at = when
         self._timer_number += 1
         heapq.heappush(self._timers, (when, self._timer_number, turn))
         return turn
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Turn:  # type: ignore[override]
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Turn:
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -165,7 +177,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     # Processes
 
-    def _make_task(self, _loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], context: contextvars.Context | None = None) -> asyncio.Task[Any]:
+    def _make_task(
+        self,
+        _loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any],
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._all_tasks.append(task)

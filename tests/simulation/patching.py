@@ -5,7 +5,7 @@ Production code runs unchanged: only names that its modules import are exchanged
 
 import asyncio
 import contextlib
-import datetime as real_datetime
+import datetime as dt
 import importlib
 import os as real_os
 import random as real_random
@@ -19,10 +19,18 @@ from typing import Any
 from boathook.spool import shelf
 from tests.simulation.loop import PROCESS, VirtualLoop
 
-BEGINNING = real_datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+BEGINNING = dt.datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 """The moment at which every simulated run begins."""
 
-ROOMS = ("boathook.dispatch.", "boathook.handlers.", "boathook.journal.", "boathook.inbound.intake", "boathook.inbound.draining", "boathook.inbound.arrival", "boathook.spool")
+ROOMS = (
+    "boathook.dispatch.",
+    "boathook.handlers.",
+    "boathook.journal.",
+    "boathook.inbound.intake",
+    "boathook.inbound.draining",
+    "boathook.inbound.arrival",
+    "boathook.spool",
+)
 _ENTROPY = ("boathook.spool.segment", "boathook.inbound.arrival")
 _CODE = (
     "boathook.dispatch.worker",
@@ -43,7 +51,7 @@ def _loop() -> VirtualLoop:
     return loop
 
 
-def wall() -> real_datetime.datetime:
+def wall() -> dt.datetime:
     """Return what the wall clock of the running process shows."""
     loop = _loop()
     return BEGINNING + timedelta(seconds=loop.now) + PROCESS.get(loop.world).clock_ahead
@@ -64,7 +72,7 @@ class _Time:
 
     @staticmethod
     def time_ns() -> int:
-        return (wall() - real_datetime.datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000
+        return (wall() - dt.datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000
 
 
 class _Random:
@@ -89,10 +97,10 @@ class _Random:
 
 class _LikeDatetime(type):
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, real_datetime.datetime)
+        return isinstance(instance, dt.datetime)
 
 
-class _Datetime(real_datetime.datetime, metaclass=_LikeDatetime):
+class _Datetime(dt.datetime, metaclass=_LikeDatetime):
     @classmethod
     def now(cls, tz: Any = None) -> Any:
         return wall() if tz is not None else wall().replace(tzinfo=None)
@@ -133,7 +141,7 @@ _LOG = _Log()
 
 def listen(hear: Callable[[str, dict[str, object]], None] | None, passed: Callable[[str], None] | None) -> None:
     """Say who hears of log lines, and of crash points passed; one run at a time."""
-    global _hear, _pass  # noqa: PLW0603 one simulation runs in a process at a time
+    global _hear, _pass
     _hear, _pass = hear, passed
 
 
@@ -145,7 +153,7 @@ def _crash_point(name: str) -> None:
 def _exchanged(value: object) -> object | None:
     if isinstance(value, ModuleType):
         return {real_time: _Time, real_random: _Random}.get(value)
-    if value is real_datetime.datetime:
+    if value is dt.datetime:
         return _Datetime
     return None
 

@@ -74,13 +74,21 @@ def _draw(rng: random.Random) -> Op:
             return kind, tuple(_draw_event(rng) for _ in range(rng.randint(1, 3))), rng.random() < 0.9
         case "claim":
             wants = tuple(
-                (name, rng.choice((1, 2, 100)), rng.choice((None, None, 1, 2))) for name in RECIPIENTS if rng.random() < 0.7
+                (name, rng.choice((1, 2, 100)), rng.choice((None, None, 1, 2)))
+                for name in RECIPIENTS
+                if rng.random() < 0.7
             )
             return kind, rng.choice(WORKERS), wants
         case "suspect":
             return kind, rng.choice(WORKERS)
         case "set back":
-            return kind, some, rng.choice(("past", "future", "dead")), rng.choice(("failed", "retry", "lost")), rng.random() < 0.2
+            return (
+                kind,
+                some,
+                rng.choice(("past", "future", "dead")),
+                rng.choice(("failed", "retry", "lost")),
+                rng.random() < 0.2,
+            )
         case "settle" | "hold":
             return kind, some[0], rng.random() < 0.2, rng.random() < 0.1
         case "release":
@@ -165,7 +173,9 @@ class Player:
         self._events += [event.id for event in events]
         return [(type(one).__name__, str(one.event_id), one.conflict) for one in receipts]
 
-    def _event(self, number: int, is_changed: bool, owed: tuple[Any, ...], replay: int | None, version: int) -> NewEvent:
+    def _event(
+        self, number: int, is_changed: bool, owed: tuple[Any, ...], replay: int | None, version: int
+    ) -> NewEvent:
         body = b'{"n":%d%s}' % (number, b',"more":1' if is_changed else b"")
         key = f"key-{number}"
         return NewEvent(
@@ -177,7 +187,9 @@ class Player:
         )  # fmt: skip
 
     async def _claim(self, worker: str, wants: tuple[Any, ...]) -> Any:
-        works = await self._store.claim([Want(name, slots, most=most) for name, slots, most in wants], worker=worker, lease_s=300)
+        works = await self._store.claim(
+            [Want(name, slots, most=most) for name, slots, most in wants], worker=worker, lease_s=300
+        )
         return self._note(works)
 
     async def _suspect(self, worker: str) -> Any:
@@ -195,7 +207,11 @@ class Player:
 
     def _chosen(self, numbers: tuple[int, ...]) -> list[Work]:
         """Return claims by how recent they are, so that most of them still hold."""
-        found = {self._works[-1 - number % len(self._works)].claim: self._works[-1 - number % len(self._works)] for number in numbers if self._works}
+        found = {
+            self._works[-1 - number % len(self._works)].claim: self._works[-1 - number % len(self._works)]
+            for number in numbers
+            if self._works
+        }
         return list(found.values())
 
     async def _renew(self, numbers: tuple[int, ...]) -> Any:
@@ -302,10 +318,12 @@ class Player:
     async def _remember(self, number: int) -> Any:
         for work in self._chosen((number,)):
             return await self._store.remember(work.claim, "charge", f'"{len(self.seen)}"')
+        return None
 
     async def _recall(self, number: int) -> Any:
         for work in self._chosen((number,)):
             return await self._store.recall(work.claim, "charge")
+        return None
 
 
 def _hash(text: str) -> UUID:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.simulation.driver import driving
 from tests.simulation.patching import patched
 from tests.simulation.plan import Plan, draw
-from tests.simulation.server import Rates, driving
+from tests.simulation.server import Rates
 from tests.simulation.world import World
 
 
@@ -53,7 +54,15 @@ def calm_plan(seed: int) -> Plan:
     """Return what *seed* draws, without anything that goes wrong."""
     plan = draw(seed)
     return replace(
-        plan, faults=(), crash_rate=0.0, poison=0.0, disk_full=0.0, disk_failing=0.0, disk_died=0.0, rates=Rates(), scripts=("ok",)
+        plan,
+        faults=(),
+        crash_rate=0.0,
+        poison=0.0,
+        disk_full=0.0,
+        disk_failing=0.0,
+        disk_died=0.0,
+        rates=Rates(),
+        scripts=("ok",),
     )
 
 

@@ -31,7 +31,9 @@ def counting_attempts_when_they_fail(patch: pytest.MonkeyPatch) -> None:
     def uncounted(t: Transaction, row: Row, worker: str, interval: Any) -> Row:
         return t.move(lease(t, row, worker, interval), attempts=row.attempts)
 
-    def counted(t: Transaction, event_id: Any, ordinal: int, fence: int, due: Any, outcome: str, *rest: Any, **more: Any) -> bool:
+    def counted(
+        t: Transaction, event_id: Any, ordinal: int, fence: int, due: Any, outcome: str, *rest: Any, **more: Any
+    ) -> bool:
         row = t.latest("delivery", (event_id, ordinal))
         if outcome != "lost" and row is not None and row.fence == fence and t.try_hold("delivery", row.key):
             t.move(row, attempts=row.attempts + 1)
@@ -80,7 +82,7 @@ def putting_a_segment_aside_before_it_is_stored(patch: pytest.MonkeyPatch) -> No
 
     async def bring(self: Intake, spool: Spool, segment: Segment, patience_s: float) -> int:
         await spool.finish(segment)
-        spool.finish = nothing  # type: ignore[method-assign]
+        spool.finish = nothing  # type: ignore[assignment, method-assign]
         try:
             return await bring_and_finish(self, spool, segment, patience_s)
         finally:
@@ -127,6 +129,25 @@ def leaving_lines_blocked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(statements, "_unblock", lambda *_: None)
 
 
+def removing_folders_of_the_living(patch: pytest.MonkeyPatch) -> None:
+    """An empty folder is removed although another process may want to spool into it again."""
+    patch.setattr(Shelf, "_remove_unused", lambda self, folder: self._disk.remove_folder(folder))
+
+
+def naming_a_segment_like_one_that_failed(patch: pytest.MonkeyPatch) -> None:
+    """A segment whose head could not be written leaves its name to the next one."""
+    begin = Shelf._begin
+
+    def begin_again(self: Shelf, size: int) -> Any:
+        try:
+            return begin(self, size)
+        except OSError:
+            self._next -= self._open is not None
+            raise
+
+    patch.setattr(Shelf, "_begin", begin_again)
+
+
 ALL: dict[Sabotage, tuple[str, int]] = {
     without_fences: ("C5|C7|C8|C9", 54),
     counting_attempts_when_they_fail: ("C8|C11", 16),
@@ -138,5 +159,7 @@ ALL: dict[Sabotage, tuple[str, int]] = {
     claiming_out_of_order: ("C6", 1),
     forgetting_keys: ("C3", 3),
     leaving_lines_blocked: ("C11", 2),
+    removing_folders_of_the_living: ("C11", 1),
+    naming_a_segment_like_one_that_failed: ("C11", 1),
 }
 """Each with the invariants by which it is to be noticed, and a seed that has noticed it."""

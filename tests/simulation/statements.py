@@ -49,7 +49,11 @@ def _one(**columns: Any) -> list[Record]:
 
 
 def _unblock(t: Transaction, recipient: str, order_key: str) -> None:
-    line = [row for row in t.rows("delivery") if row.recipient == recipient and row.order_key == order_key and row.state != "dead"]
+    line = [
+        row
+        for row in t.rows("delivery")
+        if row.recipient == recipient and row.order_key == order_key and row.state != "dead"
+    ]
     if not line:
         return
     first = min(line, key=lambda row: row.seq)
@@ -88,11 +92,10 @@ def _unblock_heads(t: Transaction) -> list[Record]:
 def _is_first(t: Transaction, row: Row) -> bool:
     if row.order_key is None:
         return True
-    for other in t.rows("delivery"):
-        if other.recipient == row.recipient and other.order_key == row.order_key and other.key != row.key:
-            if other.state == "leased" or (other.state != "dead" and other.seq < row.seq):
-                return False
-    return row.state != "leased"
+    line = [one for one in t.rows("delivery") if one.recipient == row.recipient and one.order_key == row.order_key]
+    others = [one for one in line if one.key != row.key]
+    is_open = any(one.state == "leased" or (one.state != "dead" and one.seq < row.seq) for one in others)
+    return not is_open and row.state != "leased"
 
 
 def _lease(t: Transaction, row: Row, worker: str, lease: timedelta) -> Row:
@@ -109,7 +112,12 @@ def _lease(t: Transaction, row: Row, worker: str, lease: timedelta) -> Row:
                 sometimes("two claims of one order key collided")
                 raise asyncpg.UniqueViolationError("delivery_one_lease_per_order_key")
     return t.move(
-        row, state="leased", attempts=row.attempts + 1, fence=row.fence + 1, leased_by=worker, lease_until=t.tables.clock() + lease
+        row,
+        state="leased",
+        attempts=row.attempts + 1,
+        fence=row.fence + 1,
+        leased_by=worker,
+        lease_until=t.tables.clock() + lease,
     )
 
 
@@ -198,7 +206,9 @@ def _holds(row: Row | None, fence: int) -> bool:
     return row is not None and row.fence == fence and row.leased_by is not None
 
 
-def _renew_leases(t: Transaction, events_: Sequence[UUID], ordinals: Sequence[int], fences: Sequence[int], lease: timedelta) -> list[Record]:
+def _renew_leases(
+    t: Transaction, events_: Sequence[UUID], ordinals: Sequence[int], fences: Sequence[int], lease: timedelta
+) -> list[Record]:
     lost = []
     for event_id, ordinal, fence in sorted(_keys(events_, ordinals, fences)):
         seen = t.get("delivery", (event_id, ordinal))
@@ -280,7 +290,9 @@ def _record_attempt(t: Transaction, d: Row, outcome: str, code: str | None) -> N
     t.put("attempt", key, Tried(d.attempts, outcome, code))
 
 
-def settle(t: Transaction, event_id: UUID, ordinal: int, fence: int, state: str, note: str | None, mark: str | None) -> None:
+def settle(
+    t: Transaction, event_id: UUID, ordinal: int, fence: int, state: str, note: str | None, mark: str | None
+) -> None:
     """Do what boathook.settle does."""
     if mark is not None and t.mark != mark:
         raise MisuseInSql("the handler ended the transaction that boathook opened for it")
@@ -342,7 +354,10 @@ def _find_settled(t: Transaction, event_id: UUID, ordinal: int, number: int) -> 
 
 
 def _recall_effect(t: Transaction, event_id: UUID, ordinal: int, fence: int, recipient: str, name: str) -> list[Record]:
-    return _one(is_held=_holds(t.get("delivery", (event_id, ordinal)), fence), result=t.get("effect", (event_id, recipient, name)))
+    return _one(
+        is_held=_holds(t.get("delivery", (event_id, ordinal)), fence),
+        result=t.get("effect", (event_id, recipient, name)),
+    )
 
 
 def _remember_effect(t: Transaction, event_id: UUID, recipient: str, name: str, result: str) -> list[Record]:
@@ -392,7 +407,11 @@ def _append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
         )  # fmt: skip
         t.put("event", id_, Stored(event, t.now, row[13]))
     has_blocked = False
-    lines_seen = {(row.recipient, row.order_key) for row in t.rows("delivery") if row.order_key is not None and row.state != "dead"}
+    lines_seen = {
+        (row.recipient, row.order_key)
+        for row in t.rows("delivery")
+        if row.order_key is not None and row.state != "dead"
+    }
     for event_id, ordinal, recipient, order_key in zip(owed_events, ordinals, recipients, order_keys, strict=True):
         if event_id not in fresh:
             continue
@@ -409,14 +428,26 @@ def _remember(t: Transaction, seen: Seen) -> bool:
         return False
     if seen.replay_key is not None:
         t.hold("replay", seen.replay_key)
-        everything = {**t.tables.committed["dedup"], **{key: row for (name, key), row in t.writes.items() if name == "dedup"}}
+        everything = {
+            **t.tables.committed["dedup"],
+            **{key: row for (name, key), row in t.writes.items() if name == "dedup"},
+        }
         if any(row is not None and row.replay_key == seen.replay_key for row in everything.values()):
             return False
     t.put("dedup", seen.key, seen)
     return True
 
 
-def _owe(t: Transaction, event_id: UUID, ordinal: int, recipient: str, order_key: str | None, *, is_blocked: bool, **more: Any) -> None:
+def _owe(
+    t: Transaction,
+    event_id: UUID,
+    ordinal: int,
+    recipient: str,
+    order_key: str | None,
+    *,
+    is_blocked: bool,
+    **more: Any,
+) -> None:
     row = Row(event_id, ordinal, recipient, t.tables.next_seq, more.pop("owed_since", t.now), more.pop("due_at", t.now),
               order_key=order_key, is_blocked=is_blocked, **more)  # fmt: skip
     t.tables.next_seq += 1
@@ -441,7 +472,9 @@ def _find_seen(t: Transaction, keys: Sequence[UUID], replay_keys: Sequence[UUID 
     return found
 
 
-def _record_conflict(t: Transaction, id_: UUID, first: UUID, _source: str, _app: str, dedup_key: str, differs: str, *rest: Any) -> list[Record]:
+def _record_conflict(
+    t: Transaction, id_: UUID, first: UUID, _source: str, _app: str, dedup_key: str, differs: str, *rest: Any
+) -> list[Record]:
     key = (first, differs, dedup_key, rest[-1])
     t.hold("conflict", key)
     t.put("conflict", key, (t.latest("conflict", key) or 0) + 1)
@@ -510,7 +543,11 @@ def _lock_dead(
 def _lock_dead_of_events(t: Transaction, event_ids: Sequence[UUID], type_: str | None) -> list[Record]:
     found = []
     for row in sorted(t.rows("delivery"), key=lambda one: one.key):
-        if row.state != "dead" or row.event_id not in event_ids or not _like(t.get("event", row.event_id).event.type, type_):
+        if (
+            row.state != "dead"
+            or row.event_id not in event_ids
+            or not _like(t.get("event", row.event_id).event.type, type_)
+        ):
             continue
         latest = t.lock("delivery", row.key)
         if latest is not None and latest.state == "dead":
@@ -518,7 +555,9 @@ def _lock_dead_of_events(t: Transaction, event_ids: Sequence[UUID], type_: str |
     return found
 
 
-def _revive_dead(t: Transaction, events_: Sequence[UUID], ordinals: Sequence[int], start: datetime, place: int, gap_s: float) -> list[Record]:
+def _revive_dead(
+    t: Transaction, events_: Sequence[UUID], ordinals: Sequence[int], start: datetime, place: int, gap_s: float
+) -> list[Record]:
     revived = []
     for number, key in enumerate(_keys(events_, ordinals), 1):
         row = t.latest("delivery", key)
@@ -538,7 +577,11 @@ def _settle_dead(t: Transaction, events_: Sequence[UUID], ordinals: Sequence[int
         row = t.latest("delivery", key)
         if row is not None and row.state == "dead":
             t.put("delivery", key, None)
-            t.put("outcome", key, Ended(row.recipient, "ignored", row.order_key, row.attempts, row.replays, note, row.is_replay))
+            t.put(
+                "outcome",
+                key,
+                Ended(row.recipient, "ignored", row.order_key, row.attempts, row.replays, note, row.is_replay),
+            )
     return []
 
 
@@ -555,10 +598,10 @@ def _lock_owed(t: Transaction, event_id: UUID) -> list[Record]:
 
 def _wake_owed(t: Transaction, event_id: UUID, actor: str) -> list[Record]:
     woken = []
-    for row in list(t.rows("delivery")):
-        if row.event_id != event_id or row.state not in ("pending", "leased"):
+    for seen in list(t.rows("delivery")):
+        if seen.event_id != event_id or seen.state not in ("pending", "leased"):
             continue
-        row = t.lock("delivery", row.key)
+        row = t.lock("delivery", seen.key)
         if row is None or row.state == "dead":
             continue
         is_pending = row.state == "pending"
@@ -574,7 +617,9 @@ def _lock_replays(t: Transaction, event_ids: Sequence[UUID]) -> list[Record]:
     return []
 
 
-def _add_replays(t: Transaction, event_ids: Sequence[UUID], start: datetime, place: int, gap_s: float, type_: str | None) -> list[Record]:
+def _add_replays(
+    t: Transaction, event_ids: Sequence[UUID], start: datetime, place: int, gap_s: float, type_: str | None
+) -> list[Record]:
     known: dict[UUID, list[tuple[int, str, str | None, bool]]] = {event_id: [] for event_id in event_ids}
     for row in t.rows("delivery"):
         if row.event_id in known:
@@ -599,7 +644,17 @@ def _add_replays(t: Transaction, event_ids: Sequence[UUID], start: datetime, pla
     added = []
     for number, (event_id, ordinal, recipient, order_key) in enumerate(planned):
         due_at = max(t.now, start + timedelta(seconds=gap_s * (place + number)))
-        _owe(t, event_id, ordinal, recipient, order_key, is_blocked=order_key is not None, is_replay=True, owed_since=due_at, due_at=due_at)
+        _owe(
+            t,
+            event_id,
+            ordinal,
+            recipient,
+            order_key,
+            is_blocked=order_key is not None,
+            is_replay=True,
+            owed_since=due_at,
+            due_at=due_at,
+        )
         added.append(Record(recipient=recipient, order_key=order_key))
     return added
 

@@ -1,7 +1,7 @@
 """The fake journal does what PostgreSQL does: the same operations give the same answers and leave the same state."""
 
+import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -28,14 +28,8 @@ class _Even:
 
 
 @pytest.fixture(autouse=True)
-def even_chance(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def even_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "random", _Even)
-    yield
-
-
-@pytest.fixture
-async def real(db: Database) -> AsyncIterator[Database]:
-    yield db
 
 
 def play_on_fake(seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
@@ -53,7 +47,7 @@ def play_on_fake(seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
         return player.seen, dump
 
     with simulating():
-        deliveries.random = _Even  # type: ignore[assignment]
+        vars(deliveries)["random"] = _Even
         try:
             return loop.run_until_complete(play())
         finally:
@@ -62,7 +56,9 @@ def play_on_fake(seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
             loop.close()
 
 
-async def play_on_real(database: Database, seed: int, ops: list[Op], expected: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+async def play_on_real(
+    database: Database, seed: int, ops: list[Op], expected: list[Any]
+) -> tuple[list[Any], dict[str, Any]]:
     """Play it on PostgreSQL, emptied first."""
     tables = ", ".join(f"boathook.{name}" for name in _TABLES.split(", "))
     await database.execute(f"truncate {tables} restart identity")
@@ -89,26 +85,26 @@ async def compare(database: Database, seed: int, length: int = LENGTH) -> str | 
 
 
 async def _aside(seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
-    import asyncio
-
     return await asyncio.to_thread(play_on_fake, seed, ops)
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_the_fake_journal_does_what_postgresql_does(real: Database, seed: int) -> None:
-    difference = await compare(real, seed)
+async def test_the_fake_journal_does_what_postgresql_does(db: Database, seed: int) -> None:
+    difference = await compare(db, seed)
     assert difference is None, difference
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-async def test_the_fake_journal_does_what_postgresql_does_for_hours(real: Database) -> None:
+async def test_the_fake_journal_does_what_postgresql_does_for_hours(db: Database) -> None:
     for seed in range(100, 10_100):
-        difference = await compare(real, seed)
+        difference = await compare(db, seed)
         assert difference is None, difference
 
 
-async def test_a_fake_that_ignores_fences_is_told_from_postgresql(real: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fake_that_ignores_fences_is_told_from_postgresql(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sabotage twin: the comparison can fail."""
     monkeypatch.setattr(statements, "_holds", lambda row, fence: row is not None and row.leased_by is not None)
-    assert any([await compare(real, seed) for seed in range(4)])
+    assert any([await compare(db, seed) for seed in range(4)])

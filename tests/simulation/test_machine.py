@@ -25,7 +25,9 @@ class Installation(RuleBasedStateMachine):
 
     world: World
 
-    @initialize(seed=_NUMBERS, has_spool=st.booleans(), lease_s=st.sampled_from((1.0, 4.0)), slow=st.sampled_from((0.0, 0.4)))
+    @initialize(
+        seed=_NUMBERS, has_spool=st.booleans(), lease_s=st.sampled_from((1.0, 4.0)), slow=st.sampled_from((0.0, 0.4))
+    )
     def start(self, seed: int, has_spool: bool, lease_s: float, slow: float) -> None:
         plan = Plan(
             seed, gateways=2, lease_s=lease_s, timeout_s=2.0, has_spool=has_spool, events=0, segment_bytes=600,
@@ -62,9 +64,9 @@ class Installation(RuleBasedStateMachine):
 
     @rule()
     def deploy(self) -> None:
-        for slot in (*self.world.workers, *self.world.gateways):
-            if slot.stop is not None:
-                slot.stop.set()
+        for stop in (slot.stop for slots in (self.world.workers, self.world.gateways) for slot in slots):
+            if stop is not None:
+                stop.set()
 
     @rule(seconds=st.sampled_from((-5.0, -0.5, 0.5, 5.0)))
     def jump(self, seconds: float) -> None:
@@ -147,10 +149,10 @@ def test_a_course_of_events_that_breaks_one_is_found(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_what_breaks_one_is_shrunk_to_a_few_steps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_breaks_one_is_shrunk_to_a_few_steps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     sabotage.forgetting_keys(monkeypatch)
     with pytest.raises(AssertionError, match="C3"):
         run_state_machine_as_test(Installation, settings=profile(100, 12))
     assert capsys.readouterr().out.count("state.ingest(") == 2
-
-

@@ -27,6 +27,6 @@ def test_the_simulation_finds_what_is_wrong(
         runner.tidy(count)
         if found:
             with capsys.disabled():
-                print(f"\n  {undo.__name__.replace('_', ' ')}: seed {seed}: {found[0][:150]}")
+                print(f"\n  {undo.__name__.replace('_', ' ')}: seed {seed}: {found[0][:150]}")  # noqa: T201 the seeds are worth reading
             return
     pytest.fail(f"{MOST_SEEDS} seeds did not notice it")

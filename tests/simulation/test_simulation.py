@@ -10,10 +10,10 @@ import pytest
 
 from tests.simulation import runner
 from tests.simulation.runner import Result, kept_seeds, replay_line, simulating
-from tests.simulation.sometimes import EXPECTED, REACHED
+from tests.simulation.sometimes import EXPECTED, RARE, REACHED
 
-FIRST, COUNT = 1, 150
-"""The seeds of `make test`; `make soak` runs the thousands behind them."""
+COUNT, MOST = 80, 500
+"""How many seeds `make test` runs: the fewest, and the most where something worth seeing has not been seen by then."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -34,10 +34,13 @@ def test_what_a_seed_has_found_once_stays_mended(seed: int) -> None:
 
 def test_no_seed_breaks_an_invariant_and_every_rare_state_is_reached() -> None:
     REACHED.clear()
-    for seed in (*kept_seeds(), *range(FIRST, FIRST + COUNT)):
+    for seed in range(1, MOST + 1):
         judge(runner.run(seed))
+        runner.tidy(seed)
+        if seed >= COUNT and REACHED.keys() >= EXPECTED:
+            break
     missing = sorted(EXPECTED - REACHED.keys())
-    assert not missing, f"never reached: {missing}"
+    assert not missing, f"never reached in {MOST} seeds: {missing}"
 
 
 def test_a_state_that_is_never_reached_fails_the_run() -> None:
@@ -49,14 +52,16 @@ def test_a_state_that_is_never_reached_fails_the_run() -> None:
     assert EXPECTED - REACHED.keys()
 
 
-@pytest.mark.parametrize("seed", [7, 76, 146])
+@pytest.mark.parametrize("seed", [76])
 def test_a_seed_leaves_the_same_trace_in_every_process(seed: int) -> None:
     here = runner.run(seed)
     assert here.hash == runner.run(seed).hash
     for hash_seed in ("1", "2"):
         command = [sys.executable, "-m", "tests.simulation", "--seed", str(seed)]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-        shown = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        shown = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
         assert shown.stdout.splitlines()[: len(here.trace)] == list(here.trace), shown.stderr
         assert f"trace {here.hash}" in shown.stdout
 
@@ -68,6 +73,8 @@ def test_two_seeds_leave_two_traces() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_thousands_of_seeds() -> None:
-    for seed in range(10_000, 40_000):
+    REACHED.clear()
+    for seed in range(10_000, 30_000):
         judge(runner.run(seed))
         runner.tidy(seed)
+    assert not (EXPECTED | RARE) - REACHED.keys()

@@ -86,9 +86,16 @@ class Worker:
 
 
 @functools.lru_cache(maxsize=64)
-def _settings(lease_s: float, poll_s: float, concurrency: int, connections: int, timeout_s: float, statement_timeout_s: float) -> Settings:
+def _settings(
+    lease_s: float, poll_s: float, concurrency: int, connections: int, timeout_s: float, statement_timeout_s: float
+) -> Settings:
     worker = {"lease_s": lease_s, "poll_s": poll_s, "concurrency": concurrency, "timeout_s": timeout_s, "memory_mb": 0}
-    database = {"url": URL, "worker_connections": connections, "statement_timeout_s": statement_timeout_s, "connect_timeout_s": 2.0}
+    database = {
+        "url": URL,
+        "worker_connections": connections,
+        "statement_timeout_s": statement_timeout_s,
+        "connect_timeout_s": 2.0,
+    }
     return load(None, {"database": database, "worker": worker, "server": {"drain_s": 2.0}})
 
 
@@ -134,7 +141,9 @@ def _routed(router: Router, events: Sequence[NewEvent]) -> list[NewEvent]:
     return [
         replace(
             event,
-            deliveries=router.route(source=event.source, application=None, type=event.type, headers={}, body=event.body),
+            deliveries=router.route(
+                source=event.source, application=None, type=event.type, headers={}, body=event.body
+            ),
             routes_version=router.version,
         )
         for event in events
@@ -306,7 +315,7 @@ class World:
         return call()
 
     async def _take(self, process: Process, arrivals: Arrivals, intake: Intake, event: NewEvent) -> Receipt:
-        routed, = _routed(arrivals.router, [event])
+        (routed,) = _routed(arrivals.router, [event])
         self.recorder.handed_in(process.name, event)
         receipt = await intake.accept(routed)
         sometimes(f"an event was taken while {intake.mode}")
@@ -341,7 +350,12 @@ class World:
                 return ["kill"] * 9
             return [self.rng.choice(self.plan.scripts) for _ in range(self.rng.randint(1, 4))]
 
-        content = {"n": number, "who": f"who{self.rng.randrange(self.plan.order_keys)}", _NOTE: script(), _LINE: script()}
+        content = {
+            "n": number,
+            "who": f"who{self.rng.randrange(self.plan.order_keys)}",
+            _NOTE: script(),
+            _LINE: script(),
+        }
         return msgspec.json.encode(content)
 
     async def _insist(self, number: int, body: bytes, wait_s: float) -> None:
@@ -357,7 +371,10 @@ class World:
                     self.note("2xx", f"{str(event.id)[-4:]}", type(receipt).__name__, str(receipt.event_id)[-4:])
                     first = self.server.tables.committed["delivery"].get((receipt.event_id, 0))
                     is_leased = first is not None and first.state == "leased"
-                    sometimes("a duplicate came while its event was being handled", if_=is_leased and receipt.event_id != event.id)
+                    sometimes(
+                        "a duplicate came while its event was being handled",
+                        if_=is_leased and receipt.event_id != event.id,
+                    )
                     is_spooled = isinstance(receipt, Accepted) and receipt.is_spooled
                     self.recorder.told(event, receipt.event_id, is_spooled=is_spooled or self.plan.has_spool)
                     return
@@ -417,7 +434,14 @@ class World:
         self.recorder.handler_called((claim.event_id, claim.ordinal), event.body)
         script = event.json[name]
         action = script[min(event.attempt, len(script)) - 1] if event.attempt <= len(script) else "ok"
-        self.note("handler", name, f"{str(event.id)[-4:]}/{claim.ordinal}", f"attempt={event.attempt}", f"fence={claim.fence}", action)
+        self.note(
+            "handler",
+            name,
+            f"{str(event.id)[-4:]}/{claim.ordinal}",
+            f"attempt={event.attempt}",
+            f"fence={claim.fence}",
+            action,
+        )
         if action == "ignore":
             return Ignore("not for us")
         if action == "late":
@@ -468,7 +492,9 @@ class World:
             process = self.process("keeper")
             place[0] = process
             stop = asyncio.Event()
-            await self._live(process, keepers.run_keeper(self.settings, hooks=tuple(self.hooks), stop=stop, beat=lambda: None))
+            await self._live(
+                process, keepers.run_keeper(self.settings, hooks=tuple(self.hooks), stop=stop, beat=lambda: None)
+            )
             await asyncio.sleep(0.1 + self.rng.random() * 0.5)
 
     # The run
@@ -559,10 +585,12 @@ class World:
             self.loop.resume(process)
             process.clock_ahead = timedelta()
         deadline = self.loop.now + QUIET_S
-        while (self.unsent or self.recorder.unended() or self._is_spooled()) and self.loop.now < deadline:
+        while (self.unsent or self.recorder.unended() or self._is_spooled()) and self.loop.now < deadline:  # noqa: ASYNC110 virtual
             await asyncio.sleep(1.0)
         if self.unsent:
-            self.recorder.violations.append(f"C11: {self.unsent} senders were not answered {QUIET_S:g} s after all faults")
+            self.recorder.violations.append(
+                f"C11: {self.unsent} senders were not answered {QUIET_S:g} s after all faults"
+            )
         self.note("QUIET")
 
     def _is_spooled(self) -> bool:
@@ -571,9 +599,7 @@ class World:
     def _spooled(self) -> set[UUID]:
         """Return the keys of what could be read from the spool after a power cut."""
         return {
-            decode(record.payload).key_hash
-            for _, data in self.disk.waiting()
-            for record in read_segment(data).records
+            decode(record.payload).key_hash for _, data in self.disk.waiting() for record in read_segment(data).records
         }
 
 
