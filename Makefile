@@ -26,6 +26,7 @@ demo: setup ## start everything and send it real signed traffic; ARGS="--seconds
 test: check ## run the checks and all tests; ARGS="-k name" picks some
 	@scripts/need-program promtool prometheus
 	@scripts/need-program chromium chromium
+	@scripts/need-program strace strace
 	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 check: dev ## run the linters and the type checker only
@@ -42,8 +43,13 @@ bench: dev ## measure; each figure is set against a ceiling measured in the same
 	@scripts/need-program wrk wrk
 	@for name in $(BENCHES); do $(BIN)/boathook bench $$name $(ARGS) || exit 1; done
 
-soak: dev ## run the tests that take many minutes
-	@$(BIN)/pytest -m soak $(ARGS)
+soak: dev ## run every fault scenario and all tests that take many minutes, and write docs/reliability.md
+	@scripts/need-program nginx nginx-light
+	@scripts/need-program haproxy haproxy
+	@scripts/need-program strace strace
+	@rm -rf build/faults && mkdir -p build/faults
+	@BOATHOOK_TEST_RESULTS=$(CURDIR)/build/faults $(BIN)/pytest -m "fault or soak" $(ARGS)
+	@$(BIN)/python -m tests.faults.rig.report build/faults
 
 docs: dev ## write the generated pages of docs/ anew
 	@$(BIN)/python scripts/write_docs.py
