@@ -9,7 +9,7 @@ applications, endpoints, event_types   whom we send to, where, and what
 running   serve, migrate, doctor, demo, bench, send
 books     verify
 spool     what waits on disk for PostgreSQL
-setup     sources and settings
+setup     sources, settings, alert rules
 apps      the apps that are loaded, and their own commands
 """
 
@@ -86,6 +86,7 @@ app.command("bench", epilog="Example: boathook bench ingest --json")(running.ben
 app.command("send", epilog="Example: boathook send --application acme --type invoice.paid --data '{\"id\": 7}'")(
     running.send
 )
+app.command("alerts", epilog="Example: boathook alerts > /etc/prometheus/rules/boathook.yml")(setup.print_alerts)
 app.add_typer(setup.sources, name="sources")
 app.add_typer(decisions.events, name="events")
 app.add_typer(listings.deliveries, name="deliveries")

@@ -1,7 +1,8 @@
-"""Commands that show how boathook is set up: sources, providers, settings."""
+"""Commands that show how boathook is set up: sources, providers, settings, alert rules."""
 
 import asyncio
 import json
+import sys
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from boathook.domain.errors import ConfigError
 from boathook.domain.model import Grade
 from boathook.inbound.gates import compile_gates, verifier_of
 from boathook.inbound.providers import RECIPES, find
+from boathook.telemetry import ALERT_RULES
 from boathook.testing.trial import Step, try_source
 
 sources = typer.Typer(no_args_is_help=True, help="Where requests arrive.")
@@ -202,3 +204,8 @@ def _print(rows: list[dict[str, Any]], columns: tuple[Column, ...], as_json: boo
         return
     for row in rows:
         show.print_json(row)
+
+
+def print_alerts() -> None:
+    """Print the alert rules for Prometheus."""
+    sys.stdout.write(ALERT_RULES.read_text(encoding="utf-8"))

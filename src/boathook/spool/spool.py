@@ -68,6 +68,9 @@ class Spool:
 
     async def open(self) -> bool:
         """Start writing, adopt what dead processes have left, and return whether anything waits."""
+        # From nought on, so that the first one is an increase.
+        emit.count("boathook_spool_refused_total", 0)
+        emit.count("boathook_spool_damaged_total", 0)
         self._writer = asyncio.create_task(self._write_groups(), name="spool:write")
         return await self.adopt()
 
