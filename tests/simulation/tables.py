@@ -6,14 +6,23 @@ is told so by `Blocked` and asks again when that one has ended, unless it skips 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
+
+import asyncpg
 
 from boathook.domain.model import NewEvent
 
 Key = tuple[UUID, int]
 Lock = tuple[object, ...]
+
+
+class Record(dict[str, Any]):
+    """A row as the driver gives it: read by name, walked through by value."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values())
 
 
 class Row(NamedTuple):
@@ -252,5 +261,21 @@ class Transaction:
         self.on_end.clear()
 
 
-def seconds(interval: timedelta) -> float:
-    return interval.total_seconds()
+def owe(
+    t: Transaction,
+    event_id: UUID,
+    ordinal: int,
+    recipient: str,
+    order_key: str | None,
+    *,
+    is_blocked: bool,
+    **more: Any,
+) -> None:
+    """Write a delivery that is owed."""
+    row = Row(event_id, ordinal, recipient, t.tables.next_seq, more.pop("owed_since", t.now), more.pop("due_at", t.now),
+              order_key=order_key, is_blocked=is_blocked, **more)  # fmt: skip
+    t.tables.next_seq += 1
+    t.hold("delivery", row.key)
+    if t.latest("delivery", row.key) is not None:
+        raise asyncpg.UniqueViolationError("delivery_pkey")
+    t.put("delivery", row.key, row)

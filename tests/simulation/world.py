@@ -10,8 +10,8 @@ import functools
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,46 +23,31 @@ from boathook.config import Settings, load
 from boathook.dispatch import keeper as keepers
 from boathook.dispatch import worker as workers
 from boathook.domain import ids
-from boathook.domain.errors import BoathookError, JournalError, JournalUnavailable, SpoolUnavailable
+from boathook.domain.errors import BoathookError, SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Grade, NewEvent, Origin, Receipt
-from boathook.domain.policy import Dead, Ignore, Retry
-from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.handlers.hooks import Hooks
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.intake import Intake, Mode
 from boathook.inbound.records import UNROUTED, decode
-from boathook.journal import moves
-from boathook.journal.database import Database
-from boathook.journal.events import EventStore
-from boathook.journal.registry import READ_ROUTES, decode_routes
 from boathook.spool.segment import read_segment
 from boathook.spool.shelf import Bounds, Shelf
 from boathook.spool.spool import Spool
 from tests.simulation import patching
 from tests.simulation.disk import Disk, Trouble
 from tests.simulation.faults import befall, operate
+from tests.simulation.gateway import URL, Journal, routed
+from tests.simulation.handlers import LINE, NOTE, Killed, make_hook
 from tests.simulation.invariants import Recorder
 from tests.simulation.loop import PROCESS, Process, VirtualLoop
 from tests.simulation.plan import Plan
 from tests.simulation.server import Server
 from tests.simulation.sometimes import sometimes
-from tests.simulation.statements import EFFECT
 from tests.simulation.tables import Transaction as Commit
 
 QUIET_S = 240.0
 """Virtual seconds after the last fault within which everything has to end."""
-URL = "postgresql://simulated/boathook"
 ROOT = Path("/spool")
-_NOTE, _LINE = "note", "line"
-
-
-class Killed(BaseException):
-    """Ends the callback in which a process was killed."""
-
-
-class FinalError(Exception):
-    """What the simulated handlers call final."""
 
 
 @dataclass
@@ -99,57 +84,6 @@ def _settings(
     return load(None, {"database": database, "worker": worker, "server": {"drain_s": 2.0}})
 
 
-class Journal:
-    """The journal as a gateway knows it: tried until it is reached."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._database: Database | None = None
-
-    async def keep_reaching(self) -> None:
-        while self._database is None:
-            try:
-                self._database = await Database.open(
-                    URL, purpose="gateway", size=self._plan.lanes + 3, connect_timeout_s=2.0,
-                    statement_timeout_s=self._plan.statement_timeout_s, is_reset=False,
-                )  # fmt: skip
-            except JournalError:
-                await asyncio.sleep(0.5)
-
-    def _there(self) -> Database:
-        if self._database is None:
-            raise JournalUnavailable("PostgreSQL has not been reached yet")
-        return self._database
-
-    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
-        return await EventStore(self._there()).append(batch, within_s=within_s)
-
-    async def announce(self) -> None:
-        await moves.announce_due(self._there())
-
-    async def read_router(self) -> Router:
-        async with self._there().acquire(within_s=self._plan.after_s) as connection:
-            found = decode_routes(await connection.fetchval(READ_ROUTES))
-        return Router(found.routes, found.version)
-
-    async def close(self) -> None:
-        if self._database is not None:
-            await self._database.close()
-
-
-def _routed(router: Router, events: Sequence[NewEvent]) -> list[NewEvent]:
-    return [
-        replace(
-            event,
-            deliveries=router.route(
-                source=event.source, application=None, type=event.type, headers={}, body=event.body
-            ),
-            routes_version=router.version,
-        )
-        for event in events
-    ]
-
-
 class World:
     """One run."""
 
@@ -163,9 +97,9 @@ class World:
         self.settings = _settings(
             plan.lease_s, plan.poll_s, plan.concurrency, plan.connections, plan.timeout_s, plan.statement_timeout_s
         )
-        self.hooks = Hooks({"simulated": self._hook()})
+        self.hooks = Hooks({"simulated": make_hook(self)})
         policy = msgspec.json.encode(plan.retry).decode()
-        self.server.tables.policies = {f"handler:{name}": policy for name in (_NOTE, _LINE)}
+        self.server.tables.policies = {f"handler:{name}": policy for name in (NOTE, LINE)}
         routes = [route for each in self.hooks.routes(timeout_s=plan.timeout_s).values() for route in each]
         self.server.tables.routes = msgspec.json.encode(routes).decode()
         self.disk = Disk(self.rng, lambda: patching.BEGINNING.timestamp() + self.loop.now, self.loop.world, self._die)
@@ -198,6 +132,8 @@ class World:
                 self.note("commit", table, str(key[0] if isinstance(key, tuple) else key)[-4:])
 
     def _hear(self, event: str, fields: dict[str, object]) -> None:
+        if event == "attempt_failed" and fields.get("code") in _OURS:
+            self.recorder.violations.append(f"a simulated handler is wrong: {fields.get('error')}")
         self.note("log", event, *(f"{name}={value}" for name, value in fields.items() if name in _TOLD))
 
     # Processes
@@ -315,9 +251,9 @@ class World:
         return call()
 
     async def _take(self, process: Process, arrivals: Arrivals, intake: Intake, event: NewEvent) -> Receipt:
-        (routed,) = _routed(arrivals.router, [event])
+        (known,) = routed(arrivals.router, [event])
         self.recorder.handed_in(process.name, event)
-        receipt = await intake.accept(routed)
+        receipt = await intake.accept(known)
         sometimes(f"an event was taken while {intake.mode}")
         return receipt
 
@@ -335,7 +271,7 @@ class World:
 
     def bring(self, number: int, who: int, note: list[str], line: list[str]) -> None:
         """Send one event until it is answered."""
-        body = msgspec.json.encode({"n": number, "who": f"who{who}", _NOTE: note, _LINE: line})
+        body = msgspec.json.encode({"n": number, "who": f"who{who}", NOTE: note, LINE: line})
         self.unsent += 1
         task = self.loop.create_task(self._insist(number, body, 0.0))
         task.add_done_callback(self._answered, context=self.loop.world.context)
@@ -353,8 +289,8 @@ class World:
         content = {
             "n": number,
             "who": f"who{self.rng.randrange(self.plan.order_keys)}",
-            _NOTE: script(),
-            _LINE: script(),
+            NOTE: script(),
+            LINE: script(),
         }
         return msgspec.json.encode(content)
 
@@ -419,58 +355,6 @@ class World:
         )  # fmt: skip
 
     # Workers and keepers
-
-    def _hook(self) -> Boathook:
-        hook = Boathook()
-        hook.on("shop", name=_NOTE, retry=self.plan.retry, final=(FinalError,))(functools.partial(self._handle, _NOTE))
-        hook.on("shop", name=_LINE, retry=self.plan.retry, order_by="who", concurrency=self.plan.limit)(
-            functools.partial(self._handle, _LINE)
-        )
-        return hook
-
-    async def _handle(self, name: str, event: Event, tx: Transaction) -> object:
-        claim = tx._claim
-        assert claim is not None
-        self.recorder.handler_called((claim.event_id, claim.ordinal), event.body)
-        script = event.json[name]
-        action = script[min(event.attempt, len(script)) - 1] if event.attempt <= len(script) else "ok"
-        self.note(
-            "handler",
-            name,
-            f"{str(event.id)[-4:]}/{claim.ordinal}",
-            f"attempt={event.attempt}",
-            f"fence={claim.fence}",
-            action,
-        )
-        if action == "ignore":
-            return Ignore("not for us")
-        if action == "late":
-            await asyncio.sleep(self.rng.random() * self.plan.lease_s)
-        await tx.execute(EFFECT, event.json["n"])
-        match action:
-            case "fail":
-                raise ValueError("it does not work")
-            case "final":
-                raise FinalError("it never will")
-            case "retry":
-                return Retry(after=self.rng.random() * 2)
-            case "dead":
-                return Dead("HOPELESS")
-            case "slow":
-                await asyncio.sleep(self.rng.random() * 2 * self.plan.lease_s)
-            case "hang":
-                await asyncio.sleep(3600)
-            case "once":
-                assert await event.once("charge", self._charge) == 1
-            case "kill":
-                self.kill(PROCESS.get(self.loop.world))
-                raise Killed
-            case _:
-                await asyncio.sleep(0.002)
-        return None
-
-    async def _charge(self) -> int:
-        return 1
 
     async def _keep_worker(self, slot: Worker) -> None:
         while True:
@@ -604,4 +488,5 @@ class World:
 
 
 _FULL = ("spool is full", "too many events are waiting")
+_OURS = frozenset({"NameError", "AttributeError", "TypeError", "AssertionError", "KeyError"})
 _TOLD = frozenset({"error", "leases", "code", "outcome", "delivery", "attempt"})

@@ -1,0 +1,68 @@
+"""What stands around the intake in a simulated gateway: the journal, tried until it is reached, and the routes."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from boathook.domain.errors import JournalError, JournalUnavailable
+from boathook.domain.filters import Router
+from boathook.domain.model import NewEvent, Receipt
+from boathook.journal import moves
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.journal.registry import READ_ROUTES, decode_routes
+from tests.simulation.plan import Plan
+
+URL: Final = "postgresql://simulated/boathook"
+
+
+class Journal:
+    """The journal as a gateway knows it: tried until it is reached."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._database: Database | None = None
+
+    async def keep_reaching(self) -> None:
+        while self._database is None:
+            try:
+                self._database = await Database.open(
+                    URL, purpose="gateway", size=self._plan.lanes + 3, connect_timeout_s=2.0,
+                    statement_timeout_s=self._plan.statement_timeout_s, is_reset=False,
+                )  # fmt: skip
+            except JournalError:
+                await asyncio.sleep(0.5)
+
+    def _there(self) -> Database:
+        if self._database is None:
+            raise JournalUnavailable("PostgreSQL has not been reached yet")
+        return self._database
+
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        return await EventStore(self._there()).append(batch, within_s=within_s)
+
+    async def announce(self) -> None:
+        await moves.announce_due(self._there())
+
+    async def read_router(self) -> Router:
+        async with self._there().acquire(within_s=self._plan.after_s) as connection:
+            found = decode_routes(await connection.fetchval(READ_ROUTES))
+        return Router(found.routes, found.version)
+
+    async def close(self) -> None:
+        if self._database is not None:
+            await self._database.close()
+
+
+def routed(router: Router, events: Sequence[NewEvent]) -> list[NewEvent]:
+    return [
+        replace(
+            event,
+            deliveries=router.route(
+                source=event.source, application=None, type=event.type, headers={}, body=event.body
+            ),
+            routes_version=router.version,
+        )
+        for event in events
+    ]
