@@ -55,13 +55,13 @@ class Disk:
         self._kill = kill
         self._files: dict[Path, _Node] = {}
         self._folders: dict[Path, float] = {}
-        self._unsettled: list[Callable[[], None]] = []
-        """Undoes a change of a folder that is not durable yet."""
+        self._unsettled: list[tuple[Path, Callable[[], None]]] = []
+        """Undoes a change of a folder that is not durable yet, as whoever made it died before syncing the folder."""
         self._locks: dict[Path, tuple[Process, object]] = {}
 
     def lose_power(self) -> None:
         """Keep what was synced and a drawn part of the rest. Whoever used the disk must be dead already."""
-        for undo in reversed(self._unsettled):
+        for _, undo in reversed(self._unsettled):
             if self._rng.random() < 0.5:
                 undo()
         self._unsettled.clear()
@@ -85,11 +85,15 @@ class Disk:
                 sometimes("a process died in the middle of a disk call")
                 self._kill(process)
 
-    def _change(self, do: Callable[[], None], undo: Callable[[], None]) -> None:
+    def _change(self, folder: Path, do: Callable[[], None], undo: Callable[[], None]) -> None:
         do()
-        self._unsettled.append(undo)
+        self._unsettled.append((folder, undo))
         self._maybe_die()
-        self._unsettled.remove(undo)
+        self._settle(folder)
+
+    def _settle(self, folder: Path) -> None:
+        """Sync a folder, which settles all that was changed in it, whoever did it."""
+        self._unsettled = [one for one in self._unsettled if one[0] != folder]
 
     # The port
 
@@ -107,7 +111,7 @@ class Disk:
             raise OSError(errno.ENOSPC, "no space left on device")
         sometimes("the spool began another segment", if_=any(name.endswith(".seg") for name in self.names(path.parent)))
         node = _Node(bytearray(size), changed_at=self._clock())
-        self._change(lambda: self._files.__setitem__(path, node), lambda: self._files.pop(path, None))
+        self._change(path.parent, lambda: self._files.__setitem__(path, node), lambda: self._files.pop(path, None))
         return File(self, node)
 
     def read(self, path: Path) -> bytes:
@@ -131,16 +135,17 @@ class Disk:
             self._files.pop(new, None)
             self._files[old] = node
 
-        self._change(do, undo)
+        self._change(new.parent, do, undo)
 
     def remove(self, path: Path) -> None:
         node = self._files.get(path)
         if node is not None:
-            self._change(lambda: self._files.pop(path, None), lambda: self._files.__setitem__(path, node))
+            self._change(path.parent, lambda: self._files.pop(path, None), lambda: self._files.__setitem__(path, node))
 
     def remove_folder(self, path: Path) -> None:
         if self.names(path):
             raise OSError(errno.ENOTEMPTY, "the folder is not empty")
+        self._settle(path)
         self._folders.pop(path, None)
 
     def names(self, folder: Path) -> list[str]:

@@ -71,7 +71,8 @@ def draw(seed: int) -> Plan:
     """Return what *seed* draws; the same for the same seed, whatever else has been drawn."""
     rng = random.Random(f"plan {seed}")
     plan = _draw(seed, rng)
-    # Some seeds go where it is darkest: workers that wake up after their leases, and power cuts in the middle of a spool.
+    # Some seeds go where it is darkest: workers that wake up after their leases, power cuts in the middle of a
+    # spool, and gateways that spool again and again beside each other.
     match rng.randrange(5):
         case 0:
             plan.faults = tuple(sorted({*plan.faults, "pause worker", "replay dead"}))
@@ -79,6 +80,9 @@ def draw(seed: int) -> Plan:
         case 1:
             plan.faults = tuple(sorted({*plan.faults, "power cut", "database down"}))
             plan.has_spool, plan.disk_died, plan.fault_every_s = True, 0.1, 1.0
+        case 2:
+            plan.faults = tuple(sorted({*plan.faults, "kill gateway", "database down"}))
+            plan.has_spool, plan.gateways, plan.keep_s, plan.work_s, plan.fault_every_s = True, 2, 0.5, 16.0, 2.0
         case _:
             pass
     return plan
