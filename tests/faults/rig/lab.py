@@ -17,6 +17,7 @@ What it offers a scenario:
     it.hosts        every `boathook serve`: kill(role), kill_all, stop, start, freeze(role), thaw, children, cli, log
     it.host         the first of them; `host.wire` is the proxy to PostgreSQL, `host.front` that in front of its gateway
     it.outside      the recorder: senders and receivers; `it.endpoint(place)` makes one of them an endpoint
+    it.enter(context)   keep it open as long as the lab, such as a disk
     it.use(server)  go on with another PostgreSQL, such as one booted from a copy
     it.ask(sql)     rows from PostgreSQL itself, past every proxy
     it.expect(invariant, truth, words)      a finding of the scenario's own
@@ -29,10 +30,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 import psutil
@@ -59,6 +61,7 @@ from tests.support import until
 SABOTAGE = Path(__file__).parents[1] / "sabotage"
 QUICK = RetryPolicy(delays_s=(0.1, 0.2, 0.4) + (0.5,) * 20, jitter=0.2, max_age_s=120.0)
 """How often endpoints of a lab are tried."""
+Entered = TypeVar("Entered")
 Tables = Mapping[str, Mapping[str, Any]]
 """Settings as tables of boathook.toml."""
 
@@ -69,6 +72,7 @@ class Host(Running):
     def __init__(self, folder: Path, url: str, *, roles: str, senders: int, settings: Tables, twin: Twin) -> None:
         folder.mkdir()
         self._settings = settings
+        self._twin = twin
         self.wire: Proxy | None = None
         self.front: Proxy | None = None
         self._frozen: list[psutil.Process] = []
@@ -77,6 +81,12 @@ class Host(Running):
         self.environment |= {"PYTHONPATH": os.pathsep.join(path)}
         if twin.patch:
             self.environment["BOATHOOK_SABOTAGE"] = twin.patch
+
+    def patch(self, name: str) -> None:
+        """Apply one more patch of tests/faults/sabotage from its next start on."""
+        earlier = self.environment.get("BOATHOOK_SABOTAGE")
+        self.environment["PYTHONPATH"] = os.pathsep.join([str(SABOTAGE), str(ROOT)])
+        self.environment["BOATHOOK_SABOTAGE"] = f"{earlier},{name}" if earlier else name
 
     @property
     def address(self) -> str:
@@ -115,9 +125,13 @@ class Host(Running):
         """SIGSTOP its processes of one role, or all of them, as a paused virtual machine."""
         frozen = self.processes(role)
         assert frozen, f"there is no {role} to freeze"
-        for process in frozen:
+        self.pause(*frozen)
+
+    def pause(self, *processes: psutil.Process) -> None:
+        """SIGSTOP some of its processes until `thaw`, which wakes them in this order."""
+        for process in processes:
             process.send_signal(signal.SIGSTOP)
-        self._frozen += frozen
+        self._frozen += processes
 
     def thaw(self) -> None:
         """Let everything frozen go on."""
@@ -125,6 +139,11 @@ class Host(Running):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGCONT)
         self._frozen = []
+
+    def revise(self, settings: Tables) -> None:
+        """Change its configuration, for the next start; what a twin has set stays."""
+        self._settings = _merge(_merge(self._settings, settings), self._twin.settings)
+        self.point_to(self.database_url)
 
     def point_to(self, url: str) -> None:
         """Name another database in its configuration, for the next start."""
@@ -225,9 +244,13 @@ class Lab:
         is_wired: bool = False,
         is_fronted: bool = False,
         wait: bool = True,
+        patch: str = "",
         **environment: str,
     ) -> Host:
-        """Start one more host; *is_wired* puts a proxy between it and PostgreSQL, *is_fronted* one before its gateway."""
+        """Start one more host; *is_wired* puts a proxy between it and PostgreSQL, *is_fronted* one before its gateway.
+
+        *patch* names one of tests/faults/sabotage that breaks nothing, for the sound run too.
+        """
         wire = self.proxy(self.server.socket) if is_wired else None
         url = self.server.url if wire is None else self.server.wired(wire.port)
         merged = _merge(settings or {}, self.twin.settings)
@@ -239,6 +262,8 @@ class Lab:
         if self._application is not None:
             host.environment["BANK_APPLICATION"] = ids.show(ids.APPLICATION, self._application)
         host.environment |= environment
+        if patch:
+            host.patch(patch)
         self.hosts.append(host)
         self._stack.callback(host.close)
         has_gateway = "gateway" in roles.split(",")
@@ -254,6 +279,10 @@ class Lab:
                 host.wire.target = server.socket
             else:
                 host.point_to(server.url)
+
+    def enter(self, context: AbstractContextManager[Entered]) -> Entered:
+        """Keep a context open as long as the lab; what was started before it is ended after it."""
+        return self._stack.enter_context(context)
 
     def proxy(self, target: str | tuple[str, int]) -> Proxy:
         """Open a proxy that lives as long as the lab."""

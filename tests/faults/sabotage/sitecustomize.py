@@ -1,15 +1,19 @@
 """Switches one safeguard of boathook off, in a process that is started for a twin: the same scenario must then fail.
 
-Python imports this by itself at its start where this folder is on PYTHONPATH; ``BOATHOOK_SABOTAGE`` names a patch of
-`PATCHES`. A patch is applied right after its module was first imported. What it replaces must exist, so that a rename
+Python imports this by itself at its start where this folder is on PYTHONPATH; ``BOATHOOK_SABOTAGE`` names patches of
+`PATCHES`, with commas between them. A patch is applied right after its module was first imported. What it replaces must exist, so that a rename
 breaks the twin loudly instead of leaving it whole. Nothing of this is known to the product.
 """
 
 import asyncio
+import contextlib
+import dataclasses
+import datetime
 import importlib.abc
 import importlib.machinery
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -101,6 +105,182 @@ def believes_every_answer(attempt: ModuleType) -> None:
     replace(attempt, "verdict", lambda _: lambda answer: attempt.Success())
 
 
+def waits_before_sync(disk: ModuleType) -> None:
+    """Sync as ever, only later: what a power cut meets then is often written and not yet synced. This breaks nothing."""
+
+    def make(sync: Any) -> Any:
+        def wait(self: Any) -> None:
+            time.sleep(0.03)
+            sync(self)
+
+        return wait
+
+    replace(disk._RealFile, "sync", make)
+
+
+def syncs_nothing(disk: ModuleType) -> None:
+    """Take what is written to the spool for durable."""
+    replace(disk._RealFile, "sync", lambda _: lambda self: None)
+
+
+def ignores_failed_syncs(disk: ModuleType) -> None:
+    """Take what the disk failed to sync for durable."""
+
+    def make(sync: Any) -> Any:
+        def try_to(self: Any) -> None:
+            with contextlib.suppress(OSError):
+                sync(self)
+
+        return try_to
+
+    replace(disk._RealFile, "sync", make)
+
+
+def answers_before_sync(spool: ModuleType) -> None:
+    """Answer as soon as an event is on its way to the spool."""
+
+    def make(append: Any) -> Any:
+        def at_once(self: Any, payload: bytes) -> Any:
+            append(self, payload).add_done_callback(lambda written: written.exception())
+            done = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+
+        return at_once
+
+    replace(spool.Spool, "append", make)
+
+
+def ignores_a_full_disk(shelf: ModuleType) -> None:
+    """Take what found no room in the spool for durable."""
+
+    def make(write: Any) -> Any:
+        def try_to(self: Any, payloads: Any) -> None:
+            with contextlib.suppress(shelf.SpoolUnavailable):
+                write(self, payloads)
+
+        return try_to
+
+    replace(shelf.Shelf, "write", make)
+
+
+def keeps_nothing_drained(shelf: ModuleType) -> None:
+    """Throw a segment away as soon as it is drained."""
+
+    def make(finish: Any) -> Any:
+        def throw(self: Any, segment: Any) -> None:
+            finish(self, segment)
+            segment.path.with_suffix(shelf.DONE).unlink()
+
+        return throw
+
+    replace(shelf.Shelf, "finish", make)
+
+
+def believes_every_record(segment: ModuleType) -> None:
+    """Have no checksum of records."""
+    replace(segment, "_sum", lambda _: lambda *parts: 0)
+
+
+def drains_as_new(draining: ModuleType) -> None:
+    """Take each event of the spool for one that nobody has ever seen."""
+
+    def make(decode: Any) -> Any:
+        def anew(payload: bytes) -> Any:
+            event = decode(payload)
+            return dataclasses.replace(event, id=uuid.uuid4(), key_hash=uuid.uuid4(), replay_hash=None)
+
+        return anew
+
+    replace(draining, "decode", make)
+
+
+def overtakes_the_spool(intake: ModuleType) -> None:
+    """Bring newer events straight to PostgreSQL while older ones are drained."""
+
+    def make(accept: Any) -> Any:
+        async def take(self: Any, event: Any) -> Any:
+            if self.mode is intake.Mode.DRAINING:
+                return (await self._store.append([event]))[0]
+            return await accept(self, event)
+
+        return take
+
+    replace(intake.Intake, "accept", make)
+
+
+def answers_before_write(spool: ModuleType) -> None:
+    """Answer at once, and hand the event to the spool a moment later."""
+
+    def make(append: Any) -> Any:
+        def later(self: Any, payload: bytes) -> Any:
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.2, append, self, payload)
+            done = loop.create_future()
+            done.set_result(None)
+            return done
+
+        return later
+
+    replace(spool.Spool, "append", make)
+
+
+def adopts_nothing(shelf: ModuleType) -> None:
+    """Leave what dead processes have spooled where it is."""
+    replace(shelf.Shelf, "adopt", lambda _: lambda self: 0)
+
+
+def hoards_what_it_spools(spool: ModuleType) -> None:
+    """Keep in memory, too, all that waits on disk."""
+    hoard: list[bytes] = []
+
+    def make(append: Any) -> Any:
+        def keep(self: Any, payload: bytes) -> Any:
+            hoard.append(payload)
+            return append(self, payload)
+
+        return keep
+
+    replace(spool.Spool, "append", make)
+
+
+def stops_at_once(listener: ModuleType) -> None:
+    """Let go of all connections when told to stop."""
+
+    async def drain(self: Any, *, linger_s: float, drain_s: float) -> bool:
+        self._server.close()
+        self._stop()
+        return True
+
+    replace(listener.Listener, "drain", lambda _: drain)
+
+
+def shift_clock(hours: float) -> Callable[[ModuleType], None]:
+    """Return a patch that sets the wall clock of a process wrong, but for `datetime`; this breaks nothing by itself."""
+
+    def patch(clock: ModuleType) -> None:
+        replace(clock, "time", lambda real: lambda: real() + hours * 3600)
+        replace(clock, "time_ns", lambda real: lambda: real() + int(hours * 3.6e12))
+
+    return patch
+
+
+def shift_dates(hours: float) -> Callable[[ModuleType], None]:
+    """Return a patch that sets what `datetime` says in one module wrong; this breaks nothing by itself."""
+
+    class Shifted(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+            return datetime.datetime.now(tz) + datetime.timedelta(hours=hours)
+
+    return lambda module: replace(module, "datetime", lambda _: Shifted)
+
+
+def schedules_by_its_own_clock(worker: ModuleType) -> None:
+    """Say when to try again by the clock of the worker."""
+    replace(worker.Worker, "_now", lambda _: lambda self: worker.datetime.now(worker.UTC))
+
+
 PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "answers_before_commit": ("boathook.inbound.intake", answers_before_commit),
     "believes_every_answer": ("boathook.outbound.attempt", believes_every_answer),
@@ -108,6 +288,24 @@ PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "forgets_keys": ("boathook.inbound.arrival", forgets_keys),
     "forgets_conflicts": ("boathook.journal.events", forgets_conflicts),
     "believes_everybody": ("hmac", believes_everybody),
+    "waits_before_sync": ("boathook.spool.disk", waits_before_sync),
+    "syncs_nothing": ("boathook.spool.disk", syncs_nothing),
+    "ignores_failed_syncs": ("boathook.spool.disk", ignores_failed_syncs),
+    "answers_before_sync": ("boathook.spool.spool", answers_before_sync),
+    "ignores_a_full_disk": ("boathook.spool.shelf", ignores_a_full_disk),
+    "keeps_nothing_drained": ("boathook.spool.shelf", keeps_nothing_drained),
+    "believes_every_record": ("boathook.spool.segment", believes_every_record),
+    "drains_as_new": ("boathook.inbound.draining", drains_as_new),
+    "overtakes_the_spool": ("boathook.inbound.intake", overtakes_the_spool),
+    "answers_before_write": ("boathook.spool.spool", answers_before_write),
+    "adopts_nothing": ("boathook.spool.shelf", adopts_nothing),
+    "hoards_what_it_spools": ("boathook.spool.spool", hoards_what_it_spools),
+    "stops_at_once": ("boathook.inbound.listener", stops_at_once),
+    "clock_an_hour_ahead": ("time", shift_clock(1)),
+    "clock_an_hour_behind": ("time", shift_clock(-1)),
+    "workers_an_hour_ahead": ("boathook.dispatch.worker", shift_dates(1)),
+    "workers_an_hour_behind": ("boathook.dispatch.worker", shift_dates(-1)),
+    "schedules_by_its_own_clock": ("boathook.dispatch.worker", schedules_by_its_own_clock),
     "orders_nothing": ("boathook.domain.filters", orders_nothing),
 }
 """By name: the module, and the function that patches it."""
@@ -116,9 +314,9 @@ PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
 class _Loader(importlib.abc.Loader):
     """Loads a module as usual, then patches it."""
 
-    def __init__(self, usual: Any, patch: Callable[[ModuleType], None]) -> None:
+    def __init__(self, usual: Any, patches: Sequence[Callable[[ModuleType], None]]) -> None:
         self._usual = usual
-        self._patch = patch
+        self._patches = patches
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         found: ModuleType | None = self._usual.create_module(spec)
@@ -126,35 +324,38 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._usual.exec_module(module)
-        self._patch(module)
+        for patch in self._patches:
+            patch(module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the one module that is to be patched."""
+    """Finds the modules that are to be patched."""
 
-    def __init__(self, name: str, patch: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._patch = patch
+    def __init__(self, patches: dict[str, list[Callable[[ModuleType], None]]]) -> None:
+        self._patches = patches
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
+        if fullname not in self._patches:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None:
-            spec.loader = _Loader(spec.loader, self._patch)
+            spec.loader = _Loader(spec.loader, self._patches[fullname])
         return spec
 
 
-def sabotage(name: str) -> None:
-    """Arrange for the patch of this name."""
-    module, patch = PATCHES[name]
-    if module in sys.modules:
-        patch(sys.modules[module])
-    else:
-        sys.meta_path.insert(0, _Finder(module, patch))
+def sabotage(*names: str) -> None:
+    """Arrange for the patches of these names, in this order."""
+    later: dict[str, list[Callable[[ModuleType], None]]] = {}
+    for name in names:
+        module, patch = PATCHES[name]
+        if module in sys.modules:
+            patch(sys.modules[module])
+        else:
+            later.setdefault(module, []).append(patch)
+    sys.meta_path.insert(0, _Finder(later))
 
 
 if os.environ.get("BOATHOOK_SABOTAGE"):
-    sabotage(os.environ["BOATHOOK_SABOTAGE"])
+    sabotage(*os.environ["BOATHOOK_SABOTAGE"].split(","))

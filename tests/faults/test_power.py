@@ -1,0 +1,238 @@
+"""The power goes: only what has reached the disk is left, of the spool and of PostgreSQL."""
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+from boathook.inbound.records import decode
+from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, read_segment
+from boathook.spool.shelf import WAITING, Bounds, Shelf
+from tests.faults.rig.disks import (
+    Image,
+    cannot_mount,
+    forget_life,
+    image,
+    image_under,
+    in_memory,
+    is_still,
+    mounted,
+    server_image,
+    still,
+)
+from tests.faults.rig.history import Answered, History, Sent
+from tests.faults.rig.invariants import is_ok
+from tests.faults.rig.lab import Host, Lab
+from tests.faults.rig.postgres import OwnServer, family
+from tests.faults.rig.scenario import scenario
+from tests.faults.rig.twins import Twin
+from tests.support import until
+
+PLAIN = {"copies": 0.0, "conflicts": 0.0, "forgeries": 0.0}
+LONG = {f"field{number}": 1.5 for number in range(150)}
+"""Makes an event longer than half a page of the disk, so that pages that are missing tear it."""
+
+
+def accepted_keys(history: History) -> set[str]:
+    """Return the keys of all events that were answered 2xx."""
+    keys = {fact.number: fact.key for fact in history if isinstance(fact, Sent)}
+    return {keys[fact.number] for fact in history if isinstance(fact, Answered) and is_ok(fact.status)}
+
+
+@dataclass(slots=True)
+class Cuts:
+    """What was found after all cuts of a run."""
+
+    cuts: int = 0
+    missing: set[str] = field(default_factory=set)
+    """Keys that were answered 2xx before a cut and are not on its disk."""
+    corrupt: set[str] = field(default_factory=set)
+    """Keys read from a disk with bytes that nobody sent."""
+    torn: int = 0
+    """Cuts that left something which is no record."""
+    unsaid: int = 0
+    """Those whose reader did not tell."""
+    damaged: int = 0
+    """Segments that were taken for damaged, which a power cut never does."""
+    fewest: int = 1 << 30
+    most: int = 0
+
+
+def _read(root: Path) -> tuple[dict[str, bytes], int, int]:
+    """Return the events that a gateway starting on this disk would bring, its torn bytes and its damaged segments."""
+    found: dict[str, bytes] = {}
+    torn = damaged = 0
+    shelf = Shelf(root, Bounds())
+    shelf.adopt()
+    while (segment := shelf.oldest()) is not None:
+        for record in segment.contents.records:
+            event = decode(record.payload)
+            found[event.dedup_key] = event.body
+        torn += segment.contents.torn
+        damaged += segment.is_damaged
+        shelf.finish(segment)
+    shelf.close()
+    return found, torn, damaged
+
+
+def _has_rubbish(root: Path) -> bool:
+    """Return whether something lies behind a segment's records, told from the raw bytes and not by the reader."""
+    for path in root.glob(f"*/*{WAITING}"):
+        data = path.read_bytes()
+        contents = read_segment(data)
+        end = max((data.rfind(one.payload) + len(one.payload) for one in contents.records), default=HEADER_BYTES)
+        if data[end + FRAME_BYTES * contents.is_sealed :].strip(b"\0"):
+            return True
+    return False
+
+
+def _cut(it: Lab, host: Host, disk: Image, copy: Path, dice: random.Random) -> set[str]:
+    """Cut the power once, and return what was answered 2xx before."""
+    with still(host.processes("gateway")):
+        # Still ones answer nothing, and what they have answered is written down in the time of a copy.
+        newest = max(disk.folder.glob(f"spool/*/*{WAITING}"), default=None)
+        if newest is not None:
+            disk.write_back(newest, dice)
+        disk.cut(copy)
+        return accepted_keys(it.history())
+
+
+def _cut_often(it: Lab, count: int) -> None:
+    disk = it.enter(image(64))
+    settings = {"server": {"data_dir": str(disk.folder)}, "spool": {"segment_bytes": 1 << 18, "max_disk_used": 1.0}}
+    host = it.start(is_wired=True, settings=settings, patch="waits_before_sync")
+    assert host.wire is not None
+    it.fault("PostgreSQL is away")
+    host.wire.set(is_refusing=True)
+    host.wire.reset()
+    it.begin(rate=120, more=LONG, **PLAIN)
+    it.warm(30)
+    found, dice, copy = Cuts(), random.Random(it.seed), it.enter(in_memory()) / "cut"
+    for _ in range(count):
+        it.warm(1 + dice.randrange(12))
+        _look_into(it, found, copy, _cut(it, host, disk, copy, dice))
+    it.quiesce()
+    it.expect("C1", not found.missing, f"accepted and lost by a power cut: {sorted(found.missing)[:9]}")
+    it.expect("C10", not found.corrupt, f"read with other bytes than were sent: {sorted(found.corrupt)[:9]}")
+    it.expect("C10", not found.unsaid, f"{found.unsaid} torn tails were not noticed")
+    it.expect("C15", not found.damaged, f"{found.damaged} segments were taken for damaged")
+    it.expect("C1", found.torn or count < 20, "no cut tore anything: the scenario proves too little")
+    it.figure("cuts", found.cuts)
+    it.figure("accepted on each disk", f"{found.fewest} to {found.most}")
+    it.figure("with a torn tail", found.torn)
+    it.figure("lost", len(found.missing))
+    it.figure("corrupt", len(found.corrupt))
+
+
+def _look_into(it: Lab, found: Cuts, copy: Path, accepted: set[str]) -> None:
+    sent: defaultdict[str, set[str]] = defaultdict(set)
+    for fact in it.history():
+        if isinstance(fact, Sent):
+            sent[fact.key].add(fact.sha)
+    with mounted(copy) as place:
+        is_torn = _has_rubbish(place / "spool")
+        events, torn, damaged = _read(place / "spool")
+    stored = {key for (key,) in it.ask("select dedup_key from boathook.event")}
+    found.cuts += 1
+    found.missing |= accepted - set(events) - stored
+    found.corrupt |= {key for key, body in events.items() if _sha(body) not in sent[key]}
+    found.torn += is_torn
+    found.unsaid += is_torn and not torn
+    found.damaged += damaged
+    found.fewest, found.most = min(found.fewest, len(accepted)), max(found.most, len(accepted))
+
+
+def _sha(body: bytes) -> str:
+    return sha256(body).hexdigest()
+
+
+@scenario(
+    fault="power cut of the spool's disk while the gateway writes, 20 times, some pages written back and others not",
+    target="0 events answered 2xx lost, 0 corrupt records, every torn tail noticed",
+    twin=Twin("syncs_nothing", breaks=frozenset({"C1"})),
+    needs=cannot_mount,
+)
+def test_power_cut_of_the_spool(it: Lab) -> None:
+    _cut_often(it, 20)
+
+
+@scenario(
+    fault="power cut of the spool's disk, 200 times",
+    target="0 events answered 2xx lost, 0 corrupt records, every torn tail noticed",
+    twin=Twin("syncs_nothing", breaks=frozenset({"C1"})),
+    tier="soak",
+    needs=cannot_mount,
+)
+def test_many_power_cuts_of_the_spool(it: Lab) -> None:
+    _cut_often(it, 200)
+
+
+def _cut_server(it: Lab, disk: Image) -> Image:
+    """Cut the power of PostgreSQL's disk, go on with what is left on it, and return that disk."""
+    it.fault("the power of PostgreSQL is cut")
+    pid = it.server.server.pid()
+    assert pid is not None
+    it.server.freeze()
+    for one in family(pid):
+        until(partial(is_still, one), every=0.002)
+    copy = disk.cut(it.enter(in_memory()) / "cut")
+    it.server.kill_all()
+    place = it.enter(mounted(copy))
+    it.use(OwnServer(forget_life(place)))
+    for host in it.hosts:
+        assert host.wire is not None
+        host.wire.reset()
+    it.heal()
+    return Image(copy, place)
+
+
+def _cut_server_often(it: Lab, count: int) -> None:
+    disk = image_under(it.server.folder)
+    disk.sync()
+    it.start(is_wired=True)
+    it.begin(rate=100)
+    for _ in range(count):
+        it.warm(60)
+        disk = _cut_server(it, disk)
+    it.warm(40)
+    it.quiesce()
+    it.figure("cuts", count)
+
+
+IN_MEMORY = Twin(
+    "commits_in_memory",
+    breaks=frozenset({"C1"}),
+    server={"synchronous_commit": "off", "wal_writer_delay": "10s"},
+    settings={"database": {"allow_unsafe": True}},
+)
+UNSYNCED = Twin(
+    label="a server with fsync = off",
+    breaks=frozenset({"C1", "C11"}),
+    server={"fsync": "off", "full_page_writes": "on"},
+    settings={"database": {"allow_unsafe": True}},
+)
+
+
+@scenario(
+    fault="power cut of PostgreSQL's disk under load; it boots from what is left",
+    target="0 events answered 2xx lost, effects once",
+    twin=IN_MEMORY,
+    needs=cannot_mount,
+    place=server_image(400),
+)
+def test_power_cut_of_postgresql(it: Lab) -> None:
+    _cut_server_often(it, 1)
+
+
+@scenario(
+    fault="power cut of PostgreSQL's disk under load, five times in a row",
+    target="0 events answered 2xx lost, effects once",
+    twin=UNSYNCED,
+    tier="soak",
+    needs=cannot_mount,
+    place=server_image(400),
+)
+def test_many_power_cuts_of_postgresql(it: Lab) -> None:
+    _cut_server_often(it, 5)
