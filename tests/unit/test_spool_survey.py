@@ -118,7 +118,7 @@ class TestLooking:
     def test_who_comes_to_adopt_a_folder_while_somebody_looks_gets_it(self, tmp_path: Path, monkeypatch):
         folder = dead(tmp_path, "a")
         with looking_at(folder) as stop:
-            monkeypatch.setattr(disk_module.time, "sleep", lambda _seconds: stop())
+            monkeypatch.setattr("boathook.spool.disk.time.sleep", lambda _seconds: stop())
             lock = RealDisk().lock(folder)
         assert lock is not None
         lock.release()
@@ -216,7 +216,7 @@ class TestSalvaging:
         assert suffixes(tmp_path / "1") == [DONE], "what the gateway has just written will be brought by nobody"
         assert "b" not in database.order
 
-    async def test_a_folder_is_held_while_it_is_drained(self, tmp_path: Path, database: Database):
+    async def test_a_folder_is_held_while_it_is_drained(self, tmp_path: Path, database: Database, monkeypatch):
         folder = dead(tmp_path, "a", "b")
         held: list[object] = []
         store = database.append
@@ -225,7 +225,7 @@ class TestSalvaging:
             held.append(await asyncio.to_thread(RealDisk().lock, folder))
             return await store(batch, within_s=within_s)
 
-        database.append = look_and_store
+        monkeypatch.setattr(database, "append", look_and_store)
         await salvage(tmp_path, database, batch=1).drain()
         assert held == [None, None]
         lock = RealDisk().lock(folder)

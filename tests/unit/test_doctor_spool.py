@@ -1,0 +1,90 @@
+"""What the doctor says about the spool: its place on the disk, and what lies there for a person."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from boathook import config
+from boathook.admin.doctor import Finding, Verdict, spool
+from boathook.spool.shelf import Shelf
+from tests.unit.test_spool_survey import dead, refuse, written
+
+
+class Usage(NamedTuple):
+    """What a disk holds, in bytes."""
+
+    total: int
+    used: int
+    free: int
+
+
+GIB = 1 << 30
+Look = Callable[..., dict[str, Finding]]
+
+
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch) -> Look:
+    """Look at the spool under this test's folder, on a disk with much room that is not in memory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(spool, "_kind_of", lambda _folder: "ext4")
+
+    def examine(free: int = 900, **settings: object) -> dict[str, Finding]:
+        monkeypatch.setattr(
+            spool.shutil, "disk_usage", lambda _folder: Usage(1000 * GIB, (1000 - free) * GIB, free * GIB)
+        )
+        overrides = {"server.data_dir": "data"} | {f"spool.{key}": value for key, value in settings.items()}
+        return {finding.check: finding for finding in spool.examine(config.load(None, overrides))}
+
+    return examine
+
+
+def test_a_spool_that_was_never_needed_is_well_and_none_is_made(look: Look, tmp_path: Path):
+    found = look()
+    assert {check: finding.verdict for check, finding in found.items()} == {"spool": Verdict.OK, "spooled": Verdict.OK}
+    assert not (tmp_path / "data").exists(), "a folder that another user makes could not be written to by a gateway"
+
+
+def test_a_spool_that_was_used_is_tried(look: Look, tmp_path: Path, monkeypatch):
+    (tmp_path / "data/spool").mkdir(parents=True)
+    assert look()["spool"].verdict is Verdict.OK
+    assert list((tmp_path / "data/spool").iterdir()) == []
+
+    def fail(_self: Shelf) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Shelf, "rehearse", fail)
+    found = look()["spool"]
+    assert (found.verdict, "Input/output error" in found.found) == (Verdict.FAIL, True)
+
+
+def test_it_warns_of_a_spool_that_is_off_lies_in_memory_or_has_no_room(look: Look, monkeypatch):
+    assert "503" in look(enabled=False)["spool"].found
+    assert "has room for 0 MiB" not in look()["spool"].found
+    assert look(free=100, max_disk_used=0.9)["spool"].found.startswith("takes nothing")
+    assert (
+        "has room for 1,024 MiB of events, and the settings allow 4,096"
+        in look(free=101, max_bytes=4 * GIB)["spool"].found
+    )
+    monkeypatch.setattr(spool, "_kind_of", lambda _folder: "tmpfs")
+    assert "a power cut loses" in look()["spool"].found
+
+
+def test_it_tells_what_waits_what_was_left_and_what_needs_a_person(look: Look, tmp_path: Path):
+    root = tmp_path / "data/spool"
+    alive = written(root, "a", name="2")
+    assert look()["spooled"].found == "events waiting for PostgreSQL: 1"
+    dead(root, "b", "c", name="1")
+    assert look()["spooled"].found == "events left by processes that have ended: 2"
+    alive.close()
+    refuse(tmp_path / "other", "d")
+    (tmp_path / "other/refused").rename(root / "refused")
+    found = look()["spooled"]
+    assert (found.verdict, found.found) == (
+        Verdict.WARN, "events refused by PostgreSQL: 1; damaged segments: 0, events lost in them: 0"
+    )  # fmt: skip
+
+
+def test_the_kind_of_a_file_system_is_known():
+    assert spool._kind_of(Path("/proc")) == "proc"
