@@ -1,0 +1,101 @@
+"""What a scenario does around an outage of PostgreSQL: load before, during and after it, and the figures of all three."""
+
+import json
+from collections.abc import Callable
+
+from tests.faults.rig.history import FAULT, HEALED, Answered, History, Marked, Sent, Silent
+from tests.faults.rig.invariants import is_ok, percentile
+from tests.faults.rig.lab import Lab
+from tests.faults.rig.twins import Twin
+
+RATE = 60.0
+"""Events a second of an outage's load."""
+NO_SPOOL = Twin(settings={"spool": {"enabled": False}}, label="no spool", breaks=frozenset({"C11"}))
+"""Whoever has nowhere to put events must refuse them."""
+_NOTICED_S = 2.0
+"""After this time everybody knows that PostgreSQL is away: events wait for it no longer than a second."""
+
+
+def nothing() -> None:
+    """Leave the end of an outage to `Lab.heal`."""
+
+
+def ride_out(
+    it: Lab,
+    fault: str,
+    begin: Callable[[], object],
+    *,
+    events: int = 240,
+    end: Callable[[], object] = nothing,
+    rate: float = RATE,
+    drains: float = 0.0,
+) -> None:
+    """Put the hosts that run through an outage that lasts for so many events, and judge what senders were answered.
+
+    Args:
+        it: the lab, its hosts started.
+        fault: what is done, in words.
+        begin: does it.
+        events: how many are sent meanwhile.
+        end: undoes what `Lab.heal` does not know of.
+        rate: of the load, in events a second.
+        drains: how many times as fast as events arrive the spool must be drained; 0: not judged.
+    """
+    it.begin(rate=rate)
+    it.warm(30)
+    it.fault(fault)
+    begin()
+    it.outside.wait_events(events, timeout_s=60 + 4 * events / rate)
+    waiting = len(it.spooled())
+    end()
+    it.heal()
+    it.warm(30, timeout_s=90)
+    it.quiesce()
+    tell(it, waiting)
+    if drains and not it.is_twin:
+        times = drain_rate(it) / rate
+        it.expect("C11", times >= drains, f"the spool was drained {times:.1f} times as fast as events arrived")
+
+
+def tell(it: Lab, waiting: int) -> None:
+    """Judge that everybody was answered 2xx and that the spool was used, and write down the figures."""
+    failed = unanswered(it.history())
+    it.expect("C11", not failed, f"{failed} signed requests were refused or not answered")
+    it.expect("C11", it.is_twin or waiting, "nothing went into the spool")
+    it.figure("without 2xx", failed)
+    it.figure("spooled", waiting)
+    answers = during(it.history())
+    if answers:
+        it.figure("p99 meanwhile", f"{percentile(answers, 99) * 1000:.0f} ms")
+    if rate := drain_rate(it):
+        it.figure("drained", f"{rate:.0f}/s, {rate / RATE:.1f} times the arrivals")
+
+
+def unanswered(history: History) -> int:
+    """Return how many requests with a good signature were refused or got no answer."""
+    signed = {fact.number for fact in history if isinstance(fact, Sent) and fact.is_signed}
+    silent = sum(isinstance(fact, Silent) and fact.number in signed for fact in history)
+    return silent + sum(
+        isinstance(fact, Answered) and fact.number in signed and not is_ok(fact.status) for fact in history
+    )
+
+
+def during(history: History) -> list[float]:
+    """Return how many seconds answers took while a fault went on that had been noticed."""
+    found: list[float] = []
+    since = float("inf")
+    for fact in history:
+        if isinstance(fact, Marked) and fact.what.startswith(FAULT):
+            since = fact.at + _NOTICED_S
+        elif isinstance(fact, Marked) and fact.what == HEALED:
+            since = float("inf")
+        elif isinstance(fact, Answered) and fact.at > since:
+            found.append(fact.seconds)
+    return found
+
+
+def drain_rate(it: Lab) -> float:
+    """Return how many events a second the longest drain has brought to PostgreSQL, as the gateways tell; 0: none."""
+    told = [json.loads(line) for host in it.hosts for line in host.log().splitlines() if '"spool_drained"' in line]
+    events, seconds = max(((one["events"], one["seconds"]) for one in told), default=(0, 1.0))
+    return float(events / max(seconds, 0.001))

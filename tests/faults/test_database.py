@@ -1,0 +1,340 @@
+"""PostgreSQL stops, hangs, refuses to write, has no connection left, or dies with the gateway; senders notice nothing."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import psutil
+import psycopg
+import pytest
+
+from boathook.telemetry.crashpoints import POINTS
+from tests.acceptance.conftest import Running
+from tests.conftest import with_database
+from tests.crashing import Deaths
+from tests.faults.rig import bank
+from tests.faults.rig.lab import Lab
+from tests.faults.rig.outages import NO_SPOOL, RATE, ride_out, tell
+from tests.faults.rig.postgres import OwnServer
+from tests.faults.rig.scenario import scenario
+from tests.faults.rig.senders import Letter, make_letter
+from tests.faults.rig.twins import Twin
+from tests.support import until
+
+TARGET = "0 signed requests without 2xx, order kept, drained by itself"
+LONG_TARGET = f"{TARGET}, at 5 times the arrivals; p99 meanwhile 50 ms"
+PATIENT = replace(bank.LIMITS, quiet_s=180.0)
+MINUTE = int(60 * RATE)
+
+
+@scenario(fault="PostgreSQL stopped for 4 s: it refuses connections", target=TARGET, twin=NO_SPOOL)
+def test_stopped(it: Lab) -> None:
+    it.start()
+    ride_out(it, "PostgreSQL is stopped", it.server.stop)
+
+
+@scenario(fault="PostgreSQL stopped for 60 s", target=LONG_TARGET, twin=NO_SPOOL, limits=PATIENT, tier="soak")
+def test_stopped_for_a_minute(it: Lab) -> None:
+    it.start()
+    ride_out(it, "PostgreSQL is stopped", it.server.stop, events=MINUTE, drains=5)
+
+
+@scenario(fault="PostgreSQL hung for 4 s (SIGSTOP of all its processes)", target=TARGET, twin=NO_SPOOL)
+def test_hung(it: Lab) -> None:
+    it.start()
+    ride_out(it, "PostgreSQL hangs", it.server.freeze)
+
+
+@scenario(fault="PostgreSQL hung for 60 s", target=LONG_TARGET, twin=NO_SPOOL, limits=PATIENT, tier="soak")
+def test_hung_for_a_minute(it: Lab) -> None:
+    it.start()
+    ride_out(it, "PostgreSQL hangs", it.server.freeze, events=MINUTE, drains=5)
+
+
+def _letters(begin: int, count: int = 30) -> list[Letter]:
+    numbers = range(begin, begin + count)
+    return [make_letter(f"evt_{number}", "move.made", f"a{number % 10:02}", "a19", number) for number in numbers]
+
+
+@scenario(
+    fault="copies before, during and after an outage, the gateway killed in the middle of it",
+    target="one row and one effect each, every copy answered 2xx",
+    twin=Twin("drains_as_new", breaks=frozenset({"C3"})),
+)
+def test_copies_around_an_outage(it: Lab) -> None:
+    it.start()
+    before, spooled, after_death = _letters(0), _letters(30), _letters(60)
+
+    def send(*groups: list[Letter]) -> None:
+        for group in groups:
+            it.send(*group)
+        it.expect("C1", it.outside.settle(60), "a copy was not accepted")
+
+    send(before)
+    it.fault("PostgreSQL is stopped")
+    it.server.stop()
+    send(before, spooled)
+    it.fault("the gateway is killed")
+    it.host.kill("gateway")
+    send(before, spooled, after_death)
+    waiting = len(it.spooled())
+    it.heal()
+    send(before, spooled, after_death)
+    it.quiesce()
+    rows = it.ask("select count(*) from boathook.event")[0][0]
+    it.expect("C3", rows == 90, f"90 events have made {rows} rows")
+    it.figure("copies in the spool", waiting - 60)
+
+
+@scenario(
+    fault="newer events of the same keys arrive while those of an outage are drained, slowly",
+    target="effects in the order of acceptance",
+    twin=Twin("overtakes_the_spool", breaks=frozenset({"C6"})),
+)
+def test_newer_events_go_behind_the_spool(it: Lab) -> None:
+    host = it.start(roles="gateway", is_wired=True, settings={"database": {"intake_batch": 16}})
+    it.start(roles="worker,keeper")
+    assert host.wire is not None
+    it.begin(rate=RATE, accounts=5)
+    it.warm(30)
+    it.fault("PostgreSQL is stopped")
+    it.server.stop()
+    it.outside.wait_events(200)
+    waiting = len(it.spooled())
+    it.heal()
+    host.wire.set(latency_s=0.03)
+    it.warm(90, timeout_s=60)
+    host.wire.heal()
+    it.quiesce()
+    tell(it, waiting)
+
+
+SPOOL_POINTS = [point for point in POINTS if point.startswith(("spool.", "drain."))]
+
+
+@scenario(
+    fault=f"the gateway killed at each of {', '.join(SPOOL_POINTS)}",
+    target="0 lost, order kept, drained by itself",
+    twin=Twin("answers_before_write", breaks=frozenset({"C1"})),
+)
+def test_gateway_dies_at_every_point_of_the_spool(it: Lab) -> None:
+    writing = Deaths(it.folder, {point: 10 for point in SPOOL_POINTS if point.startswith("spool.")})
+    draining = Deaths(it.folder, {point: 1 for point in SPOOL_POINTS if point.startswith("drain.")})
+    both = Deaths(it.folder, {**writing.hits, **draining.hits})
+    it.start(**both.environment)
+    it.begin(rate=RATE)
+    it.warm(30)
+    it.fault("PostgreSQL is stopped")
+    it.server.stop()
+    writing.wait()
+    it.warm(30)
+    waiting = len(it.spooled())
+    it.heal()
+    draining.wait()
+    it.warm(30)
+    it.figure("deaths", len(SPOOL_POINTS))
+    it.figure("spooled", waiting)
+
+
+@scenario(
+    fault="boathook stopped and started again while PostgreSQL is away",
+    target="0 lost; workers start by themselves once it is back, and all is drained",
+    twin=Twin("adopts_nothing", breaks=frozenset({"C11"})),
+    tier="soak",
+)
+def test_started_without_postgresql(it: Lab) -> None:
+    host = it.start()
+    it.begin(rate=RATE)
+    it.warm(30)
+    it.fault("PostgreSQL is stopped")
+    it.server.stop()
+    it.outside.wait_events(120)
+    it.expect("C11", host.stop() == 0, "it did not stop well while PostgreSQL was away")
+    host.start(wait=False)
+    it.warm(120, timeout_s=60)
+    waiting = len(it.spooled())
+    it.expect("C11", not host.children("worker"), "workers run without PostgreSQL")
+    it.heal()
+    it.warm(30)
+    until(lambda: host.children("worker"), timeout=60)
+    it.quiesce()
+    it.figure("spooled", waiting)
+
+
+@scenario(
+    fault="PostgreSQL takes no writes (default_transaction_read_only = on)", target=TARGET, twin=NO_SPOOL, tier="soak"
+)
+def test_read_only(it: Lab) -> None:
+    it.start()
+    ride_out(
+        it,
+        "PostgreSQL only reads",
+        lambda: it.server.set(default_transaction_read_only="on"),
+        end=lambda: it.server.set(default_transaction_read_only="off"),
+    )
+
+
+@scenario(
+    fault="PostgreSQL in recovery as a standby, promoted later; boathook started meanwhile",
+    target=f"{TARGET}; who was started meanwhile stays",
+    twin=NO_SPOOL,
+    tier="soak",
+)
+def test_standby(it: Lab) -> None:
+    host = it.start()
+
+    def become_standby() -> None:
+        it.server.stop("fast")
+        host.kill_all()
+        host.start()
+        (it.server.data / "standby.signal").touch()
+        it.server.restart()
+
+    ride_out(it, "PostgreSQL becomes a standby", become_standby, end=lambda: it.ask("select pg_promote()"), events=360)
+    it.expect("C11", host.is_running(), "boathook has ended by itself")
+
+
+class Crashes:
+    """Kills the process that writes PostgreSQL's log, again and again: each time all connections end, and it recovers."""
+
+    def __init__(self, server: OwnServer, *, every_s: float = 0.2) -> None:
+        self.count = 0
+        self._server = server
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(20)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            for writer in self._writers():
+                with suppress(ProcessLookupError):
+                    os.kill(writer, signal.SIGKILL)
+                    self.count += 1
+
+    def _writers(self) -> list[int]:
+        found = []
+        with suppress(psutil.Error):
+            for child in psutil.Process(self._server.server.pid()).children():
+                with suppress(psutil.Error):
+                    found += [child.pid] if "walwriter" in " ".join(child.cmdline()) else []
+        return found
+
+
+@scenario(
+    fault="PostgreSQL recovers again and again: a backend is killed every 0.2 s",
+    target=TARGET,
+    twin=NO_SPOOL,
+    tier="soak",
+)
+def test_crash_loop(it: Lab) -> None:
+    it.start()
+    it.begin(rate=RATE)
+    it.warm(30)
+    it.fault("PostgreSQL crashes again and again")
+    with Crashes(it.server) as crashes:
+        it.outside.wait_events(300, timeout_s=60)
+        waiting = len(it.spooled())
+    it.heal()
+    it.warm(30, timeout_s=60)
+    it.quiesce()
+    tell(it, waiting)
+    it.figure("crashes", crashes.count)
+
+
+class Stranger:
+    """Takes every connection that PostgreSQL has, and each that others give back."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._open = ExitStack()
+
+    def take(self) -> int:
+        """Take all that can be had at this moment, and return how many that were."""
+        taken = 0
+        while True:
+            try:
+                connection = psycopg.connect(self._url, autocommit=True, application_name="stranger")
+            except psycopg.OperationalError:
+                return taken
+            self._open.enter_context(connection)
+            taken += 1
+
+    def leave(self) -> None:
+        self._open.close()
+
+
+@scenario(
+    fault="a stranger takes every connection PostgreSQL has, then boathook's are cut",
+    target=TARGET,
+    twin=NO_SPOOL,
+    tier="soak",
+)
+def test_no_connection_left(it: Lab) -> None:
+    it.server.set(max_connections="40")
+    it.server.stop("fast")
+    it.server.restart()
+    stranger = Stranger(it.server.url)
+    it.start()
+
+    def take_all() -> None:
+        ours = "application_name like 'boathook:%'"
+        with psycopg.connect(it.server.url, autocommit=True) as admin:
+            until(
+                lambda: (
+                    stranger.take(),
+                    admin.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {ours}"),
+                    stranger.take(),
+                    admin.execute(f"select from pg_stat_activity where {ours}").rowcount == 0,
+                )[-1]
+            )
+        stranger.take()
+
+    ride_out(it, "a stranger takes every connection", take_all, end=stranger.leave)
+
+
+def _without_database(server: OwnServer) -> str:
+    return with_database(server.url, "no_such_database")
+
+
+def _without_password(server: OwnServer) -> str:
+    (server.data / "pg_hba.conf").write_text("local all all scram-sha-256\nhost all all all scram-sha-256\n")
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        admin.execute("select pg_reload_conf()")
+    until(lambda: _is_refused(server.url))
+    return server.url
+
+
+def _is_refused(url: str) -> bool:
+    try:
+        psycopg.connect(url).close()
+    except psycopg.OperationalError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("spoil", [_without_database, _without_password])
+def test_a_wrong_database_or_password_ends_the_start_and_is_no_outage(
+    spoil: Callable[[OwnServer], str], own_server: OwnServer, tmp_path: Path
+):
+    running = Running(tmp_path, spoil(own_server), roles="gateway,worker,keeper")
+    try:
+        running.start(wait=False)
+        assert running.process is not None
+        assert running.process.wait(60) == 1
+    finally:
+        running.kill_all()
+    assert "PostgreSQL refuses database.url: " in running.log()
+    assert not list(tmp_path.glob("data/spool/*/*"))
