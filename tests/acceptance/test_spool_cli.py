@@ -169,7 +169,9 @@ def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(gate
     postgres.restart()
     until(lambda: away(gateway) == 0)
     gateway.cli("spool", "drain", "--again")
+    assert found(gateway, "drained")["verdict"] == "ok"
     restore_to_before(postgres, "back_2", "back_3")
+    assert "the database lacks 2" in found(gateway, "drained")["found"]
     done = gateway.cli("spool", "drain", "--again")
     assert "missing in this database, and back: 2 events" in done.stdout
     assert stored(postgres, "back_") == ["back_1", "back_2", "back_3"]
@@ -190,6 +192,12 @@ def test_twin_without_again_a_restored_database_goes_on_lacking_them(gateway: Ru
     assert stored(postgres, "gone_") == []
     gateway.cli("spool", "drain", "--again")
     assert stored(postgres, "gone_") == ["gone_1"]
+
+
+def found(gateway: Running, check: str) -> dict[str, Any]:
+    """Return what the doctor finds."""
+    findings = map(json.loads, gateway.cli("doctor", "--json", check=False).stdout.splitlines())
+    return next(one for one in findings if one["check"] == check)
 
 
 def restore_to_before(postgres: OwnServer, *keys: str) -> None:

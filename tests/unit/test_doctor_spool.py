@@ -31,9 +31,8 @@ def look(tmp_path: Path, monkeypatch) -> Look:
     monkeypatch.setattr(spool, "_kind_of", lambda _folder: "ext4")
 
     def examine(free: int = 900, **settings: object) -> dict[str, Finding]:
-        monkeypatch.setattr(
-            spool.shutil, "disk_usage", lambda _folder: Usage(1000 * GIB, (1000 - free) * GIB, free * GIB)
-        )
+        usage = Usage(1000 * GIB, (1000 - free) * GIB, free * GIB)
+        monkeypatch.setattr("shutil.disk_usage", lambda _folder: usage)
         overrides = {"server.data_dir": "data"} | {f"spool.{key}": value for key, value in settings.items()}
         return {finding.check: finding for finding in spool.examine(config.load(None, overrides))}
 

@@ -148,6 +148,12 @@ class EventStore:
         )
         return Duplicate(first, conflict=True)
 
+    async def find_unknown(self, events: Sequence[NewEvent]) -> set[UUID]:
+        """Return those of *events* that the journal knows nothing of, neither them nor others of their keys."""
+        columns = _columns((event.id, event.key_hash, event.replay_hash) for event in events) or [(), (), ()]
+        rows = await self._database.fetch(SQL["find_unknown"], *columns)
+        return {row["id"] for row in rows}
+
     async def get(self, event_id: UUID) -> Event:
         """Return one event.
 

@@ -78,6 +78,14 @@ values ($1, $2, $3, $4, $5, $6, $7::json, $8, $9, $10)
 on conflict (event_id, differs, dedup_key, body_sha256)
 do update set seen = conflict.seen + 1, last_seen_at = now()
 
+-- name: find_unknown
+-- Finds which of these events, given with their keys, are neither stored nor remembered under a key of theirs.
+select offered.id
+from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as offered (id, key, replay_key)
+where not exists (select from boathook.dedup d where d.key = offered.key)
+    and not exists (select from boathook.dedup d where d.replay_key = offered.replay_key)
+    and not exists (select from boathook.event e where e.id = offered.id)
+
 -- name: get_event
 -- Reads one event with its bytes.
 select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body

@@ -75,6 +75,7 @@ async def _database(
     yield _routes(vitals)
     yield _dead(vitals)
     yield _snapshot(vitals)
+    yield await spool.compare(settings, database)
     async for finding in sending.examine(settings, database):
         yield finding
 

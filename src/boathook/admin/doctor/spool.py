@@ -3,21 +3,27 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from boathook.admin.doctor.finding import Finding, Verdict
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError
-from boathook.inbound.spooled import Tally, tally
+from boathook.domain.model import NewEvent
+from boathook.inbound.spooled import Tally, events, tally
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
 from boathook.spool.shelf import Bounds, Shelf
-from boathook.spool.survey import State, look
+from boathook.spool.survey import Folder, State, look
 
 _MIB: Final = 1 << 20
 _IN_MEMORY: Final = {"tmpfs", "ramfs"}
 _PLACE: Final = "spool"
 _CONTENTS: Final = "spooled"
+_KEPT: Final = "drained"
+_MOST_COMPARED: Final = 1_000
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -35,6 +41,32 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield Finding(_CONTENTS, Verdict.FAIL, f"{error.filename} cannot be read: {error.strerror}", fix)
     else:
         yield _contents(tallies)
+
+
+async def compare(settings: Settings, database: Database) -> Finding:
+    """Return whether the database has what was drained into it last, which one restored from a backup may lack."""
+    try:
+        drained = _drained_last(look(settings.server.data_dir / "spool"))
+    except OSError as error:
+        return Finding(_KEPT, Verdict.WARN, f"{error.filename} cannot be read: {error.strerror}", "mend its disk")
+    lacking = await EventStore(database).find_unknown(drained)
+    if lacking:
+        found = f"of the {len(drained)} events drained last, the database lacks {len(lacking)}: was it restored?"
+        return Finding(_KEPT, Verdict.WARN, found, "run `boathook spool drain --again` on every host with gateways")
+    return Finding(_KEPT, Verdict.OK, f"the database has the {len(drained)} events drained last")
+
+
+def _drained_last(folders: Sequence[Folder]) -> list[NewEvent]:
+    """Return the last events of each life that were drained and kept, without those that PostgreSQL has refused."""
+    refused = {one.event.id for one in events(folders, {State.REFUSED}) if one.event is not None}
+    found: list[NewEvent] = []
+    for folder in folders:
+        done = [lying for lying in folder.segments if lying.state is State.DONE]
+        last = events([replace(folder, segments=tuple(done[-1:]))], {State.DONE})
+        # Of a batch the items have keys, and it has none itself.
+        known = [one.event for one in last if one.event is not None and not one.event.items]
+        found += known[-_MOST_COMPARED:]
+    return [event for event in found if event.id not in refused]
 
 
 def _place(settings: Settings, root: Path) -> Finding:
