@@ -53,7 +53,8 @@ class JournalUnavailable(JournalError):
 
 
 class AddressRefused(JournalUnavailable):
-    """PostgreSQL cannot be used under database.url: it is malformed, or its user, password or database is refused."""
+    """PostgreSQL cannot be used under database.url: that is malformed, its user, password or database is refused, or it
+    names a standby."""
 
 
 class RowRefused(JournalError):

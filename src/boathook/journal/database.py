@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from boathook.domain.errors import JournalError, JournalUnavailable, UnsafeDatabase
+from boathook.domain.errors import AddressRefused, JournalError, JournalUnavailable, UnsafeDatabase
 from boathook.journal.outages import (
     TROUBLE,
     Connection,
@@ -312,6 +312,7 @@ async def check_safety(database: Database, *, allow_unsafe: bool = False) -> lis
 
     Raises:
         UnsafeDatabase: the server is too old, or could lose what it said it had committed.
+        AddressRefused: it is a standby, or one that is just being promoted.
     """
     value = await _read_server(database.url)
     if int(value["server_version_num"]) < OLDEST_SERVER:
@@ -324,7 +325,7 @@ async def check_safety(database: Database, *, allow_unsafe: bool = False) -> lis
         if value[name] == "off"
     ]
     if await database.fetchval("select pg_is_in_recovery()"):
-        raise UnsafeDatabase("database.url names a standby, which cannot be written to. Use the primary's address.")
+        raise AddressRefused("database.url names a standby, which cannot be written to. Use the primary's address.")
     if found and not allow_unsafe:
         raise UnsafeDatabase(f"{' '.join(found)} To run all the same, set database.allow_unsafe = true.")
     return found

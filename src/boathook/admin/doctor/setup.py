@@ -13,7 +13,7 @@ from typing import Final
 from boathook.admin.doctor import sending, spool
 from boathook.admin.doctor.finding import Finding, Verdict
 from boathook.config import Settings
-from boathook.domain.errors import BoathookError, ConfigError, UnsafeDatabase
+from boathook.domain.errors import AddressRefused, BoathookError, ConfigError, UnsafeDatabase
 from boathook.inbound.gates import compile_gates, verifier_of
 from boathook.inbound.providers.proofs import NoProof
 from boathook.journal import schema
@@ -95,7 +95,7 @@ async def _schema(database: Database, migrations: Sequence[tuple[str, Path]]) ->
 async def _safety(settings: Settings, database: Database) -> Finding:
     try:
         notes = await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
-    except UnsafeDatabase as error:
+    except (AddressRefused, UnsafeDatabase) as error:
         found, _, fix = str(error).partition(". ")
         return Finding("safety", Verdict.FAIL, found, fix)
     if notes:
