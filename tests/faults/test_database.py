@@ -18,7 +18,7 @@ from tests.acceptance.conftest import Running
 from tests.conftest import with_database
 from tests.crashing import Deaths
 from tests.faults.rig import bank
-from tests.faults.rig.lab import Lab
+from tests.faults.rig.lab import Host, Lab
 from tests.faults.rig.outages import NO_SPOOL, RATE, ride_out, tell
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.scenario import scenario
@@ -180,23 +180,24 @@ def test_read_only(it: Lab) -> None:
 
 
 @scenario(
-    fault="PostgreSQL in recovery as a standby, promoted later; boathook started meanwhile",
-    target=f"{TARGET}; who was started meanwhile stays",
+    fault="PostgreSQL in recovery as a standby, promoted later; another boathook started meanwhile",
+    target=f"{TARGET}; who was started while it was down stays, and its workers start",
     twin=NO_SPOOL,
     tier="soak",
 )
 def test_standby(it: Lab) -> None:
-    host = it.start()
+    it.start()
+    late: list[Host] = []
 
     def become_standby() -> None:
         it.server.stop("fast")
-        host.kill_all()
-        host.start()
+        late.append(it.start(roles="gateway", wait=False))
+        until(lambda: '"journal_away"' in late[0].log() or not late[0].is_running())
         (it.server.data / "standby.signal").touch()
         it.server.restart()
 
     ride_out(it, "PostgreSQL becomes a standby", become_standby, end=lambda: it.ask("select pg_promote()"), events=360)
-    it.expect("C11", host.is_running(), "boathook has ended by itself")
+    it.expect("C11", it.is_twin or late[0].is_running(), "who was started meanwhile has ended by itself")
 
 
 class Crashes:
@@ -246,38 +247,47 @@ def test_crash_loop(it: Lab) -> None:
     it.fault("PostgreSQL crashes again and again")
     with Crashes(it.server) as crashes:
         it.outside.wait_events(300, timeout_s=60)
-        waiting = len(it.spooled())
     it.heal()
     it.warm(30, timeout_s=60)
     it.quiesce()
-    tell(it, waiting)
+    tell(it)
     it.figure("crashes", crashes.count)
 
 
 class Stranger:
-    """Takes every connection that PostgreSQL has, and each that others give back."""
+    """Takes every connection that PostgreSQL has, from whoever has one."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._open = ExitStack()
 
-    def take(self) -> int:
-        """Take all that can be had at this moment, and return how many that were."""
-        taken = 0
-        while True:
-            try:
-                connection = psycopg.connect(self._url, autocommit=True, application_name="stranger")
-            except psycopg.OperationalError:
-                return taken
-            self._open.enter_context(connection)
-            taken += 1
+    def take_all(self) -> None:
+        """Cut boathook's connections and take what becomes free, until none is left to it."""
+        admin = self._take()
+        assert admin is not None
+        until(lambda: self._cut_others(admin) == 0)
+
+    def _cut_others(self, admin: psycopg.Connection[object]) -> int:
+        """Cut all there are and take what can be had; return how many they had before."""
+        others = "from pg_stat_activity where application_name like 'boathook:%'"
+        cut = admin.execute(f"select pg_terminate_backend(pid) {others}").rowcount
+        while self._take() is not None:
+            pass
+        return cut
+
+    def _take(self) -> "psycopg.Connection[object] | None":
+        try:
+            one = psycopg.connect(self._url, autocommit=True, application_name="stranger")
+        except psycopg.OperationalError:
+            return None
+        return self._open.enter_context(one)
 
     def leave(self) -> None:
         self._open.close()
 
 
 @scenario(
-    fault="a stranger takes every connection PostgreSQL has, then boathook's are cut",
+    fault="a stranger takes every connection PostgreSQL has, and cuts boathook's",
     target=TARGET,
     twin=NO_SPOOL,
     tier="soak",
@@ -288,21 +298,50 @@ def test_no_connection_left(it: Lab) -> None:
     it.server.restart()
     stranger = Stranger(it.server.url)
     it.start()
+    ride_out(it, "a stranger takes every connection", stranger.take_all, end=stranger.leave)
 
-    def take_all() -> None:
-        ours = "application_name like 'boathook:%'"
-        with psycopg.connect(it.server.url, autocommit=True) as admin:
-            until(
-                lambda: (
-                    stranger.take(),
-                    admin.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {ours}"),
-                    stranger.take(),
-                    admin.execute(f"select from pg_stat_activity where {ours}").rowcount == 0,
-                )[-1]
-            )
-        stranger.take()
 
-    ride_out(it, "a stranger takes every connection", take_all, end=stranger.leave)
+CROWD = int(os.environ.get("BOATHOOK_TEST_CROWD", "20000"))
+"""How many events of 4 kB are to wait in the spool."""
+
+
+@scenario(
+    fault=f"{CROWD:,} events of 4 kB wait in the spool",
+    target="the gateway's memory 1.5 times that of an idle one, at most",
+    twin=Twin("hoards_what_it_spools", breaks=frozenset({"C14"})),
+    limits=PATIENT,
+    tier="soak",
+)
+def test_memory_of_a_full_spool(it: Lab) -> None:
+    host = it.start(roles="gateway")
+    gateway = host.children("gateway")[0]
+    noise = {"noise.made": 1.0}
+    it.begin(rate=200, kinds=noise)
+    it.warm(300)
+    it.outside.stop()
+    it.outside.settle()
+    idle = gateway.memory_info().rss
+    it.fault("PostgreSQL is stopped")
+    it.server.stop()
+    it.begin(
+        rate=2_000,
+        count=CROWD,
+        most_at_once=32,
+        copies=0.0,
+        conflicts=0.0,
+        forgeries=0.0,
+        kinds=noise,
+        more={"text": "x" * 4_000},
+    )
+    it.warm(CROWD, timeout_s=400)
+    waiting, full = len(it.spooled()), gateway.memory_info().rss
+    it.heal()
+    until(lambda: not any(host.data.glob("spool/*/*.seg")), timeout=120)
+    drained = gateway.memory_info().rss
+    most = max(full, drained)
+    it.expect("C14", most <= 1.5 * idle, f"the gateway grew from {idle >> 20} to {most >> 20} MiB")
+    it.figure("waiting", waiting)
+    it.figure("memory, waiting and drained", f"{full / idle:.2f} and {drained / idle:.2f} times that when idle")
 
 
 def _without_database(server: OwnServer) -> str:
@@ -310,8 +349,9 @@ def _without_database(server: OwnServer) -> str:
 
 
 def _without_password(server: OwnServer) -> str:
-    (server.data / "pg_hba.conf").write_text("local all all scram-sha-256\nhost all all all scram-sha-256\n")
     with psycopg.connect(server.url, autocommit=True) as admin:
+        rules = Path(admin.execute("show hba_file").fetchone()[0])
+        rules.write_text("local all all scram-sha-256\n")
         admin.execute("select pg_reload_conf()")
     until(lambda: _is_refused(server.url))
     return server.url
@@ -325,9 +365,23 @@ def _is_refused(url: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("spoil", [_without_database, _without_password])
-def test_a_wrong_database_or_password_ends_the_start_and_is_no_outage(
-    spoil: Callable[[OwnServer], str], own_server: OwnServer, tmp_path: Path
+def _as_standby(server: OwnServer) -> str:
+    server.stop("fast")
+    (server.data / "standby.signal").touch()
+    server.restart()
+    return server.url
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (_without_database, "PostgreSQL refuses database.url: "),
+        (_without_password, "PostgreSQL refuses database.url: "),
+        (_as_standby, "database.url names a standby"),
+    ],
+)
+def test_a_wrong_address_ends_the_start_and_is_no_outage(
+    spoil: Callable[[OwnServer], str], told: str, own_server: OwnServer, tmp_path: Path
 ):
     running = Running(tmp_path, spoil(own_server), roles="gateway,worker,keeper")
     try:
@@ -336,5 +390,5 @@ def test_a_wrong_database_or_password_ends_the_start_and_is_no_outage(
         assert running.process.wait(60) == 1
     finally:
         running.kill_all()
-    assert "PostgreSQL refuses database.url: " in running.log()
+    assert told in running.log()
     assert not list(tmp_path.glob("data/spool/*/*"))

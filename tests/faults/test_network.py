@@ -107,11 +107,10 @@ def test_resets(it: Lab) -> None:
     it.fault("connections are reset")
     with Resets(wire) as resets:
         it.outside.wait_events(360, timeout_s=60)
-        waiting = len(it.spooled())
     it.heal()
     it.warm(30)
     it.quiesce()
-    tell(it, waiting or resets.count)
+    tell(it)
     it.figure("connections reset", resets.count)
 
 
@@ -123,13 +122,10 @@ def _crawl(it: Lab, fault: str, **switches: float) -> None:
     it.fault(fault)
     wire.set(**switches)  # type: ignore[arg-type] - numbers all of them
     it.outside.wait_events(int(8 * RATE), timeout_s=90)
-    waiting = len(it.spooled())
     it.heal()
     it.warm(30, timeout_s=60)
     it.quiesce()
-    failed = unanswered(it.history())
-    it.expect("C11", not failed, f"{failed} signed requests were refused or not answered")
-    tell(it, waiting or 1)
+    tell(it)
 
 
 @scenario(fault="PostgreSQL slow: 200 ms more on each way", target=f"{TARGET}, within 5 s", twin=NO_SPOOL, tier="soak")
@@ -138,13 +134,13 @@ def test_slow(it: Lab) -> None:
 
 
 @scenario(
-    fault="10 kB/s on each connection to PostgreSQL, which is less than arrives",
+    fault="4 kB/s on each connection to PostgreSQL, a tenth of what arrives",
     target=f"{TARGET}, within 5 s",
     twin=NO_SPOOL,
     tier="soak",
 )
 def test_narrow(it: Lab) -> None:
-    _crawl(it, "10 kB/s", bytes_per_s=10_000)
+    _crawl(it, "4 kB/s", bytes_per_s=4_000)
 
 
 @scenario(

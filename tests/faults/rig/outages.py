@@ -57,13 +57,19 @@ def ride_out(
         it.expect("C11", times >= drains, f"the spool was drained {times:.1f} times as fast as events arrived")
 
 
-def tell(it: Lab, waiting: int) -> None:
-    """Judge that everybody was answered 2xx and that the spool was used, and write down the figures."""
+def tell(it: Lab, waiting: int = 0) -> None:
+    """Judge that everybody was answered 2xx and that the spool was used, and write down the figures.
+
+    Args:
+        it: the lab, all quiet.
+        waiting: how many events were seen to wait in the spool.
+    """
     failed = unanswered(it.history())
     it.expect("C11", not failed, f"{failed} signed requests were refused or not answered")
-    it.expect("C11", it.is_twin or waiting, "nothing went into the spool")
+    spooled = max(waiting, sum(events for events, _ in _drains(it)))
+    it.expect("C11", it.is_twin or spooled, "nothing went into the spool")
     it.figure("without 2xx", failed)
-    it.figure("spooled", waiting)
+    it.figure("spooled", spooled)
     answers = during(it.history())
     if answers:
         it.figure("p99 meanwhile", f"{percentile(answers, 99) * 1000:.0f} ms")
@@ -96,6 +102,11 @@ def during(history: History) -> list[float]:
 
 def drain_rate(it: Lab) -> float:
     """Return how many events a second the longest drain has brought to PostgreSQL, as the gateways tell; 0: none."""
+    events, seconds = max(_drains(it), default=(0, 1.0))
+    return events / max(seconds, 0.001)
+
+
+def _drains(it: Lab) -> list[tuple[int, float]]:
+    """Return how many events each drain of a spool has brought to PostgreSQL, and in how many seconds."""
     told = [json.loads(line) for host in it.hosts for line in host.log().splitlines() if '"spool_drained"' in line]
-    events, seconds = max(((one["events"], one["seconds"]) for one in told), default=(0, 1.0))
-    return float(events / max(seconds, 0.001))
+    return [(one["events"], one["seconds"]) for one in told]
