@@ -13,7 +13,7 @@ from boathook.inbound.intake import Intake, Mode
 from boathook.journal.deliveries import DeliveryStore
 from boathook.spool.shelf import Segment, Shelf
 from boathook.spool.spool import Spool
-from tests.simulation import disk, statements
+from tests.simulation import arrivals, disk, leases
 from tests.simulation.tables import Row, Transaction
 
 Sabotage = Callable[[pytest.MonkeyPatch], None]
@@ -21,12 +21,12 @@ Sabotage = Callable[[pytest.MonkeyPatch], None]
 
 def without_fences(patch: pytest.MonkeyPatch) -> None:
     """Whoever has had a lease may end the delivery, whoever holds it."""
-    patch.setattr(statements, "_holds", lambda row, _fence: row is not None and row.leased_by is not None)
+    patch.setattr(leases, "holds", lambda row, _fence: row is not None and row.leased_by is not None)
 
 
 def counting_attempts_when_they_fail(patch: pytest.MonkeyPatch) -> None:
     """An attempt that takes its worker down is never counted."""
-    lease, set_back = statements._lease, statements._set_back_one
+    lease, set_back = leases.take_lease, leases.set_back_one
 
     def uncounted(t: Transaction, row: Row, worker: str, interval: Any) -> Row:
         return t.move(lease(t, row, worker, interval), attempts=row.attempts)
@@ -39,9 +39,9 @@ def counting_attempts_when_they_fail(patch: pytest.MonkeyPatch) -> None:
             t.move(row, attempts=row.attempts + 1)
         return set_back(t, event_id, ordinal, fence, due, outcome, *rest, **more)
 
-    patch.setattr(statements, "_lease", uncounted)
-    patch.setattr(statements, "_set_back_one", counted)
-    patch.setattr(statements, "_record_attempt", lambda *_: None)
+    patch.setattr(leases, "take_lease", uncounted)
+    patch.setattr(leases, "set_back_one", counted)
+    patch.setattr(leases, "record_attempt", lambda *_: None)
 
 
 def without_rescue(patch: pytest.MonkeyPatch) -> None:
@@ -110,8 +110,8 @@ def claiming_out_of_order(patch: pytest.MonkeyPatch) -> None:
     def is_due(t: Transaction, row: Row, watermark: Any) -> bool:
         return row.state == "pending" and watermark <= row.due_at <= t.now and row.lost < 2
 
-    patch.setattr(statements, "_is_first", lambda _t, _row: True)
-    patch.setattr(statements, "_is_due", is_due)
+    patch.setattr(leases, "is_first", lambda _t, _row: True)
+    patch.setattr(leases, "is_due", is_due)
 
 
 def forgetting_keys(patch: pytest.MonkeyPatch) -> None:
@@ -121,12 +121,12 @@ def forgetting_keys(patch: pytest.MonkeyPatch) -> None:
         t.put("dedup", seen.key, seen)
         return True
 
-    patch.setattr(statements, "_remember", remember)
+    patch.setattr(arrivals, "remember", remember)
 
 
 def leaving_lines_blocked(patch: pytest.MonkeyPatch) -> None:
     """Nobody frees the next delivery of an order key."""
-    patch.setattr(statements, "_unblock", lambda *_: None)
+    patch.setattr(leases, "unblock", lambda *_: None)
 
 
 def removing_folders_of_the_living(patch: pytest.MonkeyPatch) -> None:

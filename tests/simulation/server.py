@@ -18,10 +18,11 @@ from uuid import UUID
 import asyncpg
 
 from boathook.journal import deliveries
+from tests.simulation.leases import settle
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.patching import BEGINNING
 from tests.simulation.sometimes import sometimes
-from tests.simulation.statements import BY_TEXT, Record, settle
+from tests.simulation.statements import BY_TEXT, Record
 from tests.simulation.tables import Blocked, Tables, Transaction
 
 if TYPE_CHECKING:

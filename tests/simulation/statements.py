@@ -1,449 +1,19 @@
-"""What each of the journal's statements does, on the fake journal: the same words as its SQL, in Python.
+"""Each of the journal's statements by its SQL text, with what it does on the fake journal: the same in Python.
 
 A statement is found by its text, so production code sends the real one. The differential test holds each function
 against the statement itself on PostgreSQL.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
-from boathook.domain import ids
-from boathook.domain.model import Grade, NewEvent, Origin
 from boathook.journal import deliveries, events, lines, memory, moves, registry, sending, tasks, upkeep
-from tests.simulation import operators
-from tests.simulation.sometimes import sometimes
-from tests.simulation.tables import Blocked, Effect, Ended, Record, Row, Seen, Stored, Transaction, Tried, owe
+from tests.simulation import arrivals, leases, operators
+from tests.simulation.leases import single
+from tests.simulation.tables import Blocked, Effect, Record, Transaction
 
 Statement = Callable[..., list[Record]]
-
-
-class LeaseLostInSql(asyncpg.PostgresError):
-    """What boathook.settle raises for a stale fence."""
-
-    sqlstate = "BH001"
-
-
-class MisuseInSql(asyncpg.PostgresError):
-    """What boathook.settle raises outside the transaction that boathook opened."""
-
-    sqlstate = "BH002"
-
-
-def _one(**columns: Any) -> list[Record]:
-    return [Record(columns)]
-
-
-def _unblock(t: Transaction, recipient: str, order_key: str) -> None:
-    line = [
-        row
-        for row in t.rows("delivery")
-        if row.recipient == recipient and row.order_key == order_key and row.state != "dead"
-    ]
-    if not line:
-        return
-    first = min(line, key=lambda row: row.seq)
-    if first.state != "pending" or not first.is_blocked:
-        return
-    row = t.lock("delivery", first.key)
-    if row is not None and row.state == "pending" and row.is_blocked:
-        t.move(row, is_blocked=False, due_at=max(row.due_at, t.tables.clock()))
-
-
-def _unblock_lines(t: Transaction, recipients: Sequence[str], order_keys: Sequence[str]) -> list[Record]:
-    for recipient, order_key in sorted(set(zip(recipients, order_keys, strict=True))):
-        t.see(None)
-        _unblock(t, recipient, order_key)
-    return []
-
-
-def _unblock_heads(t: Transaction) -> list[Record]:
-    heads: dict[tuple[str, str], Row] = {}
-    for row in t.rows("delivery"):
-        if row.order_key is not None and row.state != "dead":
-            line = (row.recipient, row.order_key)
-            if line not in heads or row.seq < heads[line].seq:
-                heads[line] = row
-    stuck = sorted(line for line, row in heads.items() if row.is_blocked and row.state == "pending")
-    for line in stuck:
-        sometimes("a blocked head of a line was freed by the keeper")
-        t.see(None)
-        _unblock(t, *line)
-    return _one(count=len(stuck))
-
-
-# Claims
-
-
-def _is_first(t: Transaction, row: Row) -> bool:
-    if row.order_key is None:
-        return True
-    line = [one for one in t.rows("delivery") if one.recipient == row.recipient and one.order_key == row.order_key]
-    others = [one for one in line if one.key != row.key]
-    is_open = any(one.state == "leased" or (one.state != "dead" and one.seq < row.seq) for one in others)
-    return not is_open and row.state != "leased"
-
-
-def _lease(t: Transaction, row: Row, worker: str, lease: timedelta) -> Row:
-    if row.order_key is not None:
-        t.hold("line", row.recipient, row.order_key)
-        for table, key in [("delivery", other.key) for other in t.tables.committed["delivery"].values()]:
-            other = t.latest(table, key)
-            if (
-                other is not None
-                and other.state == "leased"
-                and other.key != row.key
-                and (other.recipient, other.order_key) == (row.recipient, row.order_key)
-            ):
-                sometimes("two claims of one order key collided")
-                raise asyncpg.UniqueViolationError("delivery_one_lease_per_order_key")
-    return t.move(
-        row,
-        state="leased",
-        attempts=row.attempts + 1,
-        fence=row.fence + 1,
-        leased_by=worker,
-        lease_until=t.tables.clock() + lease,
-    )
-
-
-def _claimed(t: Transaction, rows: list[Row]) -> list[Record]:
-    now = t.tables.clock()
-    found = []
-    for row in sorted(rows, key=lambda one: (one.due_at, one.seq)):
-        stored = t.get("event", row.event_id)
-        columns = Record(
-            event_id=row.event_id, ordinal=row.ordinal, recipient=row.recipient, fence=row.fence, attempts=row.attempts,
-            attempts_before=row.attempts_before, owed_since=row.owed_since, order_key=row.order_key, due_at=row.due_at,
-            lost=row.lost, excused=row.excused, item_path=row.item_path, item_type=row.item_type, claimed_at=now, id=None,
-        )  # fmt: skip
-        if stored is not None:
-            event = stored.event
-            columns |= {
-                "id": event.id, "source": event.source, "application": event.application, "type": event.type,
-                "dedup_key": event.dedup_key, "grade": event.grade, "origin": event.origin,
-                "accepted_at": stored.accepted_at, "headers": event.headers, "content_type": event.content_type,
-                "body": event.body,
-            }  # fmt: skip
-        found.append(Record(columns))
-    return found
-
-
-def _claim_due(
-    t: Transaction, recipients: Sequence[str], slots: Sequence[int], since: Sequence[datetime], most: Sequence[int | None],
-    worker: str, lease: timedelta,
-) -> list[Record]:  # fmt: skip
-    taken: list[Row] = []
-    for recipient, slot, watermark, limit in zip(recipients, slots, since, most, strict=True):
-        room = slot
-        if limit is not None:
-            leased = sum(1 for row in t.rows("delivery") if row.recipient == recipient and row.state == "leased")
-            room = max(0, min(slot, limit - leased))
-        due = [row for row in t.rows("delivery") if row.recipient == recipient and _is_due(t, row, watermark)]
-        for row in sorted(due, key=lambda one: (one.due_at, one.seq)):
-            if room <= 0:
-                break
-            if not _is_first(t, row):
-                continue
-            latest = t.lock_or_skip("delivery", row.key)
-            if latest is None:
-                continue
-            if latest is not row and not (_is_due(t, latest, watermark) and _is_first(t, latest)):
-                sometimes("a row changed between a claim's snapshot and its lock")
-                continue
-            taken.append(latest)
-            room -= 1
-    return _claimed(t, [_lease(t, row, worker, lease) for row in taken])
-
-
-def _is_due(t: Transaction, row: Row, watermark: datetime) -> bool:
-    return row.state == "pending" and not row.is_blocked and watermark <= row.due_at <= t.now and row.lost < 2
-
-
-def _claim_suspect(t: Transaction, recipients: Sequence[str], worker: str, lease: timedelta) -> list[Record]:
-    def is_wanted(row: Row) -> bool:
-        return row.state == "pending" and not row.is_blocked and row.due_at <= t.now and row.lost >= 2
-
-    due = [row for row in t.rows("delivery") if row.recipient in recipients and is_wanted(row)]
-    for row in sorted(due, key=lambda one: (one.due_at, one.seq)):
-        if not _is_first(t, row):
-            continue
-        latest = t.lock_or_skip("delivery", row.key)
-        if latest is not None and is_wanted(latest) and _is_first(t, latest):
-            return _claimed(t, [_lease(t, latest, worker, lease)])
-    return []
-
-
-def _lock_recipients(t: Transaction, recipients: Sequence[str]) -> list[Record]:
-    locked = [name for name in dict.fromkeys(recipients) if t.try_hold("claim", name)]
-    if len(locked) < len(set(recipients)):
-        sometimes("a limited recipient was being claimed by another worker")
-    return [Record(recipient=name) for name in sorted(locked)]
-
-
-def _keys(*columns: Sequence[Any]) -> list[tuple[Any, ...]]:
-    return list(zip(*columns, strict=True))
-
-
-def _holds(row: Row | None, fence: int) -> bool:
-    return row is not None and row.fence == fence and row.leased_by is not None
-
-
-def _renew_leases(
-    t: Transaction, events_: Sequence[UUID], ordinals: Sequence[int], fences: Sequence[int], lease: timedelta
-) -> list[Record]:
-    lost = []
-    for event_id, ordinal, fence in sorted(_keys(events_, ordinals, fences)):
-        seen = t.get("delivery", (event_id, ordinal))
-        if not _holds(seen, fence):
-            lost.append(Record(event_id=event_id, ordinal=ordinal, fence=fence))
-            continue
-        row = t.lock_or_skip("delivery", (event_id, ordinal))
-        if row is None:
-            sometimes("a lease that was being ended was not renewed")
-        elif _holds(row, fence):
-            t.move(row, lease_until=t.tables.clock() + lease)
-    return lost
-
-
-def _give_back(t: Transaction, events_: Sequence[UUID], ordinals: Sequence[int], fences: Sequence[int]) -> list[Record]:
-    for event_id, ordinal, fence in _keys(events_, ordinals, fences):
-        if not _holds(t.get("delivery", (event_id, ordinal)), fence):
-            continue
-        row = t.lock("delivery", (event_id, ordinal))
-        if _holds(row, fence):
-            sometimes("a claim was given back")
-            t.move(row, state="pending", attempts=row.attempts - 1, leased_by=None, lease_until=None, woken_by=None)
-    return []
-
-
-def _set_back(t: Transaction, *columns: Sequence[Any]) -> list[Record]:
-    numbered = [(position, *rest) for position, rest in enumerate(zip(*columns, strict=True), 1)]
-    results = []
-    for position, event_id, ordinal, fence, due, outcome, code, error, _traceback, _worker, _started, excused in sorted(
-        numbered, key=lambda one: one[1:3]
-    ):
-        t.see(None)
-        is_moved = _set_back_one(t, event_id, ordinal, fence, due, outcome, code, error, is_excused=excused)
-        results.append(Record(position=position, is_moved=is_moved))
-    return results
-
-
-def _set_back_one(
-    t: Transaction, event_id: UUID, ordinal: int, fence: int, due: datetime | None, outcome: str, code: str, error: str,
-    *, is_excused: bool,
-) -> bool:  # fmt: skip
-    if not _holds(t.get("delivery", (event_id, ordinal)), fence):
-        sometimes("a stale failure was refused")
-        return False
-    d = t.lock("delivery", (event_id, ordinal))
-    if not _holds(d, fence):
-        return False
-    ended = t.tables.clock()
-    is_revived = due is None and d.woken_by is not None
-    is_dead = due is None and not is_revived
-    t.move(
-        d,
-        state="dead" if is_dead else "pending",
-        due_at=(due or d.due_at) if d.woken_by is None else ended,
-        owed_since=ended if is_revived else d.owed_since,
-        died_at=ended if is_dead else None,
-        lost=d.lost + 1 if outcome == "lost" and not is_revived else 0,
-        attempts_before=d.attempts if is_revived else d.attempts_before + is_excused,
-        excused=0 if is_revived else d.excused + is_excused,
-        replays=d.replays + is_revived,
-        leased_by=None, lease_until=None, woken_by=None, code=code, error=error,
-    )  # fmt: skip
-    _record_attempt(t, d, outcome, code)
-    if is_revived:
-        sometimes("an attempt that would have been the last was woken")
-        t.audit.append((d.woken_by, "dead.replay", ids.show_delivery(event_id, ordinal), None))
-    elif is_dead and d.order_key is not None:
-        sometimes("a dead letter let the next of its order key go on")
-        _unblock(t, d.recipient, d.order_key)
-    if d.woken_by is not None:
-        t.channels.append("boathook_due")
-    return True
-
-
-def _record_attempt(t: Transaction, d: Row, outcome: str, code: str | None) -> None:
-    key = (d.event_id, d.ordinal, d.attempts)
-    if t.latest("attempt", key) is not None:
-        raise asyncpg.UniqueViolationError("attempt_pkey")
-    t.put("attempt", key, Tried(d.attempts, outcome, code))
-
-
-def settle(
-    t: Transaction, event_id: UUID, ordinal: int, fence: int, state: str, note: str | None, mark: str | None
-) -> None:
-    """Do what boathook.settle does."""
-    if mark is not None and t.mark != mark:
-        raise MisuseInSql("the handler ended the transaction that boathook opened for it")
-    t.see(None)
-    d = t.get("delivery", (event_id, ordinal))
-    if _holds(d, fence):
-        d = t.lock("delivery", (event_id, ordinal))
-    if not _holds(d, fence):
-        sometimes("a stale commit was refused")
-        sometimes("a replay met a zombie", if_=d is not None and d.replays > 0)
-        raise LeaseLostInSql(f"lease lost: delivery {ordinal} of event {event_id} is no longer held with fence {fence}")
-    t.put("delivery", d.key, None)
-    _record_attempt(t, d, state, None)
-    if t.latest("outcome", d.key) is not None:
-        raise asyncpg.UniqueViolationError("outcome_pkey")
-    t.put("outcome", d.key, Ended(d.recipient, state, d.order_key, d.attempts, d.replays, note, d.is_replay))
-    if d.order_key is not None:
-        _unblock(t, d.recipient, d.order_key)
-
-
-def _find_lost(t: Transaction, dead_workers: Sequence[str]) -> list[Record]:
-    def is_lost(row: Row) -> bool:
-        return row.state == "leased" and (row.lease_until < t.tables.clock() or row.leased_by in dead_workers)  # type: ignore[operator]
-
-    found: list[Row] = []
-    for row in sorted((row for row in t.rows("delivery") if is_lost(row)), key=lambda one: one.lease_until):
-        latest = t.lock_or_skip("delivery", row.key)
-        if latest is None:
-            sometimes("the keeper passed by a lease that was being ended")
-        elif is_lost(latest):
-            found.append(latest)
-        if len(found) == 200:
-            break
-    return [
-        Record(
-            event_id=row.event_id, ordinal=row.ordinal, fence=row.fence, attempt=row.attempts - row.attempts_before,
-            owed_since=row.owed_since, excused=row.excused, leased_by=row.leased_by, recipient=row.recipient,
-            lease_until=row.lease_until, now=t.tables.clock(), policy=t.tables.policies.get(row.recipient), is_sent=False,
-        )
-        for row in found
-    ]  # fmt: skip
-
-
-def _find_held(t: Transaction, event_id: UUID, ordinal: int, fence: int) -> list[Record]:
-    if t.get("delivery", (event_id, ordinal)) is None:
-        return []
-    row = t.lock("delivery", (event_id, ordinal))
-    is_held = row is not None and row.fence == fence and row.state == "leased"
-    sometimes("an unanswered commit turned out not to have happened", if_=is_held)
-    return [] if row is None else _one(held=is_held)
-
-
-def _find_settled(t: Transaction, event_id: UUID, ordinal: int, number: int) -> list[Record]:
-    tried = t.get("attempt", (event_id, ordinal, number))
-    is_settled = tried is not None and tried.outcome in ("succeeded", "ignored")
-    sometimes("an unanswered commit turned out to have happened", if_=is_settled)
-    sometimes("the delivery of an unanswered commit was another's", if_=not is_settled)
-    return _one(exists=is_settled)
-
-
-def _recall_effect(t: Transaction, event_id: UUID, ordinal: int, fence: int, recipient: str, name: str) -> list[Record]:
-    return _one(
-        is_held=_holds(t.get("delivery", (event_id, ordinal)), fence),
-        result=t.get("effect", (event_id, recipient, name)),
-    )
-
-
-def _remember_effect(t: Transaction, event_id: UUID, recipient: str, name: str, result: str) -> list[Record]:
-    key = (event_id, recipient, name)
-    t.hold("effect", key)
-    if t.latest("effect", key) is None:
-        t.put("effect", key, result)
-    return []
-
-
-# Taking events in
-
-
-def _append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
-    *rest, owed_events, ordinals, recipients, order_keys, _has_order = columns
-    if t.tables.routes_version != version:
-        sometimes("events routed by outdated routes were refused")
-        return _one(is_current=False, fresh=[], has_blocked=False)
-    fresh: dict[UUID, tuple[Any, ...]] = {}
-    for row in sorted(zip(*rest, strict=True), key=lambda one: one[5]):
-        id_, key, replay_key, memory_ = row[0], row[5], row[6], row[14]
-        if not _remember(t, Seen(key, replay_key, id_, row[12], t.now + memory_)):
-            continue
-        fresh[id_] = row
-    for id_, row in sorted(fresh.items()):
-        event = NewEvent(
-            id=id_, source=row[1], application=row[2], type=row[3], dedup_key=row[4], key_hash=row[5], replay_hash=row[6],
-            grade=Grade(row[7]), origin=Origin(row[8]), headers=row[9], content_type=row[10], body=row[11], body_sha256=row[12],
-        )  # fmt: skip
-        t.put("event", id_, Stored(event, t.now, row[13]))
-    has_blocked = False
-    lines_seen = {
-        (row.recipient, row.order_key)
-        for row in t.rows("delivery")
-        if row.order_key is not None and row.state != "dead"
-    }
-    for event_id, ordinal, recipient, order_key in zip(owed_events, ordinals, recipients, order_keys, strict=True):
-        if event_id not in fresh:
-            continue
-        is_blocked = order_key is not None and (recipient, order_key) in lines_seen
-        lines_seen.add((recipient, order_key))
-        has_blocked = has_blocked or is_blocked
-        owe(t, event_id, ordinal, recipient, order_key, is_blocked=is_blocked)
-    return _one(is_current=True, fresh=list(fresh), has_blocked=has_blocked)
-
-
-def _remember(t: Transaction, seen: Seen) -> bool:
-    t.hold("dedup", seen.key)
-    if t.latest("dedup", seen.key) is not None:
-        return False
-    if seen.replay_key is not None:
-        t.hold("replay", seen.replay_key)
-        everything = {
-            **t.tables.committed["dedup"],
-            **{key: row for (name, key), row in t.writes.items() if name == "dedup"},
-        }
-        if any(row is not None and row.replay_key == seen.replay_key for row in everything.values()):
-            return False
-    t.put("dedup", seen.key, seen)
-    return True
-
-
-def _find_seen(t: Transaction, keys: Sequence[UUID], replay_keys: Sequence[UUID | None]) -> list[Record]:
-    found = []
-    by_replay = {row.replay_key: row for row in t.rows("dedup") if row.replay_key is not None}
-    for position, (key, replay_key) in enumerate(zip(keys, replay_keys, strict=True), 1):
-        row = t.get("dedup", key) or by_replay.get(replay_key)
-        if row is not None:
-            found.append(
-                Record(
-                    position=position, event_id=row.event_id, body_sha256=row.body_sha256, is_same_key=row.key == key,
-                    is_expired=row.expires_at < t.now, found=row.key,
-                )
-            )  # fmt: skip
-    return found
-
-
-def _record_conflict(
-    t: Transaction, id_: UUID, first: UUID, _source: str, _app: str, dedup_key: str, differs: str, *rest: Any
-) -> list[Record]:
-    key = (first, differs, dedup_key, rest[-1])
-    t.hold("conflict", key)
-    t.put("conflict", key, (t.latest("conflict", key) or 0) + 1)
-    sometimes("a conflict was recorded")
-    return []
-
-
-def _forget_expired(t: Transaction, keys: Sequence[UUID]) -> list[Record]:
-    for key in sorted(keys):
-        row = t.get("dedup", key)
-        if row is not None and row.expires_at < t.now:
-            latest = t.lock("dedup", key)
-            if latest is not None and latest.expires_at < t.now:
-                t.put("dedup", key, None)
-    return []
-
-
-def _get_body(t: Transaction, event_id: UUID) -> list[Record]:
-    stored = t.get("event", event_id)
-    return [] if stored is None else _one(body=stored.event.body)
 
 
 # What simulated handlers and deployments send
@@ -467,36 +37,36 @@ DEPLOY = "update boathook.route set changed_at = now()"
 BY_TEXT: dict[str, tuple[str, Statement]] = {EFFECT: ("effect", _do_effect), DEPLOY: ("deploy", _deploy)}
 _OURS: Mapping[Any, Mapping[str, Statement]] = {
     deliveries: {
-        "claim_due": _claim_due, "claim_suspect": _claim_suspect, "lock_recipients": _lock_recipients,
-        "renew_leases": _renew_leases, "set_back": _set_back, "give_back": _give_back, "find_lost": _find_lost,
-        "unblock_heads": _unblock_heads, "find_held": _find_held, "find_settled": _find_settled,
-        "recall_effect": _recall_effect, "remember_effect": _remember_effect, "count_backlog": operators.count_backlog,
-        "age_of_oldest_snapshot": lambda _t: _one(age=0.0),
+        "claim_due": leases.claim_due, "claim_suspect": leases.claim_suspect, "lock_recipients": leases.lock_recipients,
+        "renew_leases": leases.renew_leases, "set_back": leases.set_back, "give_back": leases.give_back, "find_lost": leases.find_lost,
+        "unblock_heads": leases.unblock_heads, "find_held": leases.find_held, "find_settled": leases.find_settled,
+        "recall_effect": leases.recall_effect, "remember_effect": leases.remember_effect, "count_backlog": operators.count_backlog,
+        "age_of_oldest_snapshot": lambda _t: single(age=0.0),
     },
-    lines: {"unblock_lines": _unblock_lines},
-    memory: {"forget_expired": _forget_expired},
+    lines: {"unblock_lines": leases.unblock_lines},
+    memory: {"forget_expired": arrivals.forget_expired},
     events: {
-        "append_events": _append_events, "find_seen": _find_seen, "record_conflict": _record_conflict, "get_body": _get_body,
+        "append_events": arrivals.append_events, "find_seen": arrivals.find_seen, "record_conflict": arrivals.record_conflict, "get_body": arrivals.get_body,
     },
     moves: {
         "lock_dead": operators.lock_dead, "lock_dead_of_events": operators.lock_dead_of_events, "revive_dead": operators.revive_dead,
         "settle_dead": operators.settle_dead, "record_actions": operators.record_actions, "lock_owed": operators.lock_owed, "wake_owed": operators.wake_owed,
         "lock_replays": operators.lock_replays, "add_replays": operators.add_replays, "list_done": operators.list_done, "announce_due": operators.announce_due,
-        "read_clock": lambda t: _one(clock=t.tables.clock()),
+        "read_clock": lambda t: single(clock=t.tables.clock()),
     },
     # No endpoints, tasks or old weeks are simulated: these find nothing to do.
     sending: {
-        "list_barred": lambda _t, *_: [], "bury_pending": lambda _t, *_: _one(n=0), "delete_expired_secrets": lambda _t: [],
+        "list_barred": lambda _t, *_: [], "bury_pending": lambda _t, *_: single(n=0), "delete_expired_secrets": lambda _t: [],
         "delete_expired_answers": lambda _t, _most: [], "delete_expired_keys": lambda _t: [],
     },
     registry: {
-        "read_routes": lambda t: _one(routes=f'{{"version": {t.tables.routes_version}, "routes": {t.tables.routes}}}'),
+        "read_routes": lambda t: single(routes=f'{{"version": {t.tables.routes_version}, "routes": {t.tables.routes}}}'),
     },
     tasks: {"take_task": lambda _t: []},
-    upkeep: {"take_turn": lambda _t: _one(turn=False)},
+    upkeep: {"take_turn": lambda _t: single(turn=False)},
 }  # fmt: skip
 for _module, _named in _OURS.items():
     for _name, _statement in _named.items():
         BY_TEXT[_module.SQL[_name]] = (_name, _statement)
 
-__all__ = ["BY_TEXT", "DEPLOY", "EFFECT", "Blocked", "Record", "settle"]
+__all__ = ["BY_TEXT", "DEPLOY", "EFFECT", "Blocked", "Record"]

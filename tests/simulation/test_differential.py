@@ -8,7 +8,7 @@ import pytest
 
 from boathook.journal import deliveries
 from boathook.journal.database import Database
-from tests.simulation import statements
+from tests.simulation import leases
 from tests.simulation.grounds import FakeGround, RealGround
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.playing import Op, Player, draw_ops
@@ -106,5 +106,5 @@ async def test_a_fake_that_ignores_fences_is_told_from_postgresql(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sabotage twin: the comparison can fail."""
-    monkeypatch.setattr(statements, "_holds", lambda row, fence: row is not None and row.leased_by is not None)
+    monkeypatch.setattr(leases, "holds", lambda row, fence: row is not None and row.leased_by is not None)
     assert any([await compare(db, seed) for seed in range(4)])
