@@ -283,7 +283,7 @@ async def test_whatever_the_journal_does_all_are_stored_once_and_in_order(
     seed: int, journal: Journal, tmp_path: Path, monkeypatch
 ):
     print(f"seed {seed}")  # noqa: T201 - what repeats the run
-    monkeypatch.setattr(intake_module, "_FIRST_PAUSE_S", 0.005)
+    monkeypatch.setattr(intake_module, "_PAUSE_S", (0.005, 0.01, 0.05, 0.2, 1.0))
     dice = random.Random(seed)
     intake = make(journal, tmp_path)
     await intake.start()

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from functools import partial
+from itertools import chain
 from typing import Final, assert_never
 from uuid import UUID
 
@@ -42,8 +43,8 @@ from boathook.telemetry.log import get_logger
 
 Entry = tuple[NewEvent, "asyncio.Future[Receipt]", float]
 """An event, who waits for its receipt, and since when."""
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 1.0
+_PAUSE_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+"""How long to wait before the spool is drained, try after try."""
 _PATIENCE_S: Final = (2.0, 5.0, 10.0, 30.0)
 """How long a batch from the spool may take, try after try: who hangs is noticed, who is slow gets the time."""
 _LOOK_S: Final = 5.0
@@ -114,7 +115,7 @@ class Intake:
     @property
     def takes_without_journal(self) -> bool:
         """Whether events would be taken although the journal were away."""
-        return self.spool is not None and not self.spool.depth.is_failing
+        return self.spool is not None and not self.spool.is_refusing
 
     async def start(self, *, is_away: bool = False) -> None:
         """Open the lanes, and begin with what waits in the spool.
@@ -164,12 +165,15 @@ class Intake:
             raise Overloaded("too many events are waiting to be committed")
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         entry = (event, receipt, time.monotonic())
-        if self.mode is Mode.DIRECT or self.mode is Mode.CATCHING_UP:
+        if self.mode is Mode.DIRECT or (self.mode is Mode.CATCHING_UP and not self._is_disk_stuck()):
             self._waiting.append(entry)
             self._has_work.set()
         else:
             self._put_into_spool([entry])
         return await receipt
+
+    def _is_disk_stuck(self) -> bool:
+        return self.spool is not None and self.spool.is_stuck
 
     def _has_room(self) -> bool:
         """Return whether one more event may wait; a queue that is full is emptied into the spool."""
@@ -192,31 +196,38 @@ class Intake:
             await self._commit([self._waiting.popleft() for _ in range(take)])
 
     async def _commit(self, entries: list[Entry]) -> None:
-        began = time.perf_counter()
-        events = [entry[0] for entry in entries]
-        try:
-            crash_point("accept.before_commit")
-            receipts = await self._store.append(events, None if self.spool is None else self._within_s)
-            crash_point("accept.after_commit")
-        except (RowRefused, TooManyDeliveries) as error:
-            if len(entries) == 1:
-                _fail(entries, error)
+        """Commit entries, in halves where one of them is refused; what the journal does not take stays in order."""
+        parts = deque([entries])
+        while parts:
+            part = parts.popleft()
+            try:
+                await self._commit_whole(part)
+            except (RowRefused, TooManyDeliveries) as error:
+                if len(part) == 1:
+                    _fail(part, error)
+                else:
+                    middle = len(part) // 2
+                    parts.extendleft((part[middle:], part[:middle]))
+            except JournalError as error:
+                left = [*part, *chain.from_iterable(parts)]
+                if not self._leave_journal(str(error), left):
+                    _fail(left, error)
                 return
-            middle = len(entries) // 2
-            await self._commit(entries[:middle])
-            await self._commit(entries[middle:])
-        except JournalError as error:
-            if not self._leave_journal(str(error), entries):
-                _fail(entries, error)
-        except Exception as error:  # noqa: BLE001 - a lane must outlive any surprise, and its callers must hear of it
-            _fail(entries, error)
-        else:
-            emit.observe("boathook_commit_seconds", time.perf_counter() - began)
-            emit.observe("boathook_commit_batch_rows", len(entries))
-            for (event, waiter, _), receipt in zip(entries, receipts, strict=True):
-                self._note(event, receipt)
-                if not waiter.done():
-                    waiter.set_result(receipt)
+            except Exception as error:  # noqa: BLE001 - a lane must outlive any surprise, and its callers must hear of it
+                _fail(part, error)
+
+    async def _commit_whole(self, entries: list[Entry]) -> None:
+        began = time.perf_counter()
+        crash_point("accept.before_commit")
+        events = [entry[0] for entry in entries]
+        receipts = await self._store.append(events, None if self.spool is None else self._within_s)
+        crash_point("accept.after_commit")
+        emit.observe("boathook_commit_seconds", time.perf_counter() - began)
+        emit.observe("boathook_commit_batch_rows", len(entries))
+        for (event, waiter, _), receipt in zip(entries, receipts, strict=True):
+            self._note(event, receipt)
+            if not waiter.done():
+                waiter.set_result(receipt)
 
     def _note(self, event: NewEvent, receipt: Receipt) -> None:
         if not receipt.conflict:  # a copy of it is to be counted as a conflict again
@@ -241,24 +252,31 @@ class Intake:
 
     def _put_into_spool(self, entries: Sequence[Entry]) -> None:
         assert self.spool is not None
-        for event, waiter, _ in entries:
+        for entry in entries:
+            event, waiter, _ = entry
             try:
                 written = self.spool.append(encode(event))
             except ValueError as error:
-                waiter.set_exception(RowRefused(f"the event holds text that cannot be stored: {error}"))
+                _fail([entry], RowRefused(f"the event holds text that cannot be stored: {error}"))
+            except Exception as error:  # noqa: BLE001 - those behind it must not wait for ever
+                _fail([entry], error)
             else:
                 written.add_done_callback(partial(self._hand_out, event, waiter))
 
     def _hand_out(self, event: NewEvent, waiter: "asyncio.Future[Receipt]", written: "asyncio.Future[None]") -> None:
         error = written.exception()
-        if error is None:
+        # Two copies may have been on their way into the spool at once; the one in front is the one that will be stored.
+        first = self._recent.find(event) if error is None else None
+        if error is None and first is None:
             self._recent.remember(event, event.id)
         if waiter.done():
             return
-        if error is None:
+        if error is not None:
+            waiter.set_exception(error)
+        elif first is None:
             waiter.set_result(Accepted(event.id, is_spooled=True))
         else:
-            waiter.set_exception(error)
+            waiter.set_result(Duplicate(first))
 
     async def _keep_draining(self, spool: Spool) -> None:
         """Bring to the journal what the spool holds, and look now and then for what others have left."""
@@ -266,13 +284,10 @@ class Intake:
         while True:
             if self._is_direct():
                 tries = 0
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._has_spooled.wait(), _LOOK_S)
-                if self._is_direct() and not await spool.adopt():
+                if not await self._has_something_to_drain(spool):
                     continue
-                self._leave_journal("a process that has died left events in its spool")
             # At random, so that many gateways do not all knock at once.
-            await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tries) * random.uniform(0.5, 1))
+            await asyncio.sleep(_PAUSE_S[min(tries, len(_PAUSE_S) - 1)] * random.uniform(0.5, 1))
             try:
                 await self._empty(spool, _PATIENCE_S[min(tries, len(_PATIENCE_S) - 1)])
             except (JournalError, SpoolUnavailable) as error:
@@ -283,6 +298,16 @@ class Intake:
                 _LOG.error("drain_failed", exc_info=error)
                 self._go_back()
                 tries += 1
+
+    async def _has_something_to_drain(self, spool: Spool) -> bool:
+        """Wait for a while for events in the spool, then look for those that processes have left that are dead."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._has_spooled.wait(), _LOOK_S)
+        if self._is_direct():
+            if not await spool.adopt():
+                return False
+            self._leave_journal("a process that has died left events in its spool")
+        return True
 
     def _is_direct(self) -> bool:
         return self.mode is Mode.DIRECT

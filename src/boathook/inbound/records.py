@@ -53,8 +53,11 @@ def encode(event: NewEvent) -> bytes:
     """Return an event as a record.
 
     Raises:
-        UnicodeEncodeError: a text of it is none that could ever be stored.
+        ValueError: a text of it is none that PostgreSQL could ever store.
     """
+    texts = (event.type, event.dedup_key, event.content_type, *(item.dedup_key + item.type for item in event.items))
+    if any("\0" in text for text in texts):
+        raise ValueError("it holds a NUL, which PostgreSQL does not store in text")
     return _FORMAT + _write(
         _Record(
             id=event.id.bytes,

@@ -28,7 +28,7 @@ class File(Protocol):
         ...
 
     def close(self, size: int | None = None) -> None:
-        """Close it; with *size*, cut off what lies behind and make that durable."""
+        """Close it, unless it was; with *size*, cut off what lies behind and make that durable."""
         ...
 
 
@@ -177,6 +177,7 @@ class _RealLock:
 class _RealFile:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._is_open = True
 
     def write(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -192,7 +193,9 @@ class _RealFile:
                 os.ftruncate(self._descriptor, size)
                 os.fsync(self._descriptor)
         finally:
-            os.close(self._descriptor)
+            if self._is_open:  # its number may be somebody else's by now
+                self._is_open = False
+                os.close(self._descriptor)
 
 
 def _reserve(descriptor: int, size: int) -> None:

@@ -31,7 +31,10 @@ REFUSED: Final = "refused"
 _PROBE: Final = ".probe"
 
 _MOST_FAILURES: Final = 2
+_MOST_READS: Final = 5
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+_SHORT: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""What says nothing about a file that cannot be read."""
 _REST_S: Final = 5.0
 _USUAL_BYTES: Final = 1024
 _YOUNG_S: Final = 60.0
@@ -85,6 +88,8 @@ class _Waiting:
     since: float
     records: int | None
     """None for those of a dead life that nobody has looked into yet."""
+    failures: int = 0
+    """How often it could not be read."""
 
 
 @dataclass(slots=True)
@@ -104,6 +109,8 @@ class Shelf:
         self._name = name or f"{time.time_ns():020d}"
         self._own: _Life | None = None
         self._adopted: deque[_Life] = deque()
+        self._passed: set[Path] = set()
+        """Segments that are drained, and that the disk does not let be renamed."""
         self._open: _Open | None = None
         self._next = 1
         self._synced = 0
@@ -156,7 +163,7 @@ class Shelf:
             while place < len(payloads):
                 place += self._write_some(payloads, place)
         except OSError as error:
-            self._fail(is_full=error.errno in _FULL)
+            self._fail(error)
             raise SpoolUnavailable(f"the spool cannot be written: {error.strerror or error}") from error
         self._failures = 0
 
@@ -206,6 +213,7 @@ class Shelf:
 
     def _own_life(self) -> _Life:
         if self._own is None:
+            self._name = self._later_than_all()
             folder = self._root / self._name
             self._disk.make_folder(folder)
             lock = self._disk.lock(folder)
@@ -213,6 +221,11 @@ class Shelf:
                 raise SpoolUnavailable(f"another process holds {folder}")
             self._own = _Life(folder, lock)
         return self._own
+
+    def _later_than_all(self) -> str:
+        """Return a name behind all that are there: lives are drained by their names, and clocks may be set back."""
+        last = max((name for name in self._names() if name != REFUSED), default="")
+        return self._name if self._name > last else str(int(last) + 1).zfill(len(last))
 
     def _make_space(self, folder: Path) -> None:
         """Keep to the share of the disk, giving up the oldest drained segments first."""
@@ -223,20 +236,22 @@ class Shelf:
         if self._disk.used(folder) >= self._bounds.max_disk_used:
             raise SpoolUnavailable("the disk of the spool is as full as spool.max_disk_used allows")
 
-    def _fail(self, *, is_full: bool) -> None:
+    def _fail(self, error: OSError) -> None:
         """Leave the segment at hand for good: after a failed sync nobody knows what a later one would tell.
 
         What was durable before stays there to be drained; what was not was never answered for.
         """
-        self._failures += not is_full
+        self._failures += error.errno not in _FULL
         self._rests_until = time.monotonic() + _REST_S
         broken, self._open = self._open, None
-        if broken is None:
-            return
-        with contextlib.suppress(OSError):
-            broken.file.close()
-        if self._own is not None:
-            self._own.segments.append(_Waiting(broken.path, broken.size, broken.since, broken.records))
+        if broken is not None:
+            with contextlib.suppress(OSError):
+                broken.file.close()
+            if self._own is not None:
+                self._own.segments.append(_Waiting(broken.path, broken.size, broken.since, broken.records))
+        if self._own is not None and error.errno == errno.ENOENT:  # somebody has removed the folder
+            self._adopted.append(self._own)
+            self._own = None
 
     def seal(self) -> None:
         """End the segment that is being written, if there is one, so that it can be drained."""
@@ -253,32 +268,55 @@ class Shelf:
                 segment.file.close()
 
     def adopt(self) -> int:
-        """Hold the folders of dead lives from now on, the oldest first; return how many were found."""
+        """Hold the folders of dead lives from now on, the oldest first; return how many were found.
+
+        Raises:
+            OSError: one of them cannot be read; the others are held all the same.
+        """
         held = {life.folder.name for life in self._lives()}
-        found = 0
+        found, failed = 0, None
         for name in self._names():
             if name == REFUSED or name in held or name == self._name:
                 continue
-            found += self._adopt(self._root / name)
+            try:
+                found += self._adopt(self._root / name)
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise failed
         return found
 
     def _adopt(self, folder: Path) -> bool:
-        waiting = [name for name in self._disk.names(folder) if name.endswith(WAITING)]
-        if not waiting:
+        if not self._left_in(folder):
             return False
         lock = self._disk.lock(folder)
         if lock is None:
             return False
-        # Its last holder may have drained something between the look and the lock.
-        waiting = [name for name in self._disk.names(folder) if name.endswith(WAITING)]
-        self._adopted.append(_Life(folder, lock, deque(self._found(folder / name) for name in waiting)))
-        return bool(waiting)
+        try:
+            # Its last holder may have drained something between the look and the lock.
+            segments = deque(self._found(path) for path in self._left_in(folder))
+        except OSError:
+            lock.release()
+            raise
+        if not segments:
+            lock.release()
+            return False
+        self._adopted.append(_Life(folder, lock, segments))
+        return True
+
+    def _left_in(self, folder: Path) -> list[Path]:
+        paths = (folder / name for name in self._disk.names(folder) if name.endswith(WAITING))
+        return [path for path in paths if path not in self._passed]
 
     def _found(self, path: Path) -> _Waiting:
         return _Waiting(path, self._disk.size(path), self._disk.changed_at(path), None)
 
     def oldest(self) -> Segment | None:
-        """Return the segment to drain next, sealing the one at hand if there is no other; None: nothing waits."""
+        """Return the segment to drain next, sealing the one at hand if there is no other; None: nothing waits.
+
+        Raises:
+            OSError: it cannot be read; one that can never be is returned as such, after some tries.
+        """
         self._let_go()
         life = next((life for life in self._lives() if life.segments), None)
         if life is None:
@@ -294,15 +332,25 @@ class Shelf:
     def _read(self, waiting: _Waiting) -> Contents:
         try:
             return read_segment(self._disk.read(waiting.path))
-        except OSError:  # it must not stand in the way of those behind it
+        except OSError as error:
+            waiting.failures += error.errno not in _SHORT
+            if waiting.failures < _MOST_READS and error.errno != errno.ENOENT:
+                raise
+            # It must not stand in the way of those behind it.
             return Contents(records=(), torn=waiting.size, is_readable=False)
 
     def finish(self, segment: Segment) -> None:
-        """Put aside a segment whose events are all in PostgreSQL, or among the refused."""
-        self._disk.rename(segment.path, segment.path.with_suffix(BAD if segment.is_damaged else DONE))
+        """Put aside a segment whose events are all in PostgreSQL, or among the refused.
+
+        Raises:
+            OSError: it cannot be renamed; this shelf does not give it again all the same.
+        """
         for life in self._lives():
             if life.segments and life.segments[0].path == segment.path:
                 life.segments.popleft()
+        self._passed.add(segment.path)
+        self._disk.rename(segment.path, segment.path.with_suffix(BAD if segment.is_damaged else DONE))
+        self._passed.discard(segment.path)
 
     def refuse(self, segment: Segment, sequence: int, payload: bytes) -> None:
         """Keep one event that PostgreSQL refuses in a segment of its own, for people to look at."""
@@ -316,18 +364,22 @@ class Shelf:
         unfinished = path.with_suffix(".new")
         self._disk.remove(unfinished)
         file = self._disk.create(unfinished, len(data))
-        file.write(data)
-        file.close(len(data))
+        try:
+            file.write(data)
+            file.close(len(data))
+        except OSError:
+            file.close()
+            raise
         self._disk.rename(unfinished, path)
 
     def aside(self) -> tuple[int, int]:
         """Return how many events PostgreSQL refuses, and how many damaged segments there are, for people to look at."""
-        refused = sum(name.endswith(WAITING) for name in self._disk.names(self._root / REFUSED))
-        names = (name for life in self._names() for name in self._disk.names(self._root / life))
+        refused = sum(name.endswith(WAITING) for name in self._inside(self._root / REFUSED))
+        names = (name for life in self._names() for name in self._inside(self._root / life))
         return refused, sum(name.endswith(BAD) for name in names)
 
     def rehearse(self) -> None:
-        """Make a small file durable and remove it."""
+        """Make a small file durable and remove it, and try whether a folder can be held."""
         self._disk.make_folder(self._root)
         path = self._root / f"{self._name}{_PROBE}"
         self._disk.remove(path)
@@ -335,27 +387,34 @@ class Shelf:
         try:
             file.write(b"?")
             file.sync()
-            file.close()
         finally:
+            file.close()
             self._disk.remove(path)
+        lock = self._disk.lock(self._root)
+        if lock is not None:
+            lock.release()
 
     def tidy(self, now: float) -> None:
-        """Remove drained segments that were kept long enough, and folders that hold nothing."""
+        """Remove drained segments that were kept long enough, and folders that hold nothing, where that is possible."""
         for path in self._kept():
-            if now - self._disk.changed_at(path) >= self._bounds.keep_s:
-                self._disk.remove(path)
+            with contextlib.suppress(OSError):  # another process may have been quicker
+                if now - self._disk.changed_at(path) >= self._bounds.keep_s:
+                    self._disk.remove(path)
         for name in self._names():
             folder = self._root / name
-            is_old = now - self._disk.changed_at(folder) > _YOUNG_S
-            if name != self._name and is_old and not self._disk.names(folder):
-                self._remove_unused(folder)
+            with contextlib.suppress(OSError):
+                is_old = now - self._disk.changed_at(folder) > _YOUNG_S
+                if name != self._name and is_old and not self._disk.names(folder):
+                    self._remove_unused(folder)
 
     def _remove_unused(self, folder: Path) -> None:
         """Remove an empty folder, unless a living process holds it, which may want to write there again."""
         lock = self._disk.lock(folder)
         if lock is not None:
-            self._disk.remove_folder(folder)
-            lock.release()
+            try:
+                self._disk.remove_folder(folder)
+            finally:
+                lock.release()
 
     def close(self) -> None:
         """End what is being written and let go of every folder."""
@@ -380,10 +439,17 @@ class Shelf:
             yield from life.segments
 
     def _names(self) -> list[str]:
-        """Return the names of folders under the root."""
-        return [name for name in self._disk.names(self._root) if not name.endswith(_PROBE)]
+        """Return the names of the lives' folders and of the refused; whatever else lies there is somebody else's."""
+        return [name for name in self._disk.names(self._root) if name == REFUSED or name.isdecimal()]
+
+    def _inside(self, folder: Path) -> list[str]:
+        """Return what a folder holds, as far as that can be told."""
+        try:
+            return self._disk.names(folder)
+        except OSError:
+            return []
 
     def _kept(self) -> list[Path]:
         """Return drained segments of all lives, the oldest first."""
         lives = [self._root / name for name in self._names()]
-        return [folder / name for folder in lives for name in self._disk.names(folder) if name.endswith(DONE)]
+        return [folder / name for folder in lives for name in self._inside(folder) if name.endswith(DONE)]

@@ -37,6 +37,10 @@ class Depth:
 
 
 _MOST_AT_ONCE: Final = 1024
+_STUCK_S: Final = 5.0
+"""A disk that has not answered for so long hangs."""
+_REFUSING_S: Final = 5.0
+"""For how long a refusal says that the next event would be refused as well."""
 _LOG = get_logger("spool")
 
 
@@ -59,6 +63,9 @@ class Spool:
         self._writer: asyncio.Task[None] | None = None
         self._is_idle = asyncio.Event()
         self._is_idle.set()
+        self._asked: list[float] = []
+        """When the thread was asked for what it has not answered yet."""
+        self._refused_at = -_REFUSING_S
         self.depth = Depth()
 
     @classmethod
@@ -90,14 +97,27 @@ class Spool:
         """Whether nothing waits here, and nothing is on its way in."""
         return self.depth.is_empty and self._is_idle.is_set()
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the disk neither answers nor fails."""
+        return bool(self._asked) and time.monotonic() - self._asked[0] > _STUCK_S
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether the disk is stuck, or an event was refused a moment ago."""
+        return self.is_stuck or time.monotonic() - self._refused_at < _REFUSING_S
+
     def append(self, payload: bytes) -> "asyncio.Future[None]":
         """Return what is done once *payload* is durable; appended in the order of the calls.
 
-        It ends with `SpoolUnavailable` where the spool is full or its disk fails.
+        It ends with `SpoolUnavailable` where the spool is full or its disk fails or hangs.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._writer is None or len(self._pending) >= self._queue_size:
             done.set_exception(SpoolUnavailable("too many events are waiting to be written to the spool"))
+            return done
+        if self.is_stuck:
+            done.set_exception(SpoolUnavailable("the spool's disk does not answer"))
             return done
         self._pending.append((payload, done))
         self._is_idle.clear()
@@ -121,9 +141,16 @@ class Spool:
         return await self._ask(self._shelf.oldest)
 
     async def finish(self, segment: Segment) -> None:
-        """Put aside a segment whose events are all in PostgreSQL, or refused. Raises SpoolUnavailable."""
+        """Put aside a segment whose events are all in PostgreSQL, or refused.
+
+        Where the disk does not let it be renamed, it is passed over for as long as this process lives: it must not
+        keep the others waiting, and the next life that offers its events again changes nothing.
+        """
         crash_point("drain.before_finish")
-        await self._ask(partial(self._shelf.finish, segment))
+        try:
+            await self._ask(partial(self._shelf.finish, segment))
+        except SpoolUnavailable as error:
+            _LOG.error("spool_not_put_aside", segment=str(segment.path), error=str(error))
         if segment.is_damaged:
             emit.count("boathook_spool_damaged_total")
             _LOG.error("spool_damaged", segment=str(segment.path), lost=segment.contents.lost, note="kept as .bad")
@@ -164,6 +191,7 @@ class Spool:
             crash_point("spool.after_sync")
         except Exception as error:  # noqa: BLE001 - the writer must outlive any surprise, and its callers must hear of it
             emit.count("boathook_spool_refused_total", len(group))
+            self._refused_at = time.monotonic()
             told = (
                 error if isinstance(error, SpoolUnavailable) else SpoolUnavailable(str(error) or type(error).__name__)
             )
@@ -171,6 +199,7 @@ class Spool:
                 if not done.done():
                     done.set_exception(told)
         else:
+            self._refused_at = -_REFUSING_S
             emit.observe("boathook_spool_sync_seconds", time.perf_counter() - began)
             emit.count("boathook_spool_appended_total", len(group))
             for _, done in group:
@@ -186,7 +215,12 @@ class Spool:
             except (OSError, SpoolUnavailable) as error:
                 return error, self._look()
 
-        answer, depth = await self._run(call_and_look)
+        asked = time.monotonic()
+        self._asked.append(asked)
+        try:
+            answer, depth = await self._run(call_and_look)
+        finally:
+            self._asked.remove(asked)
         self._tell(depth)
         if isinstance(answer, OSError):
             raise SpoolUnavailable(f"the spool cannot be read: {answer.strerror or answer}") from answer
@@ -195,8 +229,10 @@ class Spool:
         return cast("T", answer)
 
     def _adopt(self) -> tuple[int, int]:
-        self._shelf.adopt()
-        self._shelf.tidy(time.time())
+        try:
+            self._shelf.adopt()
+        finally:
+            self._shelf.tidy(time.time())
         return self._shelf.aside()
 
     def _look(self) -> Depth:
