@@ -5,7 +5,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --no-input --quiet --disable-pip-version-check
-BENCHES := ingest duplicates handle latency deliver fanout isolation both
+BENCHES := ingest duplicates handle latency deliver fanout isolation both spool
 
 # uv writes the lock files with the Python that is here; it never fetches another one.
 export UV_PYTHON_DOWNLOADS := never

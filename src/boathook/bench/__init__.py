@@ -4,9 +4,9 @@ Machines are noisy and shared, so every figure worth quoting is a ratio of two m
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from boathook.bench import both, deliver, handle, ingest, isolation, latency
+from boathook.bench import both, deliver, handle, ingest, isolation, latency, spool
 from boathook.bench.stage import Stage
 from boathook.domain.errors import ConfigError
 
@@ -19,8 +19,10 @@ BENCHES: dict[str, Callable[[Stage, float], dict[str, Any]]] = {
     "fanout": deliver.fanout,
     "isolation": isolation.isolation,
     "both": both.both,
+    "spool": spool.spool,
 }
 """Each bench takes a stage and the seconds one measurement may last, and returns its figures."""
+_STOPS_THE_SERVER: Final = {"spool"}
 
 
 def run(
@@ -31,7 +33,8 @@ def run(
     Args:
         name: one of `BENCHES`.
         seconds: how long a single measurement lasts; a bench makes up to a dozen.
-        database_url: a PostgreSQL whose role may create databases; empty starts an embedded one.
+        database_url: a PostgreSQL whose role may create databases; empty starts an embedded one, as do benches that
+            have to stop it.
         report: hears what is being measured.
 
     Raises:
@@ -39,5 +42,5 @@ def run(
     """
     if name not in BENCHES:
         raise ConfigError(f"there is no bench {name!r}; choose one of {', '.join(BENCHES)}")
-    with Stage(database_url, report) as stage:
+    with Stage("" if name in _STOPS_THE_SERVER else database_url, report) as stage:
         return {"bench": name, **BENCHES[name](stage, seconds)}

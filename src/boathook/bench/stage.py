@@ -110,18 +110,37 @@ class Stage:
         file = self.folder / f"boathook-{port}.toml"
         file.write_text(
             f'[database]\nurl = "{database_url}"\n[server]\nbind = "127.0.0.1:{port}"\n'
-            f'data_dir = "{self.folder / f"data-{port}"}"\napp = "{app}"\n'
+            f'data_dir = "{self.data_dir(port)}"\napp = "{app}"\n'
             f'[log]\nlevel = "warning"\nformat = "json"\n'
             f'[sources.stripe]\nprovider = "stripe"\nsecrets = ["whsec_bench"]\n{more}'
         )
         command = [sys.executable, "-m", "boathook", "--config", str(file), "serve", "--role", roles]
         return Server(command, port, self.folder / f"server-{port}.log", path="/readyz" if "gateway" in roles else "")
 
+    def data_dir(self, port: int) -> Path:
+        """Return the data folder of the boathook that serves at *port*."""
+        return self.folder / f"data-{port}"
+
     def module(self, name: str, *arguments: str) -> "Server":
         """Return the server of a module of this package, started with its port and *arguments*, to be entered."""
         port = _free_port()
         command = [sys.executable, "-m", f"boathook.bench.{name}", str(port), *arguments]
         return Server(command, port, self.folder / f"server-{port}.log", path="/healthz")
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Stop PostgreSQL for the time of the block.
+
+        Raises:
+            ConfigError: it is not the stage's own.
+        """
+        if self._server is None:
+            raise ConfigError("this bench stops PostgreSQL, so it needs one of its own: leave database.url empty")
+        asyncio.run(self._server.stop())
+        try:
+            yield
+        finally:
+            self._server = asyncio.run(EmbeddedServer.start(self.folder, progress=self.report))
 
     @contextmanager
     def corpus(self) -> Iterator[Path]:
@@ -167,6 +186,11 @@ class Server:
         except OSError:
             return False
 
+    def resident_bytes(self) -> int:
+        """Return what memory the largest process takes that it has started; 0 where /proc does not tell."""
+        assert self._process is not None
+        return max((_resident(child) for child in _children(self._process.pid)), default=0)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -177,6 +201,17 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _children(pid: int) -> list[Path]:
+    """Return the folders below /proc of a process's children."""
+    lines = Path(f"/proc/{pid}/task/{pid}/children")
+    return [Path("/proc", child) for child in lines.read_text().split()] if lines.exists() else []
+
+
+def _resident(process: Path) -> int:
+    pages = int((process / "statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _free_port() -> int:

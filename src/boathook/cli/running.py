@@ -164,7 +164,7 @@ def demo(
 def bench(
     ctx: typer.Context,
     name: Annotated[
-        str, typer.Argument(help="ingest, duplicates, handle, latency, deliver, fanout, isolation or both.")
+        str, typer.Argument(help="ingest, duplicates, handle, latency, deliver, fanout, isolation, both or spool.")
     ],
     seconds: Annotated[float, typer.Option(min=0.5, help="How long one measurement lasts.")] = 6.0,
     as_json: Json = False,
