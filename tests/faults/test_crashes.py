@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from itertools import chain
 from urllib.parse import urlsplit
 
 import psycopg
@@ -15,6 +16,8 @@ from tests.conftest import copied
 from tests.crashing import Deaths
 from tests.faults.conftest import Sender, effect_counts, judge, open_deliveries, stored_keys
 from tests.faults.rig.postgres import OwnServer
+from tests.faults.test_database import SPOOL_POINTS
+from tests.faults.test_sending import SEND_POINTS
 from tests.support import until
 
 GATEWAY_POINTS = [point for point in POINTS if point.startswith("accept.")]
@@ -22,6 +25,7 @@ WORKER_POINTS = {
     steps[0]: [point for point in POINTS if point.startswith(tuple(f"{step}." for step in steps))]
     for steps in (("claim", "handler"), ("retry",), ("dead",))
 }
+KEEPER_POINTS = [point for point in POINTS if point.startswith("keeper.")]
 
 ENDED_BEFORE = {"handler.after_commit", "retry.after_schedule", "dead.after_move"}
 """Points behind the record of the attempt, at which nothing is lost but what else the worker had under way."""
@@ -72,6 +76,28 @@ def test_workers_die_at_every_point_of(steps: str, boathook: Callable[..., Runni
         running.cli("dead", "replay", "--all", "--yes")
     settle_and_judge(running, sender)
     assert _lost(running) >= len(deaths.hits.keys() - ENDED_BEFORE), "an attempt that died is on no record"
+
+
+def test_keepers_die_at_every_point(boathook: Callable[..., Running], settle_and_judge, tmp_path):
+    deaths = Deaths(tmp_path, dict.fromkeys(KEEPER_POINTS, 1))
+    running = boathook(**deaths.environment)
+    with Sender(running.base) as sender:
+        while deaths.left():
+            sender.wait_for(10)
+            running.kill("worker")
+        sender.wait_for(20)
+    settle_and_judge(running, sender)
+
+
+def test_no_point_is_forgotten():
+    walked = [
+        *GATEWAY_POINTS,
+        *chain.from_iterable(WORKER_POINTS.values()),
+        *KEEPER_POINTS,
+        *SPOOL_POINTS,
+        *SEND_POINTS,
+    ]
+    assert sorted(walked) == sorted(POINTS)
 
 
 def _lost(running: Running) -> int:
