@@ -79,6 +79,17 @@ class Turn(asyncio.TimerHandle):
         return id(self)
 
 
+class NumberedTask(asyncio.Task[Any]):
+    """A task that has the same place in a set in every process."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], number: int, **options: Any) -> None:
+        self._number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """Runs simulated processes in virtual time."""
 
@@ -93,6 +104,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._busy: list[Process] = []
         self._timers: list[tuple[float, int, Turn]] = []
         self._timer_number = 0
+        self._task_number = 0
         self._most_steps = most_steps
         self._all_tasks: list[asyncio.Task[Any]] = []
         self.set_task_factory(self._make_task)
@@ -183,7 +195,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         coro: Coroutine[Any, Any, Any],
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, context=context)
+        self._task_number += 1
+        task = NumberedTask(coro, self._task_number, loop=self, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._all_tasks.append(task)
         if len(self._all_tasks) > _COMPACT_AT:

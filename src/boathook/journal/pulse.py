@@ -79,8 +79,10 @@ class Pulse:
         self._answers.set()
         self._dial = dial
         self._longest_s = longest_s
-        self._cuts: set[Callable[[], None]] = set()
-        self._dialling: set[asyncio.Timeout] = set()
+        self._cuts: dict[Callable[[], None], None] = {}
+        """In the order they came, as a simulation has to see the same course of events again."""
+        self._dialling: dict[asyncio.Timeout, None] = {}
+        self._gaps: list[Callable[[], None]] = []
         self._channels: dict[str, list[Heard]] = {}
         self._wake = asyncio.Event()
         self._answer_s = 0.0
@@ -101,11 +103,15 @@ class Pulse:
 
     def share(self, cut_all: Callable[[], None]) -> None:
         """Call *cut_all* when the server is found to be away."""
-        self._cuts.add(cut_all)
+        self._cuts[cut_all] = None
 
     def leave(self, cut_all: Callable[[], None]) -> None:
         """Do so no more."""
-        self._cuts.discard(cut_all)
+        self._cuts.pop(cut_all, None)
+
+    def on_gap(self, told: Callable[[], None]) -> None:
+        """Call *told* when the standing connection ends and when it is made: the server may be another one since."""
+        self._gaps.append(told)
 
     def listen(self, channel: str, heard: Heard) -> None:
         """Call *heard* with the payload of each notification on *channel*, from soon on."""
@@ -131,7 +137,7 @@ class Pulse:
         if self.is_away:
             raise ConnectionError(_AWAY)
         block = asyncio.timeout(None)
-        self._dialling.add(block)
+        self._dialling[block] = None
         try:
             async with block:
                 yield
@@ -140,7 +146,7 @@ class Pulse:
                 raise
             raise ConnectionError(_AWAY) from None
         finally:
-            self._dialling.discard(block)
+            self._dialling.pop(block, None)
 
     async def _watch(self) -> None:
         await self._pause(BEAT_S)
@@ -158,12 +164,14 @@ class Pulse:
                 await asyncio.sleep(_AGAIN_S)
                 continue
             self._found()
+            self._tell_gap()
             try:
                 await self._stay(line)
             except (JournalUnavailable, *TROUBLE) as error:
                 self._log.debug("pulse_interrupted", error=sentence(error))
             finally:
                 cut(line)
+                self._tell_gap()
             await asyncio.sleep(_AGAIN_S)
 
     async def _connect(self) -> asyncpg.Connection:
@@ -200,6 +208,10 @@ class Pulse:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
+
+    def _tell_gap(self) -> None:
+        for told in self._gaps:
+            told()
 
     def _miss(self, error: BaseException) -> None:
         if not self.is_away:
