@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,23 +14,24 @@ import uvloop
 
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError
-from boathook.server.order import BEAT, READY, Life, Order
+from boathook.server.order import BEAT, PREPARED, READY, Life, Order
 from boathook.telemetry import log
 from boathook.telemetry.exporters import History, SnapshotFile
 
 _BEAT_S: Final = 0.5
 _ORPHAN_S: Final = 5.0
+_MOST_AT_ONCE: Final = 65_536
 
 
 def run_child(role: str) -> int:
     """Run one role until told to stop; return the exit code."""
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    order, heard = _read_order()
     settings = Settings.model_validate_json(order.settings)
     log.configure(settings.log.level, settings.log.format, process=order.slot)
     # Ctrl-C on a terminal reaches everybody; the supervisor decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        uvloop.run(_live(role, order, settings))
+        uvloop.run(_live(role, order, settings, heard))
     except BoathookError as error:
         log.get_logger("server").error("child_failed", error=str(error))
         return 1
@@ -43,12 +43,22 @@ def run_child(role: str) -> int:
     return 0
 
 
-async def _live(role: str, order: Order, settings: Settings) -> None:
+def _read_order() -> tuple[Order, bytes]:
+    """Return the order, and what was said right behind it."""
+    data = b""
+    while b"\n" not in data and (piece := os.read(0, _MOST_AT_ONCE)):
+        data += piece
+    line, _, rest = data.partition(b"\n")
+    return msgspec.json.decode(line, type=Order), rest
+
+
+async def _live(role: str, order: Order, settings: Settings, heard: bytes) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    _watch_supervisor(loop, stop)
-    life = Life(order, settings, stop, lambda: _tell(order.beat, BEAT), lambda: _tell(order.beat, READY))
+    prepared = asyncio.Event()
+    _hear_supervisor(loop, stop, prepared, heard)
+    life = Life(order, settings, stop, lambda: _tell(order.beat, BEAT), lambda: _tell(order.beat, READY), prepared)
     snapshot = SnapshotFile(settings.server.data_dir, order.slot)
     snapshot.continue_from_last()
     chores = [asyncio.create_task(snapshot.keep_writing()), asyncio.create_task(_keep_beating(life.beat))]
@@ -142,12 +152,18 @@ def _tell(descriptor: int, what: bytes) -> None:
         os.write(descriptor, what)
 
 
-def _watch_supervisor(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """End when standard input does, even if the event loop no longer turns."""
+def _hear_supervisor(
+    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, prepared: asyncio.Event, heard: bytes
+) -> None:
+    """Hear that the ground is prepared, and end when standard input does, even if the event loop no longer turns."""
+    if PREPARED in heard:
+        prepared.set()
 
     def watch() -> None:
-        while os.read(0, 4096):
-            pass
+        while said := os.read(0, 4096):
+            if PREPARED in said:
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(prepared.set)
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(stop.set)
         time.sleep(_ORPHAN_S)

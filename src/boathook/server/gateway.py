@@ -57,7 +57,7 @@ async def run_gateway(life: Life) -> None:
     connections = Connections(limits.max_connections, limits.max_connections_per_client)
     console = Console(settings, history) if "console" in server.roles else None
     house = House(_answer_503, limits, connections, server.trusted_proxies, _sockets(gates, console))
-    desk = _Desk(settings, gates, house, history, console)
+    desk = _Desk(settings, gates, house, history, console, life.prepared)
     listener = Listener(house)
     async with desk:
         await listener.start(socket.socket(fileno=life.order.socket))
@@ -110,10 +110,14 @@ async def _drain(listener: Listener, settings: Settings) -> None:
 
 
 class _Journal:
-    """PostgreSQL as a gateway knows it: tried again and again until it is reached, and kept from then on."""
+    """PostgreSQL as a gateway knows it: tried again and again until it is reached, and kept from then on.
 
-    def __init__(self, settings: Settings) -> None:
+    Nothing is brought there before the routes of the handlers are known: they would never get it.
+    """
+
+    def __init__(self, settings: Settings, prepared: asyncio.Event) -> None:
         self._settings = settings
+        self._prepared = prepared
         self._store: EventStore | None = None
         self.database: Database | None = None
         self.reached = asyncio.Event()
@@ -149,7 +153,8 @@ class _Journal:
         return Router(found.routes, found.version)
 
     async def keep_reaching(self) -> None:
-        """Connect, trying until that works."""
+        """Connect once the ground is prepared, trying until that works."""
+        await self._prepared.wait()
         is_told = False
         while not self.reached.is_set():
             try:
@@ -158,6 +163,9 @@ class _Journal:
                 if not is_told:
                     _LOG.warning("journal_unavailable", error=str(error), note="trying again until it is back")
                     is_told = True
+                await asyncio.sleep(_RETRY_S)
+            except Exception as error:  # noqa: BLE001 - whatever it is, what waits in the spool has to get there
+                _LOG.error("journal_not_reached", exc_info=error)
                 await asyncio.sleep(_RETRY_S)
 
     async def _reach(self) -> None:
@@ -194,10 +202,16 @@ class _Desk:
     """What takes events in: it opens once PostgreSQL is there, or once it is known that the spool must do for now."""
 
     def __init__(
-        self, settings: Settings, gates: Mapping[str, Gate], house: House, history: History, console: Console | None
+        self,
+        settings: Settings,
+        gates: Mapping[str, Gate],
+        house: House,
+        history: History,
+        console: Console | None,
+        prepared: asyncio.Event,
     ) -> None:
         self._settings = settings
-        self._journal = _Journal(settings)
+        self._journal = _Journal(settings, prepared)
         self._chores: list[asyncio.Task[None]] = []
         spool, database, retention, limits = settings.spool, settings.database, settings.retention, settings.limits
         arrivals = Arrivals(Router((), UNROUTED), self._journal.read_router)
@@ -243,6 +257,7 @@ class _Desk:
         await self._intake.start(is_away=not self._journal.reached.is_set())
         self._quarantine.start()
         self._chores.append(asyncio.create_task(self._sample()))
+        self._chores.append(asyncio.create_task(self._mind_gaps()))
         if self._waiting_room is not None:
             self._chores.append(asyncio.create_task(self._hear_replies(self._waiting_room)))
             self._chores.append(asyncio.create_task(self._waiting_room.run()))
@@ -256,6 +271,10 @@ class _Desk:
     async def _hear_replies(self, room: WaitingRoom) -> None:
         await self._journal.reached.wait()
         await self._journal.there().listen(replies.CHANNEL, room.hear)
+
+    async def _mind_gaps(self) -> None:
+        await self._journal.reached.wait()
+        self._journal.there().pulse.on_gap(self._intake.forget)
 
     async def _sample(self) -> None:
         while True:

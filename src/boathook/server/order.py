@@ -11,6 +11,8 @@ from boathook.config import Settings
 
 READY: Final = b"R"
 BEAT: Final = b"."
+PREPARED: Final = b"P"
+"""What a supervisor says once the schemas are up to date and the routes of its handlers are known."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -40,3 +42,5 @@ class Life:
     """Set when the process is to finish what it has begun and end."""
     beat: Callable[[], None]
     ready: Callable[[], None]
+    prepared: asyncio.Event
+    """Set when the supervisor has prepared the ground in PostgreSQL: before that, handlers are owed nothing yet."""

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from boathook.config import Settings
-from boathook.server.order import READY, Order
+from boathook.server.order import PREPARED, READY, Order
 from boathook.telemetry import emit, log
 
 _LOG = log.get_logger("server")
@@ -40,8 +40,8 @@ class Child:
         self.pause_s = _FIRST_PAUSE_S
         self._beats = -1
 
-    async def start(self, settings: Settings, bound: socket.socket | None) -> None:
-        """Start a process in this slot."""
+    async def start(self, settings: Settings, bound: socket.socket | None, *, is_prepared: bool) -> None:
+        """Start a process in this slot, and tell it whether the ground in PostgreSQL is prepared."""
         if self.worker_id:
             self.predecessors = [*self.predecessors, self.worker_id][-_MOST_PREDECESSORS:]
         self.worker_id = f"{self.slot}@{platform.node()}:{uuid.uuid4().hex[:12]}"
@@ -71,8 +71,13 @@ class Child:
         self.is_ready = False
         assert self.process.stdin is not None
         with contextlib.suppress(ConnectionError):
-            self.process.stdin.write(msgspec.json.encode(order) + b"\n")
+            self.process.stdin.write(msgspec.json.encode(order) + b"\n" + (PREPARED if is_prepared else b""))
             await self.process.stdin.drain()
+
+    def tell_prepared(self) -> None:
+        """Tell a process that has been started earlier."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.write(PREPARED)
 
     def hear(self, now: float) -> None:
         """Take in beats."""

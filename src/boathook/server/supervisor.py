@@ -218,6 +218,7 @@ class Supervisor:
         self._children = [Child(role, prefix + slot) for role, slot in _slots(settings)]
         self._later: list[Child] = []
         self._has_failed = False
+        self._is_prepared = False
         self._metrics = SnapshotFile(settings.server.data_dir, f"{prefix}supervisor-0")
         # A loop that has not turned for this long has lost every lease it held, so nothing of value dies with it.
         self._patience_s = settings.worker.lease_s + max(settings.worker.lease_s, _GRACE_S)
@@ -231,12 +232,13 @@ class Supervisor:
         """
         self._metrics.continue_from_last()
         chores = [asyncio.create_task(self._metrics.keep_writing()), asyncio.create_task(self._watch_embedded())]
+        self._is_prepared = prepare is None
         try:
             if prepare is not None:
                 chores.append(asyncio.create_task(self._let_others_start(prepare, stop)))
                 self._children, self._later = _gateways_first(self._children)
             for child in self._children:
-                await child.start(self._settings, self._bound)
+                await self._start(child)
             _announce(self._settings, self._bound, self._children)
             await self._watch(stop)
             return max(await self._stop(stop), int(self._has_failed))
@@ -247,14 +249,16 @@ class Supervisor:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
 
+    async def _start(self, child: Child) -> None:
+        await child.start(self._settings, self._bound, is_prepared=self._is_prepared)
+
     async def _let_others_start(self, prepare: Prepare, stop: _Stop) -> None:
         """Start those that need PostgreSQL once it is there; stop everything if it is one that cannot be used."""
-        is_prepared = False
-        while not is_prepared:
+        while not self._is_prepared:
             await asyncio.sleep(_RETRY_S)
             try:
                 await prepare()
-                is_prepared = True
+                self._is_prepared = True
             except JournalUnavailable as error:
                 _LOG.debug("journal_still_away", error=str(error))
             except BoathookError as error:
@@ -262,8 +266,12 @@ class Supervisor:
                 self._has_failed = True
                 stop.gently.set()
                 return
+        for child in self._children:
+            child.tell_prepared()
+        if stop.gently.is_set():
+            return
         for child in self._later:
-            await child.start(self._settings, self._bound)
+            await self._start(child)
         self._children += self._later
         _LOG.info("journal_reached", children=", ".join(child.slot for child in self._later))
 
@@ -284,7 +292,7 @@ class Supervisor:
     async def _look_after(self, child: Child, now: float) -> None:
         if child.process is None:
             if now >= child.restart_at:
-                await child.start(self._settings, self._bound)
+                await self._start(child)
             return
         child.hear(now)
         patience_s = self._patience_s if child.is_ready else max(_START_S, self._patience_s)

@@ -1,0 +1,49 @@
+"""A boathook that starts while PostgreSQL is away: what it takes meanwhile is owed to its handlers like anything else."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import psycopg
+
+from tests.acceptance.conftest import Running, payload, signed
+from tests.faults.rig.proxy import Proxy, Target
+from tests.support import until
+
+
+def target_of(url: str) -> Target:
+    parts = urlsplit(url)
+    folder = parse_qs(parts.query).get("host", [""])[0]
+    if folder:
+        return f"{folder}/.s.PGSQL.{parse_qs(parts.query).get('port', ['5432'])[0]}"
+    return str(parts.hostname), parts.port or 5432
+
+
+def through(url: str, port: int) -> str:
+    parts = urlsplit(url)
+    user = parts.username or parse_qs(parts.query).get("user", ["postgres"])[0]
+    secret = f":{parts.password}" if parts.password else ""
+    return f"postgresql://{user}{secret}@127.0.0.1:{port}{parts.path}?sslmode=disable"
+
+
+def test_what_was_taken_before_the_routes_were_known_is_owed_to_them(boathook: Callable[..., Running], pg_url: str):
+    with Proxy(target_of(pg_url)) as wire, psycopg.connect(pg_url, autocommit=True) as direct:
+        one = boathook(start=False)
+        configuration = one.folder / "boathook.toml"
+        configuration.write_text(configuration.read_text().replace(pg_url, through(pg_url, wire.port)))
+        wire.set(is_refusing=True)
+        one.start()
+        body, headers = signed(payload("evt_early"))
+        assert httpx.post(f"{one.base}/webhooks/stripe", content=body, headers=headers).status_code == 200
+        with direct.transaction():
+            # Whoever prepares the ground has to wait for this before the handlers' routes are known; others need not.
+            direct.execute("lock table boathook.route in exclusive mode")
+            wire.heal()
+            until(lambda: direct.execute("select 1 from pg_locks where not granted").fetchone())
+            deadline = time.monotonic() + 3
+            with contextlib.suppress(AssertionError):
+                until(lambda: time.monotonic() > deadline or direct.execute("select 1 from boathook.event").fetchone())
+        until(lambda: direct.execute("select 1 from shop.effect where event_key = 'evt_early'").fetchone(), timeout=30)
+        assert one.stop() == 0
