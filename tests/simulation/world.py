@@ -8,9 +8,7 @@ import asyncio
 import contextlib
 import functools
 import hashlib
-import itertools
-import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +18,6 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import Settings, load
-from boathook.dispatch import keeper as keepers
 from boathook.dispatch import worker as workers
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, SpoolUnavailable
@@ -37,16 +34,13 @@ from tests.simulation import patching
 from tests.simulation.disk import Disk, Trouble
 from tests.simulation.faults import befall, operate
 from tests.simulation.gateway import URL, Journal, routed
-from tests.simulation.handlers import LINE, NOTE, Killed, make_hook
+from tests.simulation.handlers import LINE, NOTE, make_hook
 from tests.simulation.invariants import Recorder
-from tests.simulation.loop import PROCESS, Process, VirtualLoop
+from tests.simulation.loop import Process
 from tests.simulation.plan import Plan
-from tests.simulation.server import Server
 from tests.simulation.sometimes import sometimes
-from tests.simulation.tables import Transaction as Commit
+from tests.simulation.stage import QUIET_S, Stage
 
-QUIET_S = 240.0
-"""Virtual seconds after the last fault within which everything has to end."""
 ROOT = Path("/spool")
 
 
@@ -84,15 +78,16 @@ def _settings(
     return load(None, {"database": database, "worker": worker, "server": {"drain_s": 2.0}})
 
 
-class World:
+class World(Stage):
     """One run."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__(
+            plan.seed, plan.rates, crash_rate=plan.crash_rate, longest_pause_s=3 * plan.lease_s,
+            client_noticed_s=plan.client_noticed_s,
+        )  # fmt: skip
         self.plan = plan
-        self.rng = random.Random(f"world {plan.seed}")
-        self.loop = VirtualLoop(random.Random(f"loop {plan.seed}"))
-        self.server = Server(self.loop, plan.rates)
-        self.recorder = Recorder(self.server.tables, plan.max_attempts)
+        self.recorder = Recorder(self.server.tables, plan.max_attempts, violations=self.violations)
         self.server.tables.watchers.append(self._trace_commit)
         self.settings = _settings(
             plan.lease_s, plan.poll_s, plan.concurrency, plan.connections, plan.timeout_s, plan.statement_timeout_s
@@ -104,55 +99,10 @@ class World:
         self.server.tables.routes = msgspec.json.encode(routes).decode()
         self.disk = Disk(self.rng, lambda: patching.BEGINNING.timestamp() + self.loop.now, self.loop.world, self._die)
         self.disk.trouble = Trouble(full=plan.disk_full, failing_sync=plan.disk_failing, died=plan.disk_died)
-        self.processes: list[Process] = []
-        self._numbers = itertools.count(1)
         self.gateways = [Gateway(self.process("gateway")) for _ in range(plan.gateways)]
         self.workers = [Worker(f"worker-{n}") for n in range(plan.workers)] + [Worker("suspects", only_suspects=True)]
         self.keepers = [[self.loop.world] for _ in range(plan.keepers)]
-        self.trace: list[str] = []
-        self.is_calm = False
         self.unsent = 0
-        self._lives: list[asyncio.Task[Any]] = []
-
-    # The trace
-
-    def note(self, what: str, *details: object) -> None:
-        """Write a line of the trace."""
-        process = PROCESS.get(self.loop.world)
-        self.trace.append(f"{self.loop.now:10.4f} {process.name:<12} {what} {' '.join(map(str, details))}".rstrip())
-
-    def _trace_commit(self, transaction: Commit) -> None:
-        for (table, key), row in transaction.writes.items():
-            if table == "delivery":
-                old = self.server.tables.committed["delivery"].get(key)
-                was = old.state if old else "-"
-                now = f"{row.state} fence={row.fence} attempts={row.attempts} by={row.leased_by}" if row else "ended"
-                self.note("commit", f"{str(key[0])[-4:]}/{key[1]}", was, "->", now)
-            elif table in ("event", "outcome"):
-                self.note("commit", table, str(key[0] if isinstance(key, tuple) else key)[-4:])
-
-    def _hear(self, event: str, fields: dict[str, object]) -> None:
-        if event == "attempt_failed" and fields.get("code") in _OURS:
-            self.recorder.violations.append(f"a simulated handler is wrong: {fields.get('error')}")
-        self.note("log", event, *(f"{name}={value}" for name, value in fields.items() if name in _TOLD))
-
-    # Processes
-
-    def process(self, name: str) -> Process:
-        """Return a process to be started."""
-        process = Process(f"{name}.{next(self._numbers)}")
-        process.on_death.append(lambda: self.server.client_died(process, self.plan.client_noticed_s))
-        self.processes.append(process)
-        return process
-
-    def kill(self, process: Process) -> None:
-        """SIGKILL."""
-        self.note("KILL", process.name)
-        self.loop.kill(process)
-
-    def _die(self, process: Process) -> None:
-        self.kill(process)
-        raise Killed
 
     def lose_power(self) -> None:
         """Cut the power of the gateways' host."""
@@ -162,61 +112,13 @@ class World:
                 self.kill(gateway.process)
         self.disk.lose_power()
 
-    def freeze(self, process: Process, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT after a while."""
-        if process.is_paused or process.is_dead:
-            return
-        self.note("PAUSE", process.name, f"{seconds:.2f}s")
-        self.loop.pause(process)
-
-        def go_on() -> None:
-            if process.is_paused:
-                self.note("RESUME", process.name)
-                self.loop.resume(process)
-
-        self.loop.call_later(seconds, go_on, context=self.loop.world.context)
-
-    def _pass_point(self, name: str) -> None:
-        process = PROCESS.get(self.loop.world)
-        rate = self.plan.crash_rate
-        if self.is_calm or not rate or process is self.loop.world or self.rng.random() >= rate:
-            return
-        self.note("crash point", name)
-        sometimes(f"a process died at {name}")
-        if self.rng.random() < 0.3:
-            self.freeze(process, self.rng.random() * 3 * self.plan.lease_s)
-            return
-        self.kill(process)
-        raise Killed
-
-    async def _live(self, process: Process, coro: Coroutine[Any, Any, Any]) -> BaseException | None:
-        """Run a process until it ends or is killed; returns what it ended with."""
-        task = self.loop.spawn(process, coro)
-        ended = self.loop.create_future()
-
-        def end(*_: object) -> None:
-            if not ended.done():
-                ended.set_result(None)
-
-        process.on_death.append(end)
-        task.add_done_callback(end, context=self.loop.world.context)
-        await ended
-        if process.is_dead or not task.done():
-            return None
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, BoathookError | OSError | workers.Stuck | Killed):
-            self.recorder.violations.append(f"{process.name} failed: {error!r}")
-        process.is_dead = True
-        self.server.client_died(process, 0.01)
-        return error
-
     # Gateways
 
     async def _keep_gateway(self, gateway: Gateway) -> None:
         while True:
             gateway.process = self.process("gateway")
             gateway.accept, gateway.stop = None, asyncio.Event()
-            await self._live(gateway.process, self._serve(gateway))
+            await self.live(gateway.process, self._serve(gateway))
             await asyncio.sleep(0.1 + self.rng.random())
 
     async def _serve(self, gateway: Gateway) -> None:
@@ -361,7 +263,7 @@ class World:
             process = slot.process = self.process(slot.name)
             slot.stop = asyncio.Event()
             worker_id = process.name
-            await self._live(
+            await self.live(
                 process,
                 workers.run_worker(
                     self.settings, self.hooks, worker_id=worker_id, only_suspects=slot.only_suspects, stop=slot.stop,
@@ -371,72 +273,25 @@ class World:
             slot.predecessors = [*slot.predecessors, worker_id][-20:]
             await asyncio.sleep(0.1 + self.rng.random() * 0.5)
 
-    async def _keep_keeper(self, place: list[Process]) -> None:
-        while True:
-            process = self.process("keeper")
-            place[0] = process
-            stop = asyncio.Event()
-            await self._live(
-                process, keepers.run_keeper(self.settings, hooks=tuple(self.hooks), stop=stop, beat=lambda: None)
-            )
-            await asyncio.sleep(0.1 + self.rng.random() * 0.5)
-
     # The run
 
-    def run(self) -> None:
-        """Run the plan to its end; `found` tells what was wrong."""
-        try:
-            self.begin()
-            self._conclude_with(self._follow_plan())
-        finally:
-            self.unwind()
-
-    def begin(self) -> None:
-        """Start every process."""
-        asyncio.set_event_loop(None)
-        patching.listen(self._hear, self._pass_point)
-        for job in (
-            *(self._keep_gateway(gateway) for gateway in self.gateways),
-            *(self._keep_worker(worker) for worker in self.workers),
-            *(self._keep_keeper(place) for place in self.keepers),
-        ):
-            self._lives.append(self.loop.create_task(job))
+    def lives(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Return what keeps each process running."""
+        yield from (self._keep_gateway(gateway) for gateway in self.gateways)
+        yield from (self._keep_worker(worker) for worker in self.workers)
+        yield from (self.keep_keeper(self.settings, self.hooks, place) for place in self.keepers)
 
     def go_on(self, seconds: float) -> None:
         """Let so much virtual time pass."""
-        self._conclude_with(asyncio.sleep(seconds))
+        self.conclude_with(asyncio.sleep(seconds))
 
     def heal_and_conclude(self) -> None:
         """End all faults, give everything the time to end, and judge what is left."""
-        self._conclude_with(self._calm_down())
-        self._conclude_with(self._judge_end(is_quiet=True))
+        self.conclude_with(self._calm_down())
+        self.conclude_with(self._judge_end(is_quiet=True))
 
-    def found(self) -> list[str]:
-        """Return what was found to be wrong."""
-        return self.recorder.violations + self.loop.surprises
-
-    def unwind(self) -> None:
-        """Let all that was started come to an end, so that nothing of it is left."""
-        patching.listen(None, None)
-        self.recorder.violations += self.loop.surprises
-        self.server.is_closing = True
-        self.server.wake()
-        for session in list(self.server.sessions.values()):
-            session.lose()
-        self.server.tables.watchers.clear()
-        try:
-            self.loop.bury(self.processes)
-        finally:
-            self.loop.close()
-            self.loop.surprises.clear()
-
-    def _conclude_with(self, what: Coroutine[Any, Any, None]) -> None:
-        try:
-            self.loop.run_until_complete(what)
-        except Exception as error:  # noqa: BLE001 whatever it is, it is what this run has found
-            self.recorder.violations.append(f"the run failed: {error!r}")
-
-    async def _follow_plan(self) -> None:
+    async def course(self) -> None:
+        """Let events come and faults happen; then all of it has to end."""
         plan = self.plan
         for number in range(plan.events):
             self.unsent += 1
@@ -452,9 +307,7 @@ class World:
         await self._judge_end(is_quiet=plan.is_healing)
 
     async def _judge_end(self, *, is_quiet: bool) -> None:
-        for task in self._lives:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                self.recorder.violations.append(f"the simulation itself failed: {error!r}")
+        self.judge_lives()
         if is_quiet and self._is_spooled():
             self.recorder.violations.append(f"C11: events are still in the spool {QUIET_S:g} s after all faults")
         self.lose_power()
@@ -488,5 +341,3 @@ class World:
 
 
 _FULL = ("spool is full", "too many events are waiting")
-_OURS = frozenset({"NameError", "AttributeError", "TypeError", "AssertionError", "KeyError"})
-_TOLD = frozenset({"error", "leases", "code", "outcome", "delivery", "attempt"})
