@@ -131,6 +131,20 @@ async def test_a_conflict_is_never_answered_from_memory():
     await intake.drain()
 
 
+async def test_after_an_outage_no_copy_is_answered_from_memory_of_the_time_before():
+    answers: list[Exception] = []
+    shelf = Shelf(lambda one: answers.pop() if answers else Accepted(one.id))
+    intake = Intake(shelf)
+    await intake.start()
+    await intake.accept(event("a"))
+    answers.append(JournalUnavailable("it fails over to an older state"))
+    with pytest.raises(JournalUnavailable):
+        await intake.accept(event("b"))
+    await intake.accept(event("a"))
+    assert shelf.batches == [["a"], ["b"], ["a"]]
+    await intake.drain()
+
+
 async def test_memory_is_bounded_and_the_youngest_stay():
     shelf = Shelf()
     intake = Intake(shelf, remembered=2)

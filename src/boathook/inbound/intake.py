@@ -144,6 +144,10 @@ class Intake:
         if self.spool is not None:
             await self.spool.close()
 
+    def forget(self) -> None:
+        """Answer no copy from memory of what was stored up to now: the store may have gone back to an older state."""
+        self._recent.clear()
+
     async def accept(self, event: NewEvent) -> Receipt:
         """Return a receipt once the event, or its first copy, is durable.
 
@@ -237,6 +241,7 @@ class Intake:
 
     def _leave_journal(self, why: str, failed: Sequence[Entry] = ()) -> bool:
         """Go on with the spool: those a commit has *failed* for first, then those who wait. False: there is none."""
+        self.forget()
         if self.spool is None:
             return False
         if self.mode is Mode.DIRECT:
@@ -316,6 +321,7 @@ class Intake:
         if self.mode is Mode.CATCHING_UP:
             self._leave_journal("it failed again")
         self.mode = Mode.SPOOLING
+        self.forget()
 
     async def _empty(self, spool: Spool, patience_s: float) -> None:
         """Drain segment after segment until nothing is left, then let newcomers go straight to the journal."""
@@ -353,6 +359,8 @@ class Intake:
             if self.mode is Mode.SPOOLING:
                 self.mode = Mode.DRAINING
         await spool.finish(segment)
+        if segment.is_damaged:  # its senders may be asked to send again what was lost
+            self.forget()
         return len(records)
 
 
@@ -393,6 +401,9 @@ class _RecentKeys:
         self._size = size
         self._young: dict[bytes, bytes] = {}
         self._old: dict[bytes, bytes] = {}
+
+    def clear(self) -> None:
+        self._young, self._old = {}, {}
 
     def find(self, event: NewEvent) -> UUID | None:
         """Return the event that came first, if *event* is an exact copy of it."""
