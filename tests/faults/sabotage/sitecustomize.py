@@ -8,7 +8,7 @@ breaks the twin loudly instead of leaving it whole. Nothing of this is known to 
 import asyncio
 import contextlib
 import dataclasses
-import datetime
+import datetime as dt
 import importlib.abc
 import importlib.machinery
 import os
@@ -178,8 +178,19 @@ def keeps_nothing_drained(shelf: ModuleType) -> None:
 
 
 def believes_every_record(segment: ModuleType) -> None:
-    """Have no checksum of records."""
-    replace(segment, "_sum", lambda _: lambda *parts: 0)
+    """Look at no checksum of records."""
+
+    def make(_: Any) -> Any:
+        def frame_at(data: bytes, place: int) -> Any:
+            body = place + segment.FRAME_BYTES
+            if body > len(data):
+                return None
+            _marker, size, sequence, synced, _checksum = segment._FRAME.unpack_from(data, place)
+            return segment.Record(sequence, data[body : body + size]), synced
+
+        return frame_at
+
+    replace(segment, "_frame_at", make)
 
 
 def drains_as_new(draining: ModuleType) -> None:
@@ -255,6 +266,70 @@ def stops_at_once(listener: ModuleType) -> None:
     replace(listener.Listener, "drain", lambda _: drain)
 
 
+def counts_collisions(runner: ModuleType) -> None:
+    """Take a transaction that PostgreSQL sacrificed for the handler's own failure."""
+    replace(runner, "RUN_AGAIN", lambda _: frozenset())
+
+
+def elects_everybody(keeper: ModuleType) -> None:
+    """Let every keeper be the elected one, and every chore be done by whoever likes to."""
+
+    @contextlib.asynccontextmanager
+    async def grant(database: Any, name: str = "") -> Any:
+        async with database.acquire() as connection:
+            yield connection
+
+    replace(keeper, "keeper_seat", lambda _: grant)
+    replace(sys.modules["boathook.dispatch.chores"], "turn", lambda _: grant)
+
+
+def commits_effects_first(sessions: ModuleType) -> None:
+    """Commit what a handler did, and a moment later, in a transaction of its own, the end of its delivery."""
+
+    class Late:
+        def __init__(self, function: Any, mark: str) -> None:
+            self.function, self.mark = function, mark
+
+        def literal(self, arguments: Any) -> str:
+            apart = f"commit; select pg_sleep(0.3); begin; set local boathook.mark = '{self.mark}'"
+            return f"{apart}; {self.function.literal(arguments)}"
+
+    def make(begin: Any) -> Any:
+        def settle(self: Any, value: object) -> Any:
+            (function, arguments), *rest = begin(self, value)
+            return ((Late(function, self.mark), arguments), *rest)
+
+        return settle
+
+    replace(sessions.Settling, "begin", make)
+
+
+def keeps_every_answer(exchange: ModuleType) -> None:
+    """Read whatever an endpoint answers to its end, and keep all of it."""
+
+    def make(_: Any) -> Any:
+        def take(self: Any, piece: bytes) -> None:
+            self._body.append(piece)
+
+        return take
+
+    replace(exchange, "_MOST_HEAD", lambda _: 1 << 40)
+    replace(exchange.Exchange, "_take", make)
+
+
+def looks_at_all_that_was(schedule: ModuleType) -> None:
+    """Begin each claim with the oldest entry of the index, finished or not."""
+
+    def make(want: Any) -> Any:
+        def from_the_beginning(self: Any, slots: int, now_s: float) -> Any:
+            self._full_look_at = 0.0
+            return want(self, slots, now_s)
+
+        return from_the_beginning
+
+    replace(schedule.Share, "want", make)
+
+
 def shift_clock(hours: float) -> Callable[[ModuleType], None]:
     """Return a patch that sets the wall clock of a process wrong, but for `datetime`; this breaks nothing by itself."""
 
@@ -268,10 +343,10 @@ def shift_clock(hours: float) -> Callable[[ModuleType], None]:
 def shift_dates(hours: float) -> Callable[[ModuleType], None]:
     """Return a patch that sets what `datetime` says in one module wrong; this breaks nothing by itself."""
 
-    class Shifted(datetime.datetime):
+    class Shifted(dt.datetime):
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-            return datetime.datetime.now(tz) + datetime.timedelta(hours=hours)
+        def now(cls, tz: dt.tzinfo | None = None) -> Any:
+            return dt.datetime.now(tz) + dt.timedelta(hours=hours)
 
     return lambda module: replace(module, "datetime", lambda _: Shifted)
 
@@ -281,13 +356,30 @@ def schedules_by_its_own_clock(worker: ModuleType) -> None:
     replace(worker.Worker, "_now", lambda _: lambda self: worker.datetime.now(worker.UTC))
 
 
+def never_forgets(intake: ModuleType) -> None:
+    """Answer copies from memory, whatever has become of the store meanwhile."""
+    replace(intake.Intake, "forget", lambda _: lambda self: None)
+
+
+def lets_silent_clients_stay(protocol: ModuleType) -> None:
+    """Give whoever has connected all the time he likes."""
+    replace(protocol.Connection, "check", lambda _: lambda self, now: None)
+
+
 PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "answers_before_commit": ("boathook.inbound.intake", answers_before_commit),
     "believes_every_answer": ("boathook.outbound.attempt", believes_every_answer),
+    "commits_effects_first": ("boathook.handlers.sessions", commits_effects_first),
+    "counts_collisions": ("boathook.handlers.runner", counts_collisions),
+    "elects_everybody": ("boathook.dispatch.keeper", elects_everybody),
+    "keeps_every_answer": ("boathook.outbound.exchange", keeps_every_answer),
+    "looks_at_all_that_was": ("boathook.dispatch.schedule", looks_at_all_that_was),
     "commits_in_memory": ("boathook.journal.database", commits_in_memory),
     "forgets_keys": ("boathook.inbound.arrival", forgets_keys),
     "forgets_conflicts": ("boathook.journal.events", forgets_conflicts),
     "believes_everybody": ("hmac", believes_everybody),
+    "lets_silent_clients_stay": ("boathook.inbound.protocol", lets_silent_clients_stay),
+    "never_forgets": ("boathook.inbound.intake", never_forgets),
     "waits_before_sync": ("boathook.spool.disk", waits_before_sync),
     "syncs_nothing": ("boathook.spool.disk", syncs_nothing),
     "ignores_failed_syncs": ("boathook.spool.disk", ignores_failed_syncs),
