@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,11 +15,14 @@ from boathook.domain.errors import RowRefused, SpoolUnavailable
 from boathook.domain.model import Accepted, Duplicate
 from boathook.inbound import intake as intake_module
 from boathook.inbound.intake import Intake, Mode
+from boathook.inbound.probes import Probes
 from boathook.inbound.records import encode
 from boathook.spool import spool as spool_module
+from boathook.spool import survey
 from boathook.spool.disk import RealDisk
-from boathook.spool.shelf import Shelf
+from boathook.spool.shelf import Bounds, Shelf
 from boathook.spool.spool import Spool
+from boathook.telemetry.exporters import History
 from tests.support import eventually
 from tests.unit.test_intake import event
 from tests.unit.test_intake_modes import Journal, back
@@ -77,8 +81,9 @@ class TestForeignThings:
         assert shelf.adopt() == 1
         shelf.write([b"new"])
         assert drained(shelf) == [b"old", b"new"]
-        shelf.tidy(2e10)
+        shelf.tidy(0)
         assert shelf.aside() == (0, 0)
+        assert [folder.life for folder in survey.look(tmp_path)] == ["1", "2"]
         assert (tmp_path / "lost+found").exists()
 
     def test_a_folder_that_may_not_be_read_keeps_nobody_from_adopting_the_others(self, tmp_path: Path):
@@ -346,13 +351,47 @@ class TestHangingDisks:
         with pytest.raises(SpoolUnavailable):
             await asyncio.wait_for(intake.accept(event("b")), 1)
         assert not intake.takes_without_journal
+        assert intake.is_refusing
         disk.answers.set()
         receipt = await first
         assert isinstance(receipt, Accepted)
         assert receipt.is_spooled
         await intake.accept(event("c"))
         assert intake.takes_without_journal
+        assert not intake.is_refusing
         journal.is_away = False
         await back(intake)
         assert journal.order == ["a", "c"]
         await intake.drain()
+
+
+class TestProbes:
+    async def test_a_gateway_whose_spool_is_full_says_that_it_is_not_ready(self, tmp_path: Path):
+        journal = Journal()
+        full = Bounds(segment_bytes=4096, max_bytes=4096, max_disk_used=1.0)
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, full)), within_s=0.2)
+        probes = Probes(History(None, ""), is_draining=lambda: False, intake=intake)
+        await intake.start()
+        journal.is_away = True
+        await intake.accept(event("a"))
+        assert await status_of(probes, "/readyz") == 200
+        with pytest.raises(SpoolUnavailable):
+            await intake.accept(event("b", bytes(4096)))
+        assert await status_of(probes, "/readyz") == 503
+        journal.is_away = False
+        await back(intake)
+        assert not intake.is_refusing
+        await intake.drain()
+
+
+async def status_of(probes: Probes, path: str) -> int:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {}
+
+    await probes({"path": path, "method": "GET"}, receive, send)
+    return int(sent[0]["status"])

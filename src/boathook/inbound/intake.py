@@ -117,6 +117,12 @@ class Intake:
         """Whether events would be taken although the journal were away."""
         return self.spool is not None and not self.spool.is_refusing
 
+    @property
+    def is_refusing(self) -> bool:
+        """Whether events are refused, though the journal may be back: they have to go into a spool that takes none."""
+        is_spooling = self.mode is Mode.SPOOLING or self.mode is Mode.DRAINING
+        return is_spooling and self.spool is not None and self.spool.is_refusing
+
     async def start(self, *, is_away: bool = False) -> None:
         """Open the lanes, and begin with what waits in the spool.
 

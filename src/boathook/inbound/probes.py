@@ -96,6 +96,8 @@ class Probes:
         takes = self._intake is not None and self._intake.takes_without_journal
         if not takes:
             problems += journal
+        if self._intake is not None and self._intake.is_refusing:
+            problems.append("the spool takes no events: its disk is full, fails or does not answer")
         notes = journal if takes else []
         return 503 if problems else 200, _JSON, _dump({"ok": not problems, "problems": problems, "notes": notes})
 

@@ -25,6 +25,7 @@ from boathook.journal.schema import migrate
 from boathook.server.loading import load_hooks, migrations_of, with_apps
 from boathook.server.paths import check_mounts
 from boathook.server.slot import Child
+from boathook.spool import survey
 from boathook.telemetry import log
 from boathook.telemetry.exporters import SnapshotFile
 
@@ -58,6 +59,7 @@ async def _serve(settings: Settings) -> int:
     bound = _bind(settings) if "gateway" in settings.server.roles else None
     try:
         with _instance(settings.server.data_dir) as prefix:
+            _tell_of_leftovers(settings)
             async with _journal(settings) as (ready, embedded):
                 prepare = functools.partial(_prepare, ready, hooks, migrations_of(apps))
                 is_prepared = await _try(prepare, can_wait=bound is not None and settings.spool.enabled)
@@ -154,6 +156,20 @@ def _first_free(data_dir: Path) -> tuple[IO[str], int]:
             number += 1
         else:
             return lock, number
+
+
+def _tell_of_leftovers(settings: Settings) -> None:
+    """Say that events wait in a spool which nobody is going to drain."""
+    if settings.spool.enabled and "gateway" in settings.server.roles:
+        return
+    root = settings.server.data_dir / "spool"
+    try:
+        waiting = [one for folder in survey.look(root) for one in folder.segments if one.state is survey.State.WAITING]
+    except OSError as error:
+        _LOG.error("spool_unreadable", folder=str(root), error=error.strerror)
+        return
+    if waiting:
+        _LOG.error("spool_left", folder=str(root), segments=len(waiting), note="run boathook spool drain")
 
 
 @contextlib.asynccontextmanager

@@ -99,6 +99,11 @@ class _Life:
     segments: "deque[_Waiting]" = field(default_factory=deque)
 
 
+def is_ours(name: str) -> bool:
+    """Return whether a folder of this name is a life's, or the refused; what else lies there is somebody else's."""
+    return name == REFUSED or name.isdecimal()
+
+
 class Shelf:
     """The folders under *root* that this process holds: its own, once there is something in it, and adopted ones."""
 
@@ -439,8 +444,7 @@ class Shelf:
             yield from life.segments
 
     def _names(self) -> list[str]:
-        """Return the names of the lives' folders and of the refused; whatever else lies there is somebody else's."""
-        return [name for name in self._disk.names(self._root) if name == REFUSED or name.isdecimal()]
+        return [name for name in self._disk.names(self._root) if is_ours(name)]
 
     def _inside(self, folder: Path) -> list[str]:
         """Return what a folder holds, as far as that can be told."""

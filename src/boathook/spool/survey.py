@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from boathook.spool.segment import Contents, read_segment
-from boathook.spool.shelf import BAD, DONE, REFUSED, WAITING
+from boathook.spool.shelf import BAD, DONE, REFUSED, WAITING, is_ours
 
 
 class State(StrEnum):
@@ -65,7 +65,7 @@ def look(root: Path) -> list[Folder]:
     Raises:
         OSError: the root cannot be read; where there is none, there is nothing.
     """
-    return [folder for path in _children(root) if (folder := _folder(path)) is not None]
+    return [folder for path in _children(root) if is_ours(path.name) and (folder := _folder(path)) is not None]
 
 
 def read(lying: Lying) -> Contents | None:
