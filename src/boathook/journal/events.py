@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Any, cast
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from boathook.domain import ids
@@ -79,12 +80,22 @@ class EventStore:
         self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]
     ) -> None:
         leaders = _first_of_each_key(batch, receipts)
-        fresh = await self._insert(connection, [batch[position] for position in leaders])
+        accepted = await self._insert_or_find(connection, [batch[position] for position in leaders])
         for position in leaders:
-            if batch[position].id in fresh:
-                receipts[position] = Accepted(batch[position].id, is_owed=bool(batch[position].deliveries))
+            receipts[position] = accepted.get(batch[position].id)
         if None in receipts:
             await self._explain(connection, batch, receipts)
+
+    async def _insert_or_find(self, connection: Connection, events: Sequence[NewEvent]) -> dict[UUID, Accepted]:
+        """Store those that are new; where one is stored already and its key forgotten, find which those are instead."""
+        try:
+            fresh = await self._insert(connection, events)
+        except asyncpg.UniqueViolationError:
+            rows = await connection.fetch(SQL["find_stored"], [event.id for event in events])
+            if not rows:
+                raise
+            return {row["id"]: Accepted(row["id"], is_new=False) for row in rows}
+        return {event.id: Accepted(event.id, is_owed=bool(event.deliveries)) for event in events if event.id in fresh}
 
     async def _insert(self, connection: Connection, events: Sequence[NewEvent]) -> set[UUID]:
         if len({event.routes_version for event in events}) != 1:

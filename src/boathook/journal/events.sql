@@ -70,6 +70,10 @@ cross join lateral (
 ) as d
 order by i.position, d.key = i.key desc
 
+-- name: find_stored
+-- Finds which of these events are stored.
+select id from boathook.event where id = any ($1::uuid[])
+
 -- name: record_conflict
 -- Keeps a request whose key or body, but not both, were seen before; repeated ones are counted.
 insert into boathook.conflict (
