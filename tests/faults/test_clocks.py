@@ -27,8 +27,12 @@ def test_clocks_of_workers(it: Lab) -> None:
     it.fault("clocks are wrong")
     it.begin(rate=60, kinds={"move.made": 3.0, "flaky.now": 1.0})
     it.warm(300, timeout_s=60)
-    tried = "select count(distinct split_part(leased_by, '/', 1)) from boathook.delivery where state = 'leased'"
-    it.figure("hosts at work at one moment", it.ask(tried)[0][0])
+    it.quiesce()
+    workers = it.ask("select count(distinct worker) from boathook.attempt")[0][0]
+    dead = it.ask("select count(*) from boathook.delivery where state = 'dead'")[0][0]
+    it.expect("C11", workers == 2, f"{workers} workers have done all of it")
+    it.expect("C4", not dead, f"{dead} deliveries are dead, whose third attempt would have succeeded")
+    it.figure("dead", dead)
 
 
 @scenario(

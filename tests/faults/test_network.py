@@ -1,11 +1,12 @@
 """The network between boathook, PostgreSQL and the senders stalls, breaks, crawls and is led elsewhere."""
 
 import threading
+from collections.abc import Callable
 from typing import Self
 
 from tests.faults.rig.history import Answered
 from tests.faults.rig.lab import Host, Lab
-from tests.faults.rig.outages import NO_SPOOL, RATE, ride_out, tell, unanswered
+from tests.faults.rig.outages import NO_SPOOL, RATE, ride_out, silent, tell, unanswered
 from tests.faults.rig.proxy import Proxy
 from tests.faults.rig.scenario import scenario
 from tests.faults.rig.twins import Twin
@@ -114,13 +115,13 @@ def test_resets(it: Lab) -> None:
     it.figure("connections reset", resets.count)
 
 
-def _crawl(it: Lab, fault: str, **switches: float) -> None:
+def _crawl(it: Lab, fault: str, slowly: Callable[[Proxy], None]) -> None:
     """Let senders wait for 5 s, which is longer than boathook lets anybody wait for PostgreSQL, and no longer."""
     _, wire = _wired(it)
-    it.begin(rate=RATE, timeout_s=5.0)
+    it.begin(rate=RATE, timeout_s=5.0, most_at_once=5_000)
     it.warm(30)
     it.fault(fault)
-    wire.set(**switches)  # type: ignore[arg-type] - numbers all of them
+    slowly(wire)
     it.outside.wait_events(int(8 * RATE), timeout_s=90)
     it.heal()
     it.warm(30, timeout_s=60)
@@ -130,7 +131,7 @@ def _crawl(it: Lab, fault: str, **switches: float) -> None:
 
 @scenario(fault="PostgreSQL slow: 200 ms more on each way", target=f"{TARGET}, within 5 s", twin=NO_SPOOL, tier="soak")
 def test_slow(it: Lab) -> None:
-    _crawl(it, "every word takes 200 ms", latency_s=0.2, jitter_s=0.05)
+    _crawl(it, "every word takes 200 ms", lambda wire: wire.set(latency_s=0.2, jitter_s=0.05))
 
 
 @scenario(
@@ -140,7 +141,7 @@ def test_slow(it: Lab) -> None:
     tier="soak",
 )
 def test_narrow(it: Lab) -> None:
-    _crawl(it, "4 kB/s", bytes_per_s=4_000)
+    _crawl(it, "4 kB/s", lambda wire: wire.set(bytes_per_s=4_000))
 
 
 @scenario(
@@ -150,14 +151,18 @@ def test_narrow(it: Lab) -> None:
     tier="soak",
 )
 def test_byte_by_byte(it: Lab) -> None:
-    _crawl(it, "byte by byte", slice_bytes=1, bytes_per_s=4_000)
+    _crawl(it, "byte by byte", lambda wire: wire.set(slice_bytes=1, bytes_per_s=4_000))
 
 
 @scenario(
     fault="ten times the load for some seconds, PostgreSQL slow and in small batches",
     target="2xx, 429 or 503, and never a timeout; memory bounded",
     twin=Twin(
-        settings={"spool": {"enabled": False}, "database": {"intake_queue": 1_000_000}},
+        settings={
+            "spool": {"enabled": False},
+            "database": {"intake_queue": 1_000_000},
+            "limits": {"max_connections": 100_000, "max_connections_per_client": 100_000},
+        },
         label="a queue without end, and no spool",
         breaks=frozenset({"C11"}),
     ),
@@ -171,7 +176,7 @@ def test_tenfold_burst(it: Lab) -> None:
     before = gateway.memory_info().rss
     it.fault("ten times the load")
     wire.set(latency_s=0.1)
-    it.begin(lane="burst", rate=300, timeout_s=5.0, most_at_once=2_000)
+    it.begin(lane="burst", rate=300, timeout_s=5.0, most_at_once=5_000)
     it.outside.wait_events(2_400, timeout_s=90)
     it.outside.stop("burst")
     after = gateway.memory_info().rss
@@ -179,8 +184,9 @@ def test_tenfold_burst(it: Lab) -> None:
     it.quiesce()
     history = it.history()
     answers = [fact.status for fact in history if isinstance(fact, Answered)]
-    timeouts = unanswered(history) - sum(status in {429, 503} for status in answers)
-    it.expect("C11", timeouts == 0, f"{timeouts} signed requests were neither answered 2xx nor 429 or 503")
+    odd = sum(status >= 400 and status not in {401, 429, 503} for status in answers)
+    it.expect("C11", not silent(history), f"{silent(history)} signed requests got no answer in time")
+    it.expect("C11", not odd, f"{odd} requests were refused with neither 429 nor 503")
     it.expect("C14", after < 2 * before, f"the gateway grew from {before >> 20} to {after >> 20} MiB")
     it.figure("answered 429 or 503", sum(status in {429, 503} for status in answers))
     it.figure("memory", f"{after / before:.2f} times that before")
@@ -191,7 +197,7 @@ def _roll(it: Lab, rounds: int) -> None:
     settings = {"server": {"linger_s": 1.0}}
     hosts = [it.start(settings=settings), it.start(settings=settings)]
     balancer = it.proxy(("127.0.0.1", hosts[1].port))
-    balancer.set(latency_s=0.05)
+    balancer.set(latency_s=0.2)
     it.begin(rate=RATE, hosts=(f"127.0.0.1:{balancer.port}",), is_keeping=False)
     it.warm(30)
     for number in range(rounds):
@@ -223,6 +229,11 @@ def test_rolling_deploys(it: Lab) -> None:
     _roll(it, 20)
 
 
+@scenario(fault="two rolling deploys under load: SIGTERM, wait, start", target="0 failed requests", twin=STOPS_AT_ONCE)
+def test_two_rolling_deploys(it: Lab) -> None:
+    _roll(it, 2)
+
+
 @scenario(
     fault="a whole host frozen with open requests (SIGSTOP, as a paused machine), then thawed",
     target="clients time out and come again: one row each",
@@ -231,7 +242,7 @@ def test_rolling_deploys(it: Lab) -> None:
 )
 def test_frozen_gateway(it: Lab) -> None:
     host = it.start()
-    it.begin(rate=RATE, timeout_s=2.0)
+    it.begin(rate=RATE, timeout_s=2.0, most_at_once=5_000)
     it.warm(30)
     for _ in range(2):
         it.fault("everything is frozen")

@@ -79,11 +79,19 @@ def tell(it: Lab, waiting: int = 0) -> None:
 
 def unanswered(history: History) -> int:
     """Return how many requests with a good signature were refused or got no answer."""
-    signed = {fact.number for fact in history if isinstance(fact, Sent) and fact.is_signed}
-    silent = sum(isinstance(fact, Silent) and fact.number in signed for fact in history)
-    return silent + sum(
-        isinstance(fact, Answered) and fact.number in signed and not is_ok(fact.status) for fact in history
-    )
+    signed = _signed(history)
+    refused = [fact for fact in history if isinstance(fact, Answered) and not is_ok(fact.status)]
+    return silent(history) + sum(fact.number in signed for fact in refused)
+
+
+def silent(history: History) -> int:
+    """Return how many requests with a good signature got no answer."""
+    signed = _signed(history)
+    return sum(isinstance(fact, Silent) and fact.number in signed for fact in history)
+
+
+def _signed(history: History) -> set[int]:
+    return {fact.number for fact in history if isinstance(fact, Sent) and fact.is_signed}
 
 
 def during(history: History) -> list[float]:
