@@ -26,7 +26,7 @@ from boathook.telemetry.exporters import History
 from tests.support import eventually
 from tests.unit.test_intake import event
 from tests.unit.test_intake_modes import Journal, back
-from tests.unit.test_spool import SMALL, drained
+from tests.unit.test_spool import SMALL, Failing, drained
 
 
 class Disk(RealDisk):
@@ -181,6 +181,27 @@ class TestFolders:
             Shelf(tmp_path, SMALL, Blind(), name="2").adopt()
         other = Shelf(tmp_path, SMALL, name="3")
         assert other.adopt() == 1
+
+    def test_a_failing_disk_is_not_filled_with_segments_that_hold_nothing(self, tmp_path: Path, monkeypatch):
+        disk = Failing()
+        shelf = Shelf(tmp_path, SMALL, disk)
+        shelf.write([b"safe"])
+        disk.sync_fails = 20
+        for _ in range(20):
+            monkeypatch.setattr(shelf, "_rests_until", 0.0)
+            with pytest.raises(SpoolUnavailable):
+                shelf.write([b"nobody knows"])
+        assert len(list(tmp_path.glob("*/*"))) == 1
+        monkeypatch.setattr(shelf, "_rests_until", 0.0)
+        shelf.write([b"safe too"])
+        assert {b"safe", b"safe too"} <= set(drained(shelf))
+
+    def test_a_spool_smaller_than_a_segment_takes_what_it_can(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, Bounds(segment_bytes=1 << 20, max_bytes=4096, max_disk_used=1.0))
+        shelf.write([b"x" * 3000])
+        with pytest.raises(SpoolUnavailable, match="full"):
+            shelf.write([b"y" * 3000])
+        assert drained(shelf) == [b"x" * 3000]
 
     def test_where_folders_cannot_be_held_the_rehearsal_says_so(self, tmp_path: Path):
         class Network(RealDisk):

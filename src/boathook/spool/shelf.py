@@ -79,6 +79,8 @@ class _Open:
     since: float
     """When its first events came, in seconds since 1970."""
     records: int = 0
+    is_begun: bool = False
+    """Whether its head is written."""
 
 
 @dataclass(slots=True)
@@ -200,7 +202,7 @@ class Shelf:
         return self._begin(size)
 
     def _begin(self, size: int) -> _Open:
-        room = max(self._bounds.segment_bytes, HEADER_BYTES + size + FRAME_BYTES)
+        room = max(min(self._bounds.segment_bytes, self._bounds.max_bytes), HEADER_BYTES + size + FRAME_BYTES)
         if self.size + room > self._bounds.max_bytes:
             raise SpoolUnavailable("the spool is full: spool.max_bytes of events wait for PostgreSQL already")
         life = self._own_life()
@@ -214,6 +216,7 @@ class Shelf:
         except OSError:
             self._next += 1  # the file bears this one in its name, and the next file needs another
             raise
+        self._open.is_begun = True
         return self._open
 
     def _own_life(self) -> _Life:
@@ -252,11 +255,18 @@ class Shelf:
         if broken is not None:
             with contextlib.suppress(OSError):
                 broken.file.close()
-            if self._own is not None:
-                self._own.segments.append(_Waiting(broken.path, broken.size, broken.since, broken.records))
+            self._leave(broken)
         if self._own is not None and error.errno == errno.ENOENT:  # somebody has removed the folder
             self._adopted.append(self._own)
             self._own = None
+
+    def _leave(self, broken: _Open) -> None:
+        if broken.is_begun and not broken.records:  # nobody was answered for it, and many would fill a failing disk
+            with contextlib.suppress(OSError):
+                self._disk.remove(broken.path)
+                return
+        if self._own is not None:
+            self._own.segments.append(_Waiting(broken.path, broken.size, broken.since, broken.records))
 
     def seal(self) -> None:
         """End the segment that is being written, if there is one, so that it can be drained."""

@@ -66,6 +66,8 @@ class Spool:
         self._asked: list[float] = []
         """When the thread was asked for what it has not answered yet."""
         self._refused_at = -_REFUSING_S
+        self._complaint = ""
+        """Why the spool could not be read the last time."""
         self.depth = Depth()
 
     @classmethod
@@ -86,8 +88,11 @@ class Spool:
         try:
             refused, damaged = await self._ask(self._adopt)
         except SpoolUnavailable as error:
-            _LOG.error("spool_unreadable", error=str(error))
+            if str(error) != self._complaint:
+                _LOG.error("spool_unreadable", error=str(error))
+            self._complaint = str(error)
         else:
+            self._complaint = ""
             emit.gauge("boathook_spool_aside", refused, kind="refused")
             emit.gauge("boathook_spool_aside", damaged, kind="damaged")
         return not self.is_empty
