@@ -339,6 +339,7 @@ class Intake:
             segment = await spool.oldest()
             if segment is not None:
                 total += await self._bring(spool, segment, patience_s)
+                del segment  # so that it is not in memory beside the next one
             elif spool.is_empty:
                 break
         self._has_spooled.clear()
