@@ -195,7 +195,7 @@ def test_tenfold_burst(it: Lab) -> None:
 def _roll(it: Lab, rounds: int) -> None:
     """Stop and start two boathooks in turn behind a proxy that sends newcomers to the other one."""
     settings = {"server": {"linger_s": 1.0}}
-    hosts = [it.start(settings=settings), it.start(settings=settings)]
+    hosts = [it.start(settings=settings), it.start(settings=settings, roles="gateway")]
     balancer = it.proxy(("127.0.0.1", hosts[1].port))
     balancer.set(latency_s=0.2)
     it.begin(rate=RATE, hosts=(f"127.0.0.1:{balancer.port}",), is_keeping=False)

@@ -12,6 +12,7 @@ RATE = 60.0
 """Events a second of an outage's load."""
 NO_SPOOL = Twin(settings={"spool": {"enabled": False}}, label="no spool", breaks=frozenset({"C11"}))
 """Whoever has nowhere to put events must refuse them."""
+_ENOUGH = 240
 _NOTICED_S = 2.0
 """After this time everybody knows that PostgreSQL is away: events wait for it no longer than a second."""
 
@@ -45,6 +46,8 @@ def ride_out(
     it.warm(30)
     it.fault(fault)
     begin()
+    # A twin has shown all that it can within seconds; those who are refused for a minute flood it with their retries.
+    events = min(events, _ENOUGH) if it.is_twin else events
     it.outside.wait_events(events, timeout_s=60 + 4 * events / rate)
     waiting = len(it.spooled())
     end()
