@@ -40,8 +40,17 @@ _TICK_S: Final = 0.1
 def is_away(error: BaseException) -> bool:
     """Return whether a driver's error says that PostgreSQL is down, hangs, is full, starts, or only reads."""
     if isinstance(error, asyncpg.PostgresError):
-        return (error.sqlstate or "").startswith(_AWAY)
+        return (error.sqlstate or "").startswith(_AWAY) or _is_misrouted(error)
     return isinstance(error, LOST) and not _is_unwritable(error)
+
+
+def _is_misrouted(error: BaseException | None) -> bool:
+    """Return whether a row waited to be written while a partition was made for it; a table's own checks have names."""
+    return isinstance(error, asyncpg.CheckViolationError) and not error.constraint_name
+
+
+def _is_sacrificed(error: BaseException | None) -> bool:
+    return str(getattr(error, "sqlstate", "")).startswith(_SACRIFICED) or _is_misrouted(error)
 
 
 def _is_refused(error: BaseException) -> bool:
@@ -128,12 +137,12 @@ def cut(connection: Connection) -> None:
 
 
 async def run_again(do: Callable[[], Awaitable[Result]]) -> Result:
-    """Do something whole that may be done twice, a few times where PostgreSQL sacrifices it to others (class 40)."""
+    """Do something whole that may be done twice, a few times where PostgreSQL sacrifices it to others."""
     for _ in range(_MOST_RUNS - 1):
         try:
             return await do()
         except JournalUnavailable as error:
-            if not str(getattr(error.__cause__, "sqlstate", "")).startswith(_SACRIFICED):
+            if not _is_sacrificed(error.__cause__):
                 raise
     return await do()
 
