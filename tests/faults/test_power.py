@@ -31,6 +31,9 @@ from tests.faults.rig.twins import Twin
 from tests.support import until
 
 PLAIN = {"copies": 0.0, "conflicts": 0.0, "forgeries": 0.0}
+OUTAGE = 20
+"""So many cuts come in one outage of PostgreSQL; the spool is drained between outages."""
+PATIENT_S = 120.0
 LONG = {f"field{number}": 1.5 for number in range(150)}
 """Makes an event longer than half a page of the disk, so that pages that are missing tear it."""
 
@@ -101,17 +104,20 @@ def _cut(it: Lab, host: Host, disk: Image, copy: Path, dice: random.Random) -> s
 
 def _cut_often(it: Lab, count: int) -> None:
     disk = it.enter(image(64))
-    settings = {"server": {"data_dir": str(disk.folder)}, "spool": {"segment_bytes": 1 << 18, "max_disk_used": 1.0}}
+    settings = {"server": {"data_dir": str(disk.folder)}, "spool": {"segment_bytes": 1 << 18, "max_disk_used": 0.8}}
     host = it.start(is_wired=True, settings=settings, patch="waits_before_sync")
     assert host.wire is not None
-    it.fault("PostgreSQL is away")
-    host.wire.set(is_refusing=True)
-    host.wire.reset()
     it.begin(rate=120, more=LONG, **PLAIN)
-    it.warm(30)
     found, dice, copy = Cuts(), random.Random(it.seed), it.enter(in_memory()) / "cut"
-    for _ in range(count):
-        it.warm(1 + dice.randrange(12))
+    for number in range(count):
+        if number % OUTAGE == 0:
+            it.heal()
+            until(lambda: not it.spooled(), timeout=PATIENT_S)
+            it.fault("PostgreSQL is away")
+            host.wire.set(is_refusing=True)
+            host.wire.reset()
+            it.warm(30, PATIENT_S)
+        it.warm(1 + dice.randrange(12), PATIENT_S)
         _look_into(it, found, copy, _cut(it, host, disk, copy, dice))
     it.quiesce()
     it.expect("C1", not found.missing, f"accepted and lost by a power cut: {sorted(found.missing)[:9]}")
