@@ -3,6 +3,9 @@
 -- $3 is a recipient's watermark: nothing due before it is looked at, so that a claim does not wade through the dead
 -- index entries of what is finished while some long snapshot keeps them. $4 bounds its leases over all workers, or is
 -- null. Only the first of an order key is taken, and none while another of it is leased.
+-- Wherever deliveries are joined by their keys, the keys are said once more as an array: they then are always looked up in
+-- the index. A planner that takes the table for small, as it does while few live rows lie among many dead, would read it
+-- whole.
 with wanted as (
     select * from unnest($1::text[], $2::integer[], $3::timestamptz[], $4::integer[]) as w (recipient, slots, since, most)
 ),
@@ -32,7 +35,7 @@ claimed as (
     set state = 'leased', attempts = d.attempts + 1, fence = d.fence + 1,
         leased_by = $5, lease_until = clock_timestamp() + $6::interval
     from picked p
-    where d.event_id = p.event_id and d.ordinal = p.ordinal
+    where d.event_id = p.event_id and d.ordinal = p.ordinal and d.event_id = any (array(select event_id from picked))
     returning d.*
 )
 select
@@ -74,7 +77,7 @@ claimed as (
     set state = 'leased', attempts = d.attempts + 1, fence = d.fence + 1,
         leased_by = $2, lease_until = clock_timestamp() + $3::interval
     from picked p
-    where d.event_id = p.event_id and d.ordinal = p.ordinal
+    where d.event_id = p.event_id and d.ordinal = p.ordinal and d.event_id = any (array(select event_id from picked))
     returning d.*
 )
 select
@@ -94,7 +97,7 @@ with held as (
     from boathook.delivery d
     join unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
       on u.event_id = d.event_id and u.ordinal = d.ordinal and u.fence = d.fence
-    where d.leased_by is not null
+    where d.leased_by is not null and d.event_id = any ($1::uuid[])
     order by d.event_id, d.ordinal
     for update of d skip locked
 ),
@@ -102,13 +105,14 @@ renewed as (
     update boathook.delivery d
     set lease_until = clock_timestamp() + $4::interval
     from held h
-    where d.event_id = h.event_id and d.ordinal = h.ordinal
+    where d.event_id = h.event_id and d.ordinal = h.ordinal and d.event_id = any ($1::uuid[])
 )
 select u.event_id, u.ordinal, u.fence
 from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
 where not exists (
     select from boathook.delivery d
-    where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null)
+    where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null
+        and d.event_id = any ($1::uuid[]))
 
 -- name: set_back
 -- Ends attempts without success, in the order of their keys; says for each whether its fence still held.
@@ -130,6 +134,7 @@ update boathook.delivery d
 set state = 'pending', attempts = d.attempts - 1, leased_by = null, lease_until = null, woken_by = null
 from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
 where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null
+    and d.event_id = any ($1::uuid[])
 
 -- name: find_lost
 -- Locks leases that have run out, or whose holder is known to be dead, with the policy of their route or endpoint.

@@ -138,6 +138,8 @@ create table boathook.delivery (
     constraint an_item_has_a_path_and_a_type check ((item_path is null) = (item_type is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index delivery_due on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked;
+-- Suspects are few, and looked for at every announcement: they are not to be looked for among all that is due.
+create index delivery_suspect on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked and lost >= 2;
 create index delivery_leased on boathook.delivery (lease_until) where state = 'leased';
 create index delivery_dead on boathook.delivery (recipient, died_at) where state = 'dead';
 create index delivery_order on boathook.delivery (recipient, order_key, seq) where order_key is not null and state <> 'dead';

@@ -74,7 +74,7 @@ claimed as (
     set state = 'leased', attempts = d.attempts + 1, fence = d.fence + 1,
         leased_by = $7, lease_until = clock_timestamp() + $8::interval
     from picked p
-    where d.event_id = p.event_id and d.ordinal = p.ordinal
+    where d.event_id = p.event_id and d.ordinal = p.ordinal and d.event_id = any (array(select event_id from picked))
     returning d.event_id, d.ordinal, d.fence, d.attempts, d.attempts_before, d.owed_since, d.order_key, d.is_manual,
         d.due_at, d.seq, p.endpoint_id, p.revision, p.is_ailing, p.is_probe
 )
@@ -202,6 +202,7 @@ held as materialized (
 gone as (
     delete from boathook.delivery d using held h
     where d.event_id = h.event_id and d.ordinal = h.ordinal and h.next_state = 'succeeded'
+        and d.event_id = any (array(select event_id from held))
 ),
 back as (
     update boathook.delivery d
@@ -216,6 +217,7 @@ back as (
         code = h.next_code, error = h.next_error
     from held h
     where d.event_id = h.event_id and d.ordinal = h.ordinal and h.next_state <> 'succeeded'
+        and d.event_id = any (array(select event_id from held))
 ),
 noted as (
     insert into boathook.audit (actor, action, subject)
@@ -250,13 +252,13 @@ with held as materialized (
     select d.event_id, d.ordinal
     from unnest($1::uuid[], $2::text[]) as u (event_id, recipient)
     join boathook.delivery d on d.event_id = u.event_id and d.recipient = u.recipient
-    where d.state = 'pending' and not d.is_manual
+    where d.state = 'pending' and not d.is_manual and d.event_id = any ($1::uuid[])
     order by d.event_id, d.ordinal
     for update of d skip locked
 ),
 gone as (
     delete from boathook.delivery d using held h
-    where d.event_id = h.event_id and d.ordinal = h.ordinal
+    where d.event_id = h.event_id and d.ordinal = h.ordinal and d.event_id = any ($1::uuid[])
     returning d.*
 ),
 closed as (
@@ -399,6 +401,7 @@ held as materialized (
     select d.event_id, d.ordinal
     from boathook.delivery d
     where (d.event_id, d.ordinal) in (select event_id, ordinal from found) and d.state = 'pending'
+        and d.event_id = any (array(select event_id from found))
     order by d.event_id, d.ordinal
     for update of d skip locked
 ),
@@ -406,7 +409,7 @@ buried as (
     update boathook.delivery d
     set state = 'dead', died_at = clock_timestamp(), is_blocked = false, code = $3, error = $4
     from held h
-    where d.event_id = h.event_id and d.ordinal = h.ordinal
+    where d.event_id = h.event_id and d.ordinal = h.ordinal and d.event_id = any (array(select event_id from held))
     returning 1
 )
 select count(*) from buried
