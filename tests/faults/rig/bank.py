@@ -11,11 +11,13 @@ Types of events, all sent to the source ``stripe`` with a body ``{"id", "type", 
     slow.*              writes its effect, then waits ``seconds`` before it moves the unit; in order, too
     flaky.*             fails twice, then moves the unit
     broken.*            fails until the file BANK_MENDED exists; dead after four attempts
+    clash.*             moves it without heeding the order of names, so that two of them may wait for each other
     poison.crash        kills its worker                  poison.segfault     likewise, by touching memory that is not there
     poison.memory       asks for 8 GiB                    poison.recursion    recurses without end
     poison.loop         never returns nor awaits          poison.deadlock     waits for a lock that it holds by itself
 
 An event's field ``n`` is its number in its account's own sequence: `bank.latest` keeps the highest that was seen, by `tx.newer`.
+Where BANK_TICKS is set, a chore leaves a row in `bank.tick` for each time it was done, with its beginning and its end.
 """
 
 import asyncio
@@ -33,6 +35,7 @@ ACCOUNTS: Final = 20
 OPENING: Final = 10_000
 ATTEMPTS: Final = 4
 POISON_ATTEMPTS: Final = 3
+TICK_S: Final = 0.3
 
 TABLES: Final = f"""
 create schema bank;
@@ -43,6 +46,9 @@ create table bank.effect (
     attempt integer not null, account text not null, other text not null, sha text not null
 );
 create table bank.latest (account text primary key, n bigint not null, event_key text not null);
+create table bank.tick (
+    number bigserial primary key, began_at timestamptz not null default clock_timestamp(), ended_at timestamptz
+);
 """
 
 hook = Boathook()
@@ -51,7 +57,7 @@ _POISON: Final = RetryPolicy(first_s=0.05, longest_s=0.2, max_attempts=POISON_AT
 _POISONS: Final = ("crash", "segfault", "memory", "recursion", "loop", "deadlock")
 
 LIMITS: Final = Limits(
-    attempts={f"handler:{name}": ATTEMPTS for name in ("move", "letter", "slow", "flaky", "broken")}
+    attempts={f"handler:{name}": ATTEMPTS for name in ("move", "letter", "slow", "flaky", "broken", "clash")}
     | {f"handler:poison_{name}": POISON_ATTEMPTS for name in _POISONS},
 )
 
@@ -130,6 +136,28 @@ async def broken(event: Event, tx: Transaction) -> None:
     if not Path(os.environ.get("BANK_MENDED", "/nonexistent")).exists():  # noqa: ASYNC240 - a look at one file
         raise RuntimeError("this never works")
     await _move(event, tx)
+
+
+@hook.on("stripe", "clash.*", retry=_QUICK)
+async def clash(event: Event, tx: Transaction) -> None:
+    """Lock the payer first, whoever that is, and take some time before the other."""
+    await _write_effect(event, tx)
+    for account, change in ((event.json["account"], -1), (event.json["to"], 1)):
+        await tx.execute("update bank.account set balance = balance + $2 where name = $1", account, change)
+        await asyncio.sleep(0.02)
+
+
+async def tick() -> None:
+    """Leave a row, and take some time for it."""
+    async with hook.transaction() as tx:
+        number = await tx.fetchval("insert into bank.tick default values returning number")
+    await asyncio.sleep(TICK_S / 2)
+    async with hook.transaction() as tx:
+        await tx.execute("update bank.tick set ended_at = clock_timestamp() where number = $1", number)
+
+
+if os.environ.get("BANK_TICKS"):
+    hook.every(TICK_S)(tick)
 
 
 @hook.on("stripe", "poison.crash", retry=_POISON)

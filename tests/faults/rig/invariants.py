@@ -21,6 +21,8 @@ LEGAL = frozenset({
     ("dead", "pending"), ("dead", ""),
 })  # fmt: skip
 """Edges a delivery's row may take; an empty name stands for no row."""
+_EXCUSED = frozenset({"CONNECTION_LOST", "CONFLICT"})
+"""Codes of attempts that PostgreSQL itself ended, which do not count against the policy."""
 _ENOUGH = 30
 """Answers that a percentile needs to mean anything."""
 
@@ -256,7 +258,7 @@ def _stale_commits(case: Case) -> Iterator[Violation]:
 def bounded(case: Case) -> Iterator[Violation]:
     """C8: attempts stay within the policy, each was a claim, and none follows an end."""
     tried: Counter[tuple[str, int]] = Counter((one.event, one.ordinal) for one in case.store.tried)
-    spent = Counter((one.event, one.ordinal) for one in case.store.tried if one.code != "CONNECTION_LOST")
+    spent = Counter((one.event, one.ordinal) for one in case.store.tried if one.code not in _EXCUSED)
     for one in case.store.owed:
         name, most = (one.event, one.ordinal), case.limits.attempts.get(one.recipient)
         if most is not None and spent[name] > most * (one.replays + 1):

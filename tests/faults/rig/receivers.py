@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import gzip
 import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -22,8 +24,9 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 204
     after_s: float = 0.0
     """Seconds until it answers."""
-    how: Literal["answer", "hang", "drip", "flood", "heads", "reset"] = "answer"
-    """Else: never answer; send a byte a second; a body of *size* bytes; headers of *size* bytes; cut the connection."""
+    how: Literal["answer", "hang", "drip", "flood", "bomb", "heads", "reset"] = "answer"
+    """Else: never answer; send a byte a second; a body of *size* bytes; one that
+    is a few kilobytes and unpacks to *size*; headers of *size* bytes; cut the connection."""
     size: int = 0
     headers: dict[str, str] = {}
 
@@ -88,6 +91,10 @@ class Receivers:
             case "flood":
                 writer.write(_head(manner, length=manner.size))
                 await _pour(writer, b"x" * 65_536, manner.size)
+            case "bomb":
+                packed = _packed(manner.size)
+                writer.write(_head(manner, length=len(packed)) + packed)
+                await writer.drain()
             case "heads":
                 writer.write(b"HTTP/1.1 200 X\r\n")
                 await _pour(writer, b"x-filler: " + b"y" * 1_000 + b"\r\n", manner.size)
@@ -108,6 +115,11 @@ def _head(manner: Manner, *, length: int) -> bytes:
     if manner.status != 204:
         lines.append(f"content-length: {length}")
     return "\r\n".join([*lines, "", ""]).encode()
+
+
+@cache
+def _packed(size: int) -> bytes:
+    return gzip.compress(bytes(size))
 
 
 async def _drip(writer: asyncio.StreamWriter) -> None:

@@ -37,8 +37,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     kinds: dict[str, float] = msgspec.field(default_factory=lambda: {"move.made": 1.0})
     """Types of events and their weights."""
-    more: dict[str, float] = {}
+    more: dict[str, float | str] = {}
     """Further fields of every body, such as ``seconds`` for slow events."""
+    secret: str = SECRET
+    """What events are signed with."""
+    stranger: str = "whsec_of_a_stranger"
+    """What forgeries are signed with."""
     prefix: str = "evt"
     """What ids begin with; two loads of one scenario need different ones."""
     copies: float = 0.05
@@ -204,7 +208,7 @@ class Senders:
         wire = idle.pop() if idle else await _Wire.open(host)
         is_fine = False
         try:
-            status, is_open = await wire.post(host, letter)
+            status, is_open = await wire.post(host, letter, signature(load, letter))
             is_fine = is_open and load.is_keeping and len(idle) < _MOST_IDLE
         finally:
             if is_fine:
@@ -228,10 +232,10 @@ def _companions(load: Load, letter: Letter, dice: random.Random) -> Iterator[tup
         yield Letter(key, forged, letter.line, letter.kind, is_signed=False), dice.choice([0.0, 0.1])
 
 
-def signature(letter: Letter) -> str:
-    """Return the header that Stripe would send, made this second; a forgery's has another secret."""
+def signature(load: Load, letter: Letter) -> str:
+    """Return the header that Stripe would send, made this second; a forgery's has the stranger's secret."""
     stamp = int(time.time())
-    secret = SECRET if letter.is_signed else "whsec_of_a_stranger"
+    secret = load.secret if letter.is_signed else load.stranger
     digest = hmac.new(secret.encode(), b"%d.%s" % (stamp, letter.body), hashlib.sha256).hexdigest()
     return f"t={stamp},v1={digest}"
 
@@ -248,11 +252,11 @@ class _Wire:
         name, _, port = host.rpartition(":")
         return cls(*await asyncio.open_connection(name, int(port)))
 
-    async def post(self, host: str, letter: Letter) -> tuple[int, bool]:
+    async def post(self, host: str, letter: Letter, proof: str) -> tuple[int, bool]:
         """Return the status, and whether the connection may be used again."""
         head = (
             f"POST {PATH} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
-            f"stripe-signature: {signature(letter)}\r\ncontent-length: {len(letter.body)}\r\n\r\n"
+            f"stripe-signature: {proof}\r\ncontent-length: {len(letter.body)}\r\n\r\n"
         )
         self._writer.write(head.encode() + letter.body)
         await self._writer.drain()
