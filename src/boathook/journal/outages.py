@@ -46,7 +46,9 @@ def is_away(error: BaseException) -> bool:
 
 def _is_misrouted(error: BaseException | None) -> bool:
     """Return whether a row waited to be written while a partition was made for it; a table's own checks have names."""
-    return isinstance(error, asyncpg.CheckViolationError) and not error.constraint_name
+    if not isinstance(error, asyncpg.CheckViolationError):
+        return False
+    return error.schema_name == "boathook" and not error.constraint_name
 
 
 def _is_sacrificed(error: BaseException | None) -> bool:
