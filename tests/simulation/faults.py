@@ -1,6 +1,7 @@
 """What befalls a simulated installation, and what its operators do meanwhile."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -9,24 +10,25 @@ from boathook.journal import moves
 from boathook.journal.database import Database
 from boathook.journal.ledger import Filter
 from tests.simulation.sometimes import sometimes
+from tests.simulation.stage import Stage
 from tests.simulation.statements import DEPLOY
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-_MOVES = ("replay dead", "ignore dead", "replay events", "wake", "routes change")
+MOVES = ("replay dead", "ignore dead", "replay events", "wake", "routes change")
 
 
 async def befall(world: "World") -> None:
     """Let one of the seed's faults happen every now and then."""
-    kinds = [kind for kind in world.plan.faults if kind not in _MOVES]
+    kinds = [kind for kind in world.plan.faults if kind not in MOVES]
     while kinds:
         await asyncio.sleep(world.rng.expovariate(1 / world.plan.fault_every_s))
         _befall_once(world, world.rng.choice(kinds))
 
 
 def _befall_once(world: "World", kind: str) -> None:
-    rng, server = world.rng, world.server
+    rng = world.rng
     longest_s = 3 * world.plan.lease_s
     worker = rng.choice(world.workers)
     gateway = rng.choice(world.gateways)
@@ -43,20 +45,8 @@ def _befall_once(world: "World", kind: str) -> None:
             keeper = rng.choice(world.keepers)[0]
             if keeper is not world.loop.world and not keeper.is_dead:
                 world.kill(keeper)
-        case "database down" if server.is_up:
-            world.note("DATABASE DOWN")
-            server.go_down()
-            world.loop.call_later(rng.random() * 6, _come_up, world, context=world.loop.world.context)
-        case "database silent" if server.is_up and not server.is_silent:
-            world.note("DATABASE SILENT")
-            server.fall_silent()
-            world.loop.call_later(rng.random() * 12, _wake, world, context=world.loop.world.context)
         case "clock jump" if worker.process is not None:
             worker.process.clock_ahead += timedelta(seconds=rng.uniform(-longest_s, longest_s))
-        case "server clock jump":
-            seconds = rng.uniform(-longest_s, longest_s)
-            world.note("SERVER CLOCK", f"{seconds:+.2f}s")
-            server.clock_ahead += timedelta(seconds=seconds)
         case "deploy":
             world.note("DEPLOY")
             for one in world.workers:
@@ -69,33 +59,50 @@ def _befall_once(world: "World", kind: str) -> None:
         case "power cut":
             world.lose_power()
         case _:
+            befall_server(world, kind, longest_s)
+
+
+def befall_server(world: Stage, kind: str, longest_s: float) -> None:
+    """Let a fault of the database's host happen, where *kind* is one."""
+    rng, server = world.rng, world.server
+    match kind:
+        case "database down" if server.is_up:
+            world.note("DATABASE DOWN")
+            server.go_down()
+            world.loop.call_later(rng.random() * 6, _come_up, world, context=world.loop.world.context)
+        case "database silent" if server.is_up and not server.is_silent:
+            world.note("DATABASE SILENT")
+            server.fall_silent()
+            world.loop.call_later(rng.random() * 12, _wake, world, context=world.loop.world.context)
+        case "server clock jump":
+            seconds = rng.uniform(-longest_s, longest_s)
+            world.note("SERVER CLOCK", f"{seconds:+.2f}s")
+            server.clock_ahead += timedelta(seconds=seconds)
+        case _:
             pass
 
 
-def _come_up(world: "World") -> None:
+def _come_up(world: Stage) -> None:
     if not world.server.is_up:
         world.note("DATABASE UP")
         world.server.come_up()
 
 
-def _wake(world: "World") -> None:
+def _wake(world: Stage) -> None:
     if world.server.is_silent:
         world.note("DATABASE AWAKE")
         world.server.wake()
 
 
-async def operate(world: "World") -> None:
+async def operate(world: Stage, kinds: Sequence[str], every_s: float) -> None:
     """Let operators replay, ignore and wake what they find, and deployments change the routes."""
-    kinds = [kind for kind in world.plan.faults if kind in _MOVES]
-    if not kinds:
-        return
-    while True:
-        await asyncio.sleep(world.rng.expovariate(1 / world.plan.fault_every_s))
+    while kinds:
+        await asyncio.sleep(world.rng.expovariate(1 / every_s))
         process = world.process("operator")
         world.loop.spawn(process, operate_once(world, world.rng.choice(kinds)))
 
 
-async def operate_once(world: "World", kind: str) -> None:
+async def operate_once(world: Stage, kind: str) -> None:
     """Make one move as an operator, in a process that knows the database only."""
     try:
         database = await Database.open(
@@ -109,7 +116,7 @@ async def operate_once(world: "World", kind: str) -> None:
         world.note("operator failed", kind, repr(error)[:80])
 
 
-async def _move(world: "World", database: Database, kind: str) -> None:
+async def _move(world: Stage, database: Database, kind: str) -> None:
     action = moves.Action(actor="operator", note=None)
     everything = moves.Selection(Filter())
     stored = list(world.server.tables.committed["event"])

@@ -19,7 +19,7 @@ class Violation(AssertionError):
     """An invariant is broken."""
 
 
-def _require(holds: object, invariant: str, what: str) -> None:
+def require(holds: object, invariant: str, what: str) -> None:
     if not holds:
         raise Violation(f"{invariant}: {what}")
 
@@ -69,42 +69,42 @@ class Recorder:
         for effect in transaction.effects:
             key = (effect.event_id, effect.ordinal)
             self.effects[key] += 1
-            _require(self.effects[key] == 1, "C5", f"{key} had its effect {self.effects[key]} times")
+            require(self.effects[key] == 1, "C5", f"{key} had its effect {self.effects[key]} times")
             ended = transaction.writes.get(("outcome", key))
-            _require(ended is not None and ended.state == "succeeded", "C5", f"an effect of {key} without its end")
+            require(ended is not None and ended.state == "succeeded", "C5", f"an effect of {key} without its end")
             newest = self.fences.get(key, 0)
-            _require(effect.fence == newest, "C7", f"{key} was ended with fence {effect.fence}, the newest is {newest}")
+            require(effect.fence == newest, "C7", f"{key} was ended with fence {effect.fence}, the newest is {newest}")
 
     def _judge_event(self, event_id: UUID, event: NewEvent) -> None:
         sent = self.sent.get(event_id)
-        _require(sent is not None, "C2", f"event {event_id} was never sent")
+        require(sent is not None, "C2", f"event {event_id} was never sent")
         assert sent is not None
-        _require(hashlib.sha256(event.body).digest() == sent.body_sha256, "C10", f"the bytes of {event_id} changed")
+        require(hashlib.sha256(event.body).digest() == sent.body_sha256, "C10", f"the bytes of {event_id} changed")
         same = [one for one in self.tables.committed["event"].values() if one.event.key_hash == event.key_hash]
-        _require(not same, "C3", f"{event.source} {event.dedup_key} is stored twice")
+        require(not same, "C3", f"{event.source} {event.dedup_key} is stored twice")
 
     def _judge_move(self, transaction: Transaction, key: Key, old: Row | None, new: Row | None) -> None:
         if old is None:
-            _require(new is not None and new.state == "pending", "C9", f"{key} began as {new}")
+            require(new is not None and new.state == "pending", "C9", f"{key} began as {new}")
             self.appeared[key] = len(self.appeared)
             self.accepted_rows[key] = new  # type: ignore[assignment]
             return
         before = State(old.state)
         if new is None:
             ended = transaction.writes.get(("outcome", key))
-            _require(ended is not None, "C1", f"{key} vanished while it was {before}")
+            require(ended is not None, "C1", f"{key} vanished while it was {before}")
             after = State(ended.state)
             self._judge_order(old)
         else:
             after = State(new.state)
-            _require(new.fence >= old.fence, "C7", f"the fence of {key} fell from {old.fence} to {new.fence}")
+            require(new.fence >= old.fence, "C7", f"the fence of {key} fell from {old.fence} to {new.fence}")
         if after is not before:
-            _require(after in LEGAL_MOVES[before], "C9", f"{key} went from {before} to {after}")
+            require(after in LEGAL_MOVES[before], "C9", f"{key} went from {before} to {after}")
         if new is not None and after is State.LEASED and before is not State.LEASED:
-            _require(new.fence > self.fences.get(key, 0), "C7", f"{key} was claimed with the fence {new.fence} again")
+            require(new.fence > self.fences.get(key, 0), "C7", f"{key} was claimed with the fence {new.fence} again")
             self.fences[key] = new.fence
             spent = new.attempts - new.attempts_before
-            _require(spent <= self.most_attempts, "C8", f"{key} is tried for the {spent}th time")
+            require(spent <= self.most_attempts, "C8", f"{key} is tried for the {spent}th time")
         if before is State.DEAD and after is State.PENDING:
             self.begun[key] = 0
 
@@ -120,7 +120,7 @@ class Recorder:
             and self.appeared[row.key] < self.appeared[ended.key]
         ]
         # A dead letter that is replayed goes back to its place; what ran meanwhile was right when it was claimed.
-        _require(all(row.replays for row in earlier), "C6", f"{ended.key} overtook {[row.key for row in earlier]}")
+        require(all(row.replays for row in earlier), "C6", f"{ended.key} overtook {[row.key for row in earlier]}")
         sometimes("a dead letter was revived behind a running successor", if_=bool(earlier))
 
     # What handlers and senders see
@@ -172,28 +172,28 @@ class Recorder:
             for earlier, later in itertools.combinations(mine, 2):
                 one, other = line[earlier], line[later]
                 if one.order_key == other.order_key and self.answered_at[earlier] <= self.handed_at[later]:
-                    _require(one.seq < other.seq, "C6", f"{later} was accepted after {earlier} and stands before it")
+                    require(one.seq < other.seq, "C6", f"{later} was accepted after {earlier} and stands before it")
 
     def _judge_answers(self, spooled: set[UUID]) -> None:
         stored = {row.event.key_hash for row in self.tables.committed["event"].values()}
         for event_id in self.answered:
             event = self.sent[event_id]
             is_there = event.key_hash in stored or event.key_hash in spooled
-            _require(is_there, "C1", f"{event.id} ({event.dedup_key}) was answered 2xx and is nowhere")
+            require(is_there, "C1", f"{event.id} ({event.dedup_key}) was answered 2xx and is nowhere")
 
     def _judge_ends(self, *, is_quiet: bool) -> None:
         deliveries, outcomes = self.tables.committed["delivery"], self.tables.committed["outcome"]
         both = deliveries.keys() & outcomes.keys()
-        _require(not both, "C4", f"{both} ended and are owed")
+        require(not both, "C4", f"{both} ended and are owed")
         for event_id, stored in self.tables.committed["event"].items():
             for ordinal in range(stored.fanout):
                 key = (event_id, ordinal)
-                _require(key in deliveries or key in outcomes, "C4", f"{key} is neither owed nor ended")
+                require(key in deliveries or key in outcomes, "C4", f"{key} is neither owed nor ended")
         for key, ended in outcomes.items():
             wanted = int(ended.state == "succeeded")
-            _require(self.effects[key] == wanted, "C5", f"{key} is {ended.state} with {self.effects[key]} effects")
+            require(self.effects[key] == wanted, "C5", f"{key} is {ended.state} with {self.effects[key]} effects")
         for key, row in deliveries.items():
-            _require(self.effects[key] == 0, "C5", f"{key} is {row.state} with {self.effects[key]} effects")
+            require(self.effects[key] == 0, "C5", f"{key} is {row.state} with {self.effects[key]} effects")
         if is_quiet:
             left = {key: deliveries[key] for key in self.unended()}
-            _require(not left, "C11", f"after all faults had ended, these did not: {left}")
+            require(not left, "C11", f"after all faults had ended, these did not: {left}")

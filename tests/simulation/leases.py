@@ -1,6 +1,6 @@
 """What the statements by which workers and senders hold deliveries do on the fake journal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -133,21 +133,27 @@ def claim_due(
         if limit is not None:
             leased = sum(1 for row in t.rows("delivery") if row.recipient == recipient and row.state == "leased")
             room = max(0, min(slot, limit - leased))
-        due = [row for row in t.rows("delivery") if row.recipient == recipient and is_due(t, row, watermark)]
-        for row in sorted(due, key=lambda one: (one.due_at, one.seq)):
-            if room <= 0:
-                break
-            if not is_first(t, row):
-                continue
-            latest = t.lock_or_skip("delivery", row.key)
-            if latest is None:
-                continue
-            if latest is not row and not (is_due(t, latest, watermark) and is_first(t, latest)):
-                sometimes("a row changed between a claim's snapshot and its lock")
-                continue
-            taken.append(latest)
-            room -= 1
+        taken += pick(t, recipient, room, lambda row, since=watermark: is_due(t, row, since))  # type: ignore[misc]
     return claimed(t, [take_lease(t, row, worker, lease) for row in taken])
+
+
+def pick(t: Transaction, recipient: str, room: int, is_wanted: Callable[[Row], bool]) -> list[Row]:
+    """Lock what of a recipient may be claimed, up to so many, the longest due first."""
+    taken: list[Row] = []
+    due = [row for row in t.rows("delivery") if row.recipient == recipient and is_wanted(row)]
+    for row in sorted(due, key=lambda one: (one.due_at, one.seq)):
+        if len(taken) >= room:
+            break
+        if not is_first(t, row):
+            continue
+        latest = t.lock_or_skip("delivery", row.key)
+        if latest is None:
+            continue
+        if latest is not row and not (is_wanted(latest) and is_first(t, latest)):
+            sometimes("a row changed between a claim's snapshot and its lock")
+            continue
+        taken.append(latest)
+    return taken
 
 
 def is_due(t: Transaction, row: Row, watermark: datetime) -> bool:
@@ -307,7 +313,7 @@ def find_lost(t: Transaction, dead_workers: Sequence[str]) -> list[Record]:
         Record(
             event_id=row.event_id, ordinal=row.ordinal, fence=row.fence, attempt=row.attempts - row.attempts_before,
             owed_since=row.owed_since, excused=row.excused, leased_by=row.leased_by, recipient=row.recipient,
-            lease_until=row.lease_until, now=t.tables.clock(), policy=t.tables.policies.get(row.recipient), is_sent=False,
+            lease_until=row.lease_until, now=t.tables.clock(), policy=t.tables.policies.get(row.recipient), is_sent=row.recipient.startswith("endpoint:"),
         )
         for row in found
     ]  # fmt: skip

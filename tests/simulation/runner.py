@@ -10,7 +10,11 @@ from pathlib import Path
 from tests.simulation.driver import driving
 from tests.simulation.patching import patched
 from tests.simulation.plan import Plan, draw
+from tests.simulation.sending.plan import Plan as SendingPlan
+from tests.simulation.sending.plan import draw as draw_sending
+from tests.simulation.sending.world import SendingWorld
 from tests.simulation.server import Rates
+from tests.simulation.stage import Stage
 from tests.simulation.world import World
 
 
@@ -44,8 +48,16 @@ def simulating() -> Iterator[None]:
 
 
 def run(seed: int, plan: Plan | None = None) -> Result:
-    """Run one seed, inside `simulating`."""
-    world = World(plan or draw(seed))
+    """Run one seed of receiving and handling, inside `simulating`."""
+    return _result(seed, World(plan or draw(seed)))
+
+
+def run_sending(seed: int, plan: SendingPlan | None = None) -> Result:
+    """Run one seed of sending, inside `simulating`."""
+    return _result(seed, SendingWorld(plan or draw_sending(seed)))
+
+
+def _result(seed: int, world: Stage) -> Result:
     world.run()
     return Result(seed, tuple(world.found()), tuple(world.trace), world.loop.steps, world.loop.now)
 
@@ -78,6 +90,6 @@ def tidy(count: int) -> None:
         gc.collect()
 
 
-def replay_line(seed: int) -> str:
-    """Return what to type to see a seed again."""
-    return f"python -m tests.simulation --seed {seed}"
+def replay_line(seed: int, of: str = "") -> str:
+    """Return what to type to see a seed again; *of* is "sending" where it is one of those."""
+    return f"python -m tests.simulation {of and f'--{of} '}--seed {seed}"

@@ -47,6 +47,29 @@ EXPECTED: Final = frozenset(
 )
 """Reached within some hundred seeds."""
 
+SENDING: Final = frozenset(
+    {
+        "a breaker closed",
+        "a breaker's probe failed",
+        "a claim was given back",
+        "a disabled endpoint was enabled again",
+        "a paused endpoint was probed",
+        "a process died at send.after_claim",
+        "a process died at send.after_response",
+        "a process died at send.after_settle",
+        "a process died at send.before_settle",
+        "a rate held a sender back",
+        "an endpoint that was gone was disabled",
+        "an endpoint took a message and answered too late",
+        "an endpoint took a message twice, because its sender broke down",
+        "an endpoint was paused or disabled between the look and the claim",
+        "another sender had the probe",
+        "the answer of an endpoint came too late for its lease",
+        "the answer of an endpoint that took a message was lost",
+    }
+)
+"""Reached by sending within some hundred seeds."""
+
 RARE: Final = frozenset(
     {
         "a blocked head of a line was freed by the keeper",

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from boathook.journal import deliveries, events, lines, memory, moves, registry, sending, tasks, upkeep
-from tests.simulation import arrivals, leases, operators
+from boathook.journal import deliveries, endpoints, events, lines, memory, moves, registry, sending, tasks, upkeep
+from tests.simulation import arrivals, leases, operators, sendings
 from tests.simulation.leases import single
 from tests.simulation.tables import Blocked, Effect, Record, Transaction
 
@@ -54,17 +54,25 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
         "lock_replays": operators.lock_replays, "add_replays": operators.add_replays, "list_done": operators.list_done, "announce_due": operators.announce_due,
         "read_clock": lambda t: single(clock=t.tables.clock()),
     },
-    # No endpoints, tasks or old weeks are simulated: these find nothing to do.
     sending: {
-        "list_barred": lambda _t, *_: [], "bury_pending": lambda _t, *_: single(n=0), "delete_expired_secrets": lambda _t: [],
-        "delete_expired_answers": lambda _t, _most: [], "delete_expired_keys": lambda _t: [],
+        name: getattr(sendings, name)
+        for name in (
+            "list_due", "claim_sends", "read_addresses", "settle_sends", "ensure_health", "take_tokens", "return_tokens",
+            "take_probes", "release_probes", "heal_endpoints", "judge_failures", "lock_failing", "list_barred", "bury_pending",
+        )
     },
+    endpoints: {"disable_endpoint": sendings.disable_endpoint, "forget_failures": sendings.forget_failures},
     registry: {
         "read_routes": lambda t: single(routes=f'{{"version": {t.tables.routes_version}, "routes": {t.tables.routes}}}'),
     },
     tasks: {"take_task": lambda _t: []},
     upkeep: {"take_turn": lambda _t: single(turn=False)},
 }  # fmt: skip
+# Nobody listens to how sending goes, and no tasks, secrets or weeks that are past are simulated: these find nothing.
+for _sql in (sending.SQL[name] for name in (
+    "describe_endpoints", "delete_expired_secrets", "delete_expired_answers", "delete_expired_keys",
+)):  # fmt: skip
+    BY_TEXT[_sql] = ("nothing", lambda _t, *_: [])
 for _module, _named in _OURS.items():
     for _name, _statement in _named.items():
         BY_TEXT[_module.SQL[_name]] = (_name, _statement)

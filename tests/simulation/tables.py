@@ -96,6 +96,35 @@ class Ended(NamedTuple):
     is_replay: bool
 
 
+class Endpoint(NamedTuple):
+    """A row of boathook.endpoint; its application is an operational one, which nobody is told about."""
+
+    id: UUID
+    url: str
+    recipient: str
+    rate: int | None = None
+    concurrency: int | None = None
+    retry: str | None = None
+    timeout_s: float | None = None
+    sealed: bytes = b""
+    """Its one secret."""
+    revision: int = 1
+    is_disabled: bool = False
+    disabled_because: str | None = None
+
+
+class Health(NamedTuple):
+    """A row of boathook.endpoint_health."""
+
+    endpoint_id: UUID
+    failures: int = 0
+    failing_since: datetime | None = None
+    last_failed_at: datetime | None = None
+    open_until: datetime | None = None
+    pauses: int = 0
+    allowed_at: datetime | None = None
+
+
 class Effect(NamedTuple):
     """What a handler did in its transaction."""
 
@@ -113,7 +142,7 @@ class Blocked(Exception):
         self.holder = holder
 
 
-TABLES = ("delivery", "event", "dedup", "attempt", "outcome", "effect", "conflict")
+TABLES = ("delivery", "event", "dedup", "attempt", "outcome", "effect", "conflict", "endpoint", "health")
 
 
 class Tables:

@@ -32,7 +32,7 @@ from boathook.spool.shelf import Bounds, Shelf
 from boathook.spool.spool import Spool
 from tests.simulation import patching
 from tests.simulation.disk import Disk, Trouble
-from tests.simulation.faults import befall, operate
+from tests.simulation.faults import MOVES, befall, operate
 from tests.simulation.gateway import URL, Journal, routed
 from tests.simulation.handlers import LINE, NOTE, make_hook
 from tests.simulation.invariants import Recorder
@@ -296,7 +296,8 @@ class World(Stage):
         for number in range(plan.events):
             self.unsent += 1
             self._lives.append(self.loop.create_task(self._send(number, self.rng.random() * plan.work_s)))
-        chaos = [self.loop.create_task(befall(self)), self.loop.create_task(operate(self))]
+        moves = [kind for kind in plan.faults if kind in MOVES]
+        chaos = [self.loop.create_task(befall(self)), self.loop.create_task(operate(self, moves, plan.fault_every_s))]
         await asyncio.sleep(plan.work_s)
         if plan.is_healing:
             for task in chaos:

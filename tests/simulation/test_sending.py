@@ -1,0 +1,92 @@
+"""Seeds of sending: what is owed reaches its endpoint, in order and within limits, whatever fails."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import runner
+from tests.simulation.runner import Result, replay_line, simulating
+from tests.simulation.sending import sabotage
+from tests.simulation.sending.plan import draw
+from tests.simulation.sending.world import SendingWorld
+from tests.simulation.server import Rates
+from tests.simulation.sometimes import REACHED, SENDING
+
+COUNT, MOST = 40, 300
+"""How many seeds `make test` runs: the fewest, and the most where something worth seeing has not been seen by then."""
+MOST_SEEDS = 200
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def simulated() -> Iterator[None]:
+    with simulating():
+        yield
+
+
+def judge(result: Result) -> None:
+    line = replay_line(result.seed, of="sending")
+    assert not result.violations, f"{result.violations[0]}\n    see it again: {line}"
+
+
+def test_no_seed_of_sending_breaks_an_invariant_and_every_rare_state_is_reached() -> None:
+    REACHED.clear()
+    for seed in range(1, MOST + 1):
+        judge(runner.run_sending(seed))
+        runner.tidy(seed)
+        if seed >= COUNT and REACHED.keys() >= SENDING:
+            break
+    missing = sorted(SENDING - REACHED.keys())
+    assert not missing, f"never reached in {MOST} seeds: {missing}"
+
+
+def test_where_nothing_fails_nothing_is_sent_twice_and_nothing_rare_is_reached() -> None:
+    """Sabotage twin of what must be reached, and of what excuses a duplicate."""
+    REACHED.clear()
+    for seed in range(1, 6):
+        plan = draw(seed)
+        calm = replace(plan, faults=(), crash_rate=0.0, rates=Rates(), is_healing=True)
+        world = SendingWorld(calm)
+        world.run()
+        assert not world.found()
+        assert all(len(fences) == 1 for fences in world.recorder.takes.values())
+    assert SENDING - REACHED.keys()
+
+
+@pytest.mark.parametrize("undo", sabotage.ALL, ids=lambda undo: undo.__name__)
+def test_the_simulation_of_sending_finds_what_is_wrong(
+    undo: sabotage.Sabotage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    undo(monkeypatch)
+    invariants, known = sabotage.ALL[undo]
+    for count, seed in enumerate([known, *range(1, MOST_SEEDS + 1)]):
+        found = [one for one in runner.run_sending(seed).violations if re.match(invariants, one)]
+        runner.tidy(count)
+        if found:
+            with capsys.disabled():
+                print(f"\n  {undo.__name__.replace('_', ' ')}: seed {seed}: {found[0][:150]}")  # noqa: T201 the seeds are worth reading
+            return
+    pytest.fail(f"{MOST_SEEDS} seeds did not notice it")
+
+
+@pytest.mark.parametrize("seed", [9])
+def test_a_seed_of_sending_leaves_the_same_trace_in_every_process(seed: int) -> None:
+    here = runner.run_sending(seed)
+    command = [sys.executable, "-m", "tests.simulation", "--sending", "--seed", str(seed)]
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    shown = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert shown.stdout.splitlines()[: len(here.trace)] == list(here.trace), shown.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_thousands_of_seeds_of_sending() -> None:
+    for seed in range(10_000, 30_000):
+        judge(runner.run_sending(seed))
+        runner.tidy(seed)
