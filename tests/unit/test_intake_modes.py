@@ -94,6 +94,22 @@ async def test_events_are_taken_while_the_journal_is_away_and_brought_back_in_or
     assert not direct.is_spooled
 
 
+async def test_no_segment_is_read_while_the_journal_is_away(intake: Intake, journal: Journal, monkeypatch):
+    reads = []
+    read = Shelf.oldest
+    monkeypatch.setattr(Shelf, "oldest", lambda shelf: reads.append(journal.is_away) or read(shelf))
+    journal.is_away = True
+    await intake.accept(event("0"))
+    offers = journal.offers
+    await eventually(lambda: journal.offers >= offers + 3)
+    assert not reads
+    journal.is_away = False
+    await back(intake)
+    assert journal.order == ["0"]
+    assert reads
+    assert not any(reads)
+
+
 async def test_newer_events_go_behind_those_in_the_spool(intake: Intake, journal: Journal):
     journal.is_away = True
     sent = 0

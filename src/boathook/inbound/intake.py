@@ -332,6 +332,9 @@ class Intake:
     async def _empty(self, spool: Spool, patience_s: float) -> None:
         """Drain segment after segment until nothing is left, then let newcomers go straight to the journal."""
         began, total = time.monotonic(), 0
+        # Offering nothing asks whether the journal answers; else each try would read a segment in vain, and those who
+        # append would wait for that.
+        await self._store.append((), patience_s)
         while True:
             if spool.depth.records <= self._batch and self.mode is Mode.DRAINING:
                 self.mode = Mode.CATCHING_UP
