@@ -240,7 +240,7 @@ def _wait_ticks(it: Lab, more: int) -> None:
     twin=Twin("commits_effects_first", breaks=frozenset({"C5", "C7"})),
     tier="soak",
 )
-def test_backup_restored(it: Lab) -> None:
+def test_copy_goes_on(it: Lab) -> None:
     it.start(settings={"worker": {"concurrency": 2}})
     it.begin(rate=200, kinds={"move.made": 0.8, "flaky.made": 0.2})
     it.warm(300)
