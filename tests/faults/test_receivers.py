@@ -15,7 +15,7 @@ from tests.faults.rig.twins import Twin
 
 MB = 1_000_000
 LETTERS = 60
-GROWTH_MB = 40
+GROWTH_MB = 20
 AWKWARD = {
     "/hang": Manner(how="hang"),
     "/drip": Manner(how="drip"),

@@ -235,7 +235,7 @@ def _wait_ticks(it: Lab, more: int) -> None:
 
 
 @scenario(
-    fault="a copy of the database is taken under load; it is lost later, and the copy goes on",
+    fault="a copy of the database is taken while workers are busy; it is lost later, and the copy goes on",
     target="nothing that was done in the copy is done again; all else is done once; the books balance",
     twin=Twin("commits_effects_first", breaks=frozenset({"C5", "C7"})),
     tier="soak",
