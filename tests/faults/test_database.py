@@ -101,7 +101,7 @@ def test_newer_events_go_behind_the_spool(it: Lab) -> None:
     it.start(roles="worker,keeper")
     assert host.wire is not None
     it.begin(rate=RATE, accounts=5)
-    it.warm(30)
+    it.wait_row("select from bank.effect", timeout_s=90)
     it.fault("PostgreSQL is stopped")
     it.server.stop()
     it.outside.wait_events(200)

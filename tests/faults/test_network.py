@@ -58,6 +58,7 @@ def test_outcome_unknown(it: Lab) -> None:
         return {record.key for record in it.spooled()} & stored
 
     it.begin(rate=RATE)
+    it.wait_row("select from bank.effect", timeout_s=90)
     for _ in range(ROUNDS):
         it.warm(20)
         it.fault("what PostgreSQL answers is lost")
