@@ -17,10 +17,16 @@ def like(text: str | None, pattern: str | None) -> bool:
     return text is not None and re.fullmatch("".join(words), text, re.DOTALL) is not None
 
 
+def takes_deliveries(t: Transaction, recipient: str) -> bool:
+    """Do what boathook.takes_deliveries does."""
+    found = (one for one in t.rows("endpoint") if one.recipient == recipient and not one.is_disabled)
+    return not recipient.startswith("endpoint:") or next(found, None) is not None
+
+
 def lock_dead(
     t: Transaction, source: str | None, application: str | None, type_: str | None, recipient: str | None, code: str | None,
     since: datetime | None, until: datetime | None, key_events: Sequence[UUID] | None, key_ordinals: Sequence[int] | None,
-    limit: int, _is_to_revive: bool,
+    limit: int, is_to_revive: bool,
 ) -> list[Record]:  # fmt: skip
     wanted = None if key_events is None else set(zip(key_events, key_ordinals or (), strict=True))
 
@@ -37,6 +43,7 @@ def lock_dead(
             and (since is None or row.died_at >= since)  # type: ignore[operator]
             and (until is None or row.died_at < until)  # type: ignore[operator]
             and (wanted is None or row.key in wanted)
+            and (not is_to_revive or takes_deliveries(t, row.recipient))
         )
 
     found: list[Row] = []
@@ -56,6 +63,7 @@ def lock_dead_of_events(t: Transaction, event_ids: Sequence[UUID], type_: str | 
             row.state != "dead"
             or row.event_id not in event_ids
             or not like(t.get("event", row.event_id).event.type, type_)
+            or not takes_deliveries(t, row.recipient)
         ):
             continue
         latest = t.lock("delivery", row.key)
@@ -146,6 +154,7 @@ def add_replays(
             recipients.setdefault(one[1], []).append(one)
         ended_all = [rows for rows in recipients.values() if not any(one[3] for one in rows)]
         ordinal = max([stored.fanout, *(one[0] + 1 for one in known[event_id])])
+        ended_all = [rows for rows in ended_all if takes_deliveries(t, rows[0][1])]
         for rows in sorted(ended_all, key=lambda group: min(one[0] for one in group)):
             order_key = max((one[2] for one in rows if one[2] is not None), default=None)
             planned.append((event_id, ordinal, rows[0][1], order_key))

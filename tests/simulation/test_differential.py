@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,10 +14,24 @@ from tests.simulation.grounds import FakeGround, RealGround
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.playing import Op, Player, draw_ops
 from tests.simulation.runner import simulating
+from tests.simulation.sending.playing import FakePost, RealPost, SendPlayer, draw_sends
 from tests.simulation.server import Rates, Server
 
 LENGTH = 60
 _TABLES = "event, dedup, delivery, attempt, outcome, effect, conflict, audit"
+
+
+class Kind(NamedTuple):
+    """A kind of sequences, with who plays them and on what."""
+
+    draw: Callable[[int, int], list[Op]]
+    player: type[Player]
+    real: type[RealGround]
+    fake: type[FakeGround]
+
+
+HANDLING = Kind(draw_ops, Player, RealGround, FakeGround)
+SENDING = Kind(draw_sends, SendPlayer, RealPost, FakePost)
 
 
 class _Even:
@@ -32,15 +47,15 @@ def even_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "random", _Even)
 
 
-def play_on_fake(seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
+def play_on_fake(kind: Kind, seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
     """Play a sequence on the fake journal, in virtual time."""
     loop = VirtualLoop(random.Random(seed))
     server = Server(loop, Rates())
 
     async def play() -> tuple[list[Any], dict[str, Any]]:
         database = await Database.open("postgresql://fake/", purpose="test", size=5)
-        ground = FakeGround(server, database)
-        player = Player(ground, seed)
+        ground = kind.fake(server, database)
+        player = kind.player(ground, seed)
         await player.play(ops)
         dump = await ground.dump()
         await database.close()
@@ -57,24 +72,24 @@ def play_on_fake(seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
 
 
 async def play_on_real(
-    database: Database, seed: int, ops: list[Op], expected: list[Any]
+    kind: Kind, database: Database, seed: int, ops: list[Op], expected: list[Any]
 ) -> tuple[list[Any], dict[str, Any]]:
     """Play it on PostgreSQL, emptied first."""
     tables = ", ".join(f"boathook.{name}" for name in _TABLES.split(", "))
     await database.execute(f"truncate {tables} restart identity")
     await database.execute("update boathook.registry set version = 1")
-    ground = RealGround(database)
-    player = Player(ground, seed)
+    ground = kind.real(database)
+    player = kind.player(ground, seed)
     await player.play(ops, expected)
     return player.seen, await ground.dump()
 
 
-async def compare(database: Database, seed: int, length: int = LENGTH) -> str | None:
+async def compare(database: Database, seed: int, kind: Kind = HANDLING) -> str | None:
     """Return where the two differ, or None."""
-    ops = draw_ops(seed, length)
+    ops = kind.draw(seed, LENGTH)
     # The virtual loop runs inside this one's turn, so it needs a thread of its own.
-    expected, state = await _aside(seed, ops)
-    seen, found = await play_on_real(database, seed, ops, expected)
+    expected, state = await _aside(kind, seed, ops)
+    seen, found = await play_on_real(kind, database, seed, ops, expected)
     for number, (ours, theirs) in enumerate(zip(expected, seen, strict=True)):
         if ours != theirs:
             return f"sequence {seed}, step {number}: the fake journal says\n  {ours}\nPostgreSQL says\n  {theirs}"
@@ -84,8 +99,8 @@ async def compare(database: Database, seed: int, length: int = LENGTH) -> str | 
     return None
 
 
-async def _aside(seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
-    return await asyncio.to_thread(play_on_fake, seed, ops)
+async def _aside(kind: Kind, seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
+    return await asyncio.to_thread(play_on_fake, kind, seed, ops)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -94,17 +109,24 @@ async def test_the_fake_journal_does_what_postgresql_does(db: Database, seed: in
     assert difference is None, difference
 
 
+@pytest.mark.parametrize("seed", range(12))
+async def test_the_fake_journal_sends_as_postgresql_does(db: Database, seed: int) -> None:
+    difference = await compare(db, seed, SENDING)
+    assert difference is None, difference
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 async def test_the_fake_journal_does_what_postgresql_does_for_hours(db: Database) -> None:
     for seed in range(100, 10_100):
-        difference = await compare(db, seed)
+        difference = await compare(db, seed) or await compare(db, seed, SENDING)
         assert difference is None, difference
 
 
+@pytest.mark.parametrize("kind", [HANDLING, SENDING], ids=["handling", "sending"])
 async def test_a_fake_that_ignores_fences_is_told_from_postgresql(
-    db: Database, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sabotage twin: the comparison can fail."""
     monkeypatch.setattr(leases, "holds", lambda row, fence: row is not None and row.leased_by is not None)
-    assert any([await compare(db, seed) for seed in range(4)])
+    assert any([await compare(db, seed, kind) for seed in range(4)])
