@@ -6,22 +6,26 @@ import errno
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 
+from boathook.config import Settings
 from boathook.domain.errors import RowRefused, SpoolUnavailable
 from boathook.domain.model import Accepted, Duplicate
 from boathook.inbound import intake as intake_module
 from boathook.inbound.intake import Intake, Mode
 from boathook.inbound.probes import Probes
 from boathook.inbound.records import encode
+from boathook.server import supervisor
 from boathook.spool import spool as spool_module
 from boathook.spool import survey
 from boathook.spool.disk import RealDisk
 from boathook.spool.shelf import Bounds, Shelf
 from boathook.spool.spool import Spool
+from boathook.telemetry import log
 from boathook.telemetry.exporters import History
 from tests.support import eventually
 from tests.unit.test_intake import event
@@ -153,6 +157,14 @@ class TestFolders:
         last.adopt()
         assert drained(last) == [b"first", b"second"]
 
+    def test_twin_named_by_the_clock_alone_they_are_not(self, tmp_path: Path, monkeypatch):
+        monkeypatch.setattr(Shelf, "_later_than_all", lambda self: self._name)
+        left_by_the_dead(tmp_path, "00000000000000000900", b"first")
+        left_by_the_dead(tmp_path, "00000000000000000005", b"second")
+        last = Shelf(tmp_path, SMALL, name="00000000000000000950")
+        last.adopt()
+        assert drained(last) == [b"second", b"first"]
+
     def test_a_folder_that_is_removed_meanwhile_is_made_again(self, tmp_path: Path):
         shelf = Shelf(tmp_path, SMALL, name="1")
         shelf.write([b"x" * 3000])
@@ -270,6 +282,19 @@ class TestDraining:
         assert [path.suffix for path in (tmp_path / "1").iterdir()] == [".done"]
         await later.drain()
 
+    async def test_twin_a_segment_that_is_not_passed_over_is_offered_again_and_again(self, tmp_path: Path, monkeypatch):
+        monkeypatch.setattr(intake_module, "_LOOK_S", 0.02)
+        monkeypatch.setattr(Shelf, "_left_in", lambda _, folder: sorted(folder.glob("*.seg")))
+        left_by_the_dead(tmp_path, "1", *events_of("a"))
+        disk, journal = Disk(), Journal()
+        disk.is_read_only = True
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, disk, name="2")), within_s=0.2)
+        await intake.start()
+        await back(intake)
+        offers = journal.offers
+        await eventually(lambda: journal.offers > offers)
+        await intake.drain()
+
     async def test_segments_that_somebody_removes_block_nothing(self, tmp_path: Path):
         journal = Journal()
         intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, name="1")), within_s=0.2)
@@ -384,6 +409,33 @@ class TestHangingDisks:
         await back(intake)
         assert journal.order == ["a", "c"]
         await intake.drain()
+
+
+class TestLeftovers:
+    """A spool that is switched off, or a host without a gateway, drains nothing."""
+
+    @pytest.mark.parametrize(("enabled", "roles"), [(False, ("gateway",)), (True, ("worker", "keeper"))])
+    def test_what_nobody_is_going_to_drain_is_told_of_at_the_start(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str], enabled: bool, roles: tuple[str, ...]
+    ):
+        shown = self._tell(tmp_path, capfd, enabled=enabled, roles=roles)
+        assert "spool_left" not in shown
+        left_by_the_dead(tmp_path / "spool", "1", b"x")
+        assert "boathook spool drain" in self._tell(tmp_path, capfd, enabled=enabled, roles=roles)
+
+    def test_a_gateway_with_a_spool_drains_it_and_nobody_is_told(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ):
+        left_by_the_dead(tmp_path / "spool", "1", b"x")
+        assert self._tell(tmp_path, capfd, enabled=True, roles=("gateway", "worker")) == ""
+
+    def _tell(self, folder: Path, capfd: pytest.CaptureFixture[str], *, enabled: bool, roles: tuple[str, ...]) -> str:
+        settings = SimpleNamespace(
+            spool=SimpleNamespace(enabled=enabled), server=SimpleNamespace(roles=roles, data_dir=folder)
+        )
+        supervisor._tell_of_leftovers(cast("Settings", settings))
+        log.flush()
+        return capfd.readouterr().err
 
 
 class TestProbes:
