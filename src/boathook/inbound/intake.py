@@ -27,11 +27,11 @@ from enum import StrEnum
 from functools import partial
 from itertools import chain
 from typing import Final, assert_never
-from uuid import UUID
 
 from boathook.domain.errors import JournalError, Overloaded, RowRefused, SpoolUnavailable, TooManyDeliveries
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.inbound.draining import Brought, Refused, Route, RoutedStore, Store
+from boathook.inbound.recent import RecentKeys
 from boathook.inbound.records import encode
 from boathook.journal.announcer import Announcer
 from boathook.spool.segment import Record
@@ -97,7 +97,7 @@ class Intake:
         self._batch = batch
         self._queue_size = queue
         self._waiting: deque[Entry] = deque()
-        self._recent = _RecentKeys(remembered)
+        self._recent = RecentKeys(remembered)
         self._has_work = asyncio.Event()
         self._has_spooled = asyncio.Event()
         self._is_draining = False
@@ -399,29 +399,3 @@ def _fail(entries: Sequence[Entry], error: Exception) -> None:
     for _, waiter, _ in entries:
         if not waiter.done():
             waiter.set_exception(error)
-
-
-class _RecentKeys:
-    """The keys accepted last: two generations, the older dropped when the younger is full.
-
-    Keys and values are plain bytes, which the garbage collector need not walk through.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._young: dict[bytes, bytes] = {}
-        self._old: dict[bytes, bytes] = {}
-
-    def clear(self) -> None:
-        self._young, self._old = {}, {}
-
-    def find(self, event: NewEvent) -> UUID | None:
-        """Return the event that came first, if *event* is an exact copy of it."""
-        key = event.key_hash.bytes
-        seen = self._young.get(key) or self._old.get(key)
-        return UUID(bytes=seen[:16]) if seen is not None and seen[16:] == event.body_sha256 else None
-
-    def remember(self, event: NewEvent, first: UUID) -> None:
-        if len(self._young) >= self._size:
-            self._old, self._young = self._young, {}
-        self._young[event.key_hash.bytes] = first.bytes + event.body_sha256
