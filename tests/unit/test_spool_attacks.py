@@ -330,6 +330,20 @@ class TestAnswers:
         assert journal.stored["a"].id == first.id
         await intake.drain()
 
+    async def test_copies_throughout_an_outage_are_answered_with_the_first_and_take_no_room(self, tmp_path: Path):
+        journal = Journal()
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        await intake.start()
+        journal.is_away = True
+        first = await intake.accept(event("a"))
+        for tries in (3, 5):
+            await eventually(lambda tries=tries: journal.offers >= tries)
+            copy = dataclasses.replace(event("a"), id=uuid4())
+            assert await intake.accept(copy) == Duplicate(first.event_id)
+        assert intake.spool is not None
+        assert intake.spool.depth.records == 1
+        await intake.drain()
+
     async def test_a_caller_who_is_gone_does_not_keep_the_others_from_their_answers(self, tmp_path: Path):
         journal = Journal()
         intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)

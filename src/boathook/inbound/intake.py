@@ -326,8 +326,9 @@ class Intake:
     def _go_back(self) -> None:
         if self.mode is Mode.CATCHING_UP:
             self._leave_journal("it failed again")
+        if self.mode is not Mode.SPOOLING:  # else all that was taken meanwhile is in the spool
+            self.forget()
         self.mode = Mode.SPOOLING
-        self.forget()
 
     async def _empty(self, spool: Spool, patience_s: float) -> None:
         """Drain segment after segment until nothing is left, then let newcomers go straight to the journal."""
