@@ -4,6 +4,7 @@ import asyncio
 import time
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from boathook.domain import ids
 from boathook.domain.model import Accepted, NewDelivery, NewEvent
@@ -40,6 +41,7 @@ async def test_one_that_is_stored_and_forgotten_meanwhile_is_not_taken_for_impos
     store = EventStore(db)
     first, other = event("k"), event("l")
     await store.append([first])
+    results: list[Any] = []
     for forget in ("update boathook.dedup set expires_at = now() - interval '1 day'", "delete from boathook.dedup"):
         await db.execute(forget)
         results = await bring(store, first, other)

@@ -142,7 +142,7 @@ def counts(url: str) -> dict[str, int]:
             "select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = c.relnamespace"
             " where n.nspname = 'boathook' and c.relkind = 'r'"
         )]  # fmt: skip
-        return {name: connection.execute(f"select count(*) from {name}").fetchone()[0] for name in names}  # type: ignore[index]
+        return {name: connection.execute(f"select count(*) from {name}").fetchone()[0] for name in names}
 
 
 def written(url: str) -> dict[str, tuple[int, int, int]]:

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import textwrap
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -175,8 +176,7 @@ class Scenario:
             self._use_keys()
         with psycopg.connect(self.url, autocommit=True) as connection:
             for what, least in (("delivery where state = 'dead'", 8), ("rejection", 14)):
-                query = f"select count(*) from boathook.{what}"
-                until(lambda query=query, least=least: connection.execute(query).fetchone()[0] >= least)
+                until(partial(_has, connection, f"select count(*) from boathook.{what}", least))
 
     def post(self, path: str, body: bytes, headers: dict[str, str], status: int) -> None:
         answer = self.http.post(path, content=body, headers=headers)
@@ -377,7 +377,7 @@ def test_what_must_hold_a_secret_is_readable_by_its_owner_alone(scenario: Scenar
             assert file.stat().st_mode & 0o077 == 0, file
 
 
-WAYS = {
+WAYS: dict[str, Callable[[str], str]] = {
     "plain": str,
     "hex": lambda text: text.encode().hex(),
     "base64": lambda text: base64.b64encode(b"x" + text.encode()).decode(),
@@ -406,3 +406,8 @@ def test_sabotage_a_planted_secret_is_found_in_a_table_a_log_and_a_process(scena
         sleeper.kill()
         sleeper.communicate()
     assert sorted(found) == [f"query_token in {place}" for place in ("arguments", "boathook.audit", "planted.log")]
+
+
+def _has(connection: psycopg.Connection[tuple[int]], query: str, least: int) -> bool:
+    row = connection.execute(query).fetchone()
+    return row is not None and row[0] >= least

@@ -7,6 +7,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from boathook.inbound.app import IngestApp
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.gates import compile_gates
-from boathook.inbound.inline import Question
+from boathook.inbound.inline import Outcome, Question
 from boathook.inbound.limits import Rate
 from tests.acceptance.conftest import payload, signed
 from tests.support import too_dear
@@ -107,8 +108,7 @@ def test_no_pattern_of_types_is_slow_on_a_megabyte(subject: str):
     text = SUBJECTS[subject]
     dear = {}
     for pattern in PATTERNS:
-        fits = Pattern(pattern).matches
-        if (cost := too_dear(lambda fits=fits: fits(text), most=MOST)) is not None:
+        if (cost := too_dear(partial(Pattern(pattern).matches, text), most=MOST)) is not None:
             dear[pattern] = cost
     assert dear == {}
 
@@ -221,13 +221,13 @@ class Door:
             return router
 
         self.app = IngestApp(
-            compile_gates(settings), self.sink, Arrivals(router, read), quarantine=None, others=None,  # type: ignore[arg-type]
-            client_rate=self.rate, waiting_room=self,  # type: ignore[arg-type]
+            compile_gates(settings), self.sink, Arrivals(router, read), quarantine=None, others=None,
+            client_rate=self.rate, waiting_room=self,
         )  # fmt: skip
 
-    async def ask(self, question: Question, _seconds: float, _receive: object) -> tuple[None, ingest.Outcome]:
+    async def ask(self, question: Question, _seconds: float, _receive: object) -> tuple[None, Outcome]:
         self.asked.append(question)
-        return None, ingest.Outcome.FALLBACK
+        return None, Outcome.FALLBACK
 
     async def post(self, body: bytes, headers: dict[str, str], client: str = "192.0.2.1") -> int:
         sent: list[dict[str, object]] = []
@@ -273,7 +273,7 @@ async def test_sabotage_one_rate_for_all_clients_and_a_place_before_the_proof_ar
 
     def asking(*args: object, **named: object) -> ingest.Answer:
         door.asked.append(Question(UUID(int=1), is_new=True))
-        return refuse(*args, **named)  # type: ignore[arg-type]
+        return refuse(*args, **named)
 
     monkeypatch.setattr(ingest, "refuse", asking)
     found = await occupied(door)

@@ -19,6 +19,7 @@ from boathook.config import load
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Grade
 from boathook.inbound import quarantine, verify
+from boathook.inbound.places import Header
 from boathook.inbound.providers.proofs import Addresses, Asymmetric, NoProof, Token
 from boathook.inbound.providers.recipe import Recipe
 from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, SourceSpec, Verdict, Verified
@@ -59,7 +60,7 @@ def crowded(request: Request, without: frozenset[str]) -> Request:
 def named(recipe: Recipe) -> set[str]:
     """Return the headers that the recipe and the rule allow to be stored."""
     return {"content-type", "user-agent", *recipe.keep, *(place.name for place in verify._places(recipe)
-            if isinstance(place, verify.Header))}  # fmt: skip
+            if isinstance(place, Header))}  # fmt: skip
 
 
 @every
@@ -222,7 +223,7 @@ def copies(request: Request, verifier: Verifier) -> Iterator[Request]:
     yield request
     type = verifier.recipe.type
     # One body tells of several things there, and its sender signs not which.
-    besides = {place.name for place in type.places if isinstance(place, verify.Header)} if type.tells_apart else set()
+    besides = {place.name for place in type.places if isinstance(place, Header)} if type.tells_apart else set()
     for name in sorted((verifier.rejudged & request.headers.keys()) - besides):
         yield replace(request, headers=dict(request.headers) | {name: "f0f0f0f0-0000-4000-8000-00000000f0f0"})
 

@@ -53,8 +53,7 @@ class JournalUnavailable(JournalError):
 
 
 class AddressRefused(JournalUnavailable):
-    """PostgreSQL cannot be used under database.url: that is malformed, its user, password or database is refused, or it
-    names a standby."""
+    """PostgreSQL cannot be used under database.url: it is malformed, refused, or names a standby."""
 
 
 class RowRefused(JournalError):

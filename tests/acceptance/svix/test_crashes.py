@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -87,7 +88,7 @@ def test_a_sender_killed_at_every_point_loses_nothing(admin_url, pg_template, tm
         app = house.application()
         box = receiver.mailbox(Answer(500), Answer(500), Answer())
         endpoint = app.endpoint(box, retrySchedule=[0.1] * 10)
-        accepted = []
+        accepted: list[Any] = []
         while deaths.left():
             accepted.append(app.send({"n": len(accepted)}))
         accepted += [app.send({"n": n}) for n in range(4)]
