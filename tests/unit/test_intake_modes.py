@@ -12,7 +12,7 @@ from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.inbound import intake as intake_module
 from boathook.inbound.intake import Intake, Mode
 from boathook.inbound.records import UNROUTED, decode, encode
-from boathook.spool.shelf import Bounds, Shelf
+from boathook.spool.shelf import Bounds, Segment, Shelf
 from boathook.spool.spool import Spool
 from tests.support import eventually
 from tests.unit.test_intake import event
@@ -95,9 +95,14 @@ async def test_events_are_taken_while_the_journal_is_away_and_brought_back_in_or
 
 
 async def test_no_segment_is_read_while_the_journal_is_away(intake: Intake, journal: Journal, monkeypatch):
-    reads = []
+    reads: list[bool] = []
     read = Shelf.oldest
-    monkeypatch.setattr(Shelf, "oldest", lambda shelf: reads.append(journal.is_away) or read(shelf))
+
+    def noted(shelf: Shelf) -> Segment | None:
+        reads.append(journal.is_away)
+        return read(shelf)
+
+    monkeypatch.setattr(Shelf, "oldest", noted)
     journal.is_away = True
     await intake.accept(event("0"))
     offers = journal.offers

@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import os
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -337,7 +338,7 @@ class TestAnswers:
         journal.is_away = True
         first = await intake.accept(event("a"))
         for tries in (3, 5):
-            await eventually(lambda tries=tries: journal.offers >= tries)
+            await eventually(partial(_has_tried, journal, tries))
             copy = dataclasses.replace(event("a"), id=uuid4())
             assert await intake.accept(copy) == Duplicate(first.event_id)
         assert intake.spool is not None
@@ -374,7 +375,9 @@ class TestAnswers:
             await intake.accept(dataclasses.replace(event("x"), dedup_key=key))
         await intake.drain()
 
-    async def test_a_journal_that_fails_in_the_middle_of_a_halved_batch_gets_nothing_out_of_order(self, tmp_path: Path):
+    async def test_a_journal_that_fails_in_the_middle_of_a_halved_batch_gets_nothing_out_of_order(
+        self, tmp_path: Path, monkeypatch
+    ):
         journal = Journal()
         intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
         journal.refused = {"bad"}
@@ -386,7 +389,7 @@ class TestAnswers:
             journal.is_away = calls == 2
             return await append(batch, within_s=within_s)
 
-        journal.append = fail_on_the_first_half
+        monkeypatch.setattr(journal, "append", fail_on_the_first_half)
         keys = ["a", "b", "bad", "c"]
         asked = [asyncio.create_task(intake.accept(event(key))) for key in keys]
         await asyncio.sleep(0)
@@ -410,7 +413,6 @@ class TestHangingDisks:
         await eventually(lambda: intake.spool is not None and intake.spool.is_stuck)
         with pytest.raises(SpoolUnavailable):
             await asyncio.wait_for(intake.accept(event("b")), 1)
-        assert not intake.takes_without_journal
         assert intake.is_refusing
         disk.answers.set()
         receipt = await first
@@ -482,3 +484,7 @@ async def status_of(probes: Probes, path: str) -> int:
 
     await probes({"path": path, "method": "GET"}, receive, send)
     return int(sent[0]["status"])
+
+
+def _has_tried(journal: Journal, times: int) -> bool:
+    return journal.offers >= times
