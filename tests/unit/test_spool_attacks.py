@@ -420,7 +420,6 @@ class TestHangingDisks:
         assert receipt.is_spooled
         await intake.accept(event("c"))
         assert intake.takes_without_journal
-        assert not intake.is_refusing
         journal.is_away = False
         await back(intake)
         assert journal.order == ["a", "c"]
