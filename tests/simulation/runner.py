@@ -78,9 +78,9 @@ def calm_plan(seed: int) -> Plan:
     )
 
 
-def kept_seeds() -> list[int]:
-    """Return the seeds of seeds.txt."""
-    lines = Path(__file__).with_name("seeds.txt").read_text().splitlines()
+def kept_seeds(of: str = "") -> list[int]:
+    """Return the seeds of seeds.txt; *of* is "sending" for those of sending."""
+    lines = (Path(__file__).parent / of / "seeds.txt").read_text().splitlines()
     return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
 
 

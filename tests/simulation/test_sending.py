@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import runner
-from tests.simulation.runner import Result, replay_line, simulating
+from tests.simulation.runner import Result, kept_seeds, replay_line, simulating
 from tests.simulation.sending import sabotage
 from tests.simulation.sending.plan import draw
 from tests.simulation.sending.world import SendingWorld
@@ -33,6 +33,11 @@ def simulated() -> Iterator[None]:
 def judge(result: Result) -> None:
     line = replay_line(result.seed, of="sending")
     assert not result.violations, f"{result.violations[0]}\n    see it again: {line}"
+
+
+@pytest.mark.parametrize("seed", kept_seeds("sending"))
+def test_what_a_seed_of_sending_has_found_once_stays_mended(seed: int) -> None:
+    judge(runner.run_sending(seed))
 
 
 def test_no_seed_of_sending_breaks_an_invariant_and_every_rare_state_is_reached() -> None:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -196,7 +196,12 @@ class Sender:
             return self._poll_s if wake_at is None else max(PACE_S, min(self._poll_s, wake_at - time.monotonic()))
         began = time.monotonic()
         wants = [plan.lane.want(plan.slots, began, is_probe=plan.is_probe) for plan in plans]
-        sends = await self._store.claim(wants, lease_s=self._lease_s)
+        try:
+            sends = await self._store.claim(wants, lease_s=self._lease_s)
+        except JournalError:
+            # Whether or not it was made: a probe that is not known here must not bar its lane for ever.
+            _end_probes(plan.lane for plan in plans if plan.is_probe)
+            raise
         if sends:
             crash_point("send.after_claim")
             self._ahead = sends[0].claimed_at - datetime.now(UTC)
@@ -208,19 +213,33 @@ class Sender:
 
     async def _allowed(self, plans: Sequence[Plan]) -> list[Plan]:
         """Keep of the plans what rates allow, and of probes those that this sender may make."""
+        granted = await self._metered(plans)
+        # A probe that no request may be made for would bar its lane.
+        probes = await self._probes([plan.lane for plan in granted if plan.is_probe])
+        refused = [plan for plan in granted if plan.is_probe and plan.lane.endpoint_id not in probes]
+        await self._return_tokens([(plan.lane, plan.slots) for plan in refused])
+        return [plan for plan in granted if plan not in refused]
+
+    async def _metered(self, plans: Sequence[Plan]) -> list[Plan]:
         metered = [(plan.lane.endpoint_id, plan.slots, plan.lane.rate) for plan in plans if plan.lane.rate is not None]
         tokens = await self._store.take_tokens(metered) if metered else {}
-        probes = await self._probes([plan.lane for plan in plans if plan.is_probe])
-        allowed = []
+        granted = []
         for plan in plans:
             slots = plan.slots
             if plan.lane.rate is not None:
                 slots, next_s = tokens.get(plan.lane.endpoint_id, (0, 1.0))
                 if slots < plan.slots:
                     plan.lane.rests_until = time.monotonic() + max(PACE_S, next_s)
-            if slots and (not plan.is_probe or plan.lane.endpoint_id in probes):
-                allowed.append(Plan(plan.lane, slots, plan.is_probe))
-        return allowed
+            if slots:
+                granted.append(Plan(plan.lane, slots, plan.is_probe))
+        return granted
+
+    async def _return_tokens(self, unused: Sequence[tuple[Lane, int]]) -> None:
+        tokens = [
+            (lane.endpoint_id, number, lane.rate) for lane, number in unused if lane.rate is not None and number > 0
+        ]
+        if tokens:
+            await self._store.return_tokens(tokens)
 
     async def _probes(self, lanes: Sequence[Lane]) -> set[UUID]:
         if not lanes:
@@ -253,19 +272,14 @@ class Sender:
         used: dict[UUID, int] = {}
         for send in sends:
             used[send.endpoint_id] = used.get(send.endpoint_id, 0) + 1
-        tokens = [
-            (plan.lane.endpoint_id, unused, plan.lane.rate)
-            for plan in plans
-            if plan.lane.rate is not None and (unused := plan.slots - used.get(plan.lane.endpoint_id, 0)) > 0
-        ]
-        if tokens:
-            await self._store.return_tokens(tokens)
         idle = [plan.lane for plan in plans if plan.is_probe and plan.lane.endpoint_id not in used]
+        _end_probes(idle)
+        await self._return_tokens([(plan.lane, plan.slots - used.get(plan.lane.endpoint_id, 0)) for plan in plans])
         if idle:
             held = {lane.endpoint_id: lane.open_until for lane in idle if lane.open_until is not None}
             await self._store.release_probes(held, after_s=_PROBE_AGAIN_S)
             for lane in idle:
-                lane.is_probing, lane.open_until = False, self._now() + timedelta(seconds=_PROBE_AGAIN_S)
+                lane.open_until = self._now() + timedelta(seconds=_PROBE_AGAIN_S)
 
     async def _address(self) -> None:
         """Find out where the claims go whose endpoint was changed since the last one; until then they wait."""
@@ -344,8 +358,10 @@ class Sender:
     async def _give_back(self, flights: Sequence[Flight]) -> None:
         if not flights:
             return
-        await self._leases.give_back([flight.send for flight in flights])
+        # What cannot be given back is renewed no more either, so that the keeper finds it.
         self._held.difference_update(flights)
+        _end_probes(flight.lane for flight in flights if flight.send.is_probe)
+        await self._leases.give_back([flight.send for flight in flights])
 
     async def _renew(self) -> None:
         period_s = pause_s = self._lease_s / 3
@@ -428,6 +444,11 @@ async def run_sender(
         if own is not None:
             sender = Sender(settings, own=own, vault=vault, sender_id=sender_id)
             await sender.run(stop, beat, predecessors=predecessors)
+
+
+def _end_probes(lanes: Iterable[Lane]) -> None:
+    for lane in lanes:
+        lane.is_probing = False
 
 
 async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:

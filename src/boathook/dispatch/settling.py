@@ -121,6 +121,9 @@ class Settling:
 
     async def _judge(self, batch: Sequence[tuple[Flight, Ended]]) -> None:
         lanes = {flight.lane.endpoint_id: flight.lane for flight, _ in batch}
+        probed = [flight.lane for flight, _ in batch if flight.send.is_probe]
+        for lane in probed:  # also where the rest cannot be written: until then the probe's hold keeps others away
+            lane.is_probing = False
         failures, well = weigh([ended for _, ended in batch])
         healed = [key for key in well if lanes[key].is_ailing or lanes[key].open_until is not None]
         if healed:
@@ -133,7 +136,7 @@ class Settling:
         standings = await self._store.judge(failures, self._rules, random.random)
         for key, health in standings.items():
             lane = lanes[key]
-            was_open = lane.open_until is not None and not lane.is_probing
+            was_open = lane.open_until is not None and lane not in probed
             lane.is_ailing, lane.is_probing, lane.open_until = True, False, health.open_until
             if health.open_until is not None and not was_open:
                 self._log.warning("endpoint_paused", endpoint=ids.show(ids.ENDPOINT, key), pauses=health.pauses)

@@ -66,8 +66,8 @@ class Plan:
 
     @property
     def is_exact(self) -> bool:
-        """Whether no sender stands still with what it has been allowed."""
-        return self.is_plain and set(self.faults) <= set(EXACT) and not self.crash_rate
+        """Whether no sender stands still, or waits for a place, with what it has been allowed."""
+        return self.is_plain and set(self.faults) <= set(EXACT) and not self.crash_rate and self.places > 4
 
 
 def draw(seed: int) -> Plan:

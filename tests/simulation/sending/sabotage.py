@@ -36,6 +36,15 @@ def without_rescue(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DeliveryStore, "reap", nothing)
 
 
+def renewing_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A sender's claims run out while their requests are under way."""
+
+    async def nothing(*_: object, **__: object) -> set[object]:
+        return set()
+
+    patch.setattr(DeliveryStore, "renew", nothing)
+
+
 def probing_all_at_once(patch: pytest.MonkeyPatch) -> None:
     """Each sender may probe a paused endpoint, whoever else does."""
 
@@ -88,6 +97,7 @@ def believing_every_answer(patch: pytest.MonkeyPatch) -> None:
 ALL: dict[Sabotage, tuple[str, int]] = {
     settling_without_fence: ("C7", 5),
     without_rescue: ("C11", 5),
+    renewing_nothing: ("C12: .* was taken again", 31),
     probing_all_at_once: ("L3", 2),
     ignoring_order: ("C6", 1),
     limiting_each_sender_alone: ("L1", 1),
