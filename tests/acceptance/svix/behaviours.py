@@ -231,7 +231,7 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
         f"{CRASHES}::test_whichever_process_is_killed_what_was_accepted_arrives",
         f"{CRASHES}::test_what_was_accepted_arrives_after_everything_was_killed_and_started_again",
     ),
-    "beyond: redelivery after a worker is killed": (f"{CRASHES}::test_a_sender_killed_at_any_point_loses_nothing",),
+    "beyond: redelivery after a worker is killed": (f"{CRASHES}::test_a_sender_killed_at_every_point_loses_nothing",),
     "beyond: recover over more than one page": (
         f"{MESSAGES}::TestRecovering::test_reaches_past_one_page_without_loss_or_repetition",
     ),
