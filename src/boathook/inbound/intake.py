@@ -47,6 +47,8 @@ _PAUSE_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 """How long to wait before the spool is drained, try after try."""
 _PATIENCE_S: Final = (2.0, 5.0, 10.0, 30.0)
 """How long a batch from the spool may take, try after try: who hangs is noticed, who is slow gets the time."""
+_LEAST_SHARE: Final = 0.25
+"""Of the time that an event may wait: what a commit gets, however long its oldest event has waited for it to begin."""
 _LOOK_S: Final = 5.0
 _ASK_AGAIN_S: Final = 0.1
 _LOG = get_logger("inbound")
@@ -230,7 +232,7 @@ class Intake:
         began = time.perf_counter()
         crash_point("accept.before_commit")
         events = [entry[0] for entry in entries]
-        receipts = await self._store.append(events, None if self.spool is None else self._within_s)
+        receipts = await self._store.append(events, self._time_left(entries[0][2]))
         crash_point("accept.after_commit")
         emit.observe("boathook_commit_seconds", time.perf_counter() - began)
         emit.observe("boathook_commit_batch_rows", len(entries))
@@ -238,6 +240,13 @@ class Intake:
             self._note(event, receipt)
             if not waiter.done():
                 waiter.set_result(receipt)
+
+    def _time_left(self, since: float) -> float | None:
+        """Return how long a commit may take for one who waits *since* then; None: as long as it takes."""
+        if self.spool is None:
+            return None
+        waited_s = time.monotonic() - since
+        return max(self._within_s - waited_s, self._within_s * _LEAST_SHARE)
 
     def _note(self, event: NewEvent, receipt: Receipt) -> None:
         if not receipt.conflict:  # a copy of it is to be counted as a conflict again
