@@ -89,7 +89,11 @@ def _become(request: dict, files: list[int]) -> NoReturn:
     sys.argv = ["boathook", *request["arguments"]]
     random.seed()
     from boathook.cli import main as run
+    from boathook.cli import session
 
+    # A console takes its width and colours from the environment when it is made, which was in another process.
+    session.out.__init__(highlight=False)  # type: ignore[misc]
+    session.err.__init__(stderr=True, highlight=False)  # type: ignore[misc]
     _end(_code_of(run))
 
 
