@@ -405,6 +405,8 @@ def go_back(it: Lab, copy: Path) -> None:
 @scenario(
     fault="PostgreSQL fails over to a state from before an outage whose events have been drained",
     target="spool drain --again says how many are missing and brings each of them back",
+    # What that state had not yet comes behind what was sent meanwhile.
+    limits=replace(bank.LIMITS, ordered=frozenset()),
     twin=Twin("keeps_nothing_drained", breaks=frozenset({"C1"})),
 )
 def test_failover_to_an_older_state(it: Lab) -> None:
@@ -436,6 +438,8 @@ def test_failover_to_an_older_state(it: Lab) -> None:
 @scenario(
     fault="PostgreSQL is restored from a copy of its disk made under load, and senders send all they ever sent again",
     target="what the copy had is not done again, what it had not is; the books balance",
+    # What the copy had not yet comes behind what was sent meanwhile.
+    limits=replace(bank.LIMITS, ordered=frozenset()),
     twin=Twin("never_forgets", breaks=frozenset({"C1"})),
 )
 def test_backup_restored(it: Lab) -> None:
