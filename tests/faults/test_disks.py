@@ -281,6 +281,7 @@ def _fill_up(
     twin=Twin(settings={"spool": {"enabled": False}}, label="no spool", breaks=frozenset({"C11"})),
     needs=cannot_mount,
     place=server_on_small_disk("320m"),
+    tier="soak",
 )
 def test_database_disk_full(it: Lab) -> None:
     it.start(is_wired=True)
@@ -336,6 +337,7 @@ def _few_descriptors(pid: int, free: int) -> Iterator[None]:
     fault="silent clients hold every descriptor of the gateway",
     target="requests on kept connections are answered; newcomers get in again by themselves",
     twin=Twin("lets_silent_clients_stay", breaks=frozenset({"C11"})),
+    tier="soak",
 )
 def test_no_descriptors_left(it: Lab) -> None:
     host = it.start(is_wired=True, settings={"limits": {"head_timeout_s": 3.0}})
@@ -441,6 +443,7 @@ def test_failover_to_an_older_state(it: Lab) -> None:
     # What the copy had not yet comes behind what was sent meanwhile.
     limits=replace(bank.LIMITS, ordered=frozenset()),
     twin=Twin("never_forgets", breaks=frozenset({"C1"})),
+    tier="soak",
 )
 def test_backup_restored(it: Lab) -> None:
     it.start(is_wired=True)

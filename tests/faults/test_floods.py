@@ -48,6 +48,7 @@ def test_one_id_two_bodies(it: Lab) -> None:
     fault="strangers send the ids of 200 future events, badly signed",
     target="0 rows, 0 keys of theirs; every real event accepted",
     twin=Twin("believes_everybody", breaks=frozenset({"C2"})),
+    tier="soak",
 )
 def test_poisoned_keys(it: Lab) -> None:
     it.start()

@@ -230,7 +230,12 @@ def test_rolling_deploys(it: Lab) -> None:
     _roll(it, 20)
 
 
-@scenario(fault="two rolling deploys under load: SIGTERM, wait, start", target="0 failed requests", twin=STOPS_AT_ONCE)
+@scenario(
+    fault="two rolling deploys under load: SIGTERM, wait, start",
+    target="0 failed requests",
+    twin=STOPS_AT_ONCE,
+    tier="soak",
+)
 def test_two_rolling_deploys(it: Lab) -> None:
     _roll(it, 2)
 

@@ -17,6 +17,7 @@ IN_FLIGHT = 100
     target="every message arrives; copies only of those under way",
     twin=Twin("believes_every_answer", breaks=frozenset({"C12"})),
     limits=replace(bank.LIMITS, wire_copies=IN_FLIGHT),
+    tier="soak",
 )
 def test_sender_killed(it: Lab) -> None:
     it.endpoint("/a")

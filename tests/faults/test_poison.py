@@ -31,6 +31,7 @@ def _poison(it: Lab, *kinds: str) -> None:
     fault="payloads that kill their worker, recurse, hog memory, wait for ever",
     target=TARGET,
     twin=Twin(sql=UNCOUNTED, label="counts no attempt whose worker died", breaks=frozenset({"C4", "C8"})),
+    tier="soak",
 )
 def test_poison_payloads(it: Lab) -> None:
     _poison(it, "crash", "recursion", "memory", "deadlock")

@@ -41,6 +41,7 @@ def _resident_mb(it: Lab) -> float:
     "an archive bomb, errors after a second, or resets",
     target=f"the eighth gets all at once; the sender grows by less than {GROWTH_MB} MB; all arrives in the end",
     twin=Twin("keeps_every_answer", breaks=frozenset({"C14"})),
+    tier="soak",
 )
 def test_awkward_endpoints(it: Lab) -> None:
     it.endpoint("/good")

@@ -91,6 +91,7 @@ def _refused(it: Lab) -> int:
     fault="a worker frozen beyond its lease at four steps, from its claim to the moment before its commit",
     target="effects once; every stale commit is refused",
     twin=Twin(sql=UNFENCED, label="settles without the fence", breaks=frozenset({"C5"})),
+    tier="soak",
 )
 def test_worker_frozen_at_every_step(it: Lab) -> None:
     marks = [f"{step}:{5 + 4 * n}:stop:{it.folder}/frozen-{n}" for n, step in enumerate(STEPS)]
