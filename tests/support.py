@@ -68,3 +68,10 @@ def _loop() -> None:
     number = 0
     for step in range(25_000):
         number ^= step
+
+
+LOCK_WAITED_FOR = """
+    select exists (select from pg_locks where not granted and pid in (
+        select pid from pg_stat_activity where datname = current_database()))
+"""
+"""Asks whether somebody waits for a lock in this database; other tests have others on the same server."""

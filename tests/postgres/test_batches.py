@@ -33,7 +33,7 @@ from boathook.journal.moves import Action, Selection
 from boathook.journal.registry import read_routes, register
 from tests.handling import settled, working
 from tests.postgres.test_events import conflicts, count, event
-from tests.support import eventually
+from tests.support import LOCK_WAITED_FOR, eventually
 
 ACTION = Action(actor="test", note="because")
 Thing = dict[str, Any]
@@ -262,7 +262,7 @@ async def test_the_second_try_waits_for_the_first_that_is_still_under_way(sender
     async with sender.db.transaction() as connection:
         stored = await batches.append_batch(connection, new, sender.store._memory)
         second = asyncio.create_task(sender.store.append([new]))
-        await eventually(lambda: sender.db.fetchval("select exists (select from pg_locks where not granted)"))
+        await eventually(lambda: sender.db.fetchval(LOCK_WAITED_FOR))
         assert not second.done()
     assert [stored] == await second == [Accepted(new.id)]
     assert (await count(sender.db, "event"), await count(sender.db, "delivery")) == (1, 2)

@@ -19,6 +19,10 @@ from boathook.journal.database import Connection, Database
 from boathook.telemetry import emit
 from tests.support import eventually
 
+TURNS = """
+    select pid from pg_locks
+    where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())
+"""
 SEATS = """
     select pid from pg_locks
     where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())
@@ -202,10 +206,9 @@ async def test_a_chore_is_broken_off_when_its_turn_is_lost(db: Database):
             ended.append(1)
 
     async with kept(db, shop):
-        turns = "select pid from pg_locks where locktype = 'advisory'"
-        await until_rows(db, turns, 2)
+        await until_rows(db, TURNS, 2)
         seat = {row["pid"] for row in await db.fetch(SEATS)}
-        for row in await db.fetch(turns):
+        for row in await db.fetch(TURNS):
             if row["pid"] not in seat:
                 await db.execute("select pg_terminate_backend($1)", row["pid"])
         await eventually(lambda: ended)
@@ -230,7 +233,7 @@ async def test_chores_end_before_the_seat_is_given_up(db: Database):
             seen.append(len(await db.fetch(SEATS)))
 
     async with kept(db, shop):
-        await until_rows(db, "select pid from pg_locks where locktype = 'advisory'", 2)
+        await until_rows(db, TURNS, 2)
     assert seen == [1]
 
 

@@ -15,7 +15,7 @@ from boathook.domain.errors import NotFound, RegistryChanged
 from boathook.domain.model import Accepted, Duplicate, Grade, NewDelivery, NewEvent, Origin
 from boathook.journal.database import Database
 from boathook.journal.events import SQL, EventStore
-from tests.support import eventually
+from tests.support import LOCK_WAITED_FOR, eventually
 
 
 def hashed(text: bytes) -> UUID:
@@ -131,7 +131,7 @@ async def test_a_route_registered_during_a_commit_is_not_missed(db: Database):
     async with db.transaction() as connection:
         await connection.execute("update boathook.registry set version = version + 1")
         storing = asyncio.create_task(store.append([event("k")]))
-        await eventually(lambda: db.fetchval("select exists (select from pg_locks where not granted)"))
+        await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
         assert not storing.done()
     with pytest.raises(RegistryChanged):
         await storing

@@ -102,6 +102,7 @@ _django = threading.Lock()
 
 def django_kit(url: str) -> Kit:
     import django
+    from django.apps import apps
     from django.conf import settings as django_settings
     from django.db import connections, transaction
 
@@ -117,6 +118,7 @@ def django_kit(url: str) -> Kit:
     with _django:
         if not django_settings.configured:
             django_settings.configure(DATABASES={"default": database}, USE_TZ=True)
+        if not apps.ready:  # another test may have configured it for what needs no more than that
             django.setup()
         connections.settings["default"].update(database)
 

@@ -14,7 +14,7 @@ from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.spool.segment import Record
 from tests.postgres.test_events import count, event
-from tests.support import eventually
+from tests.support import LOCK_WAITED_FOR, eventually
 
 DAY_S = 86_400
 
@@ -59,7 +59,7 @@ async def test_a_partition_that_is_made_at_that_moment_is_no_reason_to_put_an_ev
         await keeper.execute("lock table boathook.event_default in access exclusive mode")
         await keeper.execute("create table boathook.event_now (like boathook.event including all)")
         bringing = asyncio.create_task(bring(store, old))
-        await eventually(lambda: db.fetchval("select exists (select from pg_locks where not granted)"))
+        await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
         attach = (
             f"alter table boathook.event attach partition boathook.event_now for values from ('{first}') to ('{last}')"
         )

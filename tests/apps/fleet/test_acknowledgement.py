@@ -49,7 +49,11 @@ def measure(stand: Stand) -> tuple[float, float, list[int]]:
         connection.execute("lock table fleet.change in access exclusive mode")
         statuses, stalled, cars = burst(stand)
         assert set(statuses) == {200}
-        until(lambda: stand.rows("select from pg_locks where not granted"))
+        until(
+            lambda: stand.rows(
+                "select from pg_locks where not granted and pid in (select pid from pg_stat_activity where datname = current_database())"
+            )
+        )
     until(stand.settled, timeout=90)
     return usual, stalled, cars
 

@@ -102,7 +102,12 @@ async def test_an_event_that_is_handled_again_changes_nothing():
 
 
 async def waits_for_a_lock() -> bool:
-    return bool(await value("select count(*) from pg_locks where locktype = 'advisory' and not granted"))
+    return bool(
+        await value(
+            "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+            " and database = (select oid from pg_database where datname = current_database())"
+        )
+    )
 
 
 async def test_a_registration_waits_for_a_callback_that_is_just_being_noted():
