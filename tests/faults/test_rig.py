@@ -109,8 +109,8 @@ class TestProxy:
     def test_newcomers_can_be_refused(self, wire: Proxy, client: socket.socket):
         wire.set(is_refusing=True)
         with (
+            pytest.raises(ConnectionResetError),  # at once, or when it is used
             socket.create_connection(("127.0.0.1", wire.port), timeout=5) as other,
-            pytest.raises(ConnectionResetError),
         ):
             other.recv(10)
         assert ask(client, b"still") == b"still"

@@ -13,6 +13,7 @@ import pytest
 
 from boathook.config.tables import RetentionSettings
 from boathook.domain import ids
+from boathook.domain.errors import RowRefused
 from boathook.domain.model import Accepted
 from boathook.journal import books, moves, rules
 from boathook.journal.database import Database
@@ -77,7 +78,10 @@ class Traffic:
 
     async def work(self) -> None:
         """Lease one delivery and end its attempt in one of the ways there are."""
-        held = await self.db.fetchrow(CLAIM)
+        try:
+            held = await self.db.fetchrow(CLAIM)
+        except RowRefused:  # another has leased the same order key at this very moment
+            return
         if held is None:
             return
         if (way := self.rng.choice(["succeeded", "succeeded", "ignored", "retry", "dead", "dead"])) in {
