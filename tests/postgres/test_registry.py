@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
+import asyncpg
+import pytest
+
+from boathook.domain.errors import JournalError, JournalUnavailable
 from boathook.domain.model import Route
 from boathook.domain.policy import RetryPolicy
 from boathook.journal.database import Database
-from boathook.journal.registry import read_routes, register
+from boathook.journal.registry import read_router, read_routes, register
 
 ONE = Route(
     recipient="handler:one",
@@ -65,3 +69,21 @@ async def test_a_recipient_can_be_taken_over_and_the_audit_says_so(db: Database)
     await register(db, "store", [replace(ONE, app="store")])
     assert [route.app for route in (await read_routes(db)).routes] == ["store"]
     assert await db.fetchval("select subject from boathook.audit where action = 'route.taken_over'") == "handler:one"
+
+
+async def test_what_keeps_the_routes_from_being_read_is_told_in_boathooks_words(db: Database) -> None:
+    assert (await read_router(db)).version == (await read_routes(db)).version
+    await db.execute("alter table boathook.route rename to elsewhere")
+    with pytest.raises(JournalError):
+        await read_router(db)
+
+
+async def test_routes_that_cannot_be_read_in_time_are_given_up(db: Database, pg_url: str) -> None:
+    other = await asyncpg.connect(pg_url)
+    try:
+        async with other.transaction():
+            await other.execute("lock table boathook.route in access exclusive mode")
+            with pytest.raises(JournalUnavailable):
+                await read_router(db, within_s=0.2)
+    finally:
+        await other.close()

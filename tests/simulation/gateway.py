@@ -11,7 +11,7 @@ from boathook.domain.model import NewEvent, Receipt
 from boathook.journal import moves
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
-from boathook.journal.registry import READ_ROUTES, decode_routes
+from boathook.journal.registry import read_router
 from tests.simulation.plan import Plan
 
 URL: Final = "postgresql://simulated/boathook"
@@ -46,9 +46,7 @@ class Journal:
         await moves.announce_due(self._there())
 
     async def read_router(self) -> Router:
-        async with self._there().acquire(within_s=self._plan.after_s) as connection:
-            found = decode_routes(await connection.fetchval(READ_ROUTES))
-        return Router(found.routes, found.version)
+        return await read_router(self._there(), within_s=self._plan.after_s)
 
     async def close(self) -> None:
         if self._database is not None:

@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -17,13 +18,14 @@ from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.encoding import Decoder
 from boathook.inbound.errands import Errands
 from boathook.inbound.gates import dedup_days_of, verifier_of
+from boathook.inbound.records import UNROUTED
 from boathook.inbound.verify import Challenge, KeyWanted, Rejected, Request, Verdict, Verified
 from boathook.journal import ledger, moves
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.ledger import Filter, RejectionRow, StoredRequest
 from boathook.journal.moves import Action
-from boathook.journal.registry import read_routes
+from boathook.journal.registry import read_router
 from boathook.outbound.fetch import Fetcher
 
 _PAGE: Final = 500
@@ -138,12 +140,8 @@ class _Judge:
         self._events = EventStore(
             database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_of(settings)
         )
-        self._arrivals = Arrivals(Router((), -1), self._read_router)
+        self._arrivals = Arrivals(Router((), UNROUTED), partial(read_router, database))
         self._database = database
-
-    async def _read_router(self) -> Router:
-        routes = await read_routes(self._database)
-        return Router(routes.routes, routes.version)
 
     def can_read(self, request: Request) -> bool:
         """Return whether the gateway would have let the request's Content-Encoding pass."""

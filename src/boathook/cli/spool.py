@@ -29,10 +29,10 @@ from boathook.inbound.draining import RoutedStore
 from boathook.inbound.records import UNROUTED
 from boathook.inbound.salvage import Haul, Report, Salvage, What
 from boathook.inbound.spooled import OPEN, Spooled, Tally, events, tally
-from boathook.journal.database import Database, check_safety
+from boathook.journal.database import check_safety
 from boathook.journal.events import EventStore
 from boathook.journal.moves import announce_due
-from boathook.journal.registry import read_routes
+from boathook.journal.registry import read_router
 from boathook.spool.survey import Folder, State, look
 
 spool = typer.Typer(no_args_is_help=True, help="Events that wait on disk while PostgreSQL is away.")
@@ -200,7 +200,7 @@ async def _bring(settings: Settings, root: Path, steps: Collection[What], size: 
         with _bar(size) as report:
             salvage = Salvage(
                 root,
-                RoutedStore(store, Arrivals(Router((), UNROUTED), lambda: _read_router(database)).route_again),
+                RoutedStore(store, Arrivals(Router((), UNROUTED), lambda: read_router(database)).route_again),
                 batch=settings.database.intake_batch,
                 report=report,
             )
@@ -208,11 +208,6 @@ async def _bring(settings: Settings, root: Path, steps: Collection[What], size: 
             hauls = [await does[step]() for step in steps]
         await announce_due(database)
         return hauls
-
-
-async def _read_router(database: Database) -> Router:
-    found = await read_routes(database)
-    return Router(found.routes, found.version)
 
 
 @contextmanager

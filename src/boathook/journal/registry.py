@@ -7,8 +7,9 @@ from uuid import UUID
 
 import msgspec
 
+from boathook.domain.filters import Router
 from boathook.domain.model import Route
-from boathook.journal.database import Connection, Database, Record
+from boathook.journal.database import Connection, Database, Record, translated
 from boathook.journal.statements import load
 from boathook.telemetry.log import get_logger
 
@@ -85,6 +86,18 @@ async def read_schemas(connection: Connection, organization: str, type: str) -> 
 async def read_routes(database: Database) -> Routes:
     """Return the active routes."""
     return decode_routes(await database.fetchval(READ_ROUTES))
+
+
+async def read_router(database: Database, *, within_s: float | None = None) -> Router:
+    """Return the active routes, compiled.
+
+    Raises:
+        JournalUnavailable: PostgreSQL is away, or did not answer within *within_s* seconds.
+    """
+    async with database.acquire(within_s=within_s) as connection:
+        with translated():
+            found = decode_routes(await connection.fetchval(READ_ROUTES))
+    return Router(found.routes, found.version)
 
 
 async def list_owners(database: Database) -> list[str]:

@@ -30,7 +30,7 @@ from boathook.journal import rejections, replies
 from boathook.journal.database import Database, check_safety
 from boathook.journal.events import EventStore
 from boathook.journal.moves import announce_due
-from boathook.journal.registry import READ_ROUTES, decode_routes
+from boathook.journal.registry import read_router
 from boathook.journal.schema import pending
 from boathook.outbound.fetch import Fetcher
 from boathook.server.console import Console
@@ -148,9 +148,7 @@ class _Journal:
 
     async def read_router(self) -> Router:
         """Read the routes and compile them, in no more time than an event may wait for that."""
-        async with self.there().acquire(within_s=self._settings.spool.after_s) as connection:
-            found = decode_routes(await connection.fetchval(READ_ROUTES))
-        return Router(found.routes, found.version)
+        return await read_router(self.there(), within_s=self._settings.spool.after_s)
 
     async def keep_reaching(self) -> None:
         """Connect once the ground is prepared, trying until that works."""
