@@ -2,12 +2,11 @@
 
 import os
 import signal
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Self
 
 import psutil
 import psycopg
@@ -19,7 +18,7 @@ from tests.conftest import with_database
 from tests.crashing import Deaths
 from tests.faults.rig import bank
 from tests.faults.rig.lab import Host, Lab
-from tests.faults.rig.outages import NO_SPOOL, RATE, ride_out, tell
+from tests.faults.rig.outages import NO_SPOOL, RATE, Repeatedly, ride_out, tell
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.scenario import scenario
 from tests.faults.rig.senders import Letter, make_letter
@@ -98,7 +97,7 @@ def test_copies_around_an_outage(it: Lab) -> None:
 )
 def test_newer_events_go_behind_the_spool(it: Lab) -> None:
     host = it.start(roles="gateway", is_wired=True, settings={"database": {"intake_batch": 16}})
-    it.start(roles="worker,keeper")
+    hands = it.start(roles="worker,keeper")
     assert host.wire is not None
     it.begin(rate=RATE, accounts=5)
     it.wait_row("select from bank.effect", timeout_s=90)
@@ -106,6 +105,11 @@ def test_newer_events_go_behind_the_spool(it: Lab) -> None:
     it.server.stop()
     it.outside.wait_events(200)
     waiting = len(it.spooled())
+    host.wire.set(
+        is_refusing=True
+    )  # until the worker is back: it is to meet events in the order in which they are drained
+    it.server.restart()
+    until(lambda: "postgresql_back" in hands.log(), timeout=60)
     it.heal()
     host.wire.set(latency_s=0.03)
     it.warm(90, timeout_s=60)
@@ -200,38 +204,23 @@ def test_standby(it: Lab) -> None:
     it.expect("C11", it.is_twin or late[0].is_running(), "who was started meanwhile has ended by itself")
 
 
-class Crashes:
-    """Kills the process that writes PostgreSQL's log, again and again: each time all connections end, and it recovers."""
+def _crash(server: OwnServer) -> int:
+    """Kill the process that writes PostgreSQL's log: all connections end, and it recovers. Return how many were killed."""
+    killed = 0
+    for writer in _writers(server):
+        with suppress(ProcessLookupError):
+            os.kill(writer, signal.SIGKILL)
+            killed += 1
+    return killed
 
-    def __init__(self, server: OwnServer, *, every_s: float = 0.2) -> None:
-        self.count = 0
-        self._server = server
-        self._every_s = every_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(20)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every_s):
-            for writer in self._writers():
-                with suppress(ProcessLookupError):
-                    os.kill(writer, signal.SIGKILL)
-                    self.count += 1
-
-    def _writers(self) -> list[int]:
-        found = []
-        with suppress(psutil.Error):
-            for child in psutil.Process(self._server.server.pid()).children():
-                with suppress(psutil.Error):
-                    found += [child.pid] if "walwriter" in " ".join(child.cmdline()) else []
-        return found
+def _writers(server: OwnServer) -> list[int]:
+    found = []
+    with suppress(psutil.Error):
+        for child in psutil.Process(server.server.pid()).children():
+            with suppress(psutil.Error):
+                found += [child.pid] if "walwriter" in " ".join(child.cmdline()) else []
+    return found
 
 
 @scenario(
@@ -245,7 +234,7 @@ def test_crash_loop(it: Lab) -> None:
     it.begin(rate=RATE)
     it.warm(30)
     it.fault("PostgreSQL crashes again and again")
-    with Crashes(it.server) as crashes:
+    with Repeatedly(partial(_crash, it.server), every_s=0.2) as crashes:
         it.outside.wait_events(300, timeout_s=60)
     it.heal()
     it.warm(30, timeout_s=60)

@@ -1,12 +1,10 @@
 """The network between boathook, PostgreSQL and the senders stalls, breaks, crawls and is led elsewhere."""
 
-import threading
 from collections.abc import Callable
-from typing import Self
 
 from tests.faults.rig.history import Answered
 from tests.faults.rig.lab import Host, Lab
-from tests.faults.rig.outages import NO_SPOOL, RATE, ride_out, silent, tell, unanswered
+from tests.faults.rig.outages import NO_SPOOL, RATE, Repeatedly, ride_out, silent, tell, unanswered
 from tests.faults.rig.proxy import Proxy
 from tests.faults.rig.scenario import scenario
 from tests.faults.rig.twins import Twin
@@ -73,29 +71,6 @@ def test_outcome_unknown(it: Lab) -> None:
     it.figure("committed and spooled", len(unknown))
 
 
-class Resets:
-    """Ends every connection through a proxy, again and again."""
-
-    def __init__(self, wire: Proxy, *, every_s: float = 0.3) -> None:
-        self.count = 0
-        self._wire = wire
-        self._every_s = every_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(20)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every_s):
-            self.count += self._wire.reset()
-
-
 @scenario(
     fault="connections to PostgreSQL are reset every 0.3 s for 6 s, wherever they are",
     target=TARGET,
@@ -107,7 +82,7 @@ def test_resets(it: Lab) -> None:
     it.begin(rate=RATE)
     it.warm(30)
     it.fault("connections are reset")
-    with Resets(wire) as resets:
+    with Repeatedly(wire.reset, every_s=0.3) as resets:
         it.outside.wait_events(360, timeout_s=60)
     it.heal()
     it.warm(30)

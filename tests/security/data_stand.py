@@ -172,10 +172,3 @@ def wal(url: str) -> int:
     with psycopg.connect(url, autocommit=True) as connection:
         [(bytes_,)] = connection.execute("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')").fetchall()
     return int(bytes_)
-
-
-def processor_s(running: Running) -> float:
-    """Return the seconds of processor the gateway's process has used."""
-    [child] = running.children("gateway")
-    spent = psutil.Process(child.pid).cpu_times()
-    return float(spent.user + spent.system)

@@ -2,7 +2,8 @@
 
 import gc
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,6 +89,16 @@ def tidy(count: int) -> None:
     """Collect garbage now and then, which is switched off while seeds run."""
     if count % 25 == 24:
         gc.collect()
+
+
+def first_to_notice(run: Callable[[int], Result], invariants: str, seeds: Iterable[int]) -> tuple[int, str] | None:
+    """Return the first seed that breaks one of *invariants*, a pattern of their names, and what it found."""
+    for count, seed in enumerate(seeds):
+        found = [one for one in run(seed).violations if re.match(invariants, one)]
+        tidy(count)
+        if found:
+            return seed, found[0]
+    return None
 
 
 def replay_line(seed: int, of: str = "") -> str:

@@ -302,10 +302,6 @@ class Lab:
 
         asyncio.run(add())
 
-    def receivers_wire(self) -> Proxy:
-        """Open a proxy in front of the receivers, to be given to `endpoint`."""
-        return self.proxy(("127.0.0.1", self.outside.count().port))
-
     def load(self, **how: Any) -> Load:
         """Return a load for all gateways of this lab; each has ids of its own."""
         self._loads += 1

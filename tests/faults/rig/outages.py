@@ -1,7 +1,9 @@
 """What a scenario does around an outage of PostgreSQL: load before, during and after it, and the figures of all three."""
 
 import json
+import threading
 from collections.abc import Callable
+from typing import Self
 
 from tests.faults.rig.history import FAULT, HEALED, Answered, History, Marked, Sent, Silent
 from tests.faults.rig.invariants import is_ok, percentile
@@ -15,6 +17,35 @@ NO_SPOOL = Twin(settings={"spool": {"enabled": False}}, label="no spool", breaks
 _ENOUGH = 240
 _NOTICED_S = 2.0
 """After this time everybody knows that PostgreSQL is away: events wait for it no longer than a second."""
+
+
+class Repeatedly:
+    """Does something again and again beside a scenario.
+
+    Args:
+        act: does it once, and returns how many it has hit.
+        every_s: seconds between two times.
+    """
+
+    def __init__(self, act: Callable[[], int], *, every_s: float) -> None:
+        self.count = 0
+        """How many were hit in all."""
+        self._act = act
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(20)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            self.count += self._act()
 
 
 def nothing() -> None:
