@@ -14,6 +14,8 @@
 --   application, endpoint, endpoint_secret, event_type   whom we send to, where, how signed, and what
 --   endpoint_health      how an endpoint does: failures in a row, its breaker, its place in its rate
 --   api_key, idempotency, task   who may call the API, what was answered before, what is done in the background
+--   operator, operator_session   who may sign in to the console, and in which browsers they have
+--   source_secret        secrets of sources that operators have added, sealed
 --   app_revision         which of their own migrations the apps have applied
 --
 -- A delivery is named by its event and an ordinal: 0 to event.fanout - 1 for those owed when the event was
@@ -258,9 +260,16 @@ create table boathook.audit (
     actor text not null,
     action text not null,
     subject text not null,
-    note text
+    note text,
+    -- Its place in the chain, and the hash of the seal before it with its own content; see boathook.seal_audit.
+    place bigint,
+    seal bytea,
+    constraint a_place_has_a_seal check ((place is null) = (seal is null))
 );
 create index audit_by_subject on boathook.audit (subject, id);
+create unique index audit_place on boathook.audit (place) where place is not null;
+create index audit_to_seal on boathook.audit (id) where place is null;
+create index audit_by_time on boathook.audit (at, id);
 
 create table boathook.retention (
     id bigint generated always as identity primary key,
@@ -393,6 +402,44 @@ create table boathook.task (
 create index task_running on boathook.task (id) where state = 'running';
 create index task_of_organization on boathook.task (organization, id);
 
+-- People who may sign in to the console, and the browsers in which they have.
+create table boathook.operator (
+    id uuid primary key,
+    name text not null check (name <> ''),
+    role text not null check (role in ('viewer', 'operator', 'admin')),
+    password_hash text,
+    subject text,
+    created_at timestamptz not null default now(),
+    signed_in_at timestamptz,
+    disabled_at timestamptz
+);
+create unique index operator_name on boathook.operator (lower(name));
+create unique index operator_subject on boathook.operator (subject) where subject is not null;
+
+create table boathook.operator_session (
+    token_sha256 bytea primary key check (octet_length(token_sha256) = 32),
+    operator_id uuid not null references boathook.operator on delete cascade,
+    created_at timestamptz not null default now(),
+    seen_at timestamptz not null default now(),
+    expires_at timestamptz not null,
+    client_address text not null,
+    user_agent text not null
+);
+create index operator_session_of_operator on boathook.operator_session (operator_id);
+create index operator_session_expiry on boathook.operator_session (expires_at);
+
+-- Secrets of sources that operators have added to those of boathook.toml; sealed for the source and this row alone.
+create table boathook.source_secret (
+    id uuid primary key,
+    source text not null check (source <> ''),
+    sealed bytea not null,
+    note text not null default '',
+    added_by text not null,
+    added_at timestamptz not null default now(),
+    ends_at timestamptz
+);
+create index source_secret_of_source on boathook.source_secret (source, id);
+
 -- The migrations of apps, such as boathook.apps.billing, that were applied, with the text's SHA-256.
 create table boathook.app_revision (
     app text not null check (app <> ''),
@@ -411,6 +458,56 @@ $$;
 create function boathook.made_at(id uuid) returns timestamptz language sql immutable strict parallel safe as $$
     select to_timestamp(('x0000' || left(replace(id::text, '-', ''), 12))::bit(64)::bigint / 1000.0)
 $$;
+
+-- What an error says apart from what differs each time: quoted values, numbers, ids, dates and runs of hexadecimal.
+create function boathook.dead_shape(error text) returns text language sql immutable parallel safe as $$
+    select left(
+        regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(
+            coalesce(error, ''),
+            '(^|[^0-9A-Za-z])(''[^'']*''|"[^"]*"|`[^`]*`)', '\1''*''', 'g'),
+            '[0-9A-Za-z_-]*[0-9][0-9A-Za-z_-]*', '#', 'g'),
+            '\m[A-Fa-f]{8,}\M', '#', 'g'),
+            '#([^0-9A-Za-z]{1,3}#)+', '#', 'g'),
+            '\s+', ' ', 'g'),
+        200)
+$$;
+
+-- Which dead letters failed alike: those of one recipient with one code, whose errors have one shape.
+create function boathook.dead_group(recipient text, code text, error text) returns uuid language sql immutable parallel safe as $$
+    select encode(substr(sha256(convert_to(
+        concat_ws(E'\n', recipient, coalesce(code, ''), boathook.dead_shape(error)), 'UTF8')), 1, 16), 'hex')::uuid
+$$;
+
+-- Holds dead letters alone, so that a delivery costs nothing more until it dies.
+create index delivery_dead_group on boathook.delivery (boathook.dead_group(recipient, code, error), died_at) where state = 'dead';
+
+-- What of a row of the audit is sealed, as bytes that are the same on every server.
+create function boathook.audit_content(entry boathook.audit) returns bytea language sql stable as $$
+    select convert_to(
+        json_build_array(
+            entry.id, (extract(epoch from entry.at) * 1000000)::bigint, entry.actor, entry.action, entry.subject, entry.note)::text,
+        'UTF8')
+$$;
+
+-- Gives rows of the audit that have none their place in the chain, and the hash of the seal before them with their content;
+-- says how many. Those who write the audit know nothing of it: a chain that they kept would make each wait for the other.
+create function boathook.seal_audit(most integer) returns integer language plpgsql as $$
+declare
+    entry boathook.audit;
+    last_place bigint;
+    last_seal bytea;
+    sealed integer := 0;
+begin
+    perform pg_advisory_xact_lock(hashtextextended('boathook.seal_audit', 0));
+    select place, seal into last_place, last_seal from boathook.audit where place is not null order by place desc limit 1;
+    for entry in select * from boathook.audit where place is null order by id limit most loop
+        sealed := sealed + 1;
+        last_place := coalesce(last_place, 0) + 1;
+        last_seal := sha256(coalesce(last_seal, '') || boathook.audit_content(entry));
+        update boathook.audit set place = last_place, seal = last_seal where id = entry.id;
+    end loop;
+    return sealed;
+end $$;
 
 -- Creates the weekly partitions (Monday to Monday, UTC) from this week to so many weeks ahead; says how many are new.
 create function boathook.ensure_partitions(weeks_ahead integer) returns integer language plpgsql as $$
