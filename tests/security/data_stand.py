@@ -13,7 +13,7 @@ import psycopg
 
 from boathook.journal import schema
 from boathook.journal.embedded import EmbeddedServer
-from boathook.testing.client import Answer, Client
+from boathook.outbound.loopback import Answer, Client
 from tests.acceptance.conftest import Running, boathooks, payload, signed
 from tests.conftest import open_folder
 from tests.support import until

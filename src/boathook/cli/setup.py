@@ -10,7 +10,8 @@ import typer
 from rich.text import Text
 
 from boathook.admin import told_secrets
-from boathook.cli import apps, show
+from boathook.admin.trial import Step, try_source
+from boathook.cli import apps, show, source_secrets
 from boathook.cli.running import all_settings
 from boathook.cli.session import action, journal, out, session
 from boathook.cli.show import Column
@@ -20,9 +21,9 @@ from boathook.domain.model import Grade
 from boathook.inbound.gates import compile_gates, verifier_of
 from boathook.inbound.providers import RECIPES, find
 from boathook.telemetry import ALERT_RULES
-from boathook.testing.trial import Step, try_source
 
 sources = typer.Typer(no_args_is_help=True, help="Where requests arrive.")
+sources.add_typer(source_secrets.secrets, name="secrets")
 settings_app = typer.Typer(no_args_is_help=True, help="The settings.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]

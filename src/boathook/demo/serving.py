@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from boathook.demo.folder import Folder
 from boathook.demo.handlers import MAILBOX
 from boathook.domain.errors import BoathookError
-from boathook.testing.client import Client
+from boathook.outbound.loopback import Client
 
 _READY_S = 90.0
 _STOP_S = 40.0

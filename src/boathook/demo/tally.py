@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from boathook.demo.letters import Letter
-from boathook.testing.client import Answer
+from boathook.outbound.loopback import Answer
 
 _KEPT_WAITS = 5_000
 

@@ -12,8 +12,8 @@ from typing import Final
 from boathook.demo.letters import Desk, Letter
 from boathook.demo.tally import Reply, Tally
 from boathook.domain.signing import make_standard_secret
+from boathook.outbound.loopback import Answer, Client
 from boathook.testing import sign
-from boathook.testing.client import Answer, Client
 
 PROVIDERS: Final[Mapping[str, str]] = {
     "stripe": "stripe",

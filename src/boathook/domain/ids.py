@@ -26,6 +26,11 @@ MESSAGE = "msg"
 ATTEMPT = "atmpt"
 TASK = "qtask"
 API_KEY = "key"
+DEAD_GROUP = "grp"
+SOURCE_SECRET = "ssec"
+OPERATOR = "opr"
+ALARM = "alm"
+SILENCE = "sil"
 
 
 def make(now_ms: int, entropy: int) -> UUID:

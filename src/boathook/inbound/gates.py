@@ -1,11 +1,13 @@
 """What stands between strangers and each source: the settings of a source, compiled once for every request."""
 
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from boathook.config import Settings, SourceSettings
 from boathook.domain.errors import ConfigError
+from boathook.inbound.added import AddedSecrets
 from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.inline import InlinePolicy, inline_policy
 from boathook.inbound.limits import Rate
@@ -60,17 +62,22 @@ class Gate:
         counter.value += 1
 
 
-def spec_of(settings: Settings, name: str) -> SourceSpec:
+def spec_of(settings: Settings, name: str, added: AddedSecrets | None = None) -> SourceSpec:
     """Return what verification needs to know of one source, its secrets resolved and its schema read.
+
+    Secrets that operators have added count besides those of the settings, and before them, as the younger ones are
+    what the sender knows; where *added* is not given, they are those that a gateway of this machine was last told of.
 
     Raises:
         ConfigError: a secret or the schema's file is missing; the message names the key.
     """
     source = settings.sources[name]
+    own = settings.secrets_of(name) or _captured(settings, name)
+    added = AddedSecrets(settings) if added is None else added
     return SourceSpec(
         name=name,
         provider=source.provider,
-        secrets=settings.secrets_of(name) or _captured(settings, name),
+        secrets=tuple(dict.fromkeys((*added.of(name, time.time()), *own))),
         public_url=settings.server.public_url if source.public_url is None else source.public_url,
         addresses=tuple(map(str, source.addresses)),
         methods=frozenset(source.methods or ()),
@@ -99,13 +106,15 @@ def is_told(source: SourceSettings) -> bool:
     return not source.secrets and any(isinstance(shake.answer, Capture) for shake in recipe.handshakes)
 
 
-def verifier_of(settings: Settings, name: str, ring: KeyRing | None = None) -> Verifier:
-    """Compile the verification of one source, with its secrets resolved; fetched keys are kept in *ring*.
+def verifier_of(
+    settings: Settings, name: str, ring: KeyRing | None = None, added: AddedSecrets | None = None
+) -> Verifier:
+    """Compile the verification of one source, its secrets as `spec_of` has them; fetched keys are kept in *ring*.
 
     Raises:
         ConfigError: a secret is missing, or a setting impossible; the message names the key.
     """
-    return Verifier(spec_of(settings, name), ring)
+    return Verifier(spec_of(settings, name, added), ring)
 
 
 def dedup_days_of(settings: Settings) -> dict[str, float]:
@@ -122,18 +131,19 @@ def dedup_days_of(settings: Settings) -> dict[str, float]:
     return days
 
 
-def compile_gates(settings: Settings) -> dict[str, Gate]:
+def compile_gates(settings: Settings, added: AddedSecrets | None = None) -> dict[str, Gate]:
     """Return the gate of every path that sources listen on. Raises ConfigError as `verifier_of` does."""
     paths: dict[str, Gate] = {}
     ring = KeyRing()
+    added = AddedSecrets(settings) if added is None else added
     for name, source in settings.sources.items():
-        gate = _compile(settings, name, source, ring)
+        gate = _compile(settings, name, source, ring, added)
         for path in (f"/in/{name}", *source.paths):
             paths[path] = gate
     return paths
 
 
-def _renewal(settings: Settings, name: str, ring: KeyRing) -> Callable[[], Verifier | None]:
+def _renewal(settings: Settings, name: str, ring: KeyRing, added: AddedSecrets) -> Callable[[], Verifier | None]:
     secrets = _captured(settings, name)
 
     def renew() -> Verifier | None:
@@ -142,16 +152,16 @@ def _renewal(settings: Settings, name: str, ring: KeyRing) -> Callable[[], Verif
         if found == secrets:
             return None
         secrets = found
-        return verifier_of(settings, name, ring)
+        return verifier_of(settings, name, ring, added)
 
     return renew
 
 
-def _compile(settings: Settings, name: str, source: SourceSettings, ring: KeyRing) -> Gate:
+def _compile(settings: Settings, name: str, source: SourceSettings, ring: KeyRing, added: AddedSecrets) -> Gate:
     limits = settings.limits
     # Before the verifier, so that a secret confirmed between the two is still seen as a change.
-    renew = _renewal(settings, name, ring) if is_told(source) else None
-    verifier = verifier_of(settings, name, ring)
+    renew = _renewal(settings, name, ring, added) if is_told(source) else None
+    verifier = verifier_of(settings, name, ring, added)
     encodings = limits.content_encodings if source.content_encodings is None else source.content_encodings
     return Gate(
         source=name,

@@ -8,6 +8,7 @@ are answered and never become events.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -26,7 +27,7 @@ from boathook.inbound.providers.recipe import BodyForm, Recipe, WantedReply
 from boathook.inbound.proving import hints
 from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.proving.origins import AddressCheck
-from boathook.inbound.proving.proof import make_check, signature_headers
+from boathook.inbound.proving.proof import Check, NoSecretLeft, make_check, signature_headers
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.settling import settle
 from boathook.inbound.shape import compile_shape
@@ -92,7 +93,7 @@ class Verifier:
         self.source: Final = spec.name
         self.recipe: Final = recipe
         self.ring: Final = KeyRing() if ring is None else ring
-        self.check: Final = make_check(recipe, spec, self._settings, self.ring)
+        self.check: Check = make_check(recipe, spec, self._settings, self.ring)
         self._fence = _fence(recipe, spec)
         self._handshakes = Handshakes(recipe, spec, self._settings)
         self._grade = Grade.NONE if spec.unsigned else recipe.grade
@@ -114,6 +115,12 @@ class Verifier:
         self.methods = self._event_methods | self._handshakes.methods
         place = recipe.proof.place if isinstance(recipe.proof, Token) and not spec.unsigned else None
         self.secret_query = place.name if isinstance(place, Query) else None
+
+    def shut(self) -> "Verifier":
+        """Return a verifier of the same source that nothing passes, for when its last secret has ended."""
+        shut = copy(self)
+        shut.check = NoSecretLeft(self.source, self.evidence)
+        return shut
 
     def verify(self, request: Request, now: float, decode: Decode | None = None) -> Verdict:
         """Judge one request received at *now*, in seconds since 1970; never raises, whatever the request holds.

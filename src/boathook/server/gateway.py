@@ -13,6 +13,7 @@ from boathook.config.tables import SpoolSettings
 from boathook.domain.errors import JournalError, JournalUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import NewEvent, Receipt
+from boathook.inbound.added import AddedSecrets
 from boathook.inbound.app import Asgi, IngestApp, Receive, Send
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.captured import CapturedSecrets
@@ -26,7 +27,8 @@ from boathook.inbound.probes import Probes
 from boathook.inbound.protocol import House, NoSocket, Sockets
 from boathook.inbound.quarantine import Quarantine
 from boathook.inbound.records import UNROUTED
-from boathook.journal import rejections, replies
+from boathook.inbound.rotating import Rotation
+from boathook.journal import rejections, replies, source_secrets
 from boathook.journal.database import Database, check_safety
 from boathook.journal.events import EventStore
 from boathook.journal.moves import announce_due
@@ -51,13 +53,14 @@ _LOG = get_logger("server")
 async def run_gateway(life: Life) -> None:
     """Serve the supervisor's socket until told to stop, then drain."""
     settings = life.settings
-    gates = compile_gates(settings)
+    added = AddedSecrets(settings)
+    gates = compile_gates(settings, added)
     limits, server = settings.limits, settings.server
     history = History(server.data_dir, life.order.slot)
     connections = Connections(limits.max_connections, limits.max_connections_per_client)
     console = Console(settings, history) if "console" in server.roles else None
     house = House(_answer_503, limits, connections, server.trusted_proxies, _sockets(gates, console))
-    desk = _Desk(settings, gates, house, history, console, life.prepared)
+    desk = _Desk(settings, gates, added, house, history, console, life.prepared)
     listener = Listener(house)
     async with desk:
         await listener.start(socket.socket(fileno=life.order.socket))
@@ -70,6 +73,8 @@ async def run_gateway(life: Life) -> None:
         try:
             await life.stop.wait()
             desk.hurry(settings.server.drain_s * _WAITED_FOR)
+            if console is not None:
+                console.hurry()
             await _drain(listener, settings)
         finally:
             sampling.cancel()
@@ -146,6 +151,10 @@ class _Journal:
         """Return what handlers have answered to these events."""
         return await replies.find(self.there(), event_ids)
 
+    async def read_secrets(self) -> tuple[source_secrets.SourceSecret, ...]:
+        """Read the secrets that operators have added to sources."""
+        return await source_secrets.list_all(self.there(), within_s=self._settings.database.statement_timeout_s)
+
     async def read_router(self) -> Router:
         """Read the routes and compile them, in no more time than an event may wait for that."""
         return await read_router(self.there(), within_s=self._settings.spool.after_s)
@@ -171,8 +180,8 @@ class _Journal:
         database = await Database.open(
             settings.database_url(),
             purpose="gateway",
-            # One besides the lanes for each of: the spool, rejections, announcements, probes, replies.
-            size=settings.database.intake_connections + 5,
+            # One besides the lanes for each of: the spool, rejections, announcements, probes, replies, secrets.
+            size=settings.database.intake_connections + 6,
             connect_timeout_s=settings.database.connect_timeout_s,
             statement_timeout_s=settings.database.statement_timeout_s,
             is_reset=False,
@@ -203,6 +212,7 @@ class _Desk:
         self,
         settings: Settings,
         gates: Mapping[str, Gate],
+        added: AddedSecrets,
         house: House,
         history: History,
         console: Console | None,
@@ -224,6 +234,7 @@ class _Desk:
             queue=database.intake_queue,
         )
         self._quarantine = Quarantine(self._journal.keep, per_second=retention.rejections_rate)
+        self._rotation = Rotation(settings, gates.values(), added, self._journal.read_secrets)
         self._waiting_room = None
         if any(gate.inline for gate in gates.values()):
             self._waiting_room = WaitingRoom(self._journal.find, places=limits.max_waiting)
@@ -256,6 +267,8 @@ class _Desk:
         self._quarantine.start()
         self._chores.append(asyncio.create_task(self._sample()))
         self._chores.append(asyncio.create_task(self._mind_gaps()))
+        self._chores.append(asyncio.create_task(self._rotation.run(), name="secrets:follow"))
+        self._chores.append(asyncio.create_task(self._hear_rotations()))
         if self._waiting_room is not None:
             self._chores.append(asyncio.create_task(self._hear_replies(self._waiting_room)))
             self._chores.append(asyncio.create_task(self._waiting_room.run()))
@@ -265,6 +278,11 @@ class _Desk:
         """Keep no sender waiting for a handler longer than *within_s*."""
         if self._waiting_room is not None:
             self._waiting_room.close(within_s)
+
+    async def _hear_rotations(self) -> None:
+        await self._journal.reached.wait()
+        await self._journal.there().listen(source_secrets.CHANNEL, self._rotation.hear)
+        self._rotation.hear("")
 
     async def _hear_replies(self, room: WaitingRoom) -> None:
         await self._journal.reached.wait()

@@ -80,6 +80,22 @@ class NoSecretYet:
         )
 
 
+class NoSecretLeft:
+    """Lets nothing through, because every secret of the source has ended."""
+
+    def __init__(self, source: str, evidence: frozenset[str]) -> None:
+        self._source = source
+        self.evidence = evidence
+
+    def check(self, _request: Request, _now: float) -> Rejected:
+        """Refuse one request."""
+        return refuse(
+            Reason.SIGNATURE_MISMATCH,
+            f"the last secret of {self._source} has ended; add one, or write it into sources.{self._source}.secrets",
+            may_reverify=True,
+        )
+
+
 def make_check(recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str], ring: KeyRing) -> Check:
     """Compile the check of one source.
 

@@ -11,9 +11,9 @@ from boathook.domain.errors import ConfigError
 from boathook.inbound.gates import spec_of
 from boathook.inbound.providers.proofs import Addresses, Asymmetric, Jwt
 from boathook.inbound.providers.recipe import Recipe
+from boathook.inbound.senders import Signed, signed_request
 from boathook.inbound.settling import Settled, settle
-from boathook.testing import Signed, signed_request
-from boathook.testing.client import Answer, Client
+from boathook.outbound.loopback import Answer, Client
 
 _SAMPLE_ID: Final = "boathook-sample"
 

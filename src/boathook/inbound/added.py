@@ -1,0 +1,144 @@
+"""Secrets that operators have added to sources, as a gateway knows them: told by the journal, kept for a start without.
+
+The file holds them as sealed as the journal does, so that it tells nobody more than the database would.
+"""
+
+import base64
+import os
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from boathook.config import Settings
+from boathook.domain.errors import BoathookError
+from boathook.domain.ids import SOURCE_SECRET, made_at, read, show
+from boathook.journal.source_secrets import SourceSecret
+from boathook.journal.vault import Vault, open_vault
+from boathook.telemetry.log import get_logger
+
+FILE_NAME: Final = "source-secrets.json"
+_LOG = get_logger("inbound")
+
+
+class AddedSecrets:
+    """The secrets of all sources that operators have added.
+
+    Args:
+        settings: where the file and the encryption keys are.
+        known: the secrets; None: those of the file.
+    """
+
+    def __init__(self, settings: Settings, known: Sequence[SourceSecret] | None = None) -> None:
+        self._settings = settings
+        self._file = settings.server.data_dir / FILE_NAME
+        self._vault: Vault | None = None
+        self._opened: dict[UUID, str | None] = {}
+        self.known = tuple(known) if known is not None else _read(self._file)
+        """The youngest first; some may have ended."""
+
+    def holding(self, source: str, now: float) -> tuple[UUID, ...]:
+        """Return which secrets of a source prove its requests at *now*, in seconds since 1970."""
+        moment = datetime.fromtimestamp(now, UTC)
+        return tuple(one.id for one in self.known if one.source == source and one.holds_at(moment))
+
+    def of(self, source: str, now: float) -> tuple[str, ...]:
+        """Return the secrets of a source that prove its requests at *now*, the youngest first.
+
+        One that cannot be opened with the encryption keys at hand proves nothing; the log says so once.
+        """
+        holding = frozenset(self.holding(source, now))
+        opened = (self._open(one) for one in self.known if one.id in holding)
+        return tuple(text for text in opened if text is not None)
+
+    def _open(self, secret: SourceSecret) -> str | None:
+        if secret.id not in self._opened:
+            try:
+                self._vault = self._vault or open_vault(self._settings)
+                self._opened[secret.id] = self._vault.open(secret.sealed, secret.context)
+            except BoathookError as error:
+                self._opened[secret.id] = None
+                _LOG.error("source_secret_unreadable", source=secret.source, secret=secret.shown_id, error=str(error))
+        return self._opened[secret.id]
+
+    def learn(self, known: Sequence[SourceSecret]) -> None:
+        """Know these secrets from now on, and no others."""
+        self.known = tuple(known)
+        ids = {one.id for one in self.known}
+        self._opened = {id: text for id, text in self._opened.items() if id in ids}
+
+    def save(self) -> None:
+        """Put what is known into the file, whole or not at all. A disk that fails is told of and stops nothing."""
+        try:
+            if self.known or self._file.exists():
+                _write(self._file, self.known)
+        except OSError as error:
+            note = "a start without PostgreSQL would not know the latest secrets"
+            _LOG.error("source_secrets_not_kept", file=str(self._file), error=str(error), note=note)
+
+
+class _Row(msgspec.Struct, frozen=True):
+    id: str
+    source: str
+    sealed: str
+    ends_at: datetime | None
+
+
+_ROWS: Final = msgspec.json.Decoder(list[_Row])
+
+
+def _read(file: Path) -> tuple[SourceSecret, ...]:
+    try:
+        return tuple(_secret(row) for row in _ROWS.decode(file.read_bytes()))
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError) as error:
+        _LOG.error("source_secrets_unreadable", file=str(file), error=str(error), note="it is written anew in time")
+        return ()
+
+
+def _secret(row: _Row) -> SourceSecret:
+    id = read(SOURCE_SECRET, row.id)
+    return SourceSecret(
+        id=id,
+        source=row.source,
+        sealed=base64.b64decode(row.sealed),
+        added_by="",
+        added_at=made_at(id),
+        ends_at=row.ends_at,
+    )
+
+
+def _row(secret: SourceSecret) -> _Row:
+    return _Row(
+        id=show(SOURCE_SECRET, secret.id),
+        source=secret.source,
+        sealed=base64.b64encode(secret.sealed).decode(),
+        ends_at=secret.ends_at,
+    )
+
+
+def _write(file: Path, known: Sequence[SourceSecret]) -> None:
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(6)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(msgspec.json.format(msgspec.json.encode([_row(one) for one in known]), indent=1) + b"\n")
+            opened.flush()
+            os.fsync(descriptor)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+    _sync(file.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

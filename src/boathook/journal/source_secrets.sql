@@ -1,0 +1,47 @@
+-- name: list_secrets
+-- Reads the secrets of all sources that have not ended, the youngest first.
+select id, source, sealed, note, added_by, added_at, ends_at
+from boathook.source_secret
+where ends_at is null or ends_at > clock_timestamp()
+order by id desc
+
+-- name: list_of_source
+-- Reads the secrets of one source, the youngest first; those that ended lately too.
+select id, source, sealed, note, added_by, added_at, ends_at
+from boathook.source_secret
+where source = $1
+order by id desc
+
+-- name: lock_source
+-- Lets one change of a source's secrets at a time look and change, until this transaction ends.
+select pg_advisory_xact_lock(hashtextextended('boathook.source_secret:' || $1, 0))
+
+-- name: insert_secret
+-- Stores a secret.
+insert into boathook.source_secret (id, source, sealed, note, added_by)
+values ($1, $2, $3, $4, $5)
+returning id, source, sealed, note, added_by, added_at, ends_at
+
+-- name: end_secret
+-- Lets a secret of a source that has not ended yet end after a while; null takes its end back.
+update boathook.source_secret set ends_at = clock_timestamp() + $3::interval
+where source = $1 and id = $2 and (ends_at is null or ends_at > clock_timestamp())
+returning id, source, sealed, note, added_by, added_at, ends_at
+
+-- name: end_others
+-- Lets all other secrets of a source end after a while, save those that end sooner.
+update boathook.source_secret set ends_at = clock_timestamp() + $3::interval
+where source = $1 and id <> $2 and (ends_at is null or ends_at > clock_timestamp() + $3::interval)
+returning id
+
+-- name: remove_secret
+-- Deletes a secret of a source.
+delete from boathook.source_secret where source = $1 and id = $2 returning id
+
+-- name: forget_ended
+-- Deletes what ended more than a week ago.
+delete from boathook.source_secret where ends_at < clock_timestamp() - interval '7 days'
+
+-- name: announce_change
+-- Tells every gateway that the secrets have changed, once this transaction is committed.
+select pg_notify($1, '')
