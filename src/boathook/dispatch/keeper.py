@@ -20,19 +20,20 @@ from boathook.handlers.api import Boathook
 from boathook.handlers.outbox import Outbox, memory_days
 from boathook.journal.database import Connection, Database, reached, translated
 from boathook.journal.deliveries import Backlog, DeliveryStore, keeper_seat
+from boathook.journal.samples import roll_up
 from boathook.journal.sending import bury_barred, free_expired
 from boathook.journal.upkeep import run_upkeep
 from boathook.telemetry import emit
 from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import get_logger
+from boathook.telemetry.tally import AGES, ENDPOINTS
 
 ROUND_S: Final = 1.0
 COUNT_S: Final = 5.0
 BACK_S: Final = 0.2
 """Seconds between two looks whether PostgreSQL is back."""
 BURY_S: Final = 2.0
-ENDPOINTS: Final = RECIPIENT.rstrip(":")
-"""What metrics call all endpoints together."""
+SAMPLES_S: Final = 60.0
 _SHARE: Final = 0.1
 """A chore that grows slow is done less often, so that it takes no more than this share of the time."""
 
@@ -85,6 +86,7 @@ class Keeper:
             Chore("free", settings.retention.upkeep_s, lambda: free_expired(database)),
             Chore("tasks", ROUND_S, lambda: run_tasks(database, outbox)),
             Chore("count", COUNT_S, self._count),
+            Chore("samples", SAMPLES_S, lambda: roll_up(database)),
             Chore("upkeep", settings.retention.upkeep_s, lambda: run_upkeep(database, settings.retention)),
         )
 
@@ -96,8 +98,11 @@ class Keeper:
                 async with keeper_seat(self._database) as seat:
                     if seat is not None:
                         get_logger("keeper").info("keeper_elected")
-                        async with self._app_chores.done_meanwhile():
-                            await self._tend(seat, stop, beat)
+                        try:
+                            async with self._app_chores.done_meanwhile():
+                                await self._tend(seat, stop, beat)
+                        finally:
+                            _forget_counts()
             except JournalError as error:
                 get_logger("keeper").warning("keeper_interrupted", error=str(error))
                 # Leases ran out while nobody could renew them; their holders, who renew thrice in each, go first.
@@ -136,15 +141,36 @@ class Keeper:
     async def _count(self) -> None:
         backlog = _folded(await self._store.backlog())
         counts = {(one.recipient, state): getattr(one, state) for one in backlog for state in _STATES}
+        ages = {(one.recipient, age): n for one in backlog for age, n in zip(AGES, one.ages, strict=True)}
         gone = self._known - {one.recipient for one in backlog}
         counts.update({(recipient, state): 0 for recipient in gone for state in _STATES})
+        ages.update({(recipient, age): 0 for recipient in gone for age in AGES})
         self._known = {one.recipient for one in backlog}
         for (recipient, state), value in counts.items():
             emit.gauge("boathook_backlog", value, recipient=recipient, state=state)
+        for (recipient, age), value in ages.items():
+            emit.gauge("boathook_backlog_age", value, recipient=recipient, age=age)
         emit.gauge("boathook_oldest_due_seconds", max((one.oldest_due_s for one in backlog), default=0.0))
         emit.gauge("boathook_oldest_xmin_age_seconds", await self._store.oldest_snapshot_s())
+        failing, disabled = await self._store.troubled_endpoints()
+        emit.gauge("boathook_endpoints_failing", failing)
+        emit.gauge("boathook_endpoints_disabled", disabled)
 
 
+def _forget_counts() -> None:
+    """Withdraw what was counted: it is for the next keeper to say, who may be another process."""
+    for name in _COUNTED:
+        emit.forget(name)
+
+
+_COUNTED: Final = (
+    "boathook_backlog",
+    "boathook_backlog_age",
+    "boathook_oldest_due_seconds",
+    "boathook_oldest_xmin_age_seconds",
+    "boathook_endpoints_failing",
+    "boathook_endpoints_disabled",
+)
 _STATES: Final = ("due", "later", "blocked", "leased", "dead")
 
 
@@ -154,7 +180,9 @@ def _folded(backlog: Sequence[Backlog]) -> list[Backlog]:
     sent = [one for one in backlog if one.recipient.startswith(RECIPIENT)]
     if sent:
         sums = {state: sum(getattr(one, state) for one in sent) for state in _STATES}
-        kept.append(Backlog(recipient=ENDPOINTS, oldest_due_s=max(one.oldest_due_s for one in sent), **sums))
+        ages = [sum(numbers) for numbers in zip(*(one.ages for one in sent), strict=True)]
+        oldest_s = max(one.oldest_due_s for one in sent)
+        kept.append(Backlog(recipient=ENDPOINTS, oldest_due_s=oldest_s, ages=ages, **sums))
     return kept
 
 

@@ -100,6 +100,8 @@ class Backlog:
     leased: int
     dead: int
     oldest_due_s: float
+    ages: Sequence[int]
+    """Of those that are due, how many have been so for less than ten seconds, a minute, ten minutes, an hour, or longer."""
 
 
 class Fate(Enum):
@@ -266,6 +268,12 @@ class DeliveryStore:
     async def backlog(self) -> list[Backlog]:
         """Count what each recipient is owed."""
         return [Backlog(**dict(row)) for row in await self._database.fetch(SQL["count_backlog"])]
+
+    async def troubled_endpoints(self) -> tuple[int, int]:
+        """Count the enabled endpoints whose latest requests failed, and the disabled ones."""
+        row = await self._database.fetchrow(SQL["count_troubled_endpoints"])
+        assert row is not None  # one row of two sums
+        return row["failing"], row["disabled"]
 
     async def oldest_snapshot_s(self) -> float:
         """Return the age of the oldest open snapshot of the server, in seconds."""

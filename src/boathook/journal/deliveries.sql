@@ -210,7 +210,14 @@ select
     count(*) filter (where state = 'leased') as leased,
     count(*) filter (where state = 'dead') as dead,
     coalesce(extract(epoch from now() - min(due_at)
-        filter (where state = 'pending' and not is_blocked and due_at <= now())), 0)::float8 as oldest_due_s
+        filter (where state = 'pending' and not is_blocked and due_at <= now())), 0)::float8 as oldest_due_s,
+    array[
+        count(*) filter (where state = 'pending' and not is_blocked and due_at <= now() and due_at > now() - interval '10 s'),
+        count(*) filter (where state = 'pending' and not is_blocked and due_at <= now() - interval '10 s' and due_at > now() - interval '1 min'),
+        count(*) filter (where state = 'pending' and not is_blocked and due_at <= now() - interval '1 min' and due_at > now() - interval '10 min'),
+        count(*) filter (where state = 'pending' and not is_blocked and due_at <= now() - interval '10 min' and due_at > now() - interval '1 h'),
+        count(*) filter (where state = 'pending' and not is_blocked and due_at <= now() - interval '1 h')
+    ] as ages
 from boathook.delivery
 group by recipient
 order by recipient
@@ -219,6 +226,13 @@ order by recipient
 -- Seconds the oldest open snapshot of this database's server has been held; it keeps vacuum from cleaning the queue.
 select coalesce(extract(epoch from now() - min(xact_start)), 0)::float8
 from pg_stat_activity where backend_xmin is not null
+
+-- name: count_troubled_endpoints
+-- Counts the enabled endpoints whose latest requests failed, and the disabled ones.
+select
+    (select count(*) from boathook.endpoint_health h join boathook.endpoint e on e.id = h.endpoint_id
+     where h.failures > 0 and not e.is_disabled and e.deleted_at is null) as failing,
+    (select count(*) from boathook.endpoint where is_disabled and deleted_at is null) as disabled
 
 -- name: elect_keeper
 -- Makes this session the keeper, if none is.

@@ -23,7 +23,9 @@ from boathook.journal.embedded import EmbeddedServer
 from boathook.journal.registry import register
 from boathook.journal.schema import migrate
 from boathook.server.loading import load_hooks, migrations_of, with_apps
+from boathook.server.notifying import Service
 from boathook.server.paths import check_mounts
+from boathook.server.sampler import Sampler
 from boathook.server.slot import Child
 from boathook.spool import survey
 from boathook.telemetry import log
@@ -233,9 +235,12 @@ class Supervisor:
         self._embedded = embedded
         self._children = [Child(role, prefix + slot) for role, slot in _slots(settings)]
         self._later: list[Child] = []
+        self._service = Service()
         self._has_failed = False
         self._is_prepared = False
-        self._metrics = SnapshotFile(settings.server.data_dir, f"{prefix}supervisor-0")
+        slot = f"{prefix}supervisor-0"
+        self._metrics = SnapshotFile(settings.server.data_dir, slot)
+        self._sampler = Sampler(settings, slot)
         # A loop that has not turned for this long has lost every lease it held, so nothing of value dies with it.
         self._patience_s = settings.worker.lease_s + max(settings.worker.lease_s, _GRACE_S)
 
@@ -249,6 +254,7 @@ class Supervisor:
         self._metrics.continue_from_last()
         chores = [asyncio.create_task(self._metrics.keep_writing()), asyncio.create_task(self._watch_embedded())]
         self._is_prepared = prepare is None
+        self._sampler.open()
         try:
             if prepare is not None:
                 chores.append(asyncio.create_task(self._let_others_start(prepare, stop)))
@@ -264,6 +270,7 @@ class Supervisor:
             for chore in chores:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
+            await self._sampler.close()
 
     async def _start(self, child: Child) -> None:
         await child.start(self._settings, self._bound, is_prepared=self._is_prepared)
@@ -302,6 +309,7 @@ class Supervisor:
             checked_at = now
             for child in self._children:
                 await self._look_after(child, now)
+            self._service.beat(is_ready=all(child.is_ready for child in self._children))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.gently.wait(), _CHECK_S)
 
@@ -330,6 +338,7 @@ class Supervisor:
 
     async def _stop(self, stop: _Stop) -> int:
         server = self._settings.server
+        self._service.stop()
         _LOG.info("stopping", drain_s=server.drain_s)
         if self._bound is not None:
             refuse_new_handshakes(self._bound)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +94,8 @@ class Merged:
     at: float
     numbers: dict[str, dict[SeriesKey, float]] = field(default_factory=dict)
     histograms: dict[str, dict[SeriesKey, Buckets]] = field(default_factory=dict)
+    roles: Counter[str] = field(default_factory=Counter)
+    """Processes that are alive, by role."""
 
     def add(self, series: Snapshot, *, is_alive: bool) -> None:
         """Take in one process's snapshot; gauges of a process that is gone are left out."""
@@ -146,14 +148,23 @@ def merge(data_dir: Path | None, own_slot: str | None, now: float) -> Merged:
     """Return the sum of all slots' files and of this process's live counts."""
     merged = Merged(now)
     merged.add(emit.snapshot(), is_alive=True)
+    if own_slot is not None:
+        merged.roles[_role(own_slot)] += 1
     for path in sorted((data_dir / "metrics").glob("*.json")) if data_dir else ():
         if path.stem == own_slot:
             continue
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             content = json.loads(path.read_bytes())
-            merged.add(content["series"], is_alive=now - content["at"] < _ALIVE_S)
+            is_alive = now - content["at"] < _ALIVE_S
+            merged.add(content["series"], is_alive=is_alive)
+            merged.roles[_role(path.stem)] += is_alive
     merged.reflect(MIRRORS)
     return merged
+
+
+def _role(slot: str) -> str:
+    """Return the role in a slot's name, such as ``gateway`` of ``gateway-0`` and of ``2-gateway-0``."""
+    return slot.rstrip("0123456789").rstrip("-").lstrip("0123456789-")
 
 
 class History:
@@ -167,6 +178,14 @@ class History:
     def now(self) -> Merged:
         """Return the present sum over all processes."""
         return merge(self._data_dir, self._own_slot, time.time())
+
+    def before(self, seconds: float) -> Merged:
+        """Return the sum that was so many seconds ago, or the oldest that is remembered."""
+        limit = time.time() - seconds
+        return next((step for step in self._steps if step.at >= limit), None) or self._newest()
+
+    def _newest(self) -> Merged:
+        return self._steps[-1] if self._steps else self.now()
 
     async def keep_sampling(self) -> None:
         """Sample every five seconds, until cancelled."""

@@ -1,1 +1,13 @@
-select;
+-- What each host has counted, in steps of so many seconds; the rows of the finest step are rolled up into those of the others.
+create table boathook.sample (
+    step_s integer not null check (step_s > 0),
+    at timestamptz not null,
+    host text not null check (host <> ''),
+    tally json not null,
+    is_rolled_up boolean not null,
+    primary key (step_s, at, host)
+);
+create index sample_not_rolled_up on boathook.sample (at) where not is_rolled_up;
+
+-- Those who look on are shown the latest dead letters, among however many there are.
+create index delivery_died on boathook.delivery (died_at) where state = 'dead';

@@ -1,0 +1,150 @@
+"""What the hosts have counted, kept in PostgreSQL for charts and alarms: lately in fine steps, in coarser ones longer.
+
+Each host adds a row every 15 seconds. The keeper rolls them up into rows of two minutes and of a quarter of an hour,
+and drops what is older than `KEPT_S`. A row that comes late, as PostgreSQL was away, is rolled up when it comes. What
+is not in the coarser rows yet is read beside them, so that nothing is missed or counted twice.
+"""
+
+import asyncio
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from boathook.journal.database import Connection, Database
+from boathook.journal.statements import load
+from boathook.telemetry.tally import Tally, one_after_another, side_by_side
+
+SQL = load(__file__)
+
+STEP_S: Final = 15
+"""Seconds between two rows of a host."""
+KEPT_S: Final = {STEP_S: 3 * 3600, 120: 2 * 86_400, 900: 15 * 86_400}
+"""For how long rows are kept, by the seconds that each is about."""
+_AT_ONCE: Final = 2_000
+"""Rows rolled up in one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What all hosts have counted in one step of time."""
+
+    at: datetime
+    """When the step begins: a multiple of its length since 1970, UTC."""
+    tally: Tally
+    hosts: int
+    """How many hosts have told anything in that step."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """What one host has counted up to a moment, by its own clock."""
+
+    host: str
+    """The machine's name, and the data directory there."""
+    at: datetime
+    tally: Tally
+
+
+async def read_since(database: Database, since: datetime, step_s: int = STEP_S) -> list[Sample]:
+    """Return what all hosts have counted since the step that *since* lies in, oldest first.
+
+    Steps in which nobody told anything are left out, and the last one is not over yet. What was counted is a `Tally`:
+    counts as ``sample.tally.arrived.accepted``, levels as ``sample.tally.backlog.due``, quantiles as
+    ``sample.tally.quantile("ack", 0.95)``; for a rate, divide by ``sample.tally.span_s``.
+
+    Args:
+        database: where samples are kept.
+        since: of a step, how far back it goes is bounded by `KEPT_S`.
+        step_s: seconds of one step: `STEP_S` or more.
+
+    Raises:
+        JournalUnavailable: PostgreSQL is away.
+    """
+    kept = max(step for step in KEPT_S if step <= max(step_s, STEP_S))
+    rows = await database.fetch(SQL["read_samples"], _begin(since, step_s), kept)
+    # Weeks of many hosts take a while to add up, which whoever receives requests beside this is not to wait for.
+    return await asyncio.to_thread(_added_up, rows, step_s)
+
+
+def _added_up(rows: Iterable[Any], step_s: int) -> list[Sample]:
+    steps: dict[datetime, list[HostSample]] = {}
+    for one in _coarsened(map(_to_sample, rows), step_s):
+        steps.setdefault(one.at, []).append(one)
+    return [Sample(at, side_by_side(one.tally for one in of), len(of)) for at, of in sorted(steps.items())]
+
+
+async def read_latest(database: Database, *, within_s: float) -> list[HostSample]:
+    """Return the latest row of each host that has told something within so many seconds."""
+    rows = await database.fetch(SQL["read_latest"], datetime.now(UTC) - timedelta(seconds=within_s))
+    return [_to_sample(row) for row in rows]
+
+
+async def keep(database: Database, samples: Sequence[HostSample]) -> None:
+    """Store rows of one host, `STEP_S` each; those that are there already stay.
+
+    Raises:
+        JournalUnavailable: PostgreSQL is away.
+    """
+    if samples:
+        ats = [one.at for one in samples]
+        await database.execute(SQL["keep_samples"], samples[0].host, ats, [_written(one.tally) for one in samples])
+
+
+async def roll_up(database: Database) -> int:
+    """Bring all rows into the coarser ones, and drop those that are old; return how many were rolled up."""
+    rolled = 0
+    while taken := await _roll_up(database):
+        rolled += taken
+    for step_s, kept_s in KEPT_S.items():
+        await database.execute(SQL["drop_old"], step_s, kept_s)
+    return rolled
+
+
+async def _roll_up(database: Database) -> int:
+    async with database.transaction() as connection:
+        taken = [_to_sample(row) for row in await connection.fetch(SQL["take_rows"], _AT_ONCE)]
+        if taken:
+            for step_s in KEPT_S.keys() - {STEP_S}:
+                await _add(connection, step_s, taken)
+            await connection.execute(SQL["mark_rolled_up"], *_places(taken))
+    return len(taken)
+
+
+async def _add(connection: Connection, step_s: int, rows: Iterable[HostSample]) -> None:
+    """Add rows to those of a coarser step."""
+    fresh = list(_coarsened(rows, step_s))
+    held = map(_to_sample, await connection.fetch(SQL["read_coarser"], step_s, *_places(fresh)))
+    sums = list(_coarsened([*held, *fresh], step_s))
+    await connection.execute(SQL["write_coarser"], step_s, *_places(sums), [_written(one.tally) for one in sums])
+
+
+def _coarsened(samples: Iterable[HostSample], step_s: int) -> Iterable[HostSample]:
+    """Yield one sample of each host for each step."""
+    groups: dict[tuple[datetime, str], list[Tally]] = {}
+    for one in samples:
+        groups.setdefault((_begin(one.at, step_s), one.host), []).append(one.tally)
+    for (at, host), tallies in groups.items():
+        yield HostSample(host, at, one_after_another(tallies))
+
+
+def _begin(at: datetime, step_s: int) -> datetime:
+    return datetime.fromtimestamp(math.floor(at.timestamp() / step_s) * step_s, UTC)
+
+
+def _places(samples: Sequence[HostSample]) -> tuple[list[datetime], list[str]]:
+    return [one.at for one in samples], [one.host for one in samples]
+
+
+def _written(tally: Tally) -> str:
+    return msgspec.json.encode(tally).decode()
+
+
+def _to_sample(row: Any) -> HostSample:
+    return HostSample(row["host"], row["at"], _DECODER.decode(row["tally"]))
+
+
+_DECODER: Final = msgspec.json.Decoder(Tally)

@@ -1,0 +1,376 @@
+"""What all processes of a host have counted in some seconds, small enough to be kept for weeks and added up.
+
+A tally knows counts, which rise, levels, which stand somewhere, and spreads, which are histograms. Tallies that follow
+one another add their counts and spreads and keep the highest level; tallies of several hosts at one time add those
+levels, too, that each host has its own share of.
+"""
+
+import operator
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from boathook.telemetry.emit import SeriesKey
+from boathook.telemetry.exporters import Buckets, History, Merged
+from boathook.telemetry.metrics import METRICS
+
+MOST_NAMES: Final = 100
+"""Most sources and most recipients that a tally tells apart; the quieter ones are one, named `OTHERS`."""
+OTHERS: Final = "other"
+ENDPOINTS: Final = "endpoint"
+"""The recipient that all endpoints are together."""
+AGES: Final = ("10s", "1m", "10m", "1h", "older")
+"""How long deliveries have been due: less than ten seconds, a minute, ten minutes, an hour, or longer."""
+
+_PROOFS: Final = ("signature_", "token_", "unknown_scheme")
+"""How reasons of rejections begin where the sender's proof failed."""
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+
+class Arrived(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Requests at one source."""
+
+    requests: int = 0
+    accepted: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    rejected: int = 0
+    bad_signatures: int = 0
+    """Of those rejected, the ones whose proof failed."""
+    faults: int = 0
+    """Requests that were answered 5xx."""
+
+
+class Worked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Attempts of one recipient that ended, by what became of the delivery."""
+
+    succeeded: int = 0
+    ignored: int = 0
+    retried: int = 0
+    """Attempts after which another one is owed."""
+    dead: int = 0
+
+    @property
+    def failed(self) -> int:
+        """Attempts that did not end well."""
+        return self.retried + self.dead
+
+    @property
+    def ended(self) -> int:
+        """All attempts."""
+        return self.succeeded + self.ignored + self.retried + self.dead
+
+
+class Owed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Deliveries of one recipient that have not ended well, as the keeper last counted them."""
+
+    due: int = 0
+    later: int = 0
+    """Pending and not due yet: most of them wait to be tried again."""
+    blocked: int = 0
+    leased: int = 0
+    dead: int = 0
+    ages: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+    """Those that are due, by how long they have been so; see `AGES`."""
+
+    @property
+    def pending(self) -> int:
+        """All that a worker or sender has yet to end."""
+        return self.due + self.later + self.blocked + self.leased
+
+
+class Tally(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What was counted in so many seconds."""
+
+    span_s: float = 0.0
+    """Seconds that were counted; of several hosts, those of the one that counted longest."""
+
+    sources: dict[str, Arrived] = {}
+    recipients: dict[str, Worked] = {}
+    owed: dict[str, Owed] = {}
+    """Levels, by recipient."""
+    roles: dict[str, int] = {}
+    """Processes alive, by role."""
+
+    published: int = 0
+    overloaded: int = 0
+    """Events refused because the queue of a gateway was full."""
+    spooled: int = 0
+    drained: int = 0
+    """Events brought from a spool to PostgreSQL."""
+    spool_refused: int = 0
+    leases_lost: int = 0
+    restarts: int = 0
+    endpoints_disabled: int = 0
+    """Endpoints that boathook disabled in that time."""
+
+    ack: Buckets | None = None
+    """Seconds from a request's head to its reply, of accepted events."""
+    start: Buckets | None = None
+    """Seconds from accepting an event to its first attempt by a handler."""
+    handling: Buckets | None = None
+    """Seconds that attempts of handlers took."""
+    sending: Buckets | None = None
+    """Seconds that requests to endpoints took."""
+
+    spool_records: float = 0
+    spool_bytes: float = 0
+    connections: float = 0
+    running: float = 0
+    """Handlers at work."""
+    under_way: float = 0
+    """Requests to endpoints under way."""
+    spool_filled: float = 0
+    """Share of `spool.max_bytes` in use, of the fullest gateway."""
+    spool_oldest_s: float = 0
+    spool_failing: float = 0
+    journal_away: float = 0
+    """1 where a gateway took events into its spool, as PostgreSQL did not."""
+    oldest_due_s: float = 0
+    xmin_age_s: float = 0
+    breakers_open: float = 0
+    """Endpoints that are given a pause."""
+    dependencies_open: float = 0
+    """1 where the circuit breaker of a handler's dependency is open."""
+    failing: float = 0
+    """Enabled endpoints whose latest requests failed."""
+    disabled: float = 0
+    """Endpoints that stand disabled."""
+
+    @property
+    def arrived(self) -> Arrived:
+        """Requests at all sources."""
+        return _total(Arrived, self.sources.values())
+
+    @property
+    def worked(self) -> Worked:
+        """Attempts of all recipients, endpoints included."""
+        return _total(Worked, self.recipients.values())
+
+    @property
+    def sends(self) -> Worked:
+        """Requests to endpoints."""
+        return self.recipients.get(ENDPOINTS, Worked())
+
+    @property
+    def backlog(self) -> Owed:
+        """What all recipients are owed."""
+        return _total(Owed, self.owed.values())
+
+    def quantile(self, spread: str, share: float) -> float | None:
+        """Return below how many seconds *share* of ``ack``, ``start``, ``handling`` or ``sending`` lie."""
+        found: Buckets | None = getattr(self, spread)
+        return None if found is None else found.quantile(METRICS[_SPREADS[spread]].bounds, share)
+
+
+_SPREADS: Final = {
+    "ack": "boathook_ack_seconds",
+    "start": "boathook_accept_to_start_seconds",
+    "handling": "boathook_handler_seconds",
+    "sending": "boathook_send_seconds",
+}
+_COUNTS: Final = {
+    "published": "boathook_published_total",
+    "overloaded": "boathook_intake_overloaded_total",
+    "spooled": "boathook_spool_appended_total",
+    "drained": "boathook_spool_drained_total",
+    "spool_refused": "boathook_spool_refused_total",
+    "leases_lost": "boathook_leases_lost_total",
+    "restarts": "boathook_restarts_total",
+    "endpoints_disabled": "boathook_endpoints_disabled_total",
+}
+_SHARES: Final = {
+    "spool_records": "boathook_spool_records",
+    "spool_bytes": "boathook_spool_bytes",
+    "connections": "boathook_connections",
+    "running": "boathook_running",
+    "under_way": "boathook_sending",
+}
+"""Levels of which each host has its own share."""
+_PEAKS: Final = {
+    "spool_filled": "boathook_spool_filled",
+    "spool_oldest_s": "boathook_spool_oldest_seconds",
+    "spool_failing": "boathook_spool_failing",
+    "journal_away": "boathook_journal_away",
+    "oldest_due_s": "boathook_oldest_due_seconds",
+    "xmin_age_s": "boathook_oldest_xmin_age_seconds",
+    "breakers_open": "boathook_endpoint_breakers_open",
+    "dependencies_open": "boathook_breaker_open",
+    "failing": "boathook_endpoints_failing",
+    "disabled": "boathook_endpoints_disabled",
+}
+"""Levels of which the highest counts: every host would say the same, or only the worst matters."""
+_ARRIVED: Final = {
+    "accepted": "boathook_events_accepted_total",
+    "duplicates": "boathook_duplicates_total",
+    "conflicts": "boathook_conflicts_total",
+}
+_WORKED: Final = {"succeeded": "succeeded", "ignored": "ignored", "retry": "retried", "dead": "dead"}
+
+
+def counted(before: Merged, after: Merged) -> Tally:
+    """Return what was counted between two moments, with the levels of the later one."""
+    numbers: dict[str, Any] = {name: _risen(before, after, metric) for name, metric in _COUNTS.items()}
+    numbers |= {name: _level(after, metric, sum) for name, metric in _SHARES.items()}
+    numbers |= {name: _level(after, metric, max) for name, metric in _PEAKS.items()}
+    numbers |= {name: _spread(before, after, metric) for name, metric in _SPREADS.items()}
+    return Tally(
+        span_s=round(max(0.0, after.at - before.at), 3),
+        sources=_bounded(Arrived, _arrived(before, after)),
+        recipients=_bounded(Worked, _worked(before, after)),
+        owed=_bounded(Owed, _owed(after)),
+        roles=dict(after.roles),
+        **numbers,
+    )
+
+
+def lately(history: History, span_s: float) -> Tally:
+    """Return what the processes of this host have counted in about the last *span_s* seconds, of a minute at most."""
+    return counted(history.before(span_s), history.now())
+
+
+def host_name(data_dir: Path) -> str:
+    """Return what samples call the processes that share a data directory: the machine, and the directory there."""
+    return f"{platform.node()}:{data_dir.absolute()}"
+
+
+def one_after_another(tallies: Iterable[Tally]) -> Tally:
+    """Return the tally of the whole time of one host's tallies: counts are added, levels are the highest."""
+    return reduce(lambda a, b: _joined(a, b, span=operator.add, share=max), tallies, Tally())
+
+
+def side_by_side(tallies: Iterable[Tally]) -> Tally:
+    """Return the tally of several hosts over one time: counts, and the levels that hosts share, are added."""
+    return reduce(lambda a, b: _joined(a, b, span=max, share=operator.add), tallies, Tally())
+
+
+Rule = Callable[[Any, Any], Any]
+
+
+def _joined(a: Tally, b: Tally, *, span: Rule, share: Rule) -> Tally:
+    numbers: dict[str, Any] = {name: getattr(a, name) + getattr(b, name) for name in _COUNTS}
+    numbers |= {name: share(getattr(a, name), getattr(b, name)) for name in _SHARES}
+    numbers |= {name: max(getattr(a, name), getattr(b, name)) for name in _PEAKS}
+    numbers |= {name: _either(getattr(a, name), getattr(b, name)) for name in _SPREADS}
+    return Tally(
+        span_s=span(a.span_s, b.span_s),
+        sources=_bounded(Arrived, _by_name(a.sources, b.sources, _plus)),
+        recipients=_bounded(Worked, _by_name(a.recipients, b.recipients, _plus)),
+        owed=_bounded(Owed, _by_name(a.owed, b.owed, _higher)),
+        roles=_by_name(a.roles, b.roles, share),
+        **numbers,
+    )
+
+
+def _by_name(a: Mapping[str, Any], b: Mapping[str, Any], rule: Rule) -> dict[str, Any]:
+    return {
+        name: rule(a[name], b[name]) if name in a and name in b else a.get(name, b.get(name)) for name in {**a, **b}
+    }
+
+
+def _either(a: Buckets | None, b: Buckets | None) -> Buckets | None:
+    """Add two spreads; one with other buckets, as another version has counted it, is left out."""
+    if a is None or b is None:
+        return a if b is None else b
+    return a + b if len(a.counts) == len(b.counts) else b
+
+
+def _plus(a: Record, b: Record) -> Record:
+    return _field_by_field(a, b, operator.add)
+
+
+def _higher(a: Record, b: Record) -> Record:
+    return _field_by_field(a, b, max)
+
+
+def _field_by_field(a: Record, b: Record, rule: Rule) -> Record:
+    pairs = ((getattr(a, name), getattr(b, name)) for name in a.__struct_fields__)
+    return type(a)(*(tuple(map(rule, x, y)) if isinstance(x, tuple) else rule(x, y) for x, y in pairs))
+
+
+def _total(kind: type[Record], records: Iterable[Record]) -> Record:
+    return reduce(_plus, records, kind())
+
+
+def _bounded(kind: type[Record], records: Mapping[str, Record]) -> dict[str, Record]:
+    """Keep the names with the largest numbers, and make one of the others; what is all zero is left out."""
+    busy = {name: record for name, record in records.items() if record != kind()}
+    if len(busy) <= MOST_NAMES:
+        return busy
+    kept = sorted(busy, key=lambda name: (name != OTHERS, -_weight(busy[name])))[:MOST_NAMES]
+    rest = _total(kind, [record for name, record in busy.items() if name not in kept or name == OTHERS])
+    return {**{name: busy[name] for name in kept if name != OTHERS}, OTHERS: rest}
+
+
+def _weight(record: msgspec.Struct) -> int:
+    return sum(value for name in record.__struct_fields__ if isinstance(value := getattr(record, name), int))
+
+
+def _rises(before: Merged, after: Merged, metric: str) -> Iterable[tuple[SeriesKey, int]]:
+    """Yield each series of a counter with what it rose by; one that fell was started anew and tells nothing."""
+    earlier = before.numbers.get(metric, {})
+    for labels, value in after.numbers.get(metric, {}).items():
+        if (risen := round(value - earlier.get(labels, 0))) > 0:
+            yield labels, risen
+
+
+def _risen(before: Merged, after: Merged, metric: str) -> int:
+    return sum(n for _, n in _rises(before, after, metric))
+
+
+def _level(after: Merged, metric: str, rule: Callable[[Sequence[float]], float]) -> float:
+    return rule([*after.numbers.get(metric, {}).values(), 0.0])
+
+
+def _spread(before: Merged, after: Merged, metric: str) -> Buckets | None:
+    whole = after.summed(metric)
+    if whole is None:
+        return None
+    lately = whole.since(before.summed(metric))
+    return Buckets(lately.counts, round(lately.total, 6)) if any(lately.counts) else None
+
+
+def _arrived(before: Merged, after: Merged) -> dict[str, Arrived]:
+    found: dict[str, dict[str, int]] = {}
+
+    def add(source: str, what: str, n: int) -> None:
+        one = found.setdefault(source, {})
+        one[what] = one.get(what, 0) + n
+
+    for what, metric in _ARRIVED.items():
+        for (source,), n in _rises(before, after, metric):
+            add(source, what, n)
+    for (source, status), n in _rises(before, after, "boathook_requests_total"):
+        add(source, "requests", n)
+        add(source, "faults", n if status.startswith("5") else 0)
+    for (source, reason), n in _rises(before, after, "boathook_rejections_total"):
+        add(source, "rejected", n)
+        add(source, "bad_signatures", n if reason.startswith(_PROOFS) else 0)
+    return {source: Arrived(**one) for source, one in found.items()}
+
+
+def _worked(before: Merged, after: Merged) -> dict[str, Worked]:
+    found: dict[str, dict[str, int]] = {}
+    ended = [(recipient, outcome, n) for (recipient, outcome), n in _rises(before, after, "boathook_deliveries_total")]
+    ended += [(ENDPOINTS, outcome, n) for (outcome,), n in _rises(before, after, "boathook_sends_total")]
+    for recipient, outcome, n in ended:
+        one = found.setdefault(recipient, {})
+        what = _WORKED.get(outcome, "retried")
+        one[what] = one.get(what, 0) + n
+    return {recipient: Worked(**one) for recipient, one in found.items()}
+
+
+def _owed(after: Merged) -> dict[str, Owed]:
+    states: dict[str, dict[str, int]] = {}
+    for (recipient, state), value in after.numbers.get("boathook_backlog", {}).items():
+        states.setdefault(recipient, {})[state] = int(value)
+    ages = after.numbers.get("boathook_backlog_age", {})
+    return {
+        recipient: Owed(**numbers, ages=tuple(int(ages.get((recipient, age), 0)) for age in AGES))  # type: ignore[arg-type]
+        for recipient, numbers in states.items()
+    }

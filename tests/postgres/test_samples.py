@@ -1,0 +1,235 @@
+"""What hosts have counted: kept, rolled up without losing or doubling anything, and read back in steps."""
+
+import functools
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from boathook import config
+from boathook.config import Settings
+from boathook.inbound.verdict import Reason
+from boathook.journal import samples
+from boathook.journal.database import Database
+from boathook.journal.samples import KEPT_S, HostSample, read_since, roll_up
+from boathook.server.sampler import Sampler
+from boathook.telemetry import emit
+from boathook.telemetry.exporters import Buckets, Merged
+from boathook.telemetry.metrics import METRICS
+from boathook.telemetry.tally import MOST_NAMES, OTHERS, Arrived, Owed, Tally, Worked, counted
+from tests.support import eventually
+
+NOON = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+"""A full hour so lately that nothing of it is dropped."""
+
+
+def told(host: str, at: datetime, accepted: int = 1, **more: object) -> HostSample:
+    return HostSample(host, at, Tally(span_s=15, sources={"shop": Arrived(accepted=accepted)}, **more))
+
+
+def quarter(fast: int, slow: int) -> Buckets:
+    """Return acknowledgements that took about a millisecond and about a second."""
+    bounds = METRICS["boathook_ack_seconds"].bounds
+    counts = [0] * (len(bounds) + 1)
+    counts[bounds.index(0.001)], counts[bounds.index(1.0)] = fast, slow
+    return Buckets(tuple(counts), fast * 0.001 + slow)
+
+
+async def keep(db: Database, *rows: HostSample) -> None:
+    for row in rows:
+        await samples.keep(db, [row])
+
+
+async def test_hosts_are_added_up_and_quantiles_are_of_all_of_them(db: Database) -> None:
+    here = told("a", NOON, 90, ack=quarter(90, 0), spool_records=2, xmin_age_s=5, connections=3)
+    there = told("b", NOON + timedelta(seconds=7), 10, ack=quarter(0, 10), spool_records=1, xmin_age_s=9)
+    await keep(db, here, there)
+
+    (one,) = await read_since(db, NOON)
+
+    assert (one.at, one.hosts, one.tally.span_s) == (NOON, 2, 15)
+    assert one.tally.arrived.accepted == 100
+    assert (one.tally.spool_records, one.tally.connections, one.tally.xmin_age_s) == (3, 3, 9)
+    assert (one.tally.quantile("ack", 0.5) or 9) <= 0.001
+    assert (one.tally.quantile("ack", 0.95) or 0) > 0.5
+
+
+async def test_levels_of_one_host_are_its_highest_of_the_time(db: Database) -> None:
+    rows = [told("a", NOON + timedelta(seconds=15 * n), spool_records=n % 3, owed={"h": Owed(due=n)}) for n in range(8)]
+    await keep(db, *rows)
+
+    (one,) = await read_since(db, NOON, 120)
+
+    assert (one.tally.arrived.accepted, one.tally.span_s) == (8, 120)
+    assert (one.tally.spool_records, one.tally.backlog.due) == (2, 7)
+
+
+@pytest.mark.parametrize("step_s", [15, 60, 120, 900, 3600])
+async def test_rolling_up_neither_loses_nor_doubles_anything(db: Database, step_s: int) -> None:
+    rows = [told(host, NOON + timedelta(seconds=15 * n), n) for n in range(100) for host in "ab"]
+    for number, row in enumerate(rows):
+        await keep(db, row)
+        if number % 37 == 0:
+            await roll_up(db)
+    found = await read_since(db, NOON, step_s)
+
+    assert sum(one.tally.arrived.accepted for one in found) == 2 * sum(range(100))
+    assert {one.at.timestamp() % step_s for one in found} == {0}
+    assert all(one.hosts == 2 for one in found)
+    await roll_up(db)
+    assert [one.tally for one in await read_since(db, NOON, step_s)] == [one.tally for one in found]
+
+
+async def test_what_comes_late_is_rolled_up_into_steps_that_are_over(db: Database) -> None:
+    await keep(db, told("a", NOON, 1))
+    await roll_up(db)
+    await keep(db, told("a", NOON + timedelta(seconds=15), 2), told("b", NOON, 4))
+    assert [one.tally.arrived.accepted for one in await read_since(db, NOON, 900)] == [7]
+    assert await roll_up(db) == 2
+    assert [one.tally.arrived.accepted for one in await read_since(db, NOON, 900)] == [7]
+
+
+async def test_a_sample_told_twice_is_kept_once(db: Database) -> None:
+    row = told("a", NOON)
+    await keep(db, row, row)
+    await roll_up(db)
+    await keep(db, row)
+    await roll_up(db)
+    assert [one.tally.arrived.accepted for one in await read_since(db, NOON, 120)] == [1]
+
+
+async def test_each_step_is_dropped_at_its_age(db: Database) -> None:
+    now = datetime.now(UTC)
+    ages = [kept_s * share for kept_s in KEPT_S.values() for share in (0.9, 1.1)]
+    await keep(db, *(told("a", now - timedelta(seconds=age)) for age in ages))
+    await roll_up(db)
+
+    rows = await db.fetch("select step_s, count(*) as rows from boathook.sample group by step_s")
+
+    assert {row["step_s"]: row["rows"] for row in rows} == {15: 1, 120: 3, 900: 5}
+
+
+async def test_what_is_not_rolled_up_is_not_dropped(db: Database) -> None:
+    """The twin of the test above: a keeper that was away for long finds everything."""
+    await keep(db, told("a", datetime.now(UTC) - timedelta(days=1)))
+    await db.execute(samples.SQL["drop_old"], 15, 0.0)
+    assert await db.fetchval("select count(*) from boathook.sample") == 1
+
+
+async def test_rows_of_a_newer_boathook_are_read_as_far_as_they_are_known(db: Database) -> None:
+    await keep(db, told("a", NOON, 3))
+    await db.execute("""update boathook.sample set tally = (tally::jsonb || '{"unheard_of": 1}')::json""")
+    assert [one.tally.arrived.accepted for one in await read_since(db, NOON)] == [3]
+
+
+def merged(at: float, accepted: int, rejections: dict[str, int]) -> Merged:
+    made = Merged(at)
+    made.numbers["boathook_events_accepted_total"] = {("shop",): accepted}
+    made.numbers["boathook_rejections_total"] = {("shop", reason): n for reason, n in rejections.items()}
+    made.numbers["boathook_requests_total"] = {("shop", "200"): accepted, ("shop", "503"): 2 * at}
+    made.numbers["boathook_deliveries_total"] = {("h", "succeeded"): 5 * at, ("h", "retry"): at, ("h", "dead"): at}
+    made.numbers["boathook_sends_total"] = {("succeeded",): 3 * at}
+    made.numbers["boathook_backlog"] = {("h", "due"): 7, ("h", "dead"): 1}
+    made.numbers["boathook_backlog_age"] = {("h", "10s"): 4, ("h", "older"): 3}
+    return made
+
+
+def test_counts_are_what_rose_between_two_moments() -> None:
+    tally = counted(merged(10, 100, {}), merged(25, 130, {"signature_mismatch": 2, "body_malformed": 1}))
+
+    assert tally.span_s == 15
+    assert tally.sources == {
+        "shop": Arrived(requests=60, accepted=30, rejected=3, bad_signatures=2, faults=30),
+    }
+    assert tally.recipients == {"h": Worked(succeeded=75, retried=15, dead=15), "endpoint": Worked(succeeded=45)}
+    assert tally.sends.succeeded == 45
+    assert tally.worked.failed == 30
+    assert tally.backlog == Owed(due=7, dead=1, ages=(4, 0, 0, 0, 3))
+
+
+def test_a_count_that_began_anew_tells_nothing_rather_than_nonsense() -> None:
+    assert counted(merged(10, 100, {}), merged(25, 3, {})).arrived.accepted == 0
+
+
+def test_every_reason_about_the_proof_counts_as_a_bad_signature() -> None:
+    after = merged(25, 0, dict.fromkeys(Reason, 1))
+    proofs = {reason for reason in Reason if reason.startswith(("signature", "token")) or reason == "unknown_scheme"}
+    assert counted(merged(10, 0, {}), after).arrived.bad_signatures == len(proofs) == 6
+
+
+def test_names_are_bounded_and_the_rest_is_added_up() -> None:
+    after = Merged(15)
+    after.numbers["boathook_events_accepted_total"] = {(f"s{n}",): n for n in range(1, 301)}
+    tally = counted(Merged(0), after)
+    assert len(tally.sources) == MOST_NAMES + 1
+    assert tally.arrived.accepted == sum(range(1, 301))
+    assert tally.sources[OTHERS].accepted == sum(range(1, 201))
+
+
+def settings(url: str, folder: Path) -> Settings:
+    return config.load(None, {"database.url": url, "server.data_dir": str(folder)})
+
+
+async def count_of(database: Database) -> int:
+    rows = await read_since(database, datetime.now(UTC) - timedelta(hours=1))
+    return sum(one.tally.arrived.accepted for one in rows)
+
+
+async def test_a_sampler_tells_what_was_counted_and_on_its_end_the_rest(db: Database, tmp_path: Path) -> None:
+    emit.reset()
+    sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
+    sampler.open()
+    await eventually(lambda: sampler._before is not None)
+    emit.count("boathook_events_accepted_total", 3, source="sampled")
+    await eventually(functools.partial(is_kept, db, 3))
+    emit.count("boathook_events_accepted_total", 2, source="sampled")
+    await sampler.close()
+    assert await count_of(db) == 5
+
+
+async def is_kept(database: Database, number: int) -> bool:
+    return await count_of(database) == number
+
+
+async def test_what_postgresql_does_not_take_is_told_later_even_after_a_restart(db: Database, tmp_path: Path) -> None:
+    emit.reset()
+    nowhere = "postgresql://nobody@127.0.0.1:1/none"
+    sampler = Sampler(settings(nowhere, tmp_path), "supervisor-0", step_s=0.2)
+    sampler.open()
+    await eventually(lambda: sampler._before is not None)
+    emit.count("boathook_events_accepted_total", 4, source="sampled")
+    await eventually((tmp_path / "samples.json").exists)
+    await eventually(lambda: sum(one.tally.arrived.accepted for one in sampler._waiting) == 4)
+    await sampler.close()
+    assert await count_of(db) == 0
+
+    again = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
+    again.open()
+    await eventually(functools.partial(is_kept, db, 4))
+    await again.close()
+    assert not (tmp_path / "samples.json").exists()
+
+
+async def test_of_two_on_one_data_directory_one_samples(db: Database, tmp_path: Path) -> None:
+    emit.reset()
+    both = [Sampler(settings(db.url, tmp_path), slot, step_s=0.2) for slot in ("supervisor-0", "2-supervisor-0")]
+    for one in both:
+        one.open()
+    await eventually(lambda: any(one._before for one in both))
+    emit.count("boathook_events_accepted_total", 7, source="sampled")
+    await eventually(functools.partial(is_kept, db, 7))
+    assert sum(one._before is not None for one in both) == 1
+    for one in both:
+        await one.close()
+    assert await count_of(db) == 7
+
+
+async def test_a_torn_file_of_an_earlier_sampler_harms_nothing(db: Database, tmp_path: Path) -> None:
+    emit.reset()
+    (tmp_path / "samples.json").write_text('[{"host":')
+    sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
+    sampler.open()
+    await eventually(lambda: sampler._before is not None)
+    emit.count("boathook_events_accepted_total", 1, source="sampled")
+    await eventually(functools.partial(is_kept, db, 1))
+    await sampler.close()
