@@ -6,11 +6,13 @@ where the last commit ended.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, assert_never
 from uuid import UUID
 
+from boathook.dispatch.bulk import take_step
+from boathook.dispatch.pieces import Piece
 from boathook.domain import ids
 from boathook.domain.errors import JournalUnavailable
 from boathook.domain.windows import Window, range_of
@@ -30,15 +32,6 @@ _APPLICATIONS: Final = 200
 _COUNTED: Final = 50
 """Applications in a step that counts their messages."""
 _PURGED: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """What one step came to."""
-
-    data: Mapping[str, Any]
-    place: UUID | None
-    """The last row dealt with; None at the end."""
 
 
 class _Impossible(Exception):
@@ -93,8 +86,7 @@ async def advance(connection: Connection, outbox: Outbox, task: Task) -> None:
     if piece.place is None:
         await _end(connection, outbox, task, TaskState.FINISHED, piece.data)
     else:
-        place = {"after": str(piece.place)}
-        await tasks.save(connection, task, TaskState.RUNNING, place=place, data=piece.data)
+        await tasks.save(connection, task, TaskState.RUNNING, place=piece.place, data=piece.data)
 
 
 async def _give_up(database: Database, outbox: Outbox, task: Task, reason: str) -> None:
@@ -104,11 +96,13 @@ async def _give_up(database: Database, outbox: Outbox, task: Task, reason: str) 
 
 async def _end(connection: Connection, outbox: Outbox, task: Task, state: TaskState, data: Mapping[str, Any]) -> None:
     await tasks.save(connection, task, state, place=task.place, data=data)
+    if task.kind not in tasks.OF_API:
+        return
     told = {"taskId": task.shown_id, "task": task.kind.value, "status": state.value, "data": data}
     await report(outbox, connection, organization=task.organization, type="background_task.finished", data=told)
 
 
-async def _work(connection: Connection, task: Task, after: UUID) -> _Piece:
+async def _work(connection: Connection, task: Task, after: UUID) -> Piece:
     match task.kind:
         case Kind.RECOVER | Kind.REPLAY_MISSING | Kind.BULK_REPLAY:
             return await _resend(connection, task, after)
@@ -118,17 +112,19 @@ async def _work(connection: Connection, task: Task, after: UUID) -> _Piece:
             return await _aggregate(connection, task, after)
         case Kind.COUNT_USAGE:
             return await _count(connection, task, after)
+        case Kind.REPLAY_GROUP | Kind.IGNORE_GROUP | Kind.PURGE_GROUP | Kind.REPLAY_EVENTS:
+            return await take_step(connection, task, task.kind)
         case _:
             assert_never(task.kind)
 
 
-async def _resend(connection: Connection, task: Task, after: UUID) -> _Piece:
+async def _resend(connection: Connection, task: Task, after: UUID) -> Piece:
     target = await tasks.find_target(connection, task)
     if target is None:
         raise _Impossible("the endpoint was deleted")
     action = Action(actor=f"task:{task.shown_id}", note=task.kind.value)
     step = await _step(connection, task, target, _window(task, after), action)
-    return _Piece({"messagesSent": task.data.get("messagesSent", 0) + step.number}, step.place)
+    return Piece({"messagesSent": task.data.get("messagesSent", 0) + step.number}, _from(step.place))
 
 
 async def _step(connection: Connection, task: Task, target: Target, window: Window, action: Action) -> Step:
@@ -153,15 +149,15 @@ def _choice(request: Mapping[str, Any]) -> Choice:
     )
 
 
-async def _purge(connection: Connection, task: Task, after: UUID) -> _Piece:
+async def _purge(connection: Connection, task: Task, after: UUID) -> Piece:
     application = _application(task)
     found = await messages.page_ids(connection, application, _window(task, after), limit=_PURGED)
     gone = await messages.expunge(connection, application, found) if found else []
     data = {"messagesPurged": task.data.get("messagesPurged", 0) + len(gone)}
-    return _Piece(data, found[-1] if len(found) == _PURGED else None)
+    return Piece(data, _from(found[-1] if len(found) == _PURGED else None))
 
 
-async def _aggregate(connection: Connection, task: Task, after: UUID) -> _Piece:
+async def _aggregate(connection: Connection, task: Task, after: UUID) -> Piece:
     rows = await tasks.page_subscriptions(connection, task.organization, after, limit=_APPLICATIONS)
     told = [
         {
@@ -172,10 +168,10 @@ async def _aggregate(connection: Connection, task: Task, after: UUID) -> _Piece:
         for row in rows
     ]
     data = {"event_types": [*task.data.get("event_types", ()), *told]}
-    return _Piece(data, rows[-1].application_id if len(rows) == _APPLICATIONS else None)
+    return Piece(data, _from(rows[-1].application_id if len(rows) == _APPLICATIONS else None))
 
 
-async def _count(connection: Connection, task: Task, after: UUID) -> _Piece:
+async def _count(connection: Connection, task: Task, after: UUID) -> Piece:
     chosen = task.request.get("application_ids")
     application_ids = None if chosen is None else [UUID(one) for one in chosen]
     window = range_of(_moment(task, "since"), _moment(task, "until"))
@@ -189,11 +185,16 @@ async def _count(connection: Connection, task: Task, after: UUID) -> _Piece:
         for row in rows
     ]
     data = {"appStats": [*task.data.get("appStats", ()), *told]}
-    return _Piece(data, rows[-1].application_id if len(rows) == _COUNTED else None)
+    return Piece(data, _from(rows[-1].application_id if len(rows) == _COUNTED else None))
 
 
 def _place(task: Task) -> UUID:
     return UUID(task.place["after"]) if "after" in task.place else _BEGINNING
+
+
+def _from(last: UUID | None) -> Mapping[str, Any] | None:
+    """Return the place after the last row dealt with; None at the end."""
+    return None if last is None else {"after": str(last)}
 
 
 def _window(task: Task, after: UUID) -> Window:

@@ -188,7 +188,7 @@ async def list_deliveries(database: Database, wanted: Filter) -> list[DeliveryRo
         SQL["list_deliveries"], wanted.source, wanted.application, like(wanted.type), *_span(wanted), wanted.state,
         like(wanted.recipient), wanted.code, *_after_delivery(wanted), wanted.limit,
     )  # fmt: skip
-    return [_delivery(row) for row in rows]
+    return [delivery_row(row) for row in rows]
 
 
 async def list_dead(database: Database, wanted: Filter) -> list[DeliveryRow]:
@@ -197,12 +197,12 @@ async def list_dead(database: Database, wanted: Filter) -> list[DeliveryRow]:
         SQL["list_dead"], wanted.source, wanted.application, like(wanted.type), wanted.since, wanted.until,
         like(wanted.recipient), wanted.code, *_after_delivery(wanted), wanted.limit,
     )  # fmt: skip
-    return [_delivery(row) for row in rows]
+    return [delivery_row(row) for row in rows]
 
 
 async def list_deliveries_of(database: Database, event_id: UUID, ordinal: int | None = None) -> list[DeliveryRow]:
     """Return the deliveries of one event in order, or only the one with this ordinal."""
-    return [_delivery(row) for row in await database.fetch(SQL["list_deliveries_of_event"], event_id, ordinal)]
+    return [delivery_row(row) for row in await database.fetch(SQL["list_deliveries_of_event"], event_id, ordinal)]
 
 
 async def get_delivery(database: Database, event_id: UUID, ordinal: int) -> DeliveryRow:
@@ -298,7 +298,8 @@ def _event(row: Record) -> EventRow:
     return EventRow(**values | {"id": ids.show(ids.EVENT, row["id"])})
 
 
-def _delivery(row: Record) -> DeliveryRow:
+def delivery_row(row: Record) -> DeliveryRow:
+    """Return a delivery as listings show it, from a row with all their columns."""
     values = dict(row)
     ordinal = values.pop("ordinal")
     values["id"] = ids.show_delivery(row["event_id"], ordinal)

@@ -92,7 +92,7 @@ class Replayed:
     """Dead letters made pending."""
 
 
-async def read_clock(database: Database) -> datetime:
+async def read_clock(database: Database | Connection) -> datetime:
     """Return the time on the server's clock."""
     moment: datetime = await database.fetchval(SQL["read_clock"])
     return moment
@@ -110,10 +110,7 @@ async def replay_dead(database: Database, selection: Selection, action: Action, 
     """
     async with database.transaction() as connection:
         keys = await _lock_dead(connection, selection, limit, is_to_revive=True)
-        if keys:
-            await _revive(connection, keys, pace)
-            await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in keys])
-            await announce_due(connection)
+        await revive_locked(connection, keys, action, pace=pace)
         return keys
 
 
@@ -121,9 +118,7 @@ async def ignore_dead(database: Database, selection: Selection, action: Action, 
     """End up to *limit* dead letters as ignored, with the action's note; return which."""
     async with database.transaction() as connection:
         keys = await _lock_dead(connection, selection, limit)
-        if keys:
-            await connection.execute(SQL["settle_dead"], *_columns(keys), action.note or "ignored by an operator")
-            await record_each(connection, action, IGNORE_DEAD, [ids.show_delivery(*key) for key in keys])
+        await ignore_locked(connection, keys, action)
         return keys
 
 
@@ -134,10 +129,30 @@ async def purge_dead(database: Database, selection: Selection, action: Action, *
     """
     async with database.transaction() as connection:
         keys = await _lock_dead(connection, selection, limit)
-        if keys:
-            await connection.execute(SQL["delete_dead"], *_columns(keys))
-            await record_each(connection, action, PURGE_DEAD, [ids.show_delivery(*key) for key in keys])
+        await purge_locked(connection, keys, action)
         return keys
+
+
+async def revive_locked(connection: Connection, keys: Sequence[Key], action: Action, *, pace: Pace) -> None:
+    """Make dead letters that the caller's transaction has locked pending again."""
+    if keys:
+        await _revive(connection, keys, pace)
+        await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in keys])
+        await announce_due(connection)
+
+
+async def ignore_locked(connection: Connection, keys: Sequence[Key], action: Action) -> None:
+    """End dead letters that the caller's transaction has locked as ignored, with the action's note."""
+    if keys:
+        await connection.execute(SQL["settle_dead"], *_columns(keys), action.note or "ignored by an operator")
+        await record_each(connection, action, IGNORE_DEAD, [ids.show_delivery(*key) for key in keys])
+
+
+async def purge_locked(connection: Connection, keys: Sequence[Key], action: Action) -> None:
+    """Delete dead letters that the caller's transaction has locked, with their attempts."""
+    if keys:
+        await connection.execute(SQL["delete_dead"], *_columns(keys))
+        await record_each(connection, action, PURGE_DEAD, [ids.show_delivery(*key) for key in keys])
 
 
 async def replay_events(
@@ -161,17 +176,30 @@ async def replay_events(
         IllegalMove: an event would come to more deliveries than it can be owed.
     """
     async with database.transaction() as connection:
-        await connection.execute(SQL["lock_replays"], list(event_ids))
-        todo = await _not_done(connection, event_ids, action) if is_once else list(event_ids)
-        dead = [tuple(row) for row in await connection.fetch(SQL["lock_dead_of_events"], todo, like(type))]
-        await _revive(connection, dead, pace)
-        later = replace(pace, place=pace.place + len(dead))
-        rows = await _add_replays(connection, todo, later, like(type))
-        await unblock(connection, [tuple(row) for row in rows])
-        await record_each(connection, action, REPLAY_EVENT, [ids.show(ids.EVENT, event_id) for event_id in todo])
-        await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in dead])
-        await announce_due(connection)
-        return Replayed(len(todo), len(rows), len(dead))
+        return await replay_events_in(connection, event_ids, action, pace=pace, type=type, is_once=is_once)
+
+
+async def replay_events_in(
+    connection: Connection,
+    event_ids: Sequence[UUID],
+    action: Action,
+    *,
+    pace: Pace,
+    type: str | None = None,
+    is_once: bool = False,
+) -> Replayed:
+    """Do what `replay_events` does in the caller's transaction."""
+    await connection.execute(SQL["lock_replays"], list(event_ids))
+    todo = await _not_done(connection, event_ids, action) if is_once else list(event_ids)
+    dead = [tuple(row) for row in await connection.fetch(SQL["lock_dead_of_events"], todo, like(type))]
+    await _revive(connection, dead, pace)
+    later = replace(pace, place=pace.place + len(dead))
+    rows = await _add_replays(connection, todo, later, like(type))
+    await unblock(connection, [tuple(row) for row in rows])
+    await record_each(connection, action, REPLAY_EVENT, [ids.show(ids.EVENT, event_id) for event_id in todo])
+    await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in dead])
+    await announce_due(connection)
+    return Replayed(len(todo), len(rows), len(dead))
 
 
 async def wake(connection: Connection, event_id: UUID, action: Action) -> int:
@@ -193,13 +221,13 @@ async def wake(connection: Connection, event_id: UUID, action: Action) -> int:
     return number
 
 
-async def count_events(database: Database, wanted: Filter) -> int:
-    """Return how many events *wanted* names."""
-    number: int = await database.fetchval(SQL["count_events"], *_event_arguments(wanted))
+async def count_events(database: Database | Connection, wanted: Filter, *, most: int | None = None) -> int:
+    """Return how many events *wanted* names; counting goes no further than *most*."""
+    number: int = await database.fetchval(SQL["count_events"], *_event_arguments(wanted), most)
     return number
 
 
-async def page_events(database: Database, wanted: Filter, *, after: UUID | None, limit: int) -> list[UUID]:
+async def page_events(database: Database | Connection, wanted: Filter, *, after: UUID | None, limit: int) -> list[UUID]:
     """Return the next ids of the events *wanted* names, oldest first."""
     rows = await database.fetch(SQL["page_events"], *_event_arguments(wanted), after, limit)
     return [row["id"] for row in rows]

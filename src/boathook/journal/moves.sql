@@ -170,16 +170,18 @@ order by e.id
 limit $7
 
 -- name: count_events
--- Counts the events a selection names.
-select count(*)
-from boathook.event e
-where ($1::text is null or e.source = $1)
-    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
-    and ($3::text is null or e.type like $3
-        or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
-        or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3))
-    and ($4::uuid is null or e.id >= $4)
-    and ($5::uuid is null or e.id < $5)
+-- Counts the events a selection names, up to $6 where it is not null.
+select count(*) from (
+    select from boathook.event e
+    where ($1::text is null or e.source = $1)
+        and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
+        and ($3::text is null or e.type like $3
+            or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
+            or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3))
+        and ($4::uuid is null or e.id >= $4)
+        and ($5::uuid is null or e.id < $5)
+    limit $6::bigint
+) as those
 
 -- name: mark_rejection
 -- Notes which event a refused request became, unless it has become one already.

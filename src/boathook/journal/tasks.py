@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -18,6 +18,7 @@ from boathook.domain.endpoints import recipient_of
 from boathook.domain.filters import Router
 from boathook.domain.model import Route
 from boathook.domain.windows import Window
+from boathook.journal import dead_groups
 from boathook.journal.database import Connection, Record
 from boathook.journal.messages import Page, fill, to_page
 from boathook.journal.statements import load
@@ -34,6 +35,19 @@ class Kind(StrEnum):
     PURGE_CONTENT = "application.purge_content"
     AGGREGATE_TYPES = "event-type.aggregate"
     COUNT_USAGE = "application.stats"
+    REPLAY_GROUP = dead_groups.REPLAY_GROUP
+    IGNORE_GROUP = dead_groups.IGNORE_GROUP
+    PURGE_GROUP = dead_groups.PURGE_GROUP
+    REPLAY_EVENTS = "event.replay-many"
+
+
+OF_API: Final = (
+    Kind.RECOVER, Kind.REPLAY_MISSING, Kind.BULK_REPLAY, Kind.PURGE_CONTENT, Kind.AGGREGATE_TYPES, Kind.COUNT_USAGE,
+)  # fmt: skip
+"""What customers of the API may ask for; its clients know no other kinds."""
+
+BulkKind = Literal[Kind.REPLAY_GROUP, Kind.IGNORE_GROUP, Kind.PURGE_GROUP, Kind.REPLAY_EVENTS]
+"""What operators ask for on the console."""
 
 
 class TaskState(StrEnum):
@@ -136,13 +150,13 @@ async def list_some(
     window: Window,
     *,
     state: TaskState | None = None,
-    kind: Kind | None = None,
+    kinds: Sequence[Kind] = OF_API,
     limit: int,
     is_ascending: bool = False,
 ) -> Page[Task]:
-    """Return a page of an organization's tasks, by default the youngest first."""
+    """Return a page of an organization's tasks of these kinds, by default the youngest first."""
     sql = fill(SQL["list_tasks"], is_upward=window.is_upward)
-    rows = await connection.fetch(sql, organization, window.low, window.high, state, kind, limit + 1)
+    rows = await connection.fetch(sql, organization, window.low, window.high, state, list(kinds), limit + 1)
     return to_page([_task(row) for row in rows], limit, is_reversed=window.is_upward is not is_ascending)
 
 
@@ -157,6 +171,12 @@ async def save(
 ) -> Task:
     """Move a task on, in the transaction of what was done for it."""
     return _task(await connection.fetchrow(SQL["save_task"], task.id, state.value, _dump(place), _dump(data)))
+
+
+async def stop(connection: Connection, organization: str, id: UUID, error: str) -> Task | None:
+    """Let a running task end where it stands, once the step under way is done; None where it does not run."""
+    row = await connection.fetchrow(SQL["stop_task"], organization, id, _dump({"error": error}))
+    return None if row is None else _task(row)
 
 
 async def find_target(connection: Connection, task: Task) -> Target | None:

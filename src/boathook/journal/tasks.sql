@@ -16,14 +16,14 @@ select * from boathook.task where organization = $1 and id = $2
 -- name: list_tasks
 -- Reads a page of an organization's tasks; {direction} is asc or desc.
 select * from boathook.task
-where organization = $1 and id >= $2 and id < $3 and ($4::text is null or state = $4) and ($5::text is null or kind = $5)
+where organization = $1 and id >= $2 and id < $3 and ($4::text is null or state = $4) and kind = any ($5::text[])
 order by id {direction}
 limit $6
 
 -- name: take_task
--- Locks the running task that has waited longest, passing by those that another process works on.
+-- Locks the running task that has waited longest, passing by those that another process works on or that are to wait.
 select * from boathook.task
-where state = 'running'
+where state = 'running' and coalesce((place ->> 'not_before')::timestamptz <= clock_timestamp(), true)
 order by updated_at, id
 limit 1
 for update skip locked
@@ -33,6 +33,13 @@ for update skip locked
 update boathook.task
 set state = $2, place = $3, data = $4, updated_at = clock_timestamp()
 where id = $1
+returning *
+
+-- name: stop_task
+-- Ends a running task as failed, with what is put into its data, waiting for the step under way.
+update boathook.task
+set state = 'failed', data = (data::jsonb || $3::jsonb)::json, updated_at = clock_timestamp()
+where organization = $1 and id = $2 and state = 'running'
 returning *
 
 -- name: find_target

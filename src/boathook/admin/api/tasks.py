@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -24,9 +25,10 @@ from boathook.admin.api.spans import answer_page, check_class
 from boathook.admin.tasks import Span
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags
+from boathook.domain.errors import NotFound
 from boathook.domain.windows import LONGEST, Window
 from boathook.journal import tasks as journal
-from boathook.journal.tasks import Kind, Task, TaskState
+from boathook.journal.tasks import OF_API, Kind, Task, TaskState
 
 routes = router("Endpoint")
 background = router("Background Tasks")
@@ -81,12 +83,23 @@ class BulkReplayIn(SpanIn):
         }
 
 
+class TaskKind(StrEnum):
+    """What a task does that was asked for by this API."""
+
+    RECOVER = Kind.RECOVER
+    REPLAY_MISSING = Kind.REPLAY_MISSING
+    BULK_REPLAY = Kind.BULK_REPLAY
+    PURGE_CONTENT = Kind.PURGE_CONTENT
+    AGGREGATE_TYPES = Kind.AGGREGATE_TYPES
+    COUNT_USAGE = Kind.COUNT_USAGE
+
+
 class TaskOut(Output):
     """What is done in the background."""
 
     id: str = Field(examples=["qtask_01h455vb4pex5vsknk084sn02q4"])
     status: TaskState
-    task: Kind
+    task: TaskKind
     updated_at: Moment
 
 
@@ -171,7 +184,7 @@ async def list_tasks(
     call: OrganizationCall,
     page: TaskPage,
     status: Annotated[TaskState | None, Query(description="Only tasks that stand so.")] = None,
-    task: Annotated[Kind | None, Query(description="Only tasks that do this.")] = None,
+    task: Annotated[TaskKind | None, Query(description="Only tasks that do this.")] = None,
 ) -> Response:
     """List the organization's tasks of the last 90 days, the youngest first."""
     found = await journal.list_some(
@@ -179,7 +192,7 @@ async def list_tasks(
         call.principal.organization,
         _window(page),
         state=status,
-        kind=task,
+        kinds=OF_API if task is None else [Kind(task)],
         limit=page.limit,
         is_ascending=page.is_ascending,
     )
@@ -203,7 +216,10 @@ def _window(page: IdPage) -> Window:
 )
 async def get_task(call: OrganizationCall, task_id: Annotated[str, Path(description="The task's id.")]) -> Response:
     """Return one task and what it has come to."""
-    return answer_json(200, _show_whole(await tasks.get(call.work, task_id)))
+    found = await tasks.get(call.work, task_id)
+    if found.kind not in OF_API:
+        raise NotFound(f"there is no task {task_id}")
+    return answer_json(200, _show_whole(found))
 
 
 @expunging.post(

@@ -21,10 +21,10 @@ $$;
 create index delivery_dead_group on boathook.delivery (boathook.dead_group(recipient, code, error), died_at) where state = 'dead';
 
 -- Which place a row has in the audit's chain, and its seal: the hash of the seal before it with its own content.
-alter table boathook.audit add column place bigint, add column seal bytea;
-alter table boathook.audit add constraint a_place_has_a_seal check ((place is null) = (seal is null));
-create unique index audit_place on boathook.audit (place) where place is not null;
-create index audit_to_seal on boathook.audit (id) where place is null;
+alter table boathook.audit add column sealed_as bigint, add column seal bytea;
+alter table boathook.audit add constraint a_sealed_row_has_a_seal check ((sealed_as is null) = (seal is null));
+create unique index audit_sealed on boathook.audit (sealed_as) where sealed_as is not null;
+create index audit_to_seal on boathook.audit (id) where sealed_as is null;
 create index audit_by_time on boathook.audit (at, id);
 
 -- What of a row of the audit is sealed, as bytes that are the same on every server.
@@ -45,12 +45,13 @@ declare
     sealed integer := 0;
 begin
     perform pg_advisory_xact_lock(hashtextextended('boathook.seal_audit', 0));
-    select place, seal into last_place, last_seal from boathook.audit where place is not null order by place desc limit 1;
-    for entry in select * from boathook.audit where place is null order by id limit most loop
+    select sealed_as, seal into last_place, last_seal
+    from boathook.audit where sealed_as is not null order by sealed_as desc limit 1;
+    for entry in select * from boathook.audit where sealed_as is null order by id limit most loop
         sealed := sealed + 1;
         last_place := coalesce(last_place, 0) + 1;
         last_seal := sha256(coalesce(last_seal, '') || boathook.audit_content(entry));
-        update boathook.audit set place = last_place, seal = last_seal where id = entry.id;
+        update boathook.audit set sealed_as = last_place, seal = last_seal where id = entry.id;
     end loop;
     return sealed;
 end $$;

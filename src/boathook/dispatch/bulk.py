@@ -1,0 +1,90 @@
+"""Bulk decisions of operators, a step at a time: a group of dead letters replayed, ignored or purged, events replayed.
+
+A capped replay makes pending what may run within a second, and goes on when that second is over, so that it can be
+stopped at any time, and what runs is what its progress says.
+"""
+
+import math
+from datetime import datetime, timedelta
+from typing import Final, assert_never
+from uuid import UUID
+
+from boathook.dispatch.pieces import Piece
+from boathook.journal import dead_groups, moves
+from boathook.journal.database import Connection
+from boathook.journal.ledger import Filter
+from boathook.journal.moves import Action, Key, Pace
+from boathook.journal.tasks import BulkKind, Kind, Task
+
+STEP: Final = 500
+MOST_IN_STEP: Final = 2_000
+"""However high the rate is."""
+
+
+async def take_step(connection: Connection, task: Task, kind: BulkKind) -> Piece:
+    """Do the next step of a bulk decision in the transaction of *connection*."""
+    now: datetime = await moves.read_clock(connection)
+    match kind:
+        case Kind.REPLAY_EVENTS:
+            return await _replay_events(connection, task, now)
+        case Kind.REPLAY_GROUP:
+            keys = await _lock(connection, task, is_to_revive=True)
+            await moves.revive_locked(connection, keys, _action(task), pace=_pace(task, now))
+        case Kind.IGNORE_GROUP:
+            keys = await _lock(connection, task)
+            await moves.ignore_locked(connection, keys, _action(task))
+        case Kind.PURGE_GROUP:
+            keys = await _lock(connection, task)
+            await moves.purge_locked(connection, keys, _action(task))
+        case _:
+            assert_never(kind)
+    data = {"done": task.data.get("done", 0) + len(keys)}
+    return Piece(data, _later(task, now, len(keys)) if len(keys) == _step(task) else None)
+
+
+async def _lock(connection: Connection, task: Task, *, is_to_revive: bool = False) -> list[Key]:
+    key = UUID(task.request["group"])
+    return await dead_groups.lock_group(connection, key, task.created_at, limit=_step(task), is_to_revive=is_to_revive)
+
+
+async def _replay_events(connection: Connection, task: Task, now: datetime) -> Piece:
+    wanted = _filter(task)
+    after = UUID(task.place["after"]) if "after" in task.place else None
+    found = await moves.page_events(connection, wanted, after=after, limit=_step(task))
+    done = await moves.replay_events_in(connection, found, _action(task), pace=_pace(task, now), type=wanted.type)
+    counted = {"done": done.events, "added": done.added, "revived": done.revived}
+    data = {name: task.data.get(name, 0) + number for name, number in counted.items()}
+    if len(found) < _step(task):
+        return Piece(data, None)
+    return Piece(data, _later(task, now, done.added + done.revived) | {"after": str(found[-1])})
+
+
+def _filter(task: Task) -> Filter:
+    asked = task.request
+    since, until = (asked.get(name) and datetime.fromisoformat(asked[name]) for name in ("since", "until"))
+    return Filter(
+        source=asked.get("source"),
+        application=asked.get("application"),
+        type=asked.get("type"),
+        since=since,
+        until=min(until or task.created_at, task.created_at),
+    )
+
+
+def _action(task: Task) -> Action:
+    return Action(actor=task.request["actor"], note=task.request.get("note") or f"task {task.shown_id}")
+
+
+def _step(task: Task) -> int:
+    rate = task.request.get("rate")
+    return STEP if rate is None else min(MOST_IN_STEP, math.ceil(rate))
+
+
+def _pace(task: Task, now: datetime) -> Pace:
+    rate = task.request.get("rate")
+    return Pace(now, 1 / rate if rate else 0.0)
+
+
+def _later(task: Task, now: datetime, number: int) -> dict[str, str]:
+    rate = task.request.get("rate")
+    return {} if rate is None else {"not_before": (now + timedelta(seconds=number / rate)).isoformat()}

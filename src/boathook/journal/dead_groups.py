@@ -1,0 +1,145 @@
+"""Dead letters that failed alike: of one recipient, with one code, with errors that differ in values only.
+
+Which group a letter belongs to is not stored. It follows from its recipient, code and error, and stands in an index
+that holds dead letters alone, so other deliveries pay nothing for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from boathook.domain import ids
+from boathook.journal.database import Connection, Database, Record
+from boathook.journal.ledger import DeliveryRow, delivery_row, like
+from boathook.journal.moves import Key
+from boathook.journal.statements import load
+
+SQL = load(__file__)
+
+MOST_GROUPS: Final = 500
+"""Groups that a look takes in."""
+MOST_LETTERS: Final = 100_000
+"""Letters that are counted of a group."""
+_TYPED: Final = 50
+"""Letters of a group whose types are looked up."""
+_FORESEEN: Final = 5_000
+
+REPLAY_GROUP: Final = "dead.replay-group"
+IGNORE_GROUP: Final = "dead.ignore-group"
+PURGE_GROUP: Final = "dead.purge-group"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Dead letters that failed alike."""
+
+    key: UUID
+    recipient: str
+    code: str
+    shape: str
+    """Their error without what differs each time."""
+    error: str
+    """The newest letter's."""
+    attempts: int
+    """The newest letter's."""
+    event_id: UUID
+    """The newest letter's, which has this ordinal too."""
+    ordinal: int
+    number: int
+    """How many there are; counted up to `MOST_LETTERS`."""
+    again: int
+    """How many of them died again after a replay."""
+    oldest: datetime
+    newest: datetime
+    replayed_at: datetime | None
+    """When the group was replayed last, as a whole."""
+    replayed_by: str | None
+    since_replay: int
+    """Letters that died since then and were not replayed themselves."""
+    types: tuple[str, ...] = ()
+    """Of the letters that died last."""
+
+    @property
+    def id(self) -> str:
+        """The group's id as people see it."""
+        return ids.show(ids.DEAD_GROUP, self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foresight:
+    """What would keep a group's letters from running if they were replayed."""
+
+    is_open: bool
+    """Whether the recipient takes deliveries: an endpoint may be gone or disabled."""
+    has_route: bool
+    """Whether a handler of this name is registered still."""
+    expunged: int
+    """Letters whose content was deleted, among those looked at."""
+
+
+async def list_groups(
+    database: Database | Connection, *, recipient: str | None = None, code: str | None = None
+) -> tuple[list[Group], bool]:
+    """Return groups whose recipient is like a pattern and whose code is this, and whether there may be more of them.
+
+    The largest come first. Their types are not looked up, see `with_types`.
+    """
+    rows = await database.fetch(SQL["walk_groups"], UUID(int=0), MOST_GROUPS)
+    keys = [row["key"] for row in rows]
+    groups = await _describe(database, keys, recipient, code)
+    return sorted(groups, key=lambda one: (-one.number, one.key)), len(keys) == MOST_GROUPS
+
+
+async def find_group(database: Database | Connection, key: UUID) -> Group | None:
+    """Return one group with its types; None where no dead letter belongs to it any more."""
+    groups = await with_types(database, await _describe(database, [key], None, None))
+    return groups[0] if groups else None
+
+
+async def group_of(database: Database | Connection, key: Key) -> UUID | None:
+    """Return which group a delivery belongs to; None where it is not dead."""
+    found: UUID | None = await database.fetchval(SQL["find_group"], *key)
+    return found
+
+
+async def with_types(database: Database | Connection, groups: Sequence[Group]) -> list[Group]:
+    """Return groups with the types of their newest letters."""
+    rows = await database.fetch(SQL["list_types"], [group.key for group in groups], _TYPED)
+    types = {row["key"]: tuple(row["types"]) for row in rows}
+    return [replace(group, types=types.get(group.key, ())) for group in groups]
+
+
+async def page_letters(
+    database: Database | Connection, key: UUID, *, after: DeliveryRow | None = None, limit: int
+) -> list[DeliveryRow]:
+    """Return the next letters of a group, those that died last first."""
+    place = (None, None, None) if after is None else (after.ended_at, *ids.read_delivery(after.id))
+    return [delivery_row(row) for row in await database.fetch(SQL["page_letters"], key, *place, limit)]
+
+
+async def foresee(database: Database | Connection, group: Group) -> Foresight:
+    """Return what would keep a group's letters from running."""
+    rows = await database.fetch(SQL["foresee_replay"], group.key, group.recipient, _FORESEEN)
+    return Foresight(**dict(rows[0]))
+
+
+async def lock_group(
+    connection: Connection, key: UUID, died_by: datetime, *, limit: int, is_to_revive: bool = False
+) -> list[Key]:
+    """Lock the next letters of a group that died by a moment; *is_to_revive* leaves out those that cannot be."""
+    rows = await connection.fetch(SQL["lock_group"], key, died_by, limit, is_to_revive)
+    return [(row["event_id"], row["ordinal"]) for row in rows]
+
+
+async def _describe(
+    database: Database | Connection, keys: Sequence[UUID], recipient: str | None, code: str | None
+) -> list[Group]:
+    arguments = (list(keys), like(recipient), code, MOST_LETTERS, REPLAY_GROUP)
+    rows = await database.fetch(SQL["describe_groups"], *arguments)
+    return [_group(row) for row in rows]
+
+
+def _group(row: Record) -> Group:
+    return Group(**dict(row) | {"error": row["error"] or ""})

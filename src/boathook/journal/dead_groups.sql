@@ -1,0 +1,117 @@
+-- Dead letters that failed alike are found by their index: from one group to the next, and within one by time of death.
+
+-- name: walk_groups
+-- Walks from one group of dead letters to the next after $1, for $2 steps.
+with recursive keys as (
+    (select boathook.dead_group(recipient, code, error) as key, 1 as step
+     from boathook.delivery
+     where state = 'dead' and boathook.dead_group(recipient, code, error) > $1
+     order by boathook.dead_group(recipient, code, error)
+     limit 1)
+    union all
+    select n.key, k.step + 1
+    from keys k
+    cross join lateral (
+        select boathook.dead_group(recipient, code, error) as key
+        from boathook.delivery
+        where state = 'dead' and boathook.dead_group(recipient, code, error) > k.key
+        order by boathook.dead_group(recipient, code, error)
+        limit 1
+    ) as n
+    where k.step < $2::integer
+)
+select key from keys
+
+-- name: describe_groups
+-- Says of these groups of dead letters, where their recipient and code fit, how many there are, up to $4, how many of them
+-- died again after a replay, the oldest and the newest, and who replayed the group last, by an action called $5.
+select k.key, l.event_id, l.ordinal::integer as ordinal, l.recipient, l.code, l.error, boathook.dead_shape(l.error) as shape,
+    l.attempts, l.died_at as newest, c.oldest, c.number, c.again, r.at as replayed_at, r.actor as replayed_by,
+    c.since_replay
+from unnest($1::uuid[]) as k (key)
+cross join lateral (
+    select event_id, ordinal, recipient, code, error, attempts, died_at
+    from boathook.delivery
+    where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
+    order by boathook.dead_group(recipient, code, error) desc, died_at desc
+    limit 1
+) as l
+left join lateral (
+    select at, actor from boathook.audit
+    where subject = boathook.show_id('grp', k.key) and action = $5
+    order by id desc
+    limit 1
+) as r on true
+cross join lateral (
+    select count(*) as number, min(died_at) as oldest, count(*) filter (where replays > 0) as again,
+        count(*) filter (where died_at > r.at and replays = 0) as since_replay
+    from (
+        select died_at, replays from boathook.delivery
+        where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
+        limit $4::integer
+    ) as those
+) as c
+where ($2::text is null or l.recipient like $2) and ($3::text is null or l.code = $3)
+
+-- name: list_types
+-- Lists the event types, or types of items, of the $2 letters of each of these groups that died last.
+select k.key, array_agg(distinct l.type order by l.type) as types
+from unnest($1::uuid[]) as k (key)
+cross join lateral (
+    select coalesce(d.item_type, e.type) as type
+    from (
+        select event_id, item_type from boathook.delivery
+        where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
+        order by boathook.dead_group(recipient, code, error) desc, died_at desc
+        limit $2
+    ) as d
+    join boathook.event e on e.id = d.event_id
+) as l
+group by k.key
+
+-- name: page_letters
+-- Reads the next letters of a group, those that died last first.
+select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, null::timestamptz as due_at, d.code, d.error as note,
+    d.died_at as ended_at, d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
+    e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
+from (
+    select * from boathook.delivery
+    where state = 'dead' and boathook.dead_group(recipient, code, error) = $1
+        and ($2::timestamptz is null or died_at <= $2)
+        and ($2::timestamptz is null or (died_at, event_id, ordinal) < ($2, $3::uuid, $4::integer))
+    order by boathook.dead_group(recipient, code, error) desc, died_at desc, event_id desc, ordinal desc
+    limit $5
+) as d
+join boathook.event e on e.id = d.event_id
+order by d.died_at desc, d.event_id desc, d.ordinal desc
+
+-- name: foresee_replay
+-- Says of a recipient whether it takes deliveries and has a route, and of the group's $3 oldest letters how many have lost
+-- their content, so that they cannot be tried again.
+select boathook.takes_deliveries($2) as is_open,
+    starts_with($2, 'endpoint:') or exists (select from boathook.route where recipient = $2 and is_active) as has_route,
+    (select count(*) filter (where e.expunged_at is not null)
+     from (
+         select event_id from boathook.delivery
+         where state = 'dead' and boathook.dead_group(recipient, code, error) = $1
+         order by boathook.dead_group(recipient, code, error), died_at
+         limit $3
+     ) as d
+     join boathook.event e on e.id = d.event_id) as expunged
+
+-- name: lock_group
+-- Locks the next letters of a group that died by $2, the oldest first, passing by those that another operator holds; $4 leaves
+-- out those that cannot be tried again, as their content was deleted or their endpoint is gone or disabled.
+select d.event_id, d.ordinal::integer as ordinal
+from boathook.delivery d
+join boathook.event e on e.id = d.event_id
+where d.state = 'dead' and boathook.dead_group(d.recipient, d.code, d.error) = $1 and d.died_at <= $2
+    and (not $4::boolean or (e.expunged_at is null and boathook.takes_deliveries(d.recipient)))
+order by boathook.dead_group(d.recipient, d.code, d.error), d.died_at
+limit $3
+for update of d skip locked
+
+-- name: find_group
+-- Tells which group a dead letter belongs to.
+select boathook.dead_group(recipient, code, error) from boathook.delivery
+where event_id = $1 and ordinal = $2 and state = 'dead'
