@@ -1,10 +1,11 @@
 """What actions of operators and API users stand on: the parts they need, and one transaction of one organization."""
 
+import asyncio
 import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -26,6 +27,8 @@ class Desk:
     outbox: Outbox
     rouse: Callable[[], None] = lambda: None
     """Called once messages are committed, so that they are sent at once and not at the next poll."""
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the process begins to stop: answers that have no end are to find one."""
 
     @contextlib.asynccontextmanager
     async def work(self, organization: str = DEFAULT_ORGANIZATION, actor: str = "unknown") -> AsyncIterator["Work"]:

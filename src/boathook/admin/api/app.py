@@ -21,6 +21,7 @@ from boathook.admin.api import (
     event_types,
     examples,
     health,
+    listening,
     messages,
     operational,
     standings,
@@ -51,6 +52,7 @@ ROUTERS: Final = (
     operational.routes,
     environment.routes,
     environment.importing,
+    listening.routes,
 )
 _CORS_AGE_S: Final = 600
 _DESCRIPTION: Final = """

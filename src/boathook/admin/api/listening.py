@@ -1,0 +1,170 @@
+"""The route that tells of events as they are committed: server-sent events, which end only with the listener.
+
+Each event is one message with its id, ``event: heard`` and the JSON of a `boathook.admin.listening.Heard` as data. The
+first message is ``event: began``; its data is from when on events are told of, for whoever has to come again before the
+first of them. Whoever comes again names that and the last event, and drops those of the last minute that it has had.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import Header, Query, Request
+from starlette.responses import Response
+
+from boathook.admin.api.auth import authenticate, refused
+from boathook.admin.api.calls import OrganizationCall, router
+from boathook.admin.api.errors import ApiError, invalid, to_response
+from boathook.admin.api.fields import Moment
+from boathook.admin.desk import Desk
+from boathook.admin.listening import MOST_LISTENERS, Heard, Seats, Tail, beginning, describe
+from boathook.domain import ids
+from boathook.domain.errors import InvalidValue, JournalError
+from boathook.inbound.app import Receive, Send
+from boathook.journal.database import translated
+from boathook.journal.listening import Wish
+from boathook.telemetry.log import get_logger
+
+routes = router("Listening")
+
+_LOOK_S: Final = 0.5
+_BEAT_S: Final = 10.0
+"""After so long without an event the listener is told that the connection lives."""
+_RECHECK_S: Final = 30.0
+"""After so long a listener whose token was revoked hears no more."""
+_HEAD: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+_LOG = get_logger("api")
+
+
+@routes.get("/listen", include_in_schema=False)
+async def listen(
+    call: OrganizationCall,
+    request: Request,
+    source: str | None = None,
+    application: str | None = None,
+    type: str | None = None,
+    since: Annotated[Moment | None, Query()] = None,
+    after: str | None = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Tell of events until the listener leaves, from now on or from a moment or an event before."""
+    if call.principal.capabilities is not None:
+        raise refused()
+    now = datetime.now(UTC)
+    try:
+        last = ids.read_event(name) if (name := last_event_id or after) else None
+        since = beginning(now, since, last)
+    except InvalidValue as error:
+        raise invalid(str(error), "query", *map(str, error.where)) from None
+    except ValueError as error:
+        raise invalid(str(error), "query", "after") from None
+    wish = Wish(organization=call.principal.organization, source=source, application=application, type=type)
+    _LOG.info("listening", actor=call.principal.actor, source=source, application=application, type=type)
+    tail = Tail(call.desk.database, wish, since)
+    return _Telling(call.desk, _seats(request), tail, since, dict(request.headers))
+
+
+def _seats(request: Request) -> Seats:
+    """Return the places of this process's listeners."""
+    state = request.app.state
+    if not hasattr(state, "seats"):
+        state.seats = Seats()
+    seats: Seats = state.seats
+    return seats
+
+
+class _Telling(Response):
+    """An answer that goes on for as long as somebody listens."""
+
+    def __init__(self, desk: Desk, seats: Seats, tail: Tail, since: datetime, headers: dict[str, str]) -> None:
+        super().__init__()
+        self._desk = desk
+        self._seats = seats
+        self._tail = tail
+        self._since = since
+        self._credentials = headers
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Tell, until the listener is gone, its token is revoked, or the process stops."""
+        with self._seats.taken() as has_seat:
+            if not has_seat:
+                full = ApiError(
+                    429, "too_many_listeners", f"{MOST_LISTENERS} listen here already", {"retry-after": "5"}
+                )
+                await to_response(full)(scope, receive, send)
+                return
+            await send({"type": "http.response.start", "status": 200, "headers": _HEAD})
+            await _first_of(self._tell(send), _gone(receive), self._desk.closing.wait())
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _tell(self, send: Send) -> None:
+        async for piece in self._pieces():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        yield b"retry: 1000\nevent: began\ndata: %s\n\n" % self._since.isoformat().encode()
+        told_at = checked_at = time.monotonic()
+        while True:
+            events, has_more = await self._look()
+            for event in events:
+                yield write(describe(self._desk.settings, event))
+                told_at = time.monotonic()
+            if time.monotonic() - checked_at > _RECHECK_S:
+                if not await self._is_welcome():
+                    return
+                checked_at = time.monotonic()
+            if time.monotonic() - told_at > _BEAT_S:
+                yield b": still here\n\n"
+                told_at = time.monotonic()
+            if not has_more:
+                await asyncio.sleep(_LOOK_S)
+
+    async def _look(self) -> tuple[list[Any], bool]:
+        try:
+            return await self._tail.look(datetime.now(UTC))
+        except JournalError as error:
+            _LOG.warning("listening_paused", error=str(error))
+            return [], False
+
+    async def _is_welcome(self) -> bool:
+        try:
+            async with self._desk.database.acquire() as connection:
+                with translated():
+                    await authenticate(connection, self._credentials)
+        except ApiError:
+            return False
+        except JournalError:
+            return True
+        return True
+
+
+def write(heard: Heard) -> bytes:
+    """Return an event as a message of the stream."""
+    return b"id: %s\nevent: heard\ndata: %s\n\n" % (heard.id.encode(), msgspec.json.encode(heard))
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _first_of(*doings: Awaitable[object]) -> None:
+    """Wait for the first of these to end, and end the others."""
+    tasks = [asyncio.ensure_future(doing) for doing in doings]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,181 @@
+"""Where events come from that somebody listens to: a gateway far away, or the journal of the settings at hand."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import urlencode
+from uuid import UUID
+
+import msgspec
+
+from boathook.admin.listening import OVERLAP, Heard, Tail, beginning, describe
+from boathook.cli.session import journal
+from boathook.config import Settings
+from boathook.config.tables import OutboundSettings
+from boathook.domain import ids
+from boathook.domain.errors import BoathookError, ConfigError, FetchFailed, JournalError
+from boathook.journal.listening import Wish
+from boathook.outbound.tap import tap
+
+PATH: Final = "/api/v1/listen"
+_QUIET_S: Final = 30.0
+"""The gateway says every ten seconds that it is there."""
+_PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
+_LOOK_S: Final = 0.5
+_MOST_LINE: Final = 32 * 1_048_576
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A gateway that is listened to from afar."""
+
+    url: str
+    key: str
+    settings: OutboundSettings
+
+
+class Memory:
+    """Which events were heard, of those that may be told of once more."""
+
+    def __init__(self) -> None:
+        self.latest: UUID | None = None
+        """The event with the highest id."""
+        self._heard: dict[UUID, None] = {}
+
+    def is_news(self, event: UUID) -> bool:
+        """Return whether an event was not heard before, and take note of it."""
+        if event in self._heard:
+            return False
+        self._heard[event] = None
+        self.latest = event if self.latest is None else max(event, self.latest)
+        self._forget(ids.made_at(self.latest) - 2 * OVERLAP)
+        return True
+
+    def _forget(self, before: datetime) -> None:
+        # What was heard first is as good as oldest: whatever is out of order is so within the overlap.
+        first = ids.first_of(before)
+        while (oldest := next(iter(self._heard))) < first:
+            del self._heard[oldest]
+
+
+async def from_gateway(gateway: Gateway, wish: Wish, since: datetime | None, say: Say) -> AsyncGenerator[Heard, None]:
+    """Yield the events of a gateway, each once, and come again where the connection breaks.
+
+    Args:
+        since: from when on; None: from now on.
+        say: told of breaks.
+
+    Raises:
+        ConfigError: the gateway refuses, or was not reached even once.
+    """
+    memory, tries = Memory(), 0
+    began: datetime | None = None
+    while True:
+        try:
+            async for kind, data in _messages(gateway, _query(wish, since, memory.latest)):
+                if kind == "began":
+                    if tries and began is not None:
+                        say("connected again; nothing was missed")
+                    began = since = began or datetime.fromisoformat(data)
+                    tries = 0
+                elif kind == "heard":
+                    heard = _read(data)
+                    if memory.is_news(heard.event_id):
+                        yield heard
+            reason = "the gateway ended the connection"
+        except FetchFailed as error:
+            reason = str(error)
+            if began is None or error.status in {400, 401, 403, 404, 422}:
+                raise ConfigError(f"{gateway.url}{PATH} cannot be listened to: {reason}{_hint(error)}") from None
+        if tries == 0:
+            say(f"connection lost: {reason}; coming again")
+        await asyncio.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
+        tries += 1
+
+
+def _hint(error: FetchFailed) -> str:
+    match error.status:
+        case 401 | 403:
+            return "; --key must be one of `boathook keys create --scope organization`"
+        case 404:
+            return "; is --url the address of a boathook, and does it run the role console?"
+        case _:
+            return ""
+
+
+def _query(wish: Wish, since: datetime | None, after: UUID | None) -> str:
+    pairs = {
+        "source": wish.source,
+        "application": wish.application,
+        "type": wish.type,
+        "since": since and since.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+        "after": after and ids.show(ids.EVENT, after),
+    }
+    return urlencode({name: value for name, value in pairs.items() if value})
+
+
+async def _messages(gateway: Gateway, query: str) -> AsyncIterator[tuple[str, str]]:
+    """Yield the kind and the data of each server-sent event."""
+    headers = {"authorization": f"Bearer {gateway.key}", "accept": "text/event-stream"}
+    url = f"{gateway.url}{PATH}" + (f"?{query}" if query else "")
+    fields: dict[bytes, bytes] = {}
+    async for line in _lines(tap(gateway.settings, url, headers, quiet_s=_QUIET_S)):
+        if line:
+            name, _, value = line.partition(b":")
+            fields[name] = value.strip()
+            continue
+        if b"data" in fields:
+            yield fields.get(b"event", b"").decode(), fields[b"data"].decode()
+        fields = {}
+
+
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    rest = bytearray()
+    async for piece in pieces:
+        rest += piece
+        if b"\n" in piece:
+            *whole, last = bytes(rest).split(b"\n")
+            for line in whole:
+                yield line
+            rest = bytearray(last)
+        elif len(rest) > _MOST_LINE:
+            raise FetchFailed("what it sends is no stream of events")
+
+
+def _read(data: str) -> Heard:
+    try:
+        return msgspec.json.decode(data, type=Heard)
+    except msgspec.MsgspecError as error:
+        raise BoathookError(f"the gateway tells of an event in a way that is not understood: {error}") from None
+
+
+async def from_journal(settings: Settings, wish: Wish, since: datetime | None, say: Say) -> AsyncGenerator[Heard, None]:
+    """Yield the events of the journal of these settings, each once.
+
+    Raises:
+        ConfigError: there is no database yet.
+        JournalError: it cannot be reached at first.
+    """
+    async with journal(settings, purpose="listen") as database:
+        await database.fetchval("select 1")
+        tail = Tail(database, wish, beginning(datetime.now(UTC), since, None))
+        is_away = False
+        while True:
+            try:
+                events, has_more = await tail.look(datetime.now(UTC))
+            except JournalError as error:
+                if not is_away:
+                    say(f"PostgreSQL is away: {error}; trying again")
+                is_away, events, has_more = True, [], False
+            else:
+                if is_away:
+                    say("PostgreSQL is back; nothing was missed")
+                is_away = False
+            for event in events:
+                yield describe(settings, event)
+            if not has_more:
+                await asyncio.sleep(_LOOK_S)
