@@ -1,6 +1,7 @@
 """Recipes as data, grouped by family, and the register that finds them by name."""
 
 import difflib
+from dataclasses import replace
 from typing import Final
 
 from boathook.domain.errors import ConfigError
@@ -13,12 +14,13 @@ from boathook.inbound.providers import (
     payments,
     payments_russia,
     resellers,
+    setups,
     standard,
     work,
 )
 from boathook.inbound.providers.recipe import Recipe
 
-RECIPES: Final[tuple[Recipe, ...]] = (
+_FAMILIES: Final[tuple[Recipe, ...]] = (
     *payments.RECIPES,
     *payments_russia.RECIPES,
     *commerce.RECIPES,
@@ -29,6 +31,11 @@ RECIPES: Final[tuple[Recipe, ...]] = (
     *resellers.RECIPES,
     *standard.RECIPES,
     *generic.RECIPES,
+)
+
+RECIPES: Final[tuple[Recipe, ...]] = tuple(
+    replace(recipe, setup=setups.STEPS.get(recipe.name, ()), is_secret_chosen=recipe.name in setups.CHOSEN)
+    for recipe in _FAMILIES
 )
 """Every recipe, in the order listings show them."""
 

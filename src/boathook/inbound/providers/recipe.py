@@ -260,6 +260,10 @@ class Recipe:
     """How long after the first sending the last one may come; dedup memory outlives it. None where not known."""
     checked: tuple[str, ...] = ()
     """What it is tested against, for people: ``stripe (Python), both ways``, ``3 vectors of its documentation``."""
+    setup: tuple[str, ...] = ()
+    """How its webhook is set up, as steps for people; ``{url}`` stands for the source's address."""
+    is_secret_chosen: bool = False
+    """Whether its user chooses the secret, so that boathook can make one."""
     sure: Mapping[str, Sure] = field(default_factory=dict)
     """How sure each fact is, by field name; facts not named are read in the vendor's own documentation or code."""
     configure: Callable[[Options, "Recipe"], "Recipe"] | None = None
@@ -284,6 +288,7 @@ class Recipe:
             "schemes": sorted(self.schemes),
             "signs_url": self.signs_url,
             "batches": self.items is not None,
+            "setup": list(self.setup),
             "settings": {one.name: one.help for one in self.settings},
             "answer_within_s": self.answer_within_s,
             "retries": self.retries,
