@@ -153,8 +153,8 @@ class Keeper:
         emit.gauge("boathook_oldest_due_seconds", max((one.oldest_due_s for one in backlog), default=0.0))
         emit.gauge("boathook_oldest_xmin_age_seconds", await self._store.oldest_snapshot_s())
         failing, disabled = await self._store.troubled_endpoints()
-        emit.gauge("boathook_endpoints_failing", failing)
-        emit.gauge("boathook_endpoints_disabled", disabled)
+        emit.gauge("boathook_failing_endpoints", failing)
+        emit.gauge("boathook_disabled_endpoints", disabled)
 
 
 def _forget_counts() -> None:
@@ -168,8 +168,8 @@ _COUNTED: Final = (
     "boathook_backlog_age",
     "boathook_oldest_due_seconds",
     "boathook_oldest_xmin_age_seconds",
-    "boathook_endpoints_failing",
-    "boathook_endpoints_disabled",
+    "boathook_failing_endpoints",
+    "boathook_disabled_endpoints",
 )
 _STATES: Final = ("due", "later", "blocked", "leased", "dead")
 

@@ -201,8 +201,8 @@ _PEAKS: Final = {
     "xmin_age_s": "boathook_oldest_xmin_age_seconds",
     "breakers_open": "boathook_endpoint_breakers_open",
     "dependencies_open": "boathook_breaker_open",
-    "failing": "boathook_endpoints_failing",
-    "disabled": "boathook_endpoints_disabled",
+    "failing": "boathook_failing_endpoints",
+    "disabled": "boathook_disabled_endpoints",
 }
 """Levels of which the highest counts: every host would say the same, or only the worst matters."""
 _ARRIVED: Final = {
