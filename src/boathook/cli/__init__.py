@@ -8,6 +8,8 @@ decisions what is to become of it
 applications, endpoints, event_types   whom we send to, where, and what
 running   serve, migrate, doctor, demo, bench, send
 books     verify
+listen    events as they come, and on to a server of one's own: feeds, forwarding
+operators who may sign in to the console
 spool     what waits on disk for PostgreSQL
 setup     sources, settings, alert rules
 apps      the apps that are loaded, and their own commands
@@ -29,11 +31,14 @@ from boathook.cli import (
     endpoints,
     event_types,
     keys,
+    listen,
     listings,
+    operators,
     running,
     setup,
     spool,
 )
+from boathook.cli.options import example
 from boathook.cli.session import Misused, Session
 from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 
@@ -86,6 +91,12 @@ app.command("bench", epilog="Example: boathook bench ingest --json")(running.ben
 app.command("send", epilog="Example: boathook send --application acme --type invoice.paid --data '{\"id\": 7}'")(
     running.send
 )
+app.command(
+    "listen",
+    epilog=example(
+        "boathook listen --url https://hooks.example.com --forward-to localhost:3000/hook --secret env:LOCAL"
+    ),
+)(listen.listen)
 app.command("alerts", epilog="Example: boathook alerts > /etc/prometheus/rules/boathook.yml")(setup.print_alerts)
 app.add_typer(setup.sources, name="sources")
 app.add_typer(decisions.events, name="events")
@@ -96,6 +107,7 @@ app.add_typer(applications.applications, name="applications")
 app.add_typer(endpoints.endpoints, name="endpoints")
 app.add_typer(event_types.event_types, name="event-types")
 app.add_typer(keys.keys, name="keys")
+app.add_typer(operators.operators, name="operators")
 app.add_typer(spool.spool, name="spool")
 app.add_typer(setup.settings_app, name="config")
 app.add_typer(apps.apps, name="apps")

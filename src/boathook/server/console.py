@@ -18,6 +18,7 @@ from boathook.inbound.protocol import NoSocket
 from boathook.journal.announcer import Announcer
 from boathook.journal.database import Database
 from boathook.journal.moves import announce_due
+from boathook.server.proxies import seen_through_proxies
 from boathook.telemetry.exporters import History
 from boathook.telemetry.log import get_logger
 
@@ -28,6 +29,7 @@ _CONNECTIONS: Final = 8
 """Of one gateway for the API: each request that is being answered has one to itself."""
 _RETRY_S: Final = 0.5
 _PREFIX: Final = "/api/"
+_PAGES: Final = ("/console", "/portal")
 _API: Final = "/api/v1/"
 _UNAVAILABLE: Final = b'{"code":"unavailable","detail":"this is not available yet, try again later"}'
 _NOT_FOUND: Final = b'{"ok":false,"error":"not found"}'
@@ -41,18 +43,24 @@ class Console:
         self._settings = settings
         self._history = history
         self._api: Asgi | None = None
+        self._pages: Asgi | None = None
         self._mounts: Mounts | None = None
         self._has_apps = bool(settings.apps.load or settings.server.app)
         self._stack = AsyncExitStack()
         self._task: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
 
     def open(self) -> None:
         """Begin to bring everything up."""
         self._task = asyncio.create_task(self._open(), name="console:open")
 
+    def hurry(self) -> None:
+        """End the answers that have no end of their own, as the gateway is about to stop."""
+        self._closing.set()
+
     async def close(self) -> None:
         """End the apps and give connections back; requests that come now are answered 503."""
-        self._api = self._mounts = None
+        self._api = self._pages = self._mounts = None
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -60,7 +68,7 @@ class Console:
 
     async def _open(self) -> None:
         try:
-            build = await asyncio.to_thread(_prepare, self._settings)
+            build = await asyncio.to_thread(_prepare, self._settings, self._history, self._closing)
             database = await self._reach()
             self._stack.push_async_callback(database.close)
             await self._open_api(build, database)
@@ -80,7 +88,7 @@ class Console:
         announcer = Announcer(functools.partial(announce_due, database))
         announcing = asyncio.create_task(announcer.run(), name="console:announce")
         self._stack.callback(announcing.cancel)
-        self._api = await asyncio.to_thread(build, database, announcer.ring)
+        self._api, self._pages = await asyncio.to_thread(build, database, announcer.ring)
 
     async def _reach(self) -> Database:
         database = self._settings.database
@@ -103,12 +111,21 @@ class Console:
         door = None if self._mounts is None else self._mounts.at(path)
         if door is not None:
             await door(scope, receive, send)
+        elif path.startswith(_PAGES) and self._is_page(path):
+            if self._pages is None:
+                await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"))
+            else:
+                await self._pages(seen_through_proxies(scope, self._settings.server.trusted_proxies), receive, send)
         elif path.startswith(_PREFIX) and self._api is not None and not self._may_be_mounted(path):
             await self._api(scope, receive, send)
         elif path.startswith(_PREFIX) or self._may_be_mounted(path):
             await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"))
         else:
             await _answer(send, 404, _NOT_FOUND)
+
+    @staticmethod
+    def _is_page(path: str) -> bool:
+        return any(path == page or path.startswith(f"{page}/") for page in _PAGES)
 
     def _may_be_mounted(self, path: str) -> bool:
         """Return whether nobody knows yet whether an app has this path."""
@@ -122,22 +139,25 @@ class Console:
         return door or NoSocket.NOBODY
 
 
-Build = Callable[[Database, Callable[[], None]], Asgi]
+Build = Callable[[Database, Callable[[], None]], tuple[Asgi, Asgi]]
 
 
-def _prepare(settings: Settings) -> Build:
-    """Import what the API stands on, and return what builds it."""
+def _prepare(settings: Settings, history: History, closing: asyncio.Event) -> Build:
+    """Import what the API and the operators' pages stand on, and return what builds them."""
     from boathook.admin.api import build_api
+    from boathook.admin.console import build_console
     from boathook.admin.desk import Desk
     from boathook.handlers.outbox import Outbox, memory_days
     from boathook.journal.vault import open_vault
 
     vault, outbox = open_vault(settings), Outbox(memory_days=memory_days(settings.retention))
 
-    def build(database: Database, rouse: Callable[[], None]) -> Asgi:
-        api = build_api(Desk(settings, database, vault, outbox, rouse))
+    def build(database: Database, rouse: Callable[[], None]) -> tuple[Asgi, Asgi]:
+        desk = Desk(settings, database, vault, outbox, rouse, closing)
+        api, console = build_api(desk), build_console(desk, history)
         api.warm()
-        return api
+        console.warm()
+        return api, console
 
     return build
 

@@ -16,10 +16,10 @@ from boathook.config import Settings
 from boathook.domain.errors import BoathookError, JournalError
 from boathook.handlers.manifest import Mount
 from boathook.inbound.app import Asgi, Receive, Send, read_headers
-from boathook.inbound.limits import client_address, is_trusted
 from boathook.journal.database import Database, translated
 from boathook.server.lifespan import Lifespan
 from boathook.server.paths import check_mounts
+from boathook.server.proxies import seen_through_proxies
 from boathook.server.visits import HttpVisit, SocketVisit
 
 PROTOCOL: Final = "boathook"
@@ -104,7 +104,7 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or hand over one WebSocket."""
         try:
-            visitor = await self._admit(self._seen_through_proxies(scope))
+            visitor = await self._admit(seen_through_proxies(scope, self._settings.server.trusted_proxies))
         except (ApiError, BoathookError) as error:
             await cast("Asgi", to_response(error))(scope, receive, send)
             return
@@ -162,18 +162,6 @@ class Door:
         if principal.application_id is not None or principal.is_portal or principal.capabilities is not None:
             raise refused()
         return principal
-
-    def _seen_through_proxies(self, scope: Scope) -> Scope:
-        """Return the scope with the client and the scheme that a trusted proxy vouches for."""
-        peer, port = scope["client"]
-        trusted = self._settings.server.trusted_proxies
-        if not is_trusted(peer, trusted):
-            return scope
-        headers = read_headers(scope["headers"])
-        client = client_address(peer, headers.get("x-forwarded-for"), trusted)
-        is_secure = headers.get("x-forwarded-proto", "").strip().lower() == "https"
-        scheme = f"{scope['scheme']}s" if is_secure else scope["scheme"]
-        return {**scope, "client": (client, port), "scheme": scheme}
 
 
 def is_same_origin(scope: Scope, public_url: str) -> bool:

@@ -7,7 +7,7 @@ from boathook.domain.errors import ConfigError
 from boathook.handlers.manifest import Mount
 
 _OURS: Final = ("/api", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
-_OURS_BELOW: Final = ("/api/v1", "/in")
+_OURS_BELOW: Final = ("/api/v1", "/console", "/in", "/portal")
 
 
 def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:

@@ -1,0 +1,87 @@
+"""The console as one ASGI application: its areas put together."""
+
+from typing import Any, Final, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from boathook.admin.console import people, signing_in
+from boathook.admin.console.frame import REPORTS, STATIC, Frame, State
+from boathook.admin.console.pages import BASE, route_of
+from boathook.admin.console.signing_in import SigningIn
+from boathook.admin.desk import Desk
+from boathook.inbound.app import Asgi, Receive, Send
+from boathook.telemetry import emit
+from boathook.telemetry.exporters import History
+from boathook.telemetry.log import get_logger
+
+AREAS: Final = (
+    signing_in.routes,
+    people.routes,
+)  # fmt: skip
+"""The routes of each area; where two paths fit an address, the first counts."""
+_LARGEST_REPORT: Final = 16_384
+_REPORTED: Final = 300
+_LOG = get_logger("console")
+
+
+def build_console(desk: Desk, history: History) -> "Console":
+    """Return the console below /console, standing on *desk*."""
+    return Console(Frame(State(desk, history)))
+
+
+class Console:
+    """The console as an ASGI application."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._router = Router(
+            [
+                Route(f"{STATIC}/{{path:path}}", frame.serve_file, methods=["GET"]),
+                Route(REPORTS, _note_report, methods=["POST"]),
+                *SigningIn(frame).routes,
+                *(route_of(frame, entry) for area in AREAS for entry in area.entries),
+            ],
+            redirect_slashes=False,
+            default=cast("Any", self._answer_404),
+        )
+
+    def warm(self) -> None:
+        """Do beforehand what would hold up the first request; it may run in a thread."""
+        self._frame.warm()
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        path = scope["path"]
+        if path.endswith("/"):
+            scope = {**scope, "path": path.rstrip("/")}
+        await cast("Asgi", self._router)(scope, receive, send)
+
+    async def _answer_404(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        response = self._frame.show(
+            "error.html", 404, visit=None, title="Not found", text="There is no such page.", back=BASE
+        )
+        await cast("Asgi", response)(scope, receive, send)
+
+
+async def _note_report(request: Request) -> Response:
+    """Count what a browser has kept a page from doing, and say what it was."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LARGEST_REPORT:
+            return Response(status_code=413)
+    emit.count("boathook_csp_reports_total")
+    _LOG.warning("csp_report", report=_shortened(body))
+    return Response(status_code=204)
+
+
+def _shortened(body: bytes) -> str:
+    try:
+        report = msgspec.json.decode(body)["csp-report"]
+        text = f"{report['effective-directive']} kept {report['blocked-uri']} from {report['document-uri']}"
+    except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
+        return "unreadable"
+    return text[:_REPORTED]

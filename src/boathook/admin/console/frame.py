@@ -1,0 +1,261 @@
+"""What all pages share: templates, files that browsers may keep, headers, forms, and how errors are shown."""
+
+import hashlib
+import hmac
+import mimetypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSyntaxError
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from boathook.admin.desk import Desk
+from boathook.domain.errors import (
+    AdminError,
+    BoathookError,
+    IllegalMove,
+    JournalUnavailable,
+    NotFound,
+    Overloaded,
+    SendError,
+)
+from boathook.telemetry.exporters import History
+from boathook.telemetry.log import get_logger
+
+STATIC: Final = "/console/static"
+REPORTS: Final = "/console/csp-reports"
+_FOLDER: Final = Path(__file__).parent
+_LARGEST_FORM: Final = 1_048_576
+_MOST_FIELDS: Final = 2_000
+_LOG = get_logger("console")
+
+Headers = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The parts pages stand on; one for a process."""
+
+    desk: Desk
+    history: History
+
+
+class Forged(HTTPException):
+    """A form that did not come from a page of ours, or from one of another session."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            403, "this form did not come from a page of this session; go back, load the page anew and try again"
+        )
+
+
+class Frame:
+    """Renders pages and answers for their files.
+
+    Args:
+        state: the parts that pages stand on.
+        embedders: origins whose pages may show ours within them.
+    """
+
+    def __init__(self, state: State, *, embedders: tuple[str, ...] = ()) -> None:
+        self.state = state
+        self._files = {path.relative_to(_FOLDER / "static").as_posix(): _File.read(path) for path in _files("static")}
+        self._templates = Environment(
+            loader=FileSystemLoader(_FOLDER / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals["static"] = self._static_url
+        self._templates.filters |= {"moment": _moment, "count": _count}
+        self._headers = _security_headers(embedders)
+
+    def warm(self) -> None:
+        """Compile every template beforehand; it may run in a thread."""
+        for name in self._templates.list_templates():
+            try:
+                self._templates.get_template(name)
+            except TemplateSyntaxError as error:
+                _LOG.error("template_unusable", template=name, line=error.lineno, error=error.message)
+
+    def render(self, template: str, **values: Any) -> str:
+        """Return a page's text."""
+        return self._templates.get_template(template).render(now=datetime.now(UTC), **values)
+
+    def show(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page."""
+        return self.guarded(HTMLResponse(self.render(template, **values), status))
+
+    def guarded(self, response: Response) -> Response:
+        """Return a response with the headers that keep pages from doing harm, and out of caches."""
+        for name, value in self._headers.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    def show_error(self, error: Exception, *, back: str = "/console", **values: Any) -> Response:
+        """Return the page for an error, which says what to do."""
+        status, title, text = _told(error)
+        return self.show("error.html", status, title=title, text=text, back=back, **values)
+
+    async def serve_file(self, request: Request) -> Response:
+        """Answer a request for a file; one that names its content's hash may be kept for ever."""
+        file = self._files.get(request.path_params["path"])
+        if file is None:
+            return Response(status_code=404)
+        is_named = request.query_params.get("v") == file.version
+        kept = "public, max-age=31536000, immutable" if is_named else "no-cache"
+        headers = {"cache-control": kept, "etag": f'"{file.version}"', "x-content-type-options": "nosniff"}
+        if request.headers.get("if-none-match") == headers["etag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, media_type=file.kind, headers=headers)
+
+    def _static_url(self, name: str) -> str:
+        return f"{STATIC}/{name}?v={self._files[name].version}"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that browsers may keep."""
+
+    content: bytes
+    kind: str
+    version: str
+
+    @classmethod
+    def read(cls, path: Path) -> "_File":
+        content = path.read_bytes()
+        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        return cls(content, kind, hashlib.sha256(content).hexdigest()[:16])
+
+
+def _files(folder: str) -> list[Path]:
+    return [path for path in (_FOLDER / folder).rglob("*") if path.is_file()]
+
+
+def _security_headers(embedders: tuple[str, ...]) -> Headers:
+    # What strangers have sent is shown on these pages: even if some of it slipped through as markup, nothing would run.
+    ancestors = " ".join(embedders) or "'none'"
+    policy = (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'self'; "
+        f"form-action 'self'; base-uri 'none'; frame-ancestors {ancestors}; report-uri {REPORTS}"
+    )
+    headers = {
+        "content-security-policy": policy,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "same-origin",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+        "cache-control": "no-store",
+    }
+    return headers if embedders else headers | {"x-frame-options": "DENY"}
+
+
+async def read_form(request: Request) -> FormData:
+    """Return the fields of a form.
+
+    Raises:
+        HTTPException: it is too large, or no form.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LARGEST_FORM:
+            raise HTTPException(413, f"a form may have {_LARGEST_FORM:,} bytes")
+    if body and kind != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "this is no form: its content type must be application/x-www-form-urlencoded")
+    try:
+        fields = parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        return FormData([(name, value) for name, value in fields])
+    except (UnicodeDecodeError, ValueError):
+        raise HTTPException(400, "the form cannot be read: it must be UTF-8, with no more than 2,000 fields") from None
+
+
+def check_origin(request: Request, public_url: str) -> None:
+    """Raise Forged unless the browser says that the request comes from a page of ours.
+
+    Browsers send `Origin` with each POST, and `Sec-Fetch-Site` beside it; one that sends neither is not one that knows
+    cookies' SameSite either.
+    """
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    if site is not None and site not in {"same-origin", "none"}:
+        raise Forged
+    if origin is None:
+        if site is None:
+            raise Forged
+        return
+    ours = {_authority(f"//{request.headers.get('host', '')}"), _authority(public_url)} - {""}
+    if _authority(origin) not in ours:
+        raise Forged
+
+
+def _authority(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return ""
+    host = parts.hostname or ""
+    return host if port in {None, 80, 443} else f"{host}:{port}"
+
+
+def token_of(session: str) -> str:
+    """Return the token that goes with a session and must be in each of its forms."""
+    return hmac.digest(session.encode(), b"boathook form", "sha256").hex()
+
+
+def check_token(session: str, given: str) -> None:
+    """Raise Forged unless a form holds the token of its session."""
+    if not hmac.compare_digest(token_of(session).encode(), given.encode()):
+        raise Forged
+
+
+def _told(error: Exception) -> tuple[int, str, str]:
+    """Return status, title and text of the page for an error."""
+    match error:
+        case HTTPException():
+            return error.status_code, _TITLES.get(error.status_code, "This did not work"), str(error.detail)
+        case NotFound():
+            return 404, "Not found", str(error)
+        case JournalUnavailable() | Overloaded():
+            text = f"{error}. Events are still taken in where there is a spool; this page comes back with PostgreSQL."
+            return 503, "PostgreSQL is away", text
+        case IllegalMove():
+            return 409, "This cannot be done now", str(error)
+        case AdminError() | SendError() | BoathookError():
+            return 400, "This cannot be done so", str(error)
+        case _:
+            _LOG.error("page_failed", exc_info=error)
+            return (
+                500,
+                "Something is wrong with this page",
+                "What happened stands in boathook's log. Nothing was changed.",
+            )
+
+
+_TITLES: Final = {
+    403: "This is not allowed",
+    404: "Not found",
+    405: "This page takes no forms",
+    413: "This is too large",
+    429: "Too many tries",
+}
+
+
+def _moment(value: datetime) -> str:
+    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _count(value: float) -> str:
+    # A thin space that does not break.
+    return f"{value:,}".replace(",", "\u202f")

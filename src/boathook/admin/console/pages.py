@@ -1,0 +1,230 @@
+"""A visit of somebody who has signed in, and the routes of an area of the console."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from starlette.datastructures import FormData, QueryParams
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from boathook.admin import operators
+from boathook.admin.console.frame import Frame, State, check_origin, check_token, read_form, token_of
+from boathook.admin.desk import Desk, Work
+from boathook.admin.operators import Role
+from boathook.journal.operators import Operator
+
+BASE: Final = "/console"
+SIGN_IN: Final = f"{BASE}/sign-in"
+_NOTICE: Final = "boathook_notice"
+_LONGEST_NOTICE: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An entry of the navigation."""
+
+    title: str
+    path: str
+    """Below /console."""
+    key: str
+    """Pressed after g, it leads there."""
+    role: Role = Role.VIEWER
+
+
+NAV: Final = (
+    Place("Now", "", "n"),
+    Place("Events", "/events", "e"),
+    Place("Dead letters", "/dead", "d"),
+    Place("Rejections", "/rejections", "r"),
+    Place("Conflicts", "/conflicts", "c"),
+    Place("Sources", "/sources", "s"),
+    Place("Applications", "/applications", "a"),
+    Place("Event types", "/event-types", "t"),
+    Place("Alarms", "/alarms", "l"),
+    Place("Verify", "/verify", "v"),
+    Place("Keys", "/keys", "k"),
+    Place("Operators", "/operators", "o", Role.ADMIN),
+    Place("Audit", "/audit", "u"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """One request of somebody who has signed in."""
+
+    frame: Frame
+    request: Request
+    operator: Operator
+    session: str = field(repr=False)
+    form: FormData
+
+    @property
+    def state(self) -> State:
+        """The parts pages stand on."""
+        return self.frame.state
+
+    @property
+    def desk(self) -> Desk:
+        """The parts actions stand on."""
+        return self.frame.state.desk
+
+    @property
+    def role(self) -> Role:
+        """What they may do."""
+        return Role(self.operator.role)
+
+    @property
+    def actor(self) -> str:
+        """Who acts, for the audit."""
+        return f"console:{self.operator.name}"
+
+    @property
+    def query(self) -> QueryParams:
+        """The parameters of the address."""
+        return self.request.query_params
+
+    @property
+    def path(self) -> Mapping[str, Any]:
+        """The parameters in the path."""
+        return self.request.path_params
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether a page asks for a part of itself."""
+        return "hx-request" in self.request.headers
+
+    def may(self, role: Role) -> bool:
+        """Return whether they may do what *role* may."""
+        return self.role.covers(role)
+
+    @asynccontextmanager
+    async def work(self) -> AsyncIterator[Work]:
+        """Lend one transaction of the organization; it commits at the end and rolls back on an error."""
+        async with self.desk.work(actor=self.actor) as work:
+            yield work
+
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page, with what each needs."""
+        notice, kind = ("", "") if self.is_fragment else _read_notice(self.request)
+        response = self.frame.show(template, status, notice=notice, notice_kind=kind, **self.values, **values)
+        if notice:
+            response.delete_cookie(_NOTICE, path=BASE)
+        return response
+
+    def to(self, url: str, notice: str = "", kind: str = "good") -> Response:
+        """Send the browser to a page of ours, which shows a notice."""
+        response = RedirectResponse(url, 303)
+        if notice:
+            value = quote(f"{kind}:{notice[:_LONGEST_NOTICE]}", safe="")
+            response.set_cookie(_NOTICE, value, max_age=60, path=BASE, httponly=True, samesite="strict")
+        return self.frame.guarded(response)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What every template may use."""
+        place = max(
+            (one for one in NAV if self.request.url.path.startswith(BASE + one.path)), key=lambda one: len(one.path)
+        )
+        return {
+            "visit": self,
+            "form_token": token_of(self.session),
+            "nav": [one for one in NAV if self.may(one.role)],
+            "here": place,
+            "can": lambda role: self.may(Role(role)),
+        }
+
+
+Answer = Callable[[Visit], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A page or an action."""
+
+    method: str
+    path: str
+    role: Role
+    answer: Answer
+
+
+class Routes:
+    """The pages and actions of one area; paths are below /console."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def get(self, path: str, *, role: Role = Role.VIEWER) -> Callable[[Answer], Answer]:
+        """Register a page."""
+        return self._add("GET", path, role)
+
+    def post(self, path: str, *, role: Role = Role.OPERATOR) -> Callable[[Answer], Answer]:
+        """Register what a form does."""
+        return self._add("POST", path, role)
+
+    def _add(self, method: str, path: str, role: Role) -> Callable[[Answer], Answer]:
+        def add(answer: Answer) -> Answer:
+            self.entries.append(Entry(method, path, role, answer))
+            return answer
+
+        return add
+
+
+def cookie_name(request: Request) -> str:
+    """Return the name of the session's cookie; over https it is one that no other host and no plain page can set."""
+    return "__Host-boathook" if request.url.scheme == "https" else "boathook"
+
+
+def route_of(frame: Frame, entry: Entry) -> Route:
+    """Return an entry as a route: with who may come in, what a form must prove, and a page for each error."""
+
+    async def endpoint(request: Request) -> Response:
+        visit: Visit | None = None
+        try:
+            visit = await _admit(frame, request)
+            if visit is None:
+                return _to_sign_in(frame, request)
+            if not visit.may(entry.role):
+                raise HTTPException(403, f"this needs the role {entry.role}; {visit.operator.name} is {visit.role}")
+            return frame.guarded(await entry.answer(visit))
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
+            values = {} if visit is None else {"notice": "", "notice_kind": "", **visit.values}
+            return frame.show_error(error, **{"visit": None, **values})
+
+    return Route(BASE + entry.path, endpoint, methods=[entry.method])
+
+
+async def _admit(frame: Frame, request: Request) -> Visit | None:
+    """Return the visit of somebody who has signed in; None of anybody else. Raises Forged for a foreign form."""
+    session = request.cookies.get(cookie_name(request), "")
+    if not session:
+        return None
+    desk = frame.state.desk
+    async with desk.work() as work:
+        operator = await operators.find_session(work, session, timedelta(hours=desk.settings.console.idle_hours))
+    if operator is None:
+        return None
+    form = FormData()
+    if request.method == "POST":
+        check_origin(request, desk.settings.server.public_url)
+        form = await read_form(request)
+        check_token(session, str(form.get("csrf", request.headers.get("x-csrf-token", ""))))
+    return Visit(frame=frame, request=request, operator=operator, session=session, form=form)
+
+
+def _to_sign_in(frame: Frame, request: Request) -> Response:
+    if "hx-request" in request.headers or "text/event-stream" in request.headers.get("accept", ""):
+        return frame.guarded(Response(status_code=401, headers={"hx-redirect": SIGN_IN}))
+    wanted = request.url.path if request.method == "GET" else BASE
+    query = f"?{request.url.query}" if request.url.query and request.method == "GET" else ""
+    return frame.guarded(RedirectResponse(f"{SIGN_IN}?next={quote(wanted + query, safe='')}", 303))
+
+
+def _read_notice(request: Request) -> tuple[str, str]:
+    kind, _, text = unquote(request.cookies.get(_NOTICE, "")).partition(":")
+    return (text, kind) if kind in {"good", "bad"} else ("", "")

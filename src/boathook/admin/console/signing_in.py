@@ -1,0 +1,155 @@
+"""The way in and out: passwords, and what slows down whoever guesses them."""
+
+import time
+from collections import OrderedDict
+from datetime import timedelta
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from boathook.admin import operators
+from boathook.admin.console.frame import Frame, check_origin, read_form
+from boathook.admin.console.pages import BASE, SIGN_IN, Routes, Visit, cookie_name
+from boathook.admin.operators import Role, SignedIn
+from boathook.journal.operators import Browser
+from boathook.telemetry.log import get_logger
+
+routes = Routes()
+
+_TRIES_OF_NAME: Final = 10
+_TRIES_OF_ADDRESS: Final = 60
+"""More, as a whole office may share one."""
+_REFILL_S: Final = 12.0
+_REMEMBERED: Final = 10_000
+_LONGEST_AGENT: Final = 300
+_LOG = get_logger("console")
+
+
+class Tries:
+    """How often somebody may still try: a bucket for each address and each name, refilled slowly."""
+
+    def __init__(self) -> None:
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, name: str, address: str) -> bool:
+        """Count one try for a name from an address; return whether both had one left."""
+        of_name, of_address = (
+            self._take(f"name:{name}", _TRIES_OF_NAME),
+            self._take(f"address:{address}", _TRIES_OF_ADDRESS),
+        )
+        return of_name and of_address
+
+    def _take(self, key: str, most: int) -> bool:
+        now = time.monotonic()
+        left, at = self._buckets.pop(key, (float(most), now))
+        left = min(float(most), left + (now - at) / _REFILL_S)
+        is_left = left >= 1
+        self._buckets[key] = (left - 1 if is_left else left, now)
+        if len(self._buckets) > _REMEMBERED:
+            self._buckets.popitem(last=False)
+        return is_left
+
+    def forget(self, name: str, address: str) -> None:
+        """Let both begin anew, as somebody has proved who they are."""
+        self._buckets.pop(f"name:{name}", None)
+        self._buckets.pop(f"address:{address}", None)
+
+
+class SigningIn:
+    """The pages of those who have not signed in yet."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._tries = Tries()
+        self.routes = [
+            Route(SIGN_IN, self._show, methods=["GET"]),
+            Route(SIGN_IN, self._sign_in, methods=["POST"]),
+        ]
+
+    async def _show(self, request: Request) -> Response:
+        return self._page(request.query_params.get("next", ""))
+
+    def _page(self, wanted: str, error: str = "", name: str = "", status: int = 200) -> Response:
+        settings = self._frame.state.desk.settings.console
+        return self._frame.show(
+            "sign_in.html",
+            status,
+            visit=None,
+            wanted=own_path(wanted),
+            error=error,
+            name=name,
+            passwords=settings.passwords,
+            oidc=settings.oidc_issuer,
+        )
+
+    async def _sign_in(self, request: Request) -> Response:
+        desk = self._frame.state.desk
+        try:
+            check_origin(request, desk.settings.server.public_url)
+            form = await read_form(request)
+        except HTTPException as error:
+            return self._page("", str(error.detail), status=error.status_code)
+        name, wanted = str(form.get("name", "")).strip(), str(form.get("next", ""))
+        browser = browser_of(request)
+        tried = (name.lower()[:_LONGEST_AGENT], browser.client_address)
+        if not desk.settings.console.passwords:
+            return self._page(wanted, "Passwords are switched off here.", name, 403)
+        if not self._tries.take(*tried):
+            return self._page(wanted, "Too many tries; wait a minute and try again.", name, 429)
+        try:
+            lifetime = timedelta(hours=desk.settings.console.session_hours)
+            async with desk.work() as work:
+                signed_in = await operators.sign_in(work, name, str(form.get("password", "")), lifetime, browser)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
+            return self._frame.show_error(error, visit=None)
+        if signed_in is None:
+            _LOG.warning("sign_in_refused", name=name[:120], client=browser.client_address)
+            return self._page(wanted, "The name or the password is wrong.", name, 401)
+        self._tries.forget(*tried)
+        return let_in(self._frame, request, signed_in, wanted)
+
+
+def let_in(frame: Frame, request: Request, signed_in: SignedIn, wanted: str) -> Response:
+    """Return the answer that signs a browser in."""
+    response = RedirectResponse(own_path(wanted), 303)
+    response.set_cookie(
+        cookie_name(request),
+        signed_in.token,
+        max_age=int(frame.state.desk.settings.console.session_hours * 3600),
+        path="/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="lax",
+    )
+    return frame.guarded(response)
+
+
+def browser_of(request: Request) -> Browser:
+    """Return where a request comes from."""
+    address = request.client.host if request.client else ""
+    return Browser(address, request.headers.get("user-agent", "")[:_LONGEST_AGENT])
+
+
+def own_path(wanted: str) -> str:
+    """Return a path of the console; whatever else is asked for is its first page."""
+    parts = urlsplit(wanted)
+    is_own = wanted == BASE or wanted.startswith((f"{BASE}/", f"{BASE}?"))
+    is_plain = not parts.scheme and not parts.netloc and wanted.isprintable() and "\\" not in wanted
+    return wanted if is_own and is_plain and not wanted.startswith(SIGN_IN) else BASE
+
+
+@routes.post("/sign-out", role=Role.VIEWER)
+async def sign_out(visit: Visit) -> Response:
+    """Sign this browser out."""
+    async with visit.work() as work:
+        await operators.sign_out(work, visit.operator, visit.session)
+    response = RedirectResponse(SIGN_IN, 303)
+    response.delete_cookie(
+        cookie_name(visit.request), path="/", secure=visit.request.url.scheme == "https", httponly=True
+    )
+    response.headers["clear-site-data"] = '"cache", "storage"'
+    return response

@@ -1,0 +1,95 @@
+"use strict";
+
+const say = (text) => {
+  document.getElementById("said").textContent = text;
+};
+
+// Light and dark: as the system has it, until somebody chooses.
+document.querySelector("button.theme")?.addEventListener("click", () => {
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const shown = document.documentElement.dataset.theme ?? (isDark ? "dark" : "light");
+  const next = shown === "dark" ? "light" : "dark";
+  document.documentElement.dataset.theme = next;
+  localStorage.setItem("boathook-theme", next);
+  document.dispatchEvent(new CustomEvent("boathook:theme"));
+});
+
+document.querySelector("button.menu")?.addEventListener("click", (event) => {
+  const isOpen = event.target.getAttribute("aria-expanded") === "true";
+  event.target.setAttribute("aria-expanded", String(!isOpen));
+  document.getElementById("nav").classList.toggle("open", !isOpen);
+});
+
+// Moments are shown as distances, with the moment itself as title.
+const STEPS = [[60, "second", 1], [3600, "minute", 60], [86400, "hour", 3600], [1209600, "day", 86400]];
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const tellTimes = (root) => {
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const seconds = (Date.parse(time.dateTime) - Date.now()) / 1000;
+    const step = STEPS.find(([limit]) => Math.abs(seconds) < limit);
+    if (step) time.textContent = relative.format(Math.round(seconds / step[2]), step[1]);
+  }
+};
+tellTimes(document);
+setInterval(() => tellTimes(document), 10000);
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  const source = button.parentElement.querySelector("code");
+  await navigator.clipboard.writeText(source.textContent);
+  const label = button.textContent;
+  button.textContent = "Copied";
+  say("Copied");
+  setTimeout(() => { button.textContent = label; }, 1500);
+});
+
+// What cannot be taken back is asked first; without scripts the server's own confirmation page or field does it.
+const ask = document.getElementById("ask");
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (!form.dataset.confirm || form.dataset.isConfirmed) return;
+  event.preventDefault();
+  event.stopPropagation();
+  document.getElementById("ask-text").textContent = form.dataset.confirm;
+  ask.returnValue = "no";
+  ask.addEventListener("close", () => {
+    if (ask.returnValue !== "yes") return;
+    form.dataset.isConfirmed = "yes";
+    form.requestSubmit(event.submitter);
+    delete form.dataset.isConfirmed;
+  }, { once: true });
+  ask.showModal();
+}, true);
+
+document.addEventListener("htmx:configRequest", (event) => {
+  const token = document.querySelector("meta[name=csrf-token]")?.content;
+  if (token) event.detail.headers["X-CSRF-Token"] = token;
+});
+document.addEventListener("htmx:afterSwap", (event) => tellTimes(event.target));
+
+const rows = () => [...document.querySelectorAll("main table tbody tr a:first-of-type")].filter((link) => link.offsetParent);
+const moveTo = (step) => {
+  const links = rows();
+  const at = links.findIndex((link) => link === document.activeElement);
+  links[Math.min(links.length - 1, Math.max(0, at + step))]?.focus();
+};
+let isGoing = false;
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest("input, textarea, select, [contenteditable]");
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (isGoing) {
+    isGoing = false;
+    document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`)?.click();
+    return;
+  }
+  if (event.key === "/") {
+    event.preventDefault();
+    (document.querySelector("main input[type=search]") ?? document.getElementById("jump"))?.focus();
+  } else if (event.key === "g") {
+    isGoing = true;
+    setTimeout(() => { isGoing = false; }, 1500);
+  } else if (event.key === "j") moveTo(1);
+  else if (event.key === "k") moveTo(-1);
+  else if (event.key === "?") document.getElementById("keys").showModal();
+});

@@ -1,0 +1,211 @@
+"""Operators: made, changed and listed, and how they prove who they are.
+
+Passwords are hashed with Argon2id (RFC 9106), whose parameters are those its library holds to be right; a hash that was
+made with weaker ones is renewed when its owner signs in. A session's token is 32 random bytes, of which the database
+knows the SHA-256 alone.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerifyMismatchError
+
+from boathook.admin.desk import Work, new_id
+from boathook.admin.keys import hash_token
+from boathook.domain.errors import InvalidValue, NotFound, NotPossible, Taken
+from boathook.domain.roles import Role as Role  # noqa: PLC0414 - whoever acts needs both
+from boathook.journal import operators
+from boathook.journal.audit import note
+from boathook.journal.operators import Browser, Operator
+
+SHORTEST_PASSWORD: Final = 12
+_LONGEST_PASSWORD: Final = 1_024
+_LONGEST_NAME: Final = 120
+_HASHER: Final = PasswordHasher()
+_NOBODYS: Final = _HASHER.hash(secrets.token_urlsafe())
+"""What a password of nobody is compared with, so that an unknown name takes as long as a known one."""
+_AT_ONCE: Final = asyncio.Semaphore(2)
+"""Each comparison takes 64 MiB and a good part of a second of one core."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """A browser in which somebody has just signed in."""
+
+    operator: Operator
+    token: str
+
+
+async def create(
+    work: Work, name: str, role: Role, password: str | None = None, subject: str | None = None
+) -> Operator:
+    """Let somebody sign in.
+
+    Args:
+        password: None for those who sign in through the identity provider only.
+        subject: who they are to the identity provider; None binds them to whoever comes from there with this name.
+
+    Raises:
+        InvalidValue: the name or the password breaks a rule.
+        Taken: there is somebody with this name.
+    """
+    name = _checked_name(name)
+    if await operators.find(work.connection, name) is not None:
+        raise Taken(f"there is an operator {name} already")
+    password_hash = None if password is None else await _hashed(password)
+    made = await operators.insert(
+        work.connection, Operator(id=new_id(), name=name, role=role, password_hash=password_hash, subject=subject)
+    )
+    await note(work.connection, work.actor, "operator.create", made.shown_id, f"{name}, {role}")
+    return made
+
+
+async def list_all(work: Work) -> Sequence[Operator]:
+    """Return everybody, in the order of their names."""
+    return await operators.list_all(work.connection)
+
+
+async def get(work: Work, name: str) -> Operator:
+    """Return who has this name. Raises NotFound."""
+    found = await operators.find(work.connection, name)
+    if found is None:
+        raise NotFound(f"there is no operator {name}; see: boathook operators list")
+    return found
+
+
+async def set_role(work: Work, name: str, role: Role) -> Operator:
+    """Give somebody another role.
+
+    Raises:
+        NotFound: there is nobody with this name.
+        NotPossible: nobody would be admin any more.
+    """
+    operator = await get(work, name)
+    if role is not Role.ADMIN:
+        await _keep_an_admin(work, operator)
+    await operators.update(work.connection, operator.id, role=role)
+    await note(
+        work.connection, work.actor, "operator.role", operator.shown_id, f"{operator.name}: {operator.role} to {role}"
+    )
+    return await get(work, name)
+
+
+async def set_password(work: Work, name: str, password: str, *, keep: str | None = None) -> None:
+    """Give somebody another password, and sign them out everywhere but in the browser with the token *keep*.
+
+    Raises:
+        NotFound: there is nobody with this name.
+        InvalidValue: the password breaks a rule.
+    """
+    operator = await get(work, name)
+    await operators.update(work.connection, operator.id, password_hash=await _hashed(password))
+    await operators.end_sessions(work.connection, operator.id, but=None if keep is None else hash_token(keep))
+    await note(work.connection, work.actor, "operator.password", operator.shown_id, operator.name)
+
+
+async def disable(work: Work, name: str) -> None:
+    """Keep somebody out, and sign them out everywhere. Raises as `set_role` does."""
+    operator = await get(work, name)
+    await _keep_an_admin(work, operator)
+    await operators.update(work.connection, operator.id, is_disabled=True)
+    await operators.end_sessions(work.connection, operator.id)
+    await note(work.connection, work.actor, "operator.disable", operator.shown_id, operator.name)
+
+
+async def enable(work: Work, name: str) -> None:
+    """Let somebody in again. Raises NotFound."""
+    operator = await get(work, name)
+    await operators.update(work.connection, operator.id, is_disabled=False)
+    await note(work.connection, work.actor, "operator.enable", operator.shown_id, operator.name)
+
+
+async def delete(work: Work, name: str) -> None:
+    """Remove somebody; what they did stays in the audit. Raises as `set_role` does."""
+    operator = await get(work, name)
+    await _keep_an_admin(work, operator)
+    await operators.delete(work.connection, operator.id)
+    await note(work.connection, work.actor, "operator.delete", operator.shown_id, operator.name)
+
+
+async def _keep_an_admin(work: Work, operator: Operator) -> None:
+    others = [id for id in await operators.lock_admins(work.connection) if id != operator.id]
+    if operator.role == Role.ADMIN and operator.disabled_at is None and not others:
+        raise NotPossible(f"{operator.name} is the only admin; make another one first", "last_admin")
+
+
+async def sign_in(work: Work, name: str, password: str, lifetime: timedelta, browser: Browser) -> SignedIn | None:
+    """Return a new session if this is the password of *name*; an unknown name takes as long to refuse."""
+    operator = await operators.find(work.connection, name)
+    known = _NOBODYS if operator is None or operator.password_hash is None else operator.password_hash
+    is_right = len(password) <= _LONGEST_PASSWORD and await _is_password(known, password)
+    if operator is None or not is_right or operator.password_hash is None or operator.disabled_at is not None:
+        return None
+    if _HASHER.check_needs_rehash(operator.password_hash):
+        await operators.update(work.connection, operator.id, password_hash=await _hash(password))
+    return await begin(work, operator, lifetime, browser)
+
+
+async def is_password_of(operator: Operator, password: str) -> bool:
+    """Return whether this is the password of somebody who has signed in."""
+    known = operator.password_hash
+    return known is not None and len(password) <= _LONGEST_PASSWORD and await _is_password(known, password)
+
+
+async def begin(work: Work, operator: Operator, lifetime: timedelta, browser: Browser) -> SignedIn:
+    """Begin a session of somebody who has proved who they are."""
+    token = secrets.token_urlsafe(32)
+    await operators.begin_session(work.connection, hash_token(token), operator.id, lifetime, browser)
+    await note(
+        work.connection, f"console:{operator.name}", "operator.sign_in", operator.shown_id, browser.client_address
+    )
+    return SignedIn(operator, token)
+
+
+async def find_session(work: Work, token: str, idle: timedelta) -> Operator | None:
+    """Return who has signed in with this token, if the session is still good."""
+    return await operators.find_session(work.connection, hash_token(token), idle)
+
+
+async def sign_out(work: Work, operator: Operator, token: str) -> None:
+    """End the session of one browser."""
+    await operators.end_session(work.connection, hash_token(token))
+    await note(work.connection, work.actor, "operator.sign_out", operator.shown_id)
+
+
+async def sign_out_everywhere(work: Work, operator: Operator, *, but: str | None = None) -> None:
+    """End all sessions of somebody, but that with the token *but*."""
+    await operators.end_sessions(work.connection, operator.id, but=None if but is None else hash_token(but))
+    await note(work.connection, work.actor, "operator.sign_out_everywhere", operator.shown_id)
+
+
+def _checked_name(name: str) -> str:
+    name = name.strip()
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise InvalidValue(f"a name has 1 to {_LONGEST_NAME} characters that can be printed", "name")
+    return name
+
+
+async def _hashed(password: str) -> str:
+    if not SHORTEST_PASSWORD <= len(password) <= _LONGEST_PASSWORD:
+        raise InvalidValue(
+            f"a password has at least {SHORTEST_PASSWORD} characters, and no more than {_LONGEST_PASSWORD}", "password"
+        )
+    return await _hash(password)
+
+
+async def _hash(password: str) -> str:
+    async with _AT_ONCE:
+        return await asyncio.to_thread(_HASHER.hash, password)
+
+
+async def _is_password(password_hash: str, password: str) -> bool:
+    async with _AT_ONCE:
+        try:
+            return await asyncio.to_thread(_HASHER.verify, password_hash, password)
+        except (VerifyMismatchError, InvalidHashError):
+            return False

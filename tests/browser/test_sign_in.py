@@ -1,0 +1,98 @@
+"""Signing in to the console: who gets in, who does not, and what a foreign page can do."""
+
+import httpx
+import pytest
+
+from tests.browser.conftest import ADMIN, PASSWORD, Screen, Stand
+
+
+def test_an_admin_signs_in_and_out(stranger: Screen, console: Stand):
+    page = stranger.go("/operators")
+    page.wait_for_url("**/console/sign-in?next=*")
+    page.get_by_label("Name").fill(ADMIN)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("heading", name="Operators").wait_for()
+    page.get_by_text(ADMIN, exact=True).first.click()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/console/sign-in")
+    stranger.go("/operators").wait_for_url("**/console/sign-in?next=*")
+
+
+def test_a_wrong_password_and_an_unknown_name_are_told_alike(console: Stand):
+    texts = set()
+    for name in (ADMIN, "nobody"):
+        answer = post(console, "/console/sign-in", {"name": name, "password": "wrong wrong wrong"})
+        assert answer.status_code == 401
+        texts.add(answer.text.replace(name, "NAME"))
+    assert len(texts) == 1
+
+
+def test_guessing_is_slowed_down(console: Stand):
+    statuses = [
+        post(console, "/console/sign-in", {"name": "guessed", "password": f"guess {n:03}"}).status_code
+        for n in range(14)
+    ]
+    assert statuses[0] == 401
+    assert statuses[-1] == 429
+
+
+def test_a_viewer_may_look_and_nothing_else(stranger: Screen, console: Stand):
+    console.add_operator("vera", "viewer")
+    console.sign_in(stranger.page, "vera")
+    stranger.expected.add("403")
+    page = stranger.go("/operators")
+    page.get_by_role("heading", name="This is not allowed").wait_for()
+    assert page.get_by_role("link", name="Operators").count() == 0
+
+
+def test_a_form_of_another_page_or_session_is_refused(stranger: Screen, console: Stand):
+    console.sign_in(stranger.page)
+    cookies = {one["name"]: one["value"] for one in stranger.page.context.cookies()}
+    token = stranger.go("/account").locator("meta[name=csrf-token]").get_attribute("content")
+    path, fields = "/console/account/sign-out-everywhere", {"csrf": token}
+    assert post(console, path, fields, cookies).status_code == 303
+    for wrong in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+        assert post(console, path, fields, cookies, **wrong).status_code == 403
+    bare = httpx.post(f"{console.base}{path}", data=fields, cookies=cookies)
+    assert bare.status_code == 403
+    assert post(console, path, {"csrf": "0" * 64}, cookies).status_code == 403
+    assert post(console, path, {}, cookies).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "wanted", ["https://evil.example/", "//evil.example", "/console/../x\\", "/consolex", "javascript:1"]
+)
+def test_nobody_is_sent_elsewhere_after_signing_in(console: Stand, wanted: str):
+    answer = post(console, "/console/sign-in", {"name": ADMIN, "password": PASSWORD, "next": wanted})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console")
+
+
+def test_whoever_is_kept_out_is_out_at_once(stranger: Screen, console: Stand):
+    console.add_operator("otto", "operator")
+    console.sign_in(stranger.page, "otto")
+    stranger.go("/account").get_by_role("heading", name="Your account").wait_for()
+    console.running.cli("operators", "disable", "otto")
+    stranger.go("/account").wait_for_url("**/console/sign-in?next=*")
+
+
+def test_the_last_admin_cannot_be_kept_out(console: Stand):
+    done = console.running.cli("operators", "disable", ADMIN, check=False)
+    assert done.returncode == 1
+    assert "only admin" in done.stderr
+
+
+def test_every_page_carries_a_strict_policy(console: Stand):
+    answer = httpx.get(f"{console.base}/console/sign-in")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-frame-options"] == "DENY"
+
+
+def post(
+    console: Stand, path: str, fields: dict[str, str], cookies: dict[str, str] | None = None, **headers: str
+) -> httpx.Response:
+    given = {"origin": console.base} | {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.post(f"{console.base}{path}", data=fields, cookies=cookies, headers=given, timeout=30)
