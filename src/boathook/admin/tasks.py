@@ -13,7 +13,7 @@ from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.windows import LONGEST
 from boathook.journal import applications, tasks
 from boathook.journal.applications import Application
-from boathook.journal.audit import note
+from boathook.journal.audit import note as note_down
 from boathook.journal.tasks import Kind, Task
 
 _GRACE: Final = timedelta(minutes=5)
@@ -67,12 +67,12 @@ async def bulk_replay(
 async def purge_contents(work: Work, application: Application) -> Task:
     """Let the contents of all of an application's messages be forgotten for good."""
     request = {"since": _BEGINNING.isoformat(), "until": datetime.now(UTC).isoformat()}
-    return await _begin(work, Kind.PURGE_CONTENT, request, application, subject=application.shown_id)
+    return await begin(work, Kind.PURGE_CONTENT, request, application, subject=application.shown_id)
 
 
 async def aggregate_types(work: Work) -> Task:
     """Let it be told which event types each application's endpoints name."""
-    return await _begin(work, Kind.AGGREGATE_TYPES, {}, subject=work.organization)
+    return await begin(work, Kind.AGGREGATE_TYPES, {}, subject=work.organization)
 
 
 async def count_usage(work: Work, span: Span, names: Sequence[str] | None) -> tuple[Task, list[str]]:
@@ -89,13 +89,13 @@ async def count_usage(work: Work, span: Span, names: Sequence[str] | None) -> tu
     """
     request = _request(span, LONGEST + _GRACE)
     if names is None:
-        return await _begin(work, Kind.COUNT_USAGE, request, subject=work.organization), []
+        return await begin(work, Kind.COUNT_USAGE, request, subject=work.organization), []
     found = {name: await applications.find(work.connection, work.organization, name) for name in dict.fromkeys(names)}
     known = [one for one in found.values() if one is not None]
     if not known:
         raise InvalidValue("no application has any of these ids or uids", "appIds")
     request |= {"application_ids": [str(one.id) for one in known]}
-    task = await _begin(work, Kind.COUNT_USAGE, request, subject=work.organization)
+    task = await begin(work, Kind.COUNT_USAGE, request, subject=work.organization)
     return task, [name for name, one in found.items() if one is None]
 
 
@@ -115,10 +115,10 @@ async def _about_endpoint(
     work: Work, application: Application, reference: str, kind: Kind, request: Mapping[str, Any]
 ) -> Task:
     endpoint = await get_live_endpoint(work, application, reference)
-    return await _begin(work, kind, request, application, endpoint_id=endpoint.id, subject=endpoint.shown_id)
+    return await begin(work, kind, request, application, endpoint_id=endpoint.id, subject=endpoint.shown_id)
 
 
-async def _begin(
+async def begin(
     work: Work,
     kind: Kind,
     request: Mapping[str, Any],
@@ -126,7 +126,13 @@ async def _begin(
     *,
     endpoint_id: UUID | None = None,
     subject: str,
+    note: str = "",
 ) -> Task:
+    """Let something be done in the background, and record who asked for it, about what, and why.
+
+    Raises:
+        LimitReached: too many tasks are running.
+    """
     application_id = None if application is None else application.id
     of_organization, of_application = await tasks.count_running(work.connection, work.organization, application_id)
     if of_organization >= MOST_OF_ORGANIZATION or of_application >= MOST_OF_APPLICATION:
@@ -140,7 +146,8 @@ async def _begin(
         endpoint_id=endpoint_id,
         request=request,
     )
-    await note(work.connection, work.actor, kind.value, subject, task.shown_id)
+    said = f"{task.shown_id}: {note}" if note else task.shown_id
+    await note_down(work.connection, work.actor, kind.value, subject, said)
     return task
 
 
