@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from boathook.config.notifications import NotificationSettings, RuleSettings
 from boathook.config.sources import SourceSettings
 from boathook.config.types import (
     BaseUrl,
@@ -167,6 +168,23 @@ class OutboundSettings(Table):
     max_message: Count
 
 
+class ConsoleSettings(Table):
+    """The operators' console."""
+
+    session_hours: Positive
+    idle_hours: Positive
+    passwords: bool
+    embed_origins: tuple[str, ...]
+    oidc_issuer: BaseUrl
+    oidc_client_id: str
+    oidc_client_secret: str = Field(repr=False)
+    oidc_name_claim: str
+    oidc_role_claim: str
+    oidc_roles: dict[str, Literal["viewer", "operator", "admin"]]
+    """Which value of the claim means which role."""
+    oidc_default_role: Literal["", "viewer", "operator", "admin"]
+
+
 class Settings(Table):
     """All settings of one boathook, immutable."""
 
@@ -179,6 +197,8 @@ class Settings(Table):
     log: LogSettings
     apps: AppsSettings
     outbound: OutboundSettings
+    notifications: NotificationSettings
+    console: ConsoleSettings
     sources: dict[str, SourceSettings] = Field(default_factory=dict)
     extra: dict[str, dict[str, Any]] = Field(default_factory=dict, repr=False)
     """Top-level tables that are not boathook's own, such as ``[billing]``; apps read theirs."""
@@ -194,6 +214,18 @@ class Settings(Table):
         """Return these settings with other sources. Raises ValueError where two of them claim one path."""
         _refuse_shared_paths(sources)
         return self.model_copy(update={"sources": dict(sources)})
+
+    def with_rules(self, declared: Mapping[str, RuleSettings]) -> Self:
+        """Return these settings with alarm rules that apps declare; what the owner sets of one wins."""
+        given = self.notifications.rules
+        rules = {
+            name: RuleSettings.model_validate({**rule.model_dump(), **given[name].model_dump(exclude_unset=True)})
+            if name in given
+            else rule
+            for name, rule in declared.items()
+        }
+        notifications = self.notifications.model_copy(update={"rules": {**given, **rules}})
+        return self.model_copy(update={"notifications": notifications})
 
     def resolve(self, reference: str, key: str) -> str:
         """Return the text behind ``env:NAME`` or ``file:PATH``; other text is returned as it is.

@@ -1,0 +1,177 @@
+"""Rules: what a figure must be for an alarm to fire, checked against the metrics there are."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from boathook.config.notifications import RuleSettings, Selection
+from boathook.config.tables import Settings
+from boathook.dispatch.alarms.chart import HOST, Chart, Pick
+from boathook.domain.alarms import Patience, Reading
+from boathook.domain.errors import ConfigError
+from boathook.telemetry.metrics import METRICS, Kind
+
+MOST_SUBJECTS: Final = 100
+"""Most subjects of one rule that have alarms at once; those that are worst off come first."""
+USUAL_S: Final = 86_400.0
+"""The time that tells what is usual."""
+_QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule, its metrics found."""
+
+    name: str
+    settings: RuleSettings
+    pick: Pick | None
+    """None for a rule about rows of the journal."""
+    against: tuple[Pick, ...] = ()
+    unless: tuple[Pick, ...] = ()
+
+    @property
+    def patience(self) -> Patience:
+        """How long it waits before it believes."""
+        return Patience(self.settings.for_s, self.settings.clear_s)
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """The names of all metrics that it looks at."""
+        return frozenset(pick.metric for pick in (self.pick, *self.against, *self.unless) if pick is not None)
+
+    @property
+    def reach_s(self) -> float:
+        """How far back it looks in detail."""
+        return self.settings.over_s
+
+    def judge(self, subject: str, value: float, *, can_raise: bool = True) -> Reading:
+        """Compare a figure with the threshold."""
+        rule = self.settings
+        holds_at = rule.clear
+        if rule.above is not None:
+            is_met = value > rule.above
+            is_held = is_met or (holds_at is not None and value > holds_at)
+        else:
+            is_met = rule.below is not None and value < rule.below
+            is_held = is_met or (holds_at is not None and value < holds_at)
+        return Reading(subject, value, is_raised=is_met and can_raise, is_held=is_held)
+
+
+def compile_rules(settings: Settings) -> tuple[Rule, ...]:
+    """Return the rules that are enabled.
+
+    Raises:
+        ConfigError: one of them makes no sense; the message names the key.
+    """
+    found = settings.notifications.rules
+    return tuple(_compile(name, rule) for name, rule in found.items() if rule.enabled)
+
+
+def _compile(name: str, rule: RuleSettings) -> Rule:
+    def refuse(key: str, what: str) -> ConfigError:
+        return ConfigError(f"notifications.rules.{name}.{key}: {what}")
+
+    if bool(rule.metric) == bool(rule.rows):
+        raise refuse("metric", "is missing; name what it looks at")
+    if (rule.above is None) == (rule.below is None):
+        raise refuse("above", "give above or below, one of the two")
+    if rule.clear is not None and (rule.clear > rule.above if rule.above is not None else rule.clear < rule.below):  # type: ignore[operator]  # one of the two is there
+        raise refuse("clear", "an alarm would never hold: it must lie on the quiet side of the threshold")
+    if rule.rows:
+        return Rule(name, rule, None)
+    kinds = {"value": (Kind.GAUGE, Kind.COUNTER), "increase": (Kind.COUNTER,), "share": (Kind.COUNTER,)}
+    wanted = kinds.get(rule.measure, (Kind.HISTOGRAM,))
+    problem = _wrong(rule, rule.by, wanted)
+    if problem:
+        raise refuse(*problem)
+    for key, selections in (("against", rule.against), ("unless", rule.unless)):
+        for one in selections:
+            if wrong := _wrong(one, rule.by if key == "against" else (), (Kind.COUNTER,)):
+                raise refuse(f"{key}.{wrong[0]}", wrong[1])
+    if rule.measure == "share" and not rule.against:
+        raise refuse("against", "is missing: a share is a part of something")
+    against = tuple(Pick(one.metric, _plain(one), rule.by) for one in rule.against)
+    unless = tuple(Pick(one.metric, _plain(one)) for one in rule.unless)
+    return Rule(name, rule, Pick(rule.metric, _plain(rule), rule.by), against, unless)
+
+
+def _plain(selection: RuleSettings | Selection) -> dict[str, tuple[str, ...]]:
+    return {label: (words,) if isinstance(words, str) else words for label, words in selection.labels.items()}
+
+
+def _wrong(
+    selection: RuleSettings | Selection, by: Iterable[str], kinds: tuple[Kind, ...]
+) -> tuple[str, str] | None:
+    metric = METRICS.get(selection.metric)
+    if metric is None:
+        return "metric", f"there is no metric {selection.metric!r}; docs/metrics.md lists boathook's, apps have their own"
+    if metric.kind not in kinds:
+        return "measure", f"{metric.name} is a {metric.kind}, which has no such figure"
+    for label in (*selection.labels, *by):
+        if label not in metric.labels and label != HOST:
+            return "labels", f"{metric.name} has the labels {', '.join((*metric.labels, HOST))}, not {label!r}"
+    return None
+
+
+def read(rule: Rule, chart: Chart, now: datetime, fresh_s: float) -> list[Reading]:
+    """Return what a rule about a metric sees, the worst first.
+
+    Args:
+        rule: which has a metric.
+        chart: what all hosts have told.
+        now: the time.
+        fresh_s: how old a gauge's value may be.
+    """
+    assert rule.pick is not None
+    since = now - timedelta(seconds=rule.settings.over_s)
+    if any(sum(chart.increases(pick, since).values()) > 0 for pick in rule.unless):
+        return []
+    match rule.settings.measure:
+        case "value":
+            readings = [rule.judge(*item) for item in chart.values(rule.pick, now - timedelta(seconds=fresh_s)).items()]
+        case "increase":
+            readings = _increases(rule, rule.pick, chart, since, now)
+        case "share":
+            readings = _shares(rule, rule.pick, chart, since)
+        case _:
+            readings = _percentiles(rule, rule.pick, chart, since)
+    return ranked(rule, readings)
+
+
+def ranked(rule: Rule, readings: Iterable[Reading]) -> list[Reading]:
+    """Return readings with those that are worst off first."""
+    return sorted(readings, key=lambda one: one.value, reverse=rule.settings.above is not None)
+
+
+def _increases(rule: Rule, pick: Pick, chart: Chart, since: datetime, now: datetime) -> list[Reading]:
+    usual: Mapping[str, float] = {}
+    if rule.settings.times:
+        usual = chart.increases(pick, now - timedelta(seconds=USUAL_S), since)
+    part = rule.settings.times * rule.settings.over_s / max(1.0, USUAL_S - rule.settings.over_s)
+    return [
+        rule.judge(subject, value, can_raise=value > part * usual.get(subject, 0.0))
+        for subject, value in chart.increases(pick, since).items()
+    ]
+
+
+def _shares(rule: Rule, pick: Pick, chart: Chart, since: datetime) -> list[Reading]:
+    parts = chart.increases(pick, since)
+    wholes = dict(parts)
+    for other in rule.against:
+        for subject, value in chart.increases(other, since).items():
+            wholes[subject] = wholes.get(subject, 0.0) + value
+    return [
+        rule.judge(subject, parts.get(subject, 0.0) / whole, can_raise=whole >= rule.settings.at_least)
+        for subject, whole in wholes.items()
+        if whole > 0
+    ]
+
+
+def _percentiles(rule: Rule, pick: Pick, chart: Chart, since: datetime) -> list[Reading]:
+    bounds, share = METRICS[pick.metric].bounds, _QUANTILES[rule.settings.measure]
+    return [
+        rule.judge(subject, value, can_raise=sum(spread.counts) >= rule.settings.at_least)
+        for subject, spread in chart.spreads(pick, since).items()
+        if (value := spread.quantile(bounds, share)) is not None
+    ]

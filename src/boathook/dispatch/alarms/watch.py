@@ -1,0 +1,239 @@
+"""Looks at the rules and moves the alarms, all in one transaction, so that a keeper that takes over finds no half of it."""
+
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from datetime import time as time_of_day
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from boathook.config.notifications import NotificationSettings, RuleSettings
+from boathook.dispatch.alarms.chart import Chart
+from boathook.dispatch.alarms.rules import MOST_SUBJECTS, USUAL_S, Rule, ranked, read
+from boathook.domain import ids
+from boathook.domain.alarms import AlarmState, Patience, Reading, Silence, Standing, move
+from boathook.journal import alarms as kept
+from boathook.journal.alarms import Alarm, Round
+from boathook.journal.database import Connection, Database
+from boathook.telemetry import emit
+from boathook.telemetry.log import get_logger
+
+SHOWN: Final = 10
+"""Subjects of a rule whose figures are kept to be shown."""
+_OVERLAP: Final = timedelta(seconds=5)
+"""Samples are committed a little out of order."""
+_LOG = get_logger("alarms")
+
+OpenAlarms = dict[str, dict[str, Alarm]]
+"""By rule and subject."""
+
+
+class Watch:
+    """The rules of a deployment, and what is known of its hosts.
+
+    Args:
+        database: of its own, so that nothing else waits for it.
+        settings: which channels there are, and how often they are told.
+        rules: that are looked at.
+        host: who looks.
+    """
+
+    def __init__(self, database: Database, settings: NotificationSettings, rules: Sequence[Rule], host: str) -> None:
+        self._database = database
+        self._settings = settings
+        self._rules = rules
+        self._host = host
+        self._chart = Chart()
+        self._read_until: datetime | None = None
+        self._fresh_s = max(60.0, 3 * settings.every_s)
+
+    async def look(self) -> None:
+        """Look once at everything. Raises JournalError."""
+        async with self._database.transaction() as connection:
+            now = await kept.take_turn(connection)
+            await self._catch_up(connection, now)
+            opened = _sorted(await kept.list_open(connection))
+            silences = [one.pattern for one in await kept.list_silences(connection, ended_after=now)]
+            seen: dict[str, list[Reading]] = {}
+            for rule in self._rules:
+                readings = await self._read(connection, rule, now)
+                if readings is not None:
+                    seen[rule.name] = readings
+                    await self._judge(connection, rule, readings, opened.get(rule.name, {}), silences, now)
+            await self._close_orphans(connection, opened, silences, now)
+            await kept.write_round(connection, Round(now, self._host, _shown(seen)))
+            self._show(await kept.list_open(connection))
+
+    async def _catch_up(self, connection: Connection, now: datetime) -> None:
+        since = now - timedelta(seconds=USUAL_S) if self._read_until is None else self._read_until - _OVERLAP
+        self._chart.add(await kept.read_samples(connection, since))
+        self._chart.forget(now - timedelta(seconds=USUAL_S))
+        self._read_until = self._chart.latest or self._read_until
+
+    async def _read(self, connection: Connection, rule: Rule, now: datetime) -> list[Reading] | None:
+        """Return what a rule sees; None where nothing can be said, as no host has told anything lately."""
+        match rule.settings.rows:
+            case "dead_letters":
+                rows = await kept.count_dead(connection, rule.settings.over_s, MOST_SUBJECTS)
+            case "disabled_endpoints":
+                rows = await kept.list_disabled(connection, MOST_SUBJECTS)
+            case _:
+                latest = self._chart.latest
+                if latest is None or (now - latest).total_seconds() > self._fresh_s:
+                    return None
+                return read(rule, self._chart, now, self._fresh_s)
+        return ranked(rule, [rule.judge(*row) for row in rows])
+
+    async def _judge(
+        self,
+        connection: Connection,
+        rule: Rule,
+        readings: Iterable[Reading],
+        opened: Mapping[str, Alarm],
+        silences: Sequence[Silence],
+        now: datetime,
+    ) -> None:
+        by_subject = {one.subject: one for one in readings}
+        news = [subject for subject, one in by_subject.items() if subject not in opened and one.is_raised]
+        for subject in (*opened, *news[: max(0, MOST_SUBJECTS - len(opened))]):
+            alarm, reading = opened.get(subject), by_subject.get(subject)
+            standing = move(alarm and alarm.standing, reading, rule.patience, now)
+            if alarm is None and standing is not None:
+                fresh = _begun(rule, subject, standing)
+                told = await self._tell(connection, rule.name, rule.settings, fresh, silences, now, is_new=True)
+                _log_move(told)
+            elif alarm is not None and standing is None:
+                await kept.drop(connection, alarm)
+            elif alarm is not None and standing is not None:
+                after = _moved(replace(alarm, severity=rule.settings.severity), standing)
+                told = await self._tell(connection, rule.name, rule.settings, after, silences, now)
+                if told.state is not alarm.state:
+                    _log_move(told)
+
+    async def _close_orphans(
+        self, connection: Connection, opened: OpenAlarms, silences: Sequence[Silence], now: datetime
+    ) -> None:
+        """End the alarms of rules that there are no more."""
+        gone = opened.keys() - {rule.name for rule in self._rules}
+        for alarm in (alarm for name in gone for alarm in opened[name].values()):
+            if alarm.state is AlarmState.PENDING:
+                await kept.drop(connection, alarm)
+                continue
+            standing = move(replace(alarm.standing, state=AlarmState.FIRING), None, Patience(0, 0), now)
+            assert standing is not None  # an alarm that fires does not come to nothing
+            settings = self._settings.rules.get(alarm.rule, RuleSettings())
+            await self._tell(connection, alarm.rule, settings, _moved(alarm, standing), silences, now)
+
+    async def _tell(
+        self,
+        connection: Connection,
+        name: str,
+        rule: RuleSettings,
+        alarm: Alarm,
+        silences: Sequence[Silence],
+        now: datetime,
+        *,
+        is_new: bool = False,
+    ) -> Alarm:
+        """Write an alarm, and to whom it is to be told; return it as written."""
+        is_silenced = any(one.covers(name, alarm.subject, now) for one in silences)
+        kind = _due(alarm, rule.repeat_s if rule.repeat_s is not None else self._settings.repeat_s, now)
+        channels = self._settings.channels_of(rule) if kind and not is_silenced else ()
+        told = replace(alarm, is_silenced=is_silenced, told_at=now if channels else alarm.told_at)
+        await (kept.insert if is_new else kept.save)(connection, told)
+        if kind and channels:
+            moment = now if rule.severity == "critical" else after_quiet(self._settings, now)
+            await kept.insert_notices(connection, told, kind, dict.fromkeys(channels, moment))
+        return told
+
+    def _show(self, opened: Iterable[Alarm]) -> None:
+        firing = [alarm for alarm in opened if alarm.state is not AlarmState.PENDING]
+        for severity in ("warning", "critical"):
+            emit.gauge("boathook_alarms", sum(one.severity == severity for one in firing), severity=severity)
+
+
+def _due(alarm: Alarm, repeat_s: float, now: datetime) -> str | None:
+    """Return what is to be told of an alarm at this moment; None for nothing."""
+    match alarm.state:
+        case AlarmState.FIRING if alarm.told_at is None:
+            return "fires"
+        case AlarmState.FIRING if repeat_s and alarm.told_at is not None:
+            return "still" if now - alarm.told_at >= timedelta(seconds=repeat_s) else None
+        case AlarmState.RECOVERED if alarm.told_at is not None:
+            return "recovered"
+        case _:
+            return None
+
+
+def after_quiet(settings: NotificationSettings, now: datetime) -> datetime:
+    """Return *now*, or in the quiet hours the moment at which they end."""
+    if settings.quiet is None:
+        return now
+    begin, end = settings.quiet
+    local = now.astimezone(ZoneInfo(settings.quiet_zone))
+    if not _is_between(local.time(), begin, end):
+        return now
+    ends = local.replace(hour=end.hour, minute=end.minute, second=0, microsecond=0)
+    if ends <= local:
+        ends = (ends.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=local.tzinfo)
+    return ends.astimezone(UTC)
+
+
+def _is_between(moment: time_of_day, begin: time_of_day, end: time_of_day) -> bool:
+    return begin <= moment < end if begin <= end else moment >= begin or moment < end
+
+
+def _begun(rule: Rule, subject: str, standing: Standing) -> Alarm:
+    return Alarm(
+        id=ids.make(time.time_ns() // 1_000_000, secrets.randbits(74)),
+        rule=rule.name,
+        subject=subject,
+        severity=rule.settings.severity,
+        state=standing.state,
+        since=standing.since,
+        value=standing.value,
+        worst=standing.value,
+        fired_at=standing.since if standing.state is AlarmState.FIRING else None,
+    )
+
+
+def _moved(alarm: Alarm, standing: Standing) -> Alarm:
+    fired_at = alarm.fired_at
+    if fired_at is None and standing.state is AlarmState.FIRING:
+        fired_at = standing.since
+    return replace(
+        alarm,
+        state=standing.state,
+        since=standing.since,
+        value=standing.value,
+        worst=max(alarm.worst, standing.value),
+        fired_at=fired_at,
+        recovered_at=standing.since if standing.state is AlarmState.RECOVERED else None,
+    )
+
+
+def _sorted(alarms: Iterable[Alarm]) -> OpenAlarms:
+    found: OpenAlarms = {}
+    for alarm in alarms:
+        found.setdefault(alarm.rule, {})[alarm.subject] = alarm
+    return found
+
+
+def _shown(seen: Mapping[str, list[Reading]]) -> dict[str, list[dict[str, Any]]]:
+    return {
+        name: [{"subject": one.subject, "value": one.value, "is_raised": one.is_raised} for one in readings[:SHOWN]]
+        for name, readings in seen.items()
+    }
+
+
+def _log_move(alarm: Alarm) -> None:
+    words: dict[str, Any] = {"alarm": ids.show(ids.ALARM, alarm.id), "rule": alarm.rule, "subject": alarm.subject}
+    match alarm.state:
+        case AlarmState.FIRING:
+            _LOG.warning("alarm_fires", **words, value=alarm.value, silenced=alarm.is_silenced)
+        case AlarmState.RECOVERED:
+            _LOG.info("alarm_recovered", **words)
+        case _:
+            pass

@@ -1,0 +1,187 @@
+-- name: put_sample
+-- Keeps what a host has counted until now.
+insert into boathook.alarm_sample (host, at, series) values ($1, clock_timestamp(), $2) on conflict do nothing
+
+-- name: read_samples
+-- Reads what hosts have told since a moment, oldest first.
+select host, at, series::text as series from boathook.alarm_sample where at > $1 order by at, host
+
+-- name: thin_samples
+-- Drops what is too old to be looked at; of older rows of each host the first of a quarter of an hour is left.
+delete from boathook.alarm_sample s
+where s.at < now() - make_interval(secs => $2)
+    or (s.at < now() - make_interval(secs => $1) and exists (
+        select from boathook.alarm_sample o
+        where o.host = s.host and o.at < s.at
+            and o.at >= date_bin('15 minutes', s.at, 'epoch'::timestamptz)))
+
+-- name: take_turn
+-- Lets nobody else look at the rules until the transaction ends, and returns its time.
+select clock_timestamp() as now from (select pg_advisory_xact_lock(hashtextextended('boathook.alarms', 0))) as locked
+
+-- name: list_open
+-- Reads the alarms that have not recovered.
+select * from boathook.alarm where state <> 'recovered' order by fired_at desc nulls last, id desc
+
+-- name: list_ended
+-- Reads the alarms that recovered last; those before a moment for the next page.
+select * from boathook.alarm
+where state = 'recovered' and recovered_at < coalesce($1::timestamptz, 'infinity')
+order by recovered_at desc, id desc
+limit $2
+
+-- name: insert_alarm
+-- Opens an alarm.
+insert into boathook.alarm (id, rule, subject, severity, state, since, value, worst, fired_at, told_at, is_silenced)
+values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10)
+on conflict (rule, subject) where state <> 'recovered' do nothing
+
+-- name: move_alarm
+-- Moves an alarm on.
+update boathook.alarm
+set severity = $2, state = $3, since = $4, value = $5, worst = $6, fired_at = $7, recovered_at = $8, told_at = $9,
+    is_silenced = $10
+where id = $1
+
+-- name: drop_alarm
+-- Forgets an alarm that never fired.
+delete from boathook.alarm where id = $1
+
+-- name: drop_old
+-- Forgets alarms that recovered before a moment, some at a time.
+delete from boathook.alarm where id in (
+    select id from boathook.alarm where state = 'recovered' and recovered_at < $1 order by recovered_at limit 1000)
+
+-- name: list_silences
+-- Reads the silences in force, and those that ended after a moment.
+select * from boathook.alarm_silence
+where coalesce(ended_at, until) > $1
+order by until desc, id desc
+limit 500
+
+-- name: insert_silence
+-- Silences alarms for a time.
+insert into boathook.alarm_silence (id, rule, subject, note, actor, until)
+values ($1, $2, $3, $4, $5, $6)
+returning *
+
+-- name: end_silence
+-- Ends a silence that is in force.
+update boathook.alarm_silence
+set ended_at = clock_timestamp(), ended_by = $2
+where id = $1 and ended_at is null and until > clock_timestamp()
+returning *
+
+-- name: write_round
+-- Writes what the rules saw over what they saw before.
+insert into boathook.alarm_round (at, host, readings) values ($1, $2, $3)
+on conflict (is_only) do update set at = excluded.at, host = excluded.host, readings = excluded.readings
+
+-- name: read_round
+-- Reads what the rules saw last.
+select at, host, readings::text as readings from boathook.alarm_round
+
+-- name: count_dead
+-- Counts what has died within some seconds, by recipient, of the latest twenty thousand.
+select recipient as subject, count(*)::float8 as value
+from (
+    select recipient from boathook.delivery
+    where state = 'dead' and died_at > now() - make_interval(secs => $1)
+    order by died_at desc
+    limit 20000
+) as died
+group by recipient
+order by value desc, recipient
+limit $2
+
+-- name: list_disabled
+-- Reads the endpoints that boathook has disabled, the latest first.
+select boathook.show_id('ep', id) as subject, 1::float8 as value
+from boathook.endpoint
+where is_disabled and disabled_because <> 'manual' and deleted_at is null
+order by disabled_at desc
+limit $1
+
+-- name: insert_notices
+-- Writes that channels are to be told of an alarm; what waits already is not told twice.
+insert into boathook.alarm_notice (alarm_id, channel, kind, not_before)
+select $1, u.channel, $3, u.not_before
+from unnest($2::text[], $4::timestamptz[]) as u (channel, not_before)
+on conflict (alarm_id, channel, kind) where state = 'waiting' do nothing
+
+-- name: find_due_channels
+-- Reads the channels that have something to be told now: whose oldest notice has waited long enough, that are not
+-- pausing, and that had neither a message a moment ago nor too many within the hour.
+select n.channel
+from boathook.alarm_notice n
+left join boathook.alarm_channel c on c.name = n.channel
+where n.state = 'waiting' and n.not_before <= now() and n.channel = any ($1)
+    and (n.taken_until is null or n.taken_until < now())
+    and (c.name is null or (
+        c.not_before <= now()
+        and (c.sent_at is null or c.sent_at <= now() - make_interval(secs => $3))
+        and (select count(*) from unnest(c.recent) as r (at) where r.at > now() - interval '1 hour') < $4))
+group by n.channel
+having min(n.created_at) <= now() - make_interval(secs => $2) or bool_or(n.message_id is not null)
+order by n.channel
+
+-- name: take_notices
+-- Takes what a channel is to be told next, for some seconds: a message that was begun before, else all that waits.
+with candidate as (
+    select id, message_id from boathook.alarm_notice
+    where channel = $1 and state = 'waiting' and not_before <= now() and (taken_until is null or taken_until < now())
+    order by message_id nulls last, id
+    limit 500
+    for update skip locked
+), begun as (
+    select message_id from candidate where message_id is not null limit 1
+), taken as (
+    update boathook.alarm_notice n
+    set message_id = coalesce((select message_id from begun), $2), taken_until = now() + make_interval(secs => $3)
+    from candidate c
+    where n.id = c.id and c.message_id is not distinct from (select message_id from begun)
+    returning n.id, n.alarm_id, n.kind, n.message_id
+)
+select t.kind, t.message_id, a.*
+from taken t join boathook.alarm a on a.id = t.alarm_id
+order by a.severity, a.rule, a.subject, t.id
+
+-- name: end_sent
+-- Notes that a message went out.
+with told as (
+    update boathook.alarm_notice
+    set state = 'sent', ended_at = clock_timestamp(), taken_until = null
+    where message_id = $1 and state = 'waiting'
+)
+insert into boathook.alarm_channel as c (name, sent, sent_at, recent)
+values ($2, 1, clock_timestamp(), array[clock_timestamp()])
+on conflict (name) do update
+set sent = c.sent + 1, sent_at = clock_timestamp(), failures = 0, not_before = '-infinity',
+    recent = array(select r.at from unnest(c.recent) as r (at) where r.at > now() - interval '1 hour') || clock_timestamp()
+
+-- name: end_failed
+-- Notes that a message did not go out, gives up what has waited for too long, and lets the channel rest.
+with freed as (
+    update boathook.alarm_notice
+    set taken_until = null, state = case when created_at < now() - make_interval(secs => $4) then 'given_up' else state end,
+        ended_at = case when created_at < now() - make_interval(secs => $4) then clock_timestamp() end
+    where message_id = $1 and state = 'waiting'
+    returning state
+), paused as (
+    insert into boathook.alarm_channel as c (name, failures, not_before, error, error_at)
+    values ($2, 1, now() + make_interval(secs => $5), $3, clock_timestamp())
+    on conflict (name) do update
+    set failures = c.failures + 1, error = excluded.error, error_at = excluded.error_at,
+        not_before = now() + make_interval(secs => least($5 * 2 ^ least(c.failures, 10), $6))
+)
+select count(*) filter (where state = 'given_up') from freed
+
+-- name: list_channels
+-- Reads how each channel is doing, and how much it is still to be told.
+select coalesce(c.name, w.channel) as name, coalesce(c.failures, 0) as failures, coalesce(c.sent, 0) as sent, c.sent_at,
+    c.error, c.error_at, nullif(c.not_before, '-infinity') as not_before, coalesce(w.number, 0) as waiting
+from boathook.alarm_channel c
+full join (
+    select channel, count(*) as number from boathook.alarm_notice where state = 'waiting' group by channel
+) as w on w.channel = c.name
+order by 1
