@@ -16,6 +16,7 @@ from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.outages import run_again
+from boathook.telemetry import log
 from tests import handling
 from tests.handling import accept, attempts, settled, working
 from tests.support import eventually
@@ -228,6 +229,7 @@ async def test_each_error_is_told_by_its_class(db: Database, state: str, kind: t
 
 async def test_a_server_that_only_reads_is_waited_for(shop: Database, pg_url: str, capfd: pytest.CaptureFixture[str]):
     """A failover can leave a server in recovery; here a setting makes it refuse all writes but the test's own."""
+    log.configure("warning", "text")  # another test of this process may have wanted less said
     hook = Boathook()
 
     @hook.on("shop", retry=ONCE)
