@@ -137,7 +137,7 @@ def request_for(heard: Heard, url: str, signing: Signing | None) -> Request:
     headers.setdefault("content-type", heard.content_type)
     provider = signing.provider if signing and signing.provider else heard.provider
     method, body = "POST", heard.body
-    if heard.provider is not None and find(heard.provider).methods == {"GET"}:
+    if _comes_by_get(heard):
         # What comes by GET is kept as the form that its query is.
         method, body = "GET", b""
         url = f"{url}{'&' if '?' in url else '?'}{heard.body.decode('utf-8', 'replace')}"
@@ -162,6 +162,13 @@ def request_for(heard: Heard, url: str, signing: Signing | None) -> Request:
         **options,
     )
     return Request(signed.method, signed.url, signed.headers, signed.body)
+
+
+def _comes_by_get(heard: Heard) -> bool:
+    if heard.provider is None:
+        return False
+    recipe = find(heard.provider)
+    return recipe.schemes.get(str(heard.options.get("scheme")), recipe).methods == {"GET"}
 
 
 def check_secret(secret: str, *, is_for_messages: bool) -> None:

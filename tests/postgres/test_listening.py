@@ -1,0 +1,179 @@
+"""Who listens hears of each event once, whatever the order of commits, and of nothing that is not theirs."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from boathook.admin import keys as keys_of
+from boathook.admin import listening
+from boathook.admin.listening import OVERLAP, Seats, Tail, beginning, describe
+from boathook.domain import ids
+from boathook.domain.errors import InvalidValue
+from boathook.domain.model import NewEvent
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.journal.listening import Wish
+from tests.postgres.api import make_desk, make_token, opened_api
+from tests.postgres.test_events import event
+
+NOW = datetime.now(UTC)
+
+
+def made(key: str, at: datetime, **more: Any) -> NewEvent:
+    """Return an event whose id was made at a moment."""
+    kind = more.pop("type", "t")
+    new = event(key, **more)
+    return replace(new, id=ids.make(int(at.timestamp() * 1000), new.id.int & ((1 << 74) - 1)), type=kind)
+
+
+async def keys(tail: Tail, now: datetime) -> list[str]:
+    """Return the dedup keys of all there is to hear at a moment."""
+    heard, has_more = [], True
+    while has_more:
+        events, has_more = await tail.look(now)
+        heard += [one.dedup_key for one in events]
+    return heard
+
+
+async def test_an_event_is_heard_once_and_soon(db: Database):
+    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    assert await keys(tail, NOW) == []
+    await store.append([made("a", NOW + timedelta(seconds=1)), made("b", NOW + timedelta(seconds=2))])
+    assert await keys(tail, NOW + timedelta(seconds=3)) == ["a", "b"]
+    for later in range(3, 200):
+        assert await keys(tail, NOW + timedelta(seconds=later)) == []
+
+
+async def test_what_is_committed_later_with_an_older_id_is_heard_too(db: Database):
+    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    await store.append([made("younger", NOW + timedelta(seconds=40))])
+    assert await keys(tail, NOW + timedelta(seconds=41)) == ["younger"]
+    await store.append([made("older", NOW + timedelta(seconds=5))])
+    heard = [key for look in range(12) for key in await keys(tail, NOW + timedelta(seconds=42 + look / 2))]
+    assert heard == ["older"]
+
+
+async def test_sabotaged_without_the_overlap_such_an_event_is_missed(db: Database, monkeypatch):
+    monkeypatch.setattr(listening, "OVERLAP", timedelta(0))
+    monkeypatch.setattr(listening, "_NEAR", timedelta(0))
+    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    await store.append([made("younger", NOW + timedelta(seconds=40))])
+    assert await keys(tail, NOW + timedelta(seconds=41)) == ["younger"]
+    await store.append([made("older", NOW + timedelta(seconds=5))])
+    assert not [key for look in range(12) for key in await keys(tail, NOW + timedelta(seconds=42 + look / 2))]
+
+
+async def test_catching_up_gives_everything_in_order_however_much_it_is(db: Database):
+    begin = NOW - timedelta(minutes=10)
+    wanted = [made(f"k{n:03}", begin + timedelta(seconds=5 * n)) for n in range(119)]
+    await EventStore(db).append(wanted)
+    tail = Tail(db, Wish(), begin)
+    assert await keys(tail, NOW) == [one.dedup_key for one in wanted]
+    assert await keys(tail, NOW + timedelta(seconds=1)) == []
+
+
+async def test_one_look_is_bounded_in_events_and_in_time(db: Database):
+    begin = NOW - timedelta(minutes=10)
+    await EventStore(db).append([made(f"k{n}", begin) for n in range(60)] + [made("late", NOW - timedelta(minutes=5))])
+    tail = Tail(db, Wish(), begin)
+    events, has_more = await tail.look(NOW)
+    assert (len(events), has_more) == (25, True)
+    spans = [len((await tail.look(NOW))[0]) for _ in range(4)]
+    assert spans == [25, 10, 0, 0]
+
+
+async def test_only_what_is_wished_for_is_heard(db: Database):
+    at = NOW + timedelta(seconds=1)
+    await EventStore(db).append([
+        made("a", at, type="payment.paid"),
+        made("b", at, type="payment.failed", source="github"),
+        made("c", at, type="refund"),
+    ])  # fmt: skip
+
+    async def heard(**wish: Any) -> set[str]:
+        return set(await keys(Tail(db, Wish(**wish), NOW), at))
+
+    assert await heard() == {"a", "b", "c"}
+    assert await heard(source="github") == {"b"}
+    assert await heard(type="payment.*") == {"a", "b"}
+    assert await heard(type="payment.*", source="stripe") == {"a"}
+
+
+async def test_another_organization_hears_its_own_messages_and_nothing_else(db: Database):
+    desk = make_desk(db)
+    since = datetime.now(UTC) - timedelta(seconds=1)
+    await EventStore(db).append([event("received")])
+    for organization, uid in (("default", "acme"), ("other", "globex")):
+        async with opened_api(db) as api:
+            token = await make_token(desk, organization)
+            mine = api.as_token(token)
+            await mine.ask(201, "POST", "/app", {"name": uid, "uid": uid})
+            await mine.ask(202, "POST", f"/app/{uid}/msg", {"eventType": "x", "payload": {"of": uid}, "eventId": uid})
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    assert set(await keys(Tail(db, Wish(), since), soon)) == {"received", "acme"}
+    assert await keys(Tail(db, Wish(organization="other"), since), soon) == ["globex"]
+    assert await keys(Tail(db, Wish(organization="other", application="acme"), since), soon) == []
+    assert await keys(Tail(db, Wish(application="acme"), since), soon) == ["acme"]
+
+
+def test_whoever_goes_on_begins_a_minute_before_the_last_event_and_never_before_the_beginning():
+    last = ids.make(int((NOW - timedelta(minutes=10)).timestamp() * 1000), 0)
+    begin = NOW - timedelta(hours=1)
+    assert beginning(NOW, begin, last) == ids.made_at(last) - OVERLAP
+    assert beginning(NOW, NOW - timedelta(minutes=9), last) == NOW - timedelta(minutes=9)
+    assert beginning(NOW, None, None) == NOW
+
+
+def test_nobody_goes_back_for_more_than_a_day():
+    with pytest.raises(InvalidValue, match="24 hours") as caught:
+        beginning(NOW, NOW - timedelta(days=3), None)
+    assert caught.value.where == ("since",)
+
+
+async def test_a_listener_is_told_how_to_sign_but_no_secret(db: Database):
+    await EventStore(db).append([event("k", source="own")])
+    (found,), _ = await Tail(db, Wish(), NOW - timedelta(seconds=9)).look(datetime.now(UTC))
+    desk = make_desk(
+        db,
+        sources__own={"provider": "token", "username": "u", "password": "hush-hush", "id_path": "id"},
+    )
+    heard = describe(desk.settings, found)
+    assert (heard.provider, heard.options) == ("token", {"username": "u", "id_path": "id"})
+    assert describe(make_desk(db).settings, found).provider is None
+
+
+def test_places_of_listeners_are_bounded_and_given_back():
+    seats = Seats(1)
+    with seats.taken() as first, seats.taken() as second:
+        assert (first, second) == (True, False)
+    with seats.taken() as again:
+        assert again
+
+
+class TestRoute:
+    @pytest.fixture
+    async def api(self, db):
+        async with opened_api(db) as client:
+            await client.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+            yield client
+
+    async def test_needs_a_token_of_the_organization(self, api):
+        assert (await api.as_token("").get("/listen")).status_code == 401
+        own = api.as_token(await make_token(api.desk, application="acme"))
+        await own.ask(403, "GET", "/listen")
+
+    async def test_refuses_a_token_with_fewer_capabilities(self, api, db):
+        few = api.as_token(await make_token(api.desk))
+        found = keys_of.hash_token(few.headers["authorization"].removeprefix("Bearer "))
+        await db.execute("update boathook.api_key set capabilities = '{ViewBase}' where token_sha256 = $1", found)
+        await few.ask(403, "GET", "/listen")
+
+    @pytest.mark.parametrize(
+        ("query", "field"),
+        [("since=2020-01-01T00:00:00Z", "since"), ("since=soon", "since"), ("after=evt_no", "after")],
+    )
+    async def test_names_the_field_that_is_wrong(self, api, query, field):
+        error = await api.ask(422, "GET", f"/listen?{query}")
+        assert error["detail"][0]["loc"][-1] == field

@@ -1,0 +1,96 @@
+"""What is sent to a developer's own server in place of the sender, and what a listener remembers."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from boathook.admin.listening import Heard
+from boathook.cli.feeds import Memory
+from boathook.cli.forwarding import Signing, request_for
+from boathook.domain import ids
+from boathook.domain.errors import ConfigError
+from boathook.inbound.verify import Request, SourceSpec, Verified, Verifier
+from boathook.testing import signed_request
+
+NOW = datetime.now(UTC)
+LOCAL = "http://localhost:3000/hook"
+
+
+def heard(**more: Any) -> Heard:
+    values: dict[str, Any] = {
+        "id": ids.show(ids.EVENT, ids.make(1, 2)), "source": "s", "application": None, "type": "t", "origin": "received",
+        "accepted_at": NOW, "provider": "stripe", "options": {}, "dedup_key": "k", "headers": {},
+        "content_type": "application/json", "body": b'{"id": "evt_1", "type": "t"}',
+    }  # fmt: skip
+    return Heard(**values | more)
+
+
+def verdict_on(request: Any, provider: str, secret: str, **options: Any) -> Any:
+    parts = urlsplit(request.url)
+    spec = SourceSpec(
+        name="s", provider=provider, secrets=(secret,), options=options, public_url="http://localhost:3000"
+    )
+    return Verifier(spec).verify(
+        Request(
+            method=request.method, url=request.url, path=parts.path, query=parts.query, body=request.body,
+            headers=dict(request.headers), client="127.0.0.1",
+        ),
+        datetime.now(UTC).timestamp(),
+    )  # fmt: skip
+
+
+STANDARD = ("whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0", "whsec_b3RoZXIgb3RoZXIgb3RoZXIgb3RoZXIg")
+
+
+@pytest.mark.parametrize("provider", ["stripe", "github", "slack", "shopify", "twilio", "standard-webhooks"])
+def test_a_local_verifier_accepts_what_is_signed_anew(provider):
+    secret, theirs = STANDARD if provider == "standard-webhooks" else ("local-secret", "their-secret")
+    original = signed_request(provider, theirs, url=LOCAL)
+    proven = verdict_on(original, provider, theirs)
+    assert isinstance(proven, Verified)
+    kept = dict(proven.kept_headers)
+    event = heard(provider=provider, body=original.body, headers=kept, content_type=original.headers["content-type"])
+    request = request_for(event, LOCAL, Signing(secret, None, {}))
+    assert request.body == original.body
+    again = verdict_on(request, provider, secret)
+    assert isinstance(again, Verified)
+    assert again.dedup_key == proven.dedup_key
+    assert not isinstance(verdict_on(request, provider, theirs), Verified)
+
+
+def test_what_came_by_get_goes_by_get_and_is_signed_there():
+    original = signed_request("robokassa", "their-secret", url=LOCAL, scheme="get")
+    query = urlsplit(original.url).query
+    event = heard(
+        provider="robokassa",
+        options={"scheme": "get"},
+        body=query.encode(),
+        content_type="application/x-www-form-urlencoded",
+    )
+    request = request_for(event, LOCAL, Signing("local-secret", None, {}))
+    assert (request.method, request.body, "content-type" in event.headers) == ("GET", b"", False)
+    told, before = dict(parse_qsl(urlsplit(request.url).query)), dict(parse_qsl(query))
+    assert {name for name in told if told[name] != before[name]} == {"SignatureValue"}
+    assert isinstance(verdict_on(request, "robokassa", "local-secret", scheme="get"), Verified)
+
+
+def test_headers_that_the_client_writes_are_left_out():
+    request = request_for(heard(headers={"host": "x", "content-length": "7", "x-kept": "y"}), LOCAL, None)
+    assert request.headers == {"x-kept": "y", "content-type": "application/json"}
+
+
+def test_a_source_that_is_gone_says_how_to_sign():
+    with pytest.raises(ConfigError, match="--provider"):
+        request_for(heard(provider=None), LOCAL, Signing("s", None, {}))
+    assert "stripe-signature" in request_for(heard(provider=None), LOCAL, Signing("s", "stripe", {})).headers
+
+
+def test_memory_tells_repeated_events_and_forgets_what_cannot_come_again():
+    memory = Memory()
+    early, late = (ids.make(int(at.timestamp() * 1000), 1) for at in (NOW, NOW + timedelta(minutes=5)))
+    assert [memory.is_news(one) for one in (early, early)] == [True, False]
+    assert memory.is_news(late)
+    assert memory.latest == late
+    assert memory.is_news(early), "it is long forgotten, as no gateway tells of it again"
