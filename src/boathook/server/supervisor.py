@@ -361,6 +361,7 @@ class Supervisor:
             left = [child for child in self._children if child.process is not None and not child.has_ended()]
             if not left or time.monotonic() > deadline or at_once.is_set():
                 return left
+            self._service.beat(is_ready=False)
             await asyncio.sleep(0.02)
 
 

@@ -1,0 +1,89 @@
+"""What the documentation's pages and deploy/ hold: blocks of code, and command lines of boathook."""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from boathook.cli import app
+
+ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block of a page."""
+
+    page: Path
+    number: int
+    """Among the blocks of this language on the page, from 1."""
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        """How a test and an excuse call it."""
+        return f"{self.page.relative_to(ROOT)}:{self.language}:{self.number}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Yield the blocks of a page that name a language."""
+    counted: dict[str, int] = {}
+    for indent, language, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        counted[language] = counted.get(language, 0) + 1
+        lines = (line.removeprefix(indent) for line in text.splitlines(keepends=True))
+        yield Block(page, counted[language], language, "".join(lines))
+
+
+def commands(shell: str) -> Iterator[list[str]]:
+    """Yield the words of each command of boathook in a piece of shell."""
+    whole = re.sub(r"\\\n\s*", " ", shell)
+    for line in whole.splitlines():
+        for words in _simple(line):
+            names = [Path(word).name for word in words]
+            if "boathook" in names[:1] or (
+                names[:1] in (["sudo"], ["docker"], ["kubectl"]) and "boathook" in names[1:]
+            ):
+                start = len(names) - 1 - names[::-1].index("boathook")
+                yield ["boathook", *words[start + 1 :]]
+
+
+def _simple(line: str) -> Iterator[list[str]]:
+    """Yield the words of each simple command of a line: what stands between pipes, without redirections."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    is_file = False
+    for word in lexer:
+        if set(word) <= set("|&;"):
+            yield words
+            words = []
+        elif set(word) <= set("<>"):
+            is_file = True
+        elif is_file:
+            is_file = False
+        else:
+            words.append(word)
+    if words:
+        yield words
+
+
+def parse_command(words: Sequence[str]) -> None:
+    """Let the real command line read a command, as far as it does before it acts.
+
+    Raises:
+        click.ClickException: it does not understand it.
+    """
+    _read(typer.main.get_command(app), "boathook", list(words[1:]))
+
+
+def _read(command: Any, name: str, words: list[str], parent: Any = None) -> None:
+    with command.make_context(name, words, parent=parent) as context:
+        if hasattr(command, "resolve_command") and (rest := [*context._protected_args, *context.args]):
+            child_name, child, left = command.resolve_command(context, rest)
+            _read(child, child_name, left, context)
