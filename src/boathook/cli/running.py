@@ -272,6 +272,9 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     outbound = plain["outbound"]
     outbound["proxy"] = without_password(outbound["proxy"])
     outbound["encryption_keys"] = [reference(key) for key in outbound["encryption_keys"]]
+    for channel in plain["notifications"]["channels"].values():
+        for key in {"token", "url", "secret", "password"} & channel.keys():
+            channel[key] = channel[key] and reference(channel[key])
     for source in plain["sources"].values():
         source["secrets"] = [reference(secret) for secret in source["secrets"]]
         source["password"] = source["password"] and reference(source["password"])

@@ -149,11 +149,13 @@ def show_settings(ctx: typer.Context, as_json: Json = False) -> None:
 @settings_app.command("check", epilog="Example: boathook --config boathook.toml config check")
 def check_settings(ctx: typer.Context) -> None:
     """Check the settings, every source with its secrets, and that your handlers can be loaded; start nothing."""
+    from boathook.dispatch.alarms.service import check_alarms
     from boathook.server import load_hooks, with_apps
 
     settings, loaded = with_apps(session(ctx).plain_settings())
     handlers = len(load_hooks(settings).handlers)
     settings.database_url()
+    check_alarms(settings)
     paths = compile_gates(settings)
     where = settings.file or "the defaults and the environment"
     counts = f"{len(settings.sources)} sources on {len(paths)} paths, {handlers} handlers"

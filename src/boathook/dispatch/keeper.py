@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from boathook.config import Settings
+from boathook.dispatch.alarms.service import Alarms
 from boathook.dispatch.chores import AppChores
 from boathook.dispatch.tasks import run_tasks
 from boathook.domain.endpoints import RECIPIENT, read_retry
@@ -73,6 +74,7 @@ class Keeper:
     def __init__(self, database: Database, settings: Settings, hooks: Iterable[Boathook] = ()) -> None:
         self._database = database
         self._app_chores = AppChores(database, hooks, drain_s=settings.server.drain_s)
+        self._alarms = Alarms(settings, database.url)
         policy = read_retry(settings.outbound.retry)
         self._store = DeliveryStore(database, endpoint_policy=policy)
         self._known: set[str] = set()
@@ -108,6 +110,8 @@ class Keeper:
                 # Leases ran out while nobody could renew them; their holders, who renew thrice in each, go first.
                 await self._until_back(stop, beat)
                 self._reaping.postpone(self._lease_s / 2)
+            # They are the elected keeper's to show, and would stay as they are in one that is not any more.
+            emit.withdraw_gauges()
             await _pause(stop, ROUND_S)
 
     async def _until_back(self, stop: asyncio.Event, beat: Callable[[], None]) -> None:

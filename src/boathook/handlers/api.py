@@ -162,6 +162,23 @@ class Boathook:
         """
         make_mirror(name, help, of, where or {}, labels or {}, constants or {})
 
+    def alarm(self, name: str, summary: str, *, metric: str, **keys: Any) -> None:
+        """Declare a rule: operators are told when a metric, of the app or of boathook, passes a threshold.
+
+        The owner may change any key of it under ``[notifications.rules."APP.NAME"]``, and say who is told.
+
+        Args:
+            name: With the app's name in front, it names the rule.
+            summary: What it means, in a sentence; ``{subject}`` stands for the values of the labels in *by*.
+            metric: The metric's name.
+            keys: Any other key of ``[notifications.rules.NAME]``: ``above`` or ``below``, ``labels``, ``by``,
+                ``for_s``, ``severity``, ``advice`` ...
+
+        Raises:
+            ConfigError: a key is wrong, or the name is taken.
+        """
+        self.manifest.add_alarm(f"{self.name}.{name}", {**keys, "summary": summary, "metric": metric})
+
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Lend a transaction outside any handler; it commits at the end of the block and rolls back on an error.
 

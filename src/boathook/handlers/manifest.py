@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from boathook.config.complaints import complain
+from boathook.config.notifications import RuleSettings
 from boathook.domain.errors import ConfigError
 from boathook.telemetry import emit
 from boathook.telemetry.metrics import SECONDS, Kind, Merge, Metric, Word, Words, declare, show_as
@@ -68,6 +70,18 @@ class Manifest:
     mounts: list[Mount] = field(default_factory=list)
     commands: Any = None
     """A `typer.Typer`, run as ``boathook <app> ...``."""
+    alarms: dict[str, RuleSettings] | None = None
+    """Rules about the app's metrics, by name."""
+
+    def add_alarm(self, name: str, keys: Mapping[str, Any]) -> None:
+        """Take in a rule. Raises ConfigError where a key is wrong, or its name is taken."""
+        known = self.alarms or {}
+        if name in known:
+            raise ConfigError(f"hook.alarm: two rules are named {name}; give one of them another name")
+        try:
+            self.alarms = {**known, name: RuleSettings.model_validate(keys)}
+        except ValidationError as error:
+            raise ConfigError(complain(error, lambda _key: "hook.alarm", name)) from None
 
     def add_chore(self, chore: Chore) -> None:
         """Take in a chore. Raises ConfigError where it is not async, its interval is none, or its name is taken."""

@@ -201,6 +201,7 @@ async def insert_silence(
 ) -> KeptSilence:
     """Silence alarms until a moment."""
     row = await connection.fetchrow(SQL["insert_silence"], identifier, rule, subject, note, actor, until)
+    assert row is not None  # it is inserted in any case
     return KeptSilence(**dict(row))
 
 
@@ -248,7 +249,14 @@ async def end_sent(database: Database, channel: str, message_id: UUID) -> None:
 
 
 async def end_failed(
-    database: Database, channel: str, message_id: UUID, error: str, *, give_up: timedelta, pause_s: float, longest_s: float
+    database: Database,
+    channel: str,
+    message_id: UUID,
+    error: str,
+    *,
+    give_up: timedelta,
+    pause_s: float,
+    longest_s: float,
 ) -> int:
     """Note that a message did not go out; return how many notices were given up.
 

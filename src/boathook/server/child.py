@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -62,12 +62,22 @@ async def _live(role: str, order: Order, settings: Settings, heard: bytes) -> No
     snapshot = SnapshotFile(settings.server.data_dir, order.slot)
     snapshot.continue_from_last()
     chores = [asyncio.create_task(snapshot.keep_writing()), asyncio.create_task(_keep_beating(life.beat))]
+    if _is_reporter(role, order.slot, settings.server.roles):
+        from boathook.dispatch.alarms.service import run_reporter
+
+        chores.append(asyncio.create_task(run_reporter(settings, order.slot)))
     try:
         await _play(role, life)
     finally:
         for chore in chores:
             chore.cancel()
         await asyncio.gather(*chores, return_exceptions=True)
+
+
+def _is_reporter(role: str, slot: str, roles: Sequence[str]) -> bool:
+    """Return whether this process tells the journal what all of its host have counted: one of them does."""
+    chosen = next((one for one in ("keeper", "worker", "gateway") if one in roles), "")
+    return role == chosen and slot.endswith(f"{chosen}-0")
 
 
 async def _play(role: str, life: Life) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from boathook.config import Settings
+from boathook.dispatch.alarms.service import check_alarms
 from boathook.domain.errors import AddressRefused, BoathookError, ConfigError, JournalError, JournalUnavailable
 from boathook.handlers.hooks import Hooks
 from boathook.inbound.gates import compile_gates
@@ -57,6 +58,7 @@ async def _serve(settings: Settings) -> int:
     settings, apps = with_apps(settings)
     hooks = load_hooks(settings)
     compile_gates(settings)
+    check_alarms(settings)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
     bound = _bind(settings) if "gateway" in settings.server.roles else None
     try:

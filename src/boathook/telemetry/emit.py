@@ -137,6 +137,13 @@ def forget(name: str) -> None:
         del _quick[key]
 
 
+def withdraw_gauges() -> None:
+    """Drop all gauges of this process, as what set them is not its business any more."""
+    for name, table in _gauges.items():
+        if table:
+            forget(name)
+
+
 def _series(table: dict[SeriesKey, Counter], name: str, labels: dict[str, object]) -> Counter:
     key = _key(table, name, labels)
     found = table.get(key)

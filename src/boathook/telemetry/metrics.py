@@ -157,6 +157,7 @@ TABLE: Final = (
     Metric("boathook_oldest_xmin_age_seconds", _GAUGE, "Age of the oldest open snapshot in PostgreSQL.",
            (), (), Merge.MAX),
     Metric("boathook_retention_dropped_total", _COUNTER, "Rows dropped by retention, by kind.", ("kind",)),
+    Metric("boathook_spans_total", _COUNTER, "Spans of traces, by whether a collector took them.", ("outcome",)),
     Metric("boathook_published_total", _COUNTER, "Messages published, also where their transactions roll back later."),
     Metric("boathook_sends_total", _COUNTER, "Requests to endpoints, by what became of the delivery.", ("outcome",)),
     Metric("boathook_send_seconds", _HISTOGRAM, "Duration of one request to an endpoint, to its response's headers.",
@@ -174,6 +175,10 @@ TABLE: Final = (
            LONG_SECONDS),
     Metric("boathook_csp_reports_total", _COUNTER, "Things that browsers kept the console's pages from doing."),
     Metric("boathook_log_lines_dropped_total", _COUNTER, "Log lines dropped because nobody read them fast enough."),
+    Metric("boathook_alarms", _GAUGE, "Alarms that fire, silenced ones included, by severity.", ("severity",), (),
+           Merge.MAX),
+    Metric("boathook_notices_total", _COUNTER, "Messages about alarms, by whether the channel took them.",
+           ("channel", "outcome")),
     Metric("boathook_restarts_total", _COUNTER, "Child processes started again after they died.", ("role",)),
 )  # fmt: skip
 

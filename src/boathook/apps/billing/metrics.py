@@ -47,6 +47,26 @@ oldest_waiting = hook.gauge(
 )
 
 
+hook.alarm(
+    "unlinked_payments",
+    "a payment waits for its user: {subject}",
+    metric="billing_oldest_waiting_seconds",
+    labels={"problem": [Problem.UNLINKED_PAYMENT]},
+    by=["problem"],
+    above=3600.0,
+    advice="Somebody has paid and has nothing for it: see `boathook billing payments --waiting`.",
+)
+hook.alarm(
+    "missing_users",
+    "a payment has waited for its user for a day: {subject}",
+    metric="billing_oldest_waiting_seconds",
+    labels={"problem": [Problem.USER_MISSING]},
+    by=["problem"],
+    above=86_400.0,
+    advice="Somebody has paid and has nothing for it: see `boathook billing payments --waiting`.",
+)
+
+
 def begin() -> None:
     """Show counters from 0 on: Prometheus sees no increase in a series that begins with its first count."""
     provider = settings().provider

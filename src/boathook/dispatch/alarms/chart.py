@@ -113,7 +113,7 @@ def _window(samples: list[_Sample], since: datetime, until: datetime | None) -> 
 
 
 def _rise(values: list[Number | None]) -> Number:
-    """Return how much a series has risen; one that was not there at first began at nothing, and so did one that fell."""
+    """Return how much a series has risen; one that was not there at first began at nothing, as did one that fell."""
     risen: Any = None
     before = values[0]
     for value in values:

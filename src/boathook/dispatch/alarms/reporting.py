@@ -1,15 +1,11 @@
 """Each host tells the journal what it has counted, of the metrics that rules look at."""
 
-import asyncio
 import platform
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from boathook.journal.alarms import put_sample
-from boathook.journal.database import Database
-from boathook.telemetry.exporters import Merged, merge
+from boathook.telemetry.exporters import Merged
 
 MOST_SERIES: Final = 1_000
 """Most series of one metric that a host tells of."""
@@ -32,12 +28,3 @@ def pick_series(merged: Merged, metrics: Iterable[str]) -> dict[str, list[list[A
         if rows:
             found[name] = rows[:MOST_SERIES]
     return found
-
-
-async def report(database: Database, data_dir: Path, metrics: Iterable[str], own_slot: str | None) -> None:
-    """Tell the journal what all processes of this host have counted. Raises JournalError."""
-    # Reading the other processes' files may wait for a slow disk, which the event loop is not to do.
-    merged = await asyncio.to_thread(merge, data_dir, own_slot, time.time())
-    await put_sample(database, host_name(data_dir), pick_series(merged, metrics))
-
-

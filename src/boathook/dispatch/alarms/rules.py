@@ -10,12 +10,14 @@ from boathook.config.tables import Settings
 from boathook.dispatch.alarms.chart import HOST, Chart, Pick
 from boathook.domain.alarms import Patience, Reading
 from boathook.domain.errors import ConfigError
+from boathook.telemetry.log import get_logger
 from boathook.telemetry.metrics import METRICS, Kind
 
 MOST_SUBJECTS: Final = 100
 """Most subjects of one rule that have alarms at once; those that are worst off come first."""
 USUAL_S: Final = 86_400.0
 """The time that tells what is usual."""
+_LOG = get_logger("alarms")
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -68,6 +70,18 @@ def compile_rules(settings: Settings) -> tuple[Rule, ...]:
     return tuple(_compile(name, rule) for name, rule in found.items() if rule.enabled)
 
 
+def known_rules(settings: Settings) -> tuple[Rule, ...]:
+    """Return the rules that make sense in this process; others, such as those of an app not loaded, are logged."""
+    found: list[Rule] = []
+    for name, rule in settings.notifications.rules.items():
+        try:
+            if rule.enabled:
+                found.append(_compile(name, rule))
+        except ConfigError as error:
+            _LOG.warning("rule_left_out", rule=name, error=str(error))
+    return tuple(found)
+
+
 def _compile(name: str, rule: RuleSettings) -> Rule:
     def refuse(key: str, what: str) -> ConfigError:
         return ConfigError(f"notifications.rules.{name}.{key}: {what}")
@@ -76,7 +90,7 @@ def _compile(name: str, rule: RuleSettings) -> Rule:
         raise refuse("metric", "is missing; name what it looks at")
     if (rule.above is None) == (rule.below is None):
         raise refuse("above", "give above or below, one of the two")
-    if rule.clear is not None and (rule.clear > rule.above if rule.above is not None else rule.clear < rule.below):  # type: ignore[operator]  # one of the two is there
+    if _is_beyond(rule):
         raise refuse("clear", "an alarm would never hold: it must lie on the quiet side of the threshold")
     if rule.rows:
         return Rule(name, rule, None)
@@ -96,16 +110,21 @@ def _compile(name: str, rule: RuleSettings) -> Rule:
     return Rule(name, rule, Pick(rule.metric, _plain(rule), rule.by), against, unless)
 
 
+def _is_beyond(rule: RuleSettings) -> bool:
+    """Return whether an alarm would be held only by what is worse than what raises it."""
+    if rule.clear is None:
+        return False
+    return rule.clear > rule.above if rule.above is not None else rule.below is not None and rule.clear < rule.below
+
+
 def _plain(selection: RuleSettings | Selection) -> dict[str, tuple[str, ...]]:
     return {label: (words,) if isinstance(words, str) else words for label, words in selection.labels.items()}
 
 
-def _wrong(
-    selection: RuleSettings | Selection, by: Iterable[str], kinds: tuple[Kind, ...]
-) -> tuple[str, str] | None:
+def _wrong(selection: RuleSettings | Selection, by: Iterable[str], kinds: tuple[Kind, ...]) -> tuple[str, str] | None:
     metric = METRICS.get(selection.metric)
     if metric is None:
-        return "metric", f"there is no metric {selection.metric!r}; docs/metrics.md lists boathook's, apps have their own"
+        return "metric", f"there is no metric {selection.metric!r}: see docs/metrics.md, and the apps' own pages"
     if metric.kind not in kinds:
         return "measure", f"{metric.name} is a {metric.kind}, which has no such figure"
     for label in (*selection.labels, *by):

@@ -1,7 +1,5 @@
-"""Looks at the rules and moves the alarms, all in one transaction, so that a keeper that takes over finds no half of it."""
+"""Looks at the rules and moves the alarms, all in one transaction: a keeper that takes over finds no half of it."""
 
-import secrets
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +10,7 @@ from zoneinfo import ZoneInfo
 from boathook.config.notifications import NotificationSettings, RuleSettings
 from boathook.dispatch.alarms.chart import Chart
 from boathook.dispatch.alarms.rules import MOST_SUBJECTS, USUAL_S, Rule, ranked, read
+from boathook.dispatch.alarms.telling import new_id
 from boathook.domain import ids
 from boathook.domain.alarms import AlarmState, Patience, Reading, Silence, Standing, move
 from boathook.journal import alarms as kept
@@ -99,7 +98,7 @@ class Watch:
         news = [subject for subject, one in by_subject.items() if subject not in opened and one.is_raised]
         for subject in (*opened, *news[: max(0, MOST_SUBJECTS - len(opened))]):
             alarm, reading = opened.get(subject), by_subject.get(subject)
-            standing = move(alarm and alarm.standing, reading, rule.patience, now)
+            standing = move(alarm.standing if alarm is not None else None, reading, rule.patience, now)
             if alarm is None and standing is not None:
                 fresh = _begun(rule, subject, standing)
                 told = await self._tell(connection, rule.name, rule.settings, fresh, silences, now, is_new=True)
@@ -187,7 +186,7 @@ def _is_between(moment: time_of_day, begin: time_of_day, end: time_of_day) -> bo
 
 def _begun(rule: Rule, subject: str, standing: Standing) -> Alarm:
     return Alarm(
-        id=ids.make(time.time_ns() // 1_000_000, secrets.randbits(74)),
+        id=new_id(),
         rule=rule.name,
         subject=subject,
         severity=rule.settings.severity,

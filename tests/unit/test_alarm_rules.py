@@ -1,0 +1,189 @@
+"""Rules: what figures of several hosts over time make of thresholds, and which settings make no sense."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from boathook import config
+from boathook.dispatch.alarms.chart import Chart, Pick
+from boathook.dispatch.alarms.rules import compile_rules, read
+from boathook.domain.errors import ConfigError
+from boathook.journal.alarms import HostSeries
+from boathook.telemetry.metrics import METRICS
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+ACCEPTED, REJECTED = "boathook_events_accepted_total", "boathook_rejections_total"
+
+
+def ago(seconds):
+    return NOW - timedelta(seconds=seconds)
+
+
+def chart(*told):
+    """Return a chart of ``(host, seconds ago, {metric: {labels: value}})``."""
+    made = Chart()
+    ordered = sorted(told, key=lambda one: -one[1])
+    made.add(
+        HostSeries(
+            host,
+            ago(seconds),
+            {name: [[list(labels), value] for labels, value in of.items()] for name, of in series.items()},
+        )
+        for host, seconds, series in ordered
+    )
+    return made
+
+
+def settings_with(**rules):
+    tables = config.defaults()
+    tables["notifications"]["rules"] = rules
+    return config.Settings.model_validate(tables)
+
+
+def rule(**keys):
+    return next(one for one in compile_rules(settings_with(mine=keys)) if one.name == "mine")
+
+
+def readings(one, of, now=NOW):
+    return [(found.subject, round(found.value, 6), found.is_raised, found.is_held) for found in read(one, of, now, 60)]
+
+
+class TestChart:
+    def test_increases_of_hosts_are_added_up(self):
+        made = chart(
+            *(("a", s, {ACCEPTED: {("stripe",): 100 - s}}) for s in (60, 30, 0)),
+            *(("b", s, {ACCEPTED: {("stripe",): 10 - s / 10}}) for s in (60, 30, 0)),
+        )
+        assert made.increases(Pick(ACCEPTED), ago(60)) == {"": 66}
+        assert made.increases(Pick(ACCEPTED, by=("source", "host")), ago(60)) == {"stripe, a": 60, "stripe, b": 6}
+
+    def test_a_counter_that_began_anew_counts_from_nothing(self):
+        made = chart(*(("a", s, {ACCEPTED: {("stripe",): value}}) for s, value in ((40, 90), (20, 5), (0, 7))))
+        assert made.increases(Pick(ACCEPTED), ago(60)) == {"": 7}
+
+    def test_a_series_that_appears_has_risen_by_all_of_it_and_one_that_was_there_first_by_nothing(self):
+        made = chart(("a", 40, {ACCEPTED: {("old",): 9}}), ("a", 0, {ACCEPTED: {("old",): 9, ("new",): 3}}))
+        assert made.increases(Pick(ACCEPTED, by=("source",)), ago(60)) == {"old": 0, "new": 3}
+
+    def test_levels_of_hosts_are_added_up_or_the_highest_counts(self):
+        spool, oldest = "boathook_spool_records", "boathook_spool_oldest_seconds"
+        made = chart(("a", 5, {spool: {(): 3}, oldest: {(): 8}}), ("b", 2, {spool: {(): 4}, oldest: {(): 6}}))
+        assert made.values(Pick(spool), ago(60)) == {"": 7}
+        assert made.values(Pick(oldest), ago(60)) == {"": 8}
+        assert made.values(Pick(spool, by=("host",)), ago(60)) == {"a": 3, "b": 4}
+
+    def test_a_host_that_is_gone_has_no_level(self):
+        made = chart(("a", 120, {"boathook_spool_records": {(): 3}}))
+        assert made.values(Pick("boathook_spool_records"), ago(60)) == {}
+
+    def test_the_same_sample_told_twice_counts_once(self):
+        made = chart(("a", 40, {ACCEPTED: {("s",): 1}}), ("a", 0, {ACCEPTED: {("s",): 2}}))
+        made.add([HostSeries("a", ago(0), {ACCEPTED: [[["s"], 2]]})])
+        assert made.increases(Pick(ACCEPTED), ago(60)) == {"": 1}
+
+    def test_what_another_version_counts_otherwise_is_left_out(self):
+        made = Chart()
+        made.add([HostSeries("a", ago(0), {"unknown_total": [[[], 1]], "boathook_ack_seconds": [[[], [1, 2], 3.0]]})])
+        assert made.spreads(Pick("boathook_ack_seconds"), ago(60)) == {}
+
+    def test_what_is_old_is_forgotten(self):
+        made = chart(("a", 100, {}), ("b", 10, {}))
+        made.forget(ago(50))
+        assert made.latest == ago(10)
+        made.forget(ago(0))
+        assert made.latest is None
+
+
+class TestThresholds:
+    def test_above_and_clear(self):
+        one = rule(metric="boathook_oldest_due_seconds", above=10, clear=5)
+        assert readings(one, chart(("a", 0, {"boathook_oldest_due_seconds": {(): 11}}))) == [("", 11, True, True)]
+        assert readings(one, chart(("a", 0, {"boathook_oldest_due_seconds": {(): 10}}))) == [("", 10, False, True)]
+        assert readings(one, chart(("a", 0, {"boathook_oldest_due_seconds": {(): 5}}))) == [("", 5, False, False)]
+
+    def test_below(self):
+        one = rule(metric="boathook_connections", below=1)
+        assert readings(one, chart(("a", 0, {"boathook_connections": {(): 0}}))) == [("", 0, True, True)]
+        assert readings(one, chart(("a", 0, {"boathook_connections": {(): 1}}))) == [("", 1, False, False)]
+
+    def test_an_increase_must_also_be_unusual_if_the_rule_says_so(self):
+        one = rule(metric=REJECTED, by=["source"], measure="increase", over_s=900, above=20, times=3)
+        quiet = chart(("a", 900, {REJECTED: {("s", "x"): 0}}), ("a", 0, {REJECTED: {("s", "x"): 21}}))
+        assert readings(one, quiet) == [("s", 21, True, True)]
+        # Twenty in each quarter of an hour is usual here, so that 21 are nothing to be told of.
+        usual = chart(*(("a", s, {REJECTED: {("s", "x"): (86_400 - s) / 45}}) for s in range(85_500, 0, -900)),
+                      ("a", 0, {REJECTED: {("s", "x"): 1_921}}))  # fmt: skip
+        ((_, value, is_raised, is_held),) = readings(one, usual)
+        assert (value > 20, is_raised, is_held) == (True, False, True)
+
+    def test_a_share_needs_enough_to_judge_by_before_it_raises(self):
+        one = rule(
+            metric=REJECTED, by=["source"], measure="share", against=[{"metric": ACCEPTED}], above=0.5, at_least=10
+        )
+        first = ("a", 200, {REJECTED: {("s", "x"): 0}, ACCEPTED: {("s",): 0}})
+        few = chart(first, ("a", 0, {REJECTED: {("s", "x"): 6}, ACCEPTED: {("s",): 3}}))
+        many = chart(first, ("a", 0, {REJECTED: {("s", "x"): 8}, ACCEPTED: {("s",): 2}}))
+        assert readings(one, few) == [("s", 0.666667, False, True)]
+        assert readings(one, many) == [("s", 0.8, True, True)]
+
+    def test_percentiles(self):
+        one = rule(metric="boathook_ack_seconds", measure="p95", above=0.5, at_least=20)
+        bounds = METRICS["boathook_ack_seconds"].bounds
+        counts = [0] * (len(bounds) + 1)
+        slow = list(counts)
+        slow[bounds.index(1.0)] = 20
+
+        def told(seconds, counts, total):
+            return HostSeries("a", ago(seconds), {"boathook_ack_seconds": [[[], counts, total]]})
+
+        made = Chart()
+        made.add([told(100, counts, 0.0), told(0, slow, 18.0)])
+        ((_, value, is_raised, _),) = readings(one, made)
+        assert 0.5 < value <= 1.0
+        assert is_raised
+
+    def test_unless_something_has_risen(self):
+        one = rule(
+            metric="boathook_backlog", labels={"state": "due"}, above=0, unless=[{"metric": "boathook_sends_total"}]
+        )
+        idle = chart(
+            *(("a", s, {"boathook_backlog": {("h", "due"): 4}, "boathook_sends_total": {("x",): 7}}) for s in (60, 0))
+        )
+        busy = chart(
+            *(
+                ("a", s, {"boathook_backlog": {("h", "due"): 4}, "boathook_sends_total": {("x",): 7 - s}})
+                for s in (60, 0)
+            )
+        )
+        assert readings(one, idle) == [("", 4, True, True)]
+        assert readings(one, busy) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"above": 1}, "rules.mine.metric: is missing"),
+        ({"metric": "boathook_nothing_total", "above": 1}, "rules.mine.metric: there is no metric"),
+        ({"metric": ACCEPTED, "measure": "increase"}, "rules.mine.above: give above or below"),
+        ({"metric": ACCEPTED, "above": 1, "below": 1}, "rules.mine.above: give above or below"),
+        ({"metric": ACCEPTED, "measure": "p95", "above": 1}, "is a counter, which has no such figure"),
+        ({"metric": "boathook_backlog", "measure": "increase", "above": 1}, "is a gauge"),
+        ({"metric": ACCEPTED, "by": ["shop"], "above": 1}, "has the labels source, host, not 'shop'"),
+        ({"metric": ACCEPTED, "above": 1, "clear": 2}, "rules.mine.clear: an alarm would never hold"),
+        ({"metric": ACCEPTED, "measure": "share", "above": 1}, "rules.mine.against: is missing"),
+        ({"metric": ACCEPTED, "above": 1, "unless": [{"metric": "boathook_backlog"}]}, "rules.mine.unless.measure"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused_by_its_key(keys, message):
+    with pytest.raises(ConfigError) as caught:
+        rule(**keys)
+    assert message in str(caught.value)
+
+
+def test_boathooks_own_rules_make_sense_and_can_be_changed_one_key_at_a_time():
+    settings = settings_with(error_rate={"above": 0.5}, spool_in_use={"enabled": False})
+    rules = {one.name: one for one in compile_rules(settings)}
+    assert rules["error_rate"].settings.above == 0.5
+    assert rules["error_rate"].settings.measure == "share"
+    assert "spool_in_use" not in rules
+    assert "dead_letters" in rules

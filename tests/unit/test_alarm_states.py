@@ -1,0 +1,94 @@
+"""Where alarms stand: they wait before they fire, and before they recover, and nothing else moves them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boathook.domain.alarms import AlarmState, Patience, Reading, Silence, Standing, fits, move
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HIGH = Reading("a", 9.0, is_raised=True, is_held=True)
+HALF = Reading("a", 5.0, is_raised=False, is_held=True)
+LOW = Reading("a", 1.0, is_raised=False, is_held=False)
+PATIENT = Patience(for_s=30, clear_s=60)
+
+
+def play(readings, patience, step_s=10):
+    """Return the states after each reading, one every *step_s* seconds."""
+    standing, states = None, []
+    for number, reading in enumerate(readings):
+        standing = move(standing, reading, patience, START + timedelta(seconds=step_s * number))
+        states.append(standing.state.value if standing else None)
+        if standing is not None and standing.state is AlarmState.RECOVERED:
+            standing = None
+    return states
+
+
+def test_it_fires_only_once_the_condition_has_held_long_enough():
+    assert play([HIGH] * 5, PATIENT) == ["pending", "pending", "pending", "firing", "firing"]
+    assert play([HIGH], Patience(0, 0)) == ["firing"]
+
+
+def test_a_condition_that_ceases_in_time_is_no_alarm():
+    assert play([HIGH, HIGH, LOW, HIGH, HIGH], PATIENT) == ["pending", "pending", None, "pending", "pending"]
+
+
+def test_it_recovers_only_once_the_condition_has_ceased_long_enough():
+    states = play([HIGH] * 4 + [LOW] * 8, PATIENT)
+    assert states[4:] == ["clearing"] * 6 + ["recovered", None]
+
+
+def test_one_that_comes_and_goes_is_one_alarm():
+    flapping = play([HIGH] * 4 + [LOW, HIGH] * 20, PATIENT)
+    assert flapping.count("recovered") == 0
+    assert play([HIGH] * 4 + [LOW, HIGH] * 20, Patience(0, 0)).count("recovered") == 20  # without patience, it is many
+
+
+def test_between_the_two_thresholds_a_firing_alarm_goes_on_and_none_begins():
+    assert play([HALF, HALF], Patience(0, 0)) == [None, None]
+    assert play([HIGH, HALF, HALF], Patience(0, 0)) == ["firing", "firing", "firing"]
+
+
+def test_a_subject_that_is_not_seen_any_more_has_recovered():
+    assert play([HIGH, None, None], Patience(0, 10)) == ["firing", "clearing", "recovered"]
+
+
+@given(st.lists(st.sampled_from([HIGH, HALF, LOW, None]), max_size=60), st.integers(0, 60), st.integers(0, 60))
+def test_it_never_recovers_without_having_fired(readings, for_s, clear_s):
+    states = play(readings, Patience(for_s, clear_s))
+    for before, after in zip([None, *states], states, strict=False):
+        assert after != "recovered" or before in {"firing", "clearing"}
+        assert after != "clearing" or before in {"firing", "clearing"}
+
+
+def test_its_value_is_the_latest():
+    standing = move(Standing(AlarmState.FIRING, START, 3.0), HIGH, PATIENT, START)
+    assert standing == Standing(AlarmState.FIRING, START, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "is_fit"),
+    [
+        ("*", "", True),
+        ("*", "handler:pay", True),
+        ("handler:*", "handler:pay", True),
+        ("handler:*", "endpoint", False),
+        ("*pay", "handler:pay", True),
+        ("a*b*c", "a-b-c", True),
+        ("a*b*c", "a-c", False),
+        ("ab*ba", "aba", False),
+        ("a.b", "a+b", False),
+        ("", "x", False),
+    ],
+)
+def test_patterns_of_silences(pattern, text, is_fit):
+    assert fits(pattern, text) is is_fit
+    assert Silence("*", pattern, START + timedelta(seconds=1)).covers("any", text, START) is is_fit
+
+
+def test_a_silence_ends():
+    silence = Silence("*", "*", START)
+    assert not silence.covers("any", "thing", START)
+    assert silence.covers("any", "thing", START - timedelta(seconds=1))
