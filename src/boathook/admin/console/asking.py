@@ -1,0 +1,66 @@
+"""What visitors ask for, read from addresses and forms: moments, numbers, and links back to a page with other wishes."""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import urlencode
+
+from starlette.datastructures import FormData, QueryParams
+
+from boathook.domain.errors import InvalidValue
+
+_AGO: Final = re.compile(r"(\d{1,6})\s*([smhdw])")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_FIRST_YEAR: Final = 1970
+_LONGEST: Final = 500
+
+
+def word(asked: QueryParams | FormData, name: str) -> str | None:
+    """Return what was asked for under a name; None where that is nothing."""
+    value = asked.get(name)
+    text = value.strip().replace("\x00", "") if isinstance(value, str) else ""
+    return text[:_LONGEST] or None
+
+
+def moment(asked: QueryParams | FormData, name: str) -> datetime | None:
+    """Return a moment that was asked for, in UTC where it does not say otherwise; ``2h`` and ``7d`` are so long ago.
+
+    Raises:
+        InvalidValue: it is no moment.
+    """
+    text = word(asked, name)
+    if text is None:
+        return None
+    if found := _AGO.fullmatch(text):
+        return datetime.now(UTC) - timedelta(seconds=min(int(found[1]) * _UNITS[found[2]], 50 * 365 * 86_400))
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidValue(f"{text!r} is no moment: write 2h, 7d or 2026-01-31T12:00", name) from None
+    read = read if read.tzinfo else read.replace(tzinfo=UTC)
+    if read.year < _FIRST_YEAR:
+        raise InvalidValue(f"{text!r} is before {_FIRST_YEAR}", name)
+    return read
+
+
+def number(asked: QueryParams | FormData, name: str) -> float | None:
+    """Return a number that was asked for; None where that is nothing. Raises InvalidValue where it is none."""
+    text = word(asked, name)
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidValue(f"{text!r} is no number", name) from None
+
+
+def words(asked: QueryParams | FormData, names: Iterable[str]) -> dict[str, str]:
+    """Return what was asked for under these names, as it was written; empty where that is nothing."""
+    return {name: word(asked, name) or "" for name in names}
+
+
+def link(path: str, asked: Mapping[str, str], **more: str | int | None) -> str:
+    """Return the address of a page with wishes, without those that are empty."""
+    wishes = {name: value for name, value in {**asked, **more}.items() if value not in {None, ""}}
+    return f"{path}?{urlencode(wishes)}" if wishes else path

@@ -1,0 +1,196 @@
+"""Dead letters on the console: told in words, run again, ignored with a note, purged, and in bulk after a rehearsal."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from boathook.domain import ids
+from tests.browser.conftest import Screen, Stand
+from tests.support import until
+
+Bury = Callable[..., list[str]]
+
+# Brings a delivery that went well back as one that died, so that its handler does its work when it runs again.
+KILL = """
+    with gone as (
+        delete from boathook.outcome o where event_id = %(event)s returning o.*
+    )
+    insert into boathook.delivery (event_id, ordinal, recipient, state, attempts, code, error, died_at)
+    select event_id, ordinal, recipient, 'dead', attempts, 'KeyError', %(error)s, now() from gone
+"""
+STATE = """
+    select state from boathook.delivery where event_id = %(event)s
+    union all select state from boathook.outcome where event_id = %(event)s
+"""
+
+
+def event_of(letter: str):
+    return ids.read_delivery(letter)[0]
+
+
+def state_of(console: Stand, letter: str) -> str:
+    rows = console.db.execute(STATE, {"event": event_of(letter)}).fetchall()
+    return str(rows[0][0]) if rows else "gone"
+
+
+@pytest.fixture
+def bury(console: Stand) -> Bury:
+    """Let deliveries to the shop's handler for payments die of an error; return the letters' ids."""
+
+    def make(name: str, number: int = 1) -> list[str]:
+        events = [console.post_event(f"{name}-{place}") for place in range(number)]
+        letters = [event.replace("evt_", "dlv_") + "_0" for event in events]
+        until(lambda: all(state_of(console, one) == "succeeded" for one in letters))
+        for place, letter in enumerate(letters):
+            error = f"KeyError: '{place}' while {name} was done"
+            console.db.execute(KILL, {"event": event_of(letter), "error": error})
+        return letters
+
+    return make
+
+
+def open_group(screen: Screen, name: str) -> Page:
+    page = screen.go("/dead")
+    page.get_by_role("link", name=f"while {name} was done").click()
+    return page
+
+
+def test_what_failed_is_told_in_one_sentence_and_in_groups(screen: Screen, bury: Bury):
+    bury("alpha", 3)
+    page = screen.go("/dead?code=KeyError")
+    row = page.get_by_role("row").filter(has_text="while alpha was done")
+    expect(row).to_contain_text("3 deliveries to handler:pay died with KeyError: '*' while alpha was done")
+    expect(row.get_by_role("cell").nth(1)).to_have_text("3")
+    expect(row).to_contain_text("payment.paid")
+    row.get_by_role("link").click()
+    expect(page.get_by_role("table").get_by_role("link")).to_have_count(3)
+    page.get_by_role("link", name="See the newest letter").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("failed at its only attempt, with KeyError:")
+    page.goto(f"{screen.stand.base}/console/dead?recipient=nobody")
+    expect(page.get_by_text("No group fits.")).to_be_visible()
+
+
+def test_one_letter_runs_again(screen: Screen, console: Stand, bury: Bury):
+    (letter,) = bury("bravo")
+    page = screen.go(f"/dead/{letter}")
+    expect(page.get_by_text("Read the traceback, correct the handler")).to_be_visible()
+    page.get_by_role("button", name="Replay").click()
+    expect(page.get_by_role("status").first).to_contain_text("1 dead letter will run again.")
+    until(lambda: state_of(console, letter) == "succeeded")
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("This delivery is succeeded")
+    expect(page.locator("main")).to_contain_text("console:anna dead.replay")
+
+
+def test_ticked_letters_are_ignored_with_a_note_that_is_required(screen: Screen, console: Stand, bury: Bury):
+    letters = bury("charlie", 3)
+    page = open_group(screen, "charlie")
+    for letter in letters[:2]:
+        page.get_by_label(f"Tick {letter}").check()
+    page.get_by_role("button", name="Ignore ticked").click()
+    expect(page.get_by_text("Nothing was done: write why nothing more is needed")).to_be_visible()
+    for letter in letters[:2]:
+        page.get_by_label(f"Tick {letter}").check()
+    page.locator("#ticked-note").fill("refunded by hand")
+    page.get_by_role("button", name="Ignore ticked").click()
+    expect(page.get_by_text("2 dead letters ignored.")).to_be_visible()
+    assert [state_of(console, letter) for letter in letters] == ["ignored", "ignored", "dead"]
+    notes = console.ask("select note from boathook.outcome where event_id = %s", event_of(letters[0]))
+    assert notes == [("refunded by hand",)]
+    page.goto(f"{console.base}/console/dead/{letters[0]}")
+    expect(page.locator("main")).to_contain_text("refunded by hand")
+
+
+def test_all_shown_are_ticked_at_once(screen: Screen, bury: Bury):
+    bury("delta", 3)
+    page = open_group(screen, "delta")
+    page.get_by_role("button", name="Tick all shown").click()
+    expect(page.locator("input[name=id]:checked")).to_have_count(3)
+    page.get_by_role("button", name="Untick all").click()
+    expect(page.locator("input[name=id]:checked")).to_have_count(0)
+
+
+def test_a_group_is_rehearsed_then_run_with_a_progress_bar(screen: Screen, console: Stand, bury: Bury):
+    letters = bury("echo", 4)
+    page = open_group(screen, "echo")
+    page.get_by_role("link", name="Replay all 4").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Replay 4 letters?")
+    expect(page.get_by_text("Nothing has been done yet.")).to_be_visible()
+    assert {state_of(console, letter) for letter in letters} == {"dead"}
+    page.get_by_label("At most so many a second").fill("fast")
+    screen.expected.add("400")
+    page.get_by_role("button", name="Replay 4").click()
+    expect(page.get_by_text("'fast' is no number")).to_be_visible()
+    page.get_by_label("At most so many a second").fill("2")
+    page.get_by_label("Note").fill("deployed the cure")
+    page.get_by_role("button", name="Replay 4").click()
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    expect(page.locator("#job")).to_contain_text("4 of 4 replayed")
+    expect(page.locator("#job")).to_contain_text("finished")
+    until(lambda: {state_of(console, letter) for letter in letters} == {"succeeded"})
+
+
+def test_bulk_work_can_be_stopped(screen: Screen, console: Stand, bury: Bury):
+    letters = bury("foxtrot", 3)
+    page = open_group(screen, "foxtrot")
+    page.get_by_role("link", name="Replay all 3").click()
+    page.get_by_label("At most so many a second").fill("0.01")
+    page.get_by_role("button", name="Replay 3").click()
+    expect(page.locator("#job")).to_contain_text("1 of 3 replayed")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#job")).to_contain_text("stopped by console:anna")
+    assert sorted(state_of(console, letter) for letter in letters)[:2] == ["dead", "dead"]
+
+
+def test_what_dies_again_is_marked_for_escalation(screen: Screen, console: Stand):
+    event = console.post_event("golf", "broken.thing")
+    letter = event.replace("evt_", "dlv_") + "_0"
+    until(lambda: state_of(console, letter) == "dead")
+    page = screen.go(f"/dead/{letter}")
+    expect(page.get_by_text("Escalate")).to_have_count(0)
+    page.get_by_role("button", name="Replay").click()
+    until(
+        lambda: (
+            console.ask(
+                "select replays from boathook.delivery where event_id = %s and state = 'dead'", event_of(letter)
+            )
+            == [(1,)]
+        )
+    )
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("Escalate: it died again after a replay.")
+    expect(page.get_by_text("Traceback").first).to_be_visible()
+    page.get_by_role("link", name="Its group").click()
+    expect(page.get_by_role("alert")).to_contain_text("1 letter died again after a replay")
+    row = screen.go("/dead").get_by_role("row").filter(has_text="this never works")
+    expect(row).to_contain_text("Escalate")
+
+
+def test_a_purge_needs_the_word_and_an_admin(screen: Screen, console: Stand, bury: Bury):
+    (letter,) = bury("hotel")
+    page = screen.go(f"/dead/{letter}")
+    page.locator("summary", has_text="Purge").click()
+    page.get_by_label("Type purge to confirm").fill("yes")
+    screen.expected.add("400")
+    page.get_by_role("button", name="Purge").click()
+    expect(page.get_by_text("type purge to confirm", exact=True)).to_be_visible()
+    page.get_by_label("Type purge to confirm").fill("purge")
+    page.get_by_role("button", name="Purge").click()
+    expect(page.get_by_text("1 dead letter purged.")).to_be_visible()
+    assert state_of(console, letter) == "gone"
+
+
+def test_a_viewer_may_look_and_not_decide(stranger: Screen, console: Stand, bury: Bury):
+    (letter,) = bury("india")
+    console.add_operator("vera", "viewer")
+    console.sign_in(stranger.page, "vera")
+    page = stranger.go(f"/dead/{letter}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("failed at its only attempt")
+    expect(page.get_by_role("button", name="Replay")).to_have_count(0)
+    token = page.locator("meta[name=csrf-token]").get_attribute("content") or ""
+    answer = page.request.post(
+        f"{console.base}/console/dead/{letter}/replay", form={"csrf": token}, headers={"origin": console.base}
+    )
+    assert answer.status == 403
+    assert state_of(console, letter) == "dead"
