@@ -17,6 +17,7 @@ from argon2.exceptions import InvalidHashError, VerifyMismatchError
 
 from boathook.admin.desk import Work, new_id
 from boathook.admin.keys import hash_token
+from boathook.admin.oidc import Person
 from boathook.domain.errors import InvalidValue, NotFound, NotPossible, Taken
 from boathook.domain.roles import Role as Role  # noqa: PLC0414 - whoever acts needs both
 from boathook.journal import operators
@@ -139,7 +140,7 @@ async def _keep_an_admin(work: Work, operator: Operator) -> None:
 
 
 async def sign_in(work: Work, name: str, password: str, lifetime: timedelta, browser: Browser) -> SignedIn | None:
-    """Return a new session if this is the password of *name*; an unknown name takes as long to refuse."""
+    """Return a new session if this is the password of *name*; an unknown name is refused as late."""
     operator = await operators.find(work.connection, name)
     known = _NOBODYS if operator is None or operator.password_hash is None else operator.password_hash
     is_right = len(password) <= _LONGEST_PASSWORD and await _is_password(known, password)
@@ -148,6 +149,46 @@ async def sign_in(work: Work, name: str, password: str, lifetime: timedelta, bro
     if _HASHER.check_needs_rehash(operator.password_hash):
         await operators.update(work.connection, operator.id, password_hash=await _hash(password))
     return await begin(work, operator, lifetime, browser)
+
+
+async def sign_in_through(work: Work, person: Person, lifetime: timedelta, browser: Browser) -> SignedIn:
+    """Return a new session of somebody whom the identity provider vouches for.
+
+    Whoever comes for the first time is made known, or taken for the operator of that name who has no other way in.
+    Where the settings say which claim means which role, each sign-in brings their present one, or none.
+
+    Raises:
+        NotPossible: they may not, or their name belongs to somebody else.
+    """
+    operator = await operators.find_by_subject(work.connection, person.subject)
+    if operator is None:
+        operator = await _welcome(work, person)
+    if operator.disabled_at is not None:
+        raise NotPossible(f"{operator.name} is kept out; an admin can let them in again", "operator_disabled")
+    if person.role is None and person.is_role_told:
+        raise _roleless(person)
+    if person.role is not None and person.role != operator.role:
+        operator = await set_role(work, operator.name, person.role)
+    return await begin(work, operator, lifetime, browser)
+
+
+async def _welcome(work: Work, person: Person) -> Operator:
+    known = await operators.find(work.connection, person.name)
+    if known is not None:
+        if known.password_hash is not None or known.subject is not None or not person.is_name_proven:
+            raise NotPossible(
+                f"the name {person.name} belongs to somebody else here; an admin can change that", "name_taken"
+            )
+        bound = await operators.bind(work.connection, known.id, person.subject)
+        await note(work.connection, work.actor, "operator.bind", known.shown_id, person.subject)
+        return bound
+    if person.role is None:
+        raise _roleless(person)
+    return await create(work, person.name, person.role, subject=person.subject)
+
+
+def _roleless(person: Person) -> NotPossible:
+    return NotPossible(f"{person.name} has no role here; see console.oidc_roles", "no_role")
 
 
 async def is_password_of(operator: Operator, password: str) -> bool:
@@ -166,9 +207,16 @@ async def begin(work: Work, operator: Operator, lifetime: timedelta, browser: Br
     return SignedIn(operator, token)
 
 
-async def find_session(work: Work, token: str, idle: timedelta) -> Operator | None:
-    """Return who has signed in with this token, if the session is still good."""
-    return await operators.find_session(work.connection, hash_token(token), idle)
+async def find_session(work: Work, token: str, idle: timedelta, *, is_active: bool = True) -> Operator | None:
+    """Return who has signed in with this token, if the session is still good.
+
+    Args:
+        work: the transaction.
+        token: what the browser holds.
+        idle: for how long nobody may have been there.
+        is_active: whether somebody is there now, which makes the session last.
+    """
+    return await operators.find_session(work.connection, hash_token(token), idle, is_active=is_active)
 
 
 async def sign_out(work: Work, operator: Operator, token: str) -> None:

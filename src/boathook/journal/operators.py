@@ -81,6 +81,13 @@ async def update(
     return None if row is None else _operator(row)
 
 
+async def bind(connection: Connection, id: UUID, subject: str) -> Operator:
+    """Note that the identity provider calls this operator *subject*."""
+    row = await connection.fetchrow(SQL["bind_operator"], id, subject)
+    assert row is not None
+    return _operator(row)
+
+
 async def lock_admins(connection: Connection) -> list[UUID]:
     """Return the ids of the admins who may sign in, locked until the transaction ends."""
     return [row["id"] for row in await connection.fetch(SQL["lock_admins"])]
@@ -100,12 +107,14 @@ async def begin_session(
     )
 
 
-async def find_session(connection: Connection, token_sha256: bytes, idle: timedelta) -> Operator | None:
-    """Return who has signed in with this token and was seen within *idle*, and note that they are there."""
+async def find_session(
+    connection: Connection, token_sha256: bytes, idle: timedelta, *, is_active: bool = True
+) -> Operator | None:
+    """Return who has signed in with this token and was seen within *idle*; note that they are there if *is_active*."""
     row = await connection.fetchrow(SQL["find_session"], token_sha256, idle)
     if row is None:
         return None
-    if row["is_stale"]:
+    if row["is_stale"] and is_active:
         await connection.execute(SQL["touch_session"], token_sha256)
     return _operator(row)
 

@@ -24,6 +24,10 @@ update boathook.operator set
 where id = $1
 returning *
 
+-- name: bind_operator
+-- Notes whom the identity provider calls so.
+update boathook.operator set subject = $2 where id = $1 returning *
+
 -- name: lock_admins
 -- Lists those who may do everything, so that of two who take the role from each other one waits for the other.
 select id from boathook.operator where role = 'admin' and disabled_at is null order by id for update

@@ -1,11 +1,14 @@
-"""The way in and out: passwords, and what slows down whoever guesses them."""
+"""The way in and out: passwords, what slows down whoever guesses them, and the identity provider."""
 
+import base64
+import secrets
 import time
 from collections import OrderedDict
 from datetime import timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -14,12 +17,17 @@ from starlette.routing import Route
 from boathook.admin import operators
 from boathook.admin.console.frame import Frame, check_origin, read_form
 from boathook.admin.console.pages import BASE, SIGN_IN, Routes, Visit, cookie_name
+from boathook.admin.oidc import Attempt, Provider, Refused
 from boathook.admin.operators import Role, SignedIn
+from boathook.domain.errors import BoathookError, FetchFailed, NotPossible
 from boathook.journal.operators import Browser
 from boathook.telemetry.log import get_logger
 
 routes = Routes()
 
+AWAY: Final = f"{SIGN_IN}/away"
+RETURN: Final = f"{SIGN_IN}/return"
+_ATTEMPT: Final = "boathook_attempt"
 _TRIES_OF_NAME: Final = 10
 _TRIES_OF_ADDRESS: Final = 60
 """More, as a whole office may share one."""
@@ -68,7 +76,11 @@ class SigningIn:
         self.routes = [
             Route(SIGN_IN, self._show, methods=["GET"]),
             Route(SIGN_IN, self._sign_in, methods=["POST"]),
+            Route(AWAY, self._leave, methods=["GET"]),
+            Route(RETURN, self._come_back, methods=["GET"]),
         ]
+        settings = frame.state.desk.settings
+        self._provider = Provider(settings) if settings.console.oidc_issuer else None
 
     async def _show(self, request: Request) -> Response:
         return self._page(request.query_params.get("next", ""))
@@ -111,6 +123,65 @@ class SigningIn:
             return self._page(wanted, "The name or the password is wrong.", name, 401)
         self._tries.forget(*tried)
         return let_in(self._frame, request, signed_in, wanted)
+
+    async def _leave(self, request: Request) -> Response:
+        """Send a browser to the identity provider, with a cookie that says what it was sent with."""
+        if self._provider is None:
+            return self._page("", "There is no identity provider; see console.oidc_issuer.", status=404)
+        attempt = Attempt(wanted=own_path(request.query_params.get("next", "")))
+        try:
+            url = await self._provider.leave(attempt, self._return_to(request))
+        except (FetchFailed, Refused) as error:
+            return self._refuse(error)
+        response = RedirectResponse(url, 303)
+        value = base64.urlsafe_b64encode(msgspec.json.encode(attempt)).decode()
+        is_secure = request.url.scheme == "https"
+        response.set_cookie(_ATTEMPT, value, max_age=600, path=RETURN, secure=is_secure, httponly=True, samesite="lax")
+        return self._frame.guarded(response)
+
+    async def _come_back(self, request: Request) -> Response:
+        """Let in whom the identity provider vouches for."""
+        response = await self._return(request)
+        response.delete_cookie(_ATTEMPT, path=RETURN)
+        return response
+
+    async def _return(self, request: Request) -> Response:
+        attempt, query, desk = _read_attempt(request), request.query_params, self._frame.state.desk
+        if (
+            self._provider is None
+            or attempt is None
+            or not secrets.compare_digest(query.get("state", ""), attempt.state)
+        ):
+            return self._page("", "This belongs to another attempt; sign in again.", status=400)
+        if "code" not in query:
+            return self._page(
+                attempt.wanted, f"The identity provider says {query.get('error', 'nothing')[:100]!r}.", status=403
+            )
+        lifetime = timedelta(hours=desk.settings.console.session_hours)
+        try:
+            person = await self._provider.come_back(attempt, query["code"], self._return_to(request))
+            async with desk.work(actor="console:sign-in") as work:
+                signed_in = await operators.sign_in_through(work, person, lifetime, browser_of(request))
+        except (FetchFailed, NotPossible) as error:
+            return self._refuse(error)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
+            return self._frame.show_error(error, visit=None)
+        return let_in(self._frame, request, signed_in, attempt.wanted)
+
+    def _refuse(self, error: BoathookError) -> Response:
+        _LOG.warning("sign_in_refused", error=str(error))
+        return self._page("", f"{error}.", status=503 if isinstance(error, FetchFailed) else 403)
+
+    def _return_to(self, request: Request) -> str:
+        base = self._frame.state.desk.settings.server.public_url or str(request.base_url).rstrip("/")
+        return f"{base}{RETURN}"
+
+
+def _read_attempt(request: Request) -> Attempt | None:
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(request.cookies.get(_ATTEMPT, "")), type=Attempt)
+    except (ValueError, msgspec.DecodeError):
+        return None
 
 
 def let_in(frame: Frame, request: Request, signed_in: SignedIn, wanted: str) -> Response:

@@ -1,0 +1,135 @@
+"""What an identity provider's token must be before anybody is let in by it."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from boathook import config
+from boathook.admin.oidc import Attempt, Person, Provider, Refused
+from boathook.config import Settings
+from boathook.domain.errors import FetchFailed
+from boathook.domain.roles import Role
+from boathook.outbound.answers import HttpAnswer
+
+ISSUER, CLIENT = "https://login.example.com", "boathook"
+KEY = rsa.generate_private_key(65_537, 2_048)
+OTHER = rsa.generate_private_key(65_537, 2_048)
+
+
+def _settings() -> Settings:
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(f"""
+            [console]
+            oidc_issuer = "{ISSUER}"
+            oidc_client_id = "{CLIENT}"
+            oidc_client_secret = "secret"
+            oidc_roles = {{ ops = "operator", platform = "admin" }}
+        """)
+        file.flush()
+        return config.load(Path(file.name), {})
+
+
+SETTINGS = _settings()
+
+
+class Stub:
+    """Answers as a provider does."""
+
+    def __init__(self, token: str, issuer: str = ISSUER) -> None:
+        public = jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key(), as_dict=True)
+        self.pages: dict[str, Any] = {
+            "/.well-known/openid-configuration": {
+                "issuer": issuer,
+                "authorization_endpoint": f"{ISSUER}/authorize",
+                "token_endpoint": f"{ISSUER}/token",
+                "jwks_uri": f"{ISSUER}/keys",
+            },
+            "/keys": {"keys": [{**public, "kid": "one", "use": "sig"}]},
+            "/token": {"id_token": token, "access_token": "any"},
+        }
+
+    async def request(self, method: str, url: str, **_: Any) -> HttpAnswer:
+        page = self.pages.get(url.removeprefix(ISSUER))
+        return HttpAnswer(404 if page is None else 200, {}, msgspec.json.encode(page))
+
+
+def claims(**changes: Any) -> dict[str, Any]:
+    now = int(time.time())
+    all_ = {
+        "iss": ISSUER, "aud": CLIENT, "sub": "17", "iat": now, "exp": now + 300, "nonce": "expected",
+        "email": "ada@example.com", "email_verified": True, "groups": ["ops"],
+    } | changes  # fmt: skip
+    return {name: value for name, value in all_.items() if value is not None}
+
+
+def sign(content: dict[str, Any], key: Any = KEY, algorithm: str = "RS256", kid: str | None = "one") -> str:
+    return jwt.encode(content, key, algorithm, headers={"kid": kid} if kid else {})
+
+
+async def come_back(token: str, issuer: str = ISSUER) -> Person:
+    provider = Provider(SETTINGS)
+    provider.close()
+    provider._client = Stub(token, issuer)
+    return await provider.come_back(Attempt(nonce="expected"), "code", "https://hooks.example.com/return")
+
+
+async def test_a_good_token_says_who_it_is():
+    person = await come_back(sign(claims()))
+    assert (person.subject, person.name, person.role) == (f"{ISSUER} 17", "ada@example.com", Role.OPERATOR)
+    assert person.is_name_proven
+
+
+async def test_the_highest_role_counts_and_none_is_none():
+    assert (await come_back(sign(claims(groups=["ops", "platform"])))).role is Role.ADMIN
+    assert (await come_back(sign(claims(groups="platform")))).role is Role.ADMIN
+    assert (await come_back(sign(claims(groups=["sales"])))).role is None
+    assert (await come_back(sign(claims(groups={"ops": 1})))).role is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nonce": "another"}, {"nonce": None}, {"aud": "another"}, {"aud": None}, {"iss": "https://evil.example"}, {"iss": None},
+        {"exp": int(time.time()) - 400}, {"exp": None}, {"iat": int(time.time()) + 4_000}, {"sub": None}, {"azp": "another"},
+        {"email": None}, {"email": 7}, {"email": ""},
+    ],
+)  # fmt: skip
+async def test_a_token_that_is_not_for_this_attempt_lets_nobody_in(change: dict[str, Any]):
+    with pytest.raises(Refused):
+        await come_back(sign(claims(**change)))
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        sign(claims(), OTHER),
+        sign(claims(), "a shared secret of more than thirty-two bytes", "HS256"),
+        jwt.encode(claims(), None, "none"),
+        sign(claims(), kid="two"),
+        "", "a.b.c", "nonsense",
+        sign(claims())[:-6] + "AAAAAA",
+    ],
+)  # fmt: skip
+async def test_a_token_that_the_provider_did_not_sign_lets_nobody_in(token: str):
+    with pytest.raises(Refused):
+        await come_back(token)
+
+
+async def test_a_provider_that_calls_itself_otherwise_is_refused():
+    with pytest.raises(Refused, match="calls itself"):
+        await come_back(sign(claims()), issuer="https://other.example")
+
+
+async def test_an_answer_that_is_no_object_is_told_as_such(monkeypatch: pytest.MonkeyPatch):
+    async def answer(*_: Any, **__: Any) -> HttpAnswer:
+        return HttpAnswer(200, {}, b"[" * 100_000)
+
+    monkeypatch.setattr(Stub, "request", answer)
+    with pytest.raises(FetchFailed, match="no JSON object"):
+        await come_back("")
