@@ -2,33 +2,18 @@
 
 import pytest
 
-from boathook.config import SourceSettings
-from boathook.inbound.gates import is_told
 from boathook.inbound.providers import RECIPES
-from boathook.inbound.providers.proofs import Addresses, Asymmetric, Configured, Jwt, NoProof
 from boathook.inbound.providers.recipe import Recipe
 from boathook.inbound.providers.setups import CHOSEN, STEPS
 
 NAMES = {recipe.name for recipe in RECIPES}
 
 
-def wants_secret(recipe: Recipe) -> bool:
-    match recipe.proof:
-        case NoProof() | Addresses():
-            return False
-        case Asymmetric(key=key):
-            return isinstance(key, Configured)
-        case Jwt(key_set=keys):
-            return keys is None
-        case _:
-            return not is_told(SourceSettings(provider=recipe.name))
-
-
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_every_provider_has_set_up_instructions(recipe: Recipe):
     text = " ".join(recipe.setup)
     assert "{url}" in text, f"{recipe.name}: say where its user pastes our address, in inbound/providers/setups.py"
-    if wants_secret(recipe):
+    if recipe.takes_secrets:
         assert "secrets" in text, f"{recipe.name}: say what goes into the source's secrets"
     for setting in recipe.settings:
         assert not setting.is_required or setting.name in text, f"{recipe.name}: say what goes into {setting.name}"

@@ -9,7 +9,7 @@ from boathook.domain.errors import InvalidValue, NotFound, Taken
 from boathook.inbound.schemas import check_schema
 from boathook.journal import event_types
 from boathook.journal.audit import note
-from boathook.journal.event_types import EventType
+from boathook.journal.event_types import EventType, Listener
 
 MOST_VERSIONS: Final = 20
 """Versions of its schema that an event type may have."""
@@ -58,6 +58,11 @@ async def list_some(
         with_archived=with_archived,
         flags=flags,
     )
+
+
+async def list_listeners(work: Work, name: str, *, limit: int) -> list[Listener]:
+    """Return endpoints that listen to an event type, those that name it before those that take all."""
+    return await event_types.list_listeners(work.connection, work.organization, name, limit=limit)
 
 
 async def create(work: Work, name: str, new: NewEventType) -> EventType:

@@ -52,7 +52,7 @@ async def create_for_portal(
     capabilities: Sequence[str] | None = None,
     feature_flags: Sequence[str] = (),
 ) -> MadeKey:
-    """Make a key for one visitor of an application's portal."""
+    """Make a key for one visitor of an application's portal; *capabilities* None allows everything."""
     key = Key(
         id=new_id(),
         organization="",
@@ -62,7 +62,9 @@ async def create_for_portal(
         capabilities=None if capabilities is None else tuple(capabilities),
         feature_flags=tuple(feature_flags),
     )
-    return await _make(work, application, key, lifetime)
+    made = await _make(work, application, key, lifetime)
+    await note(work.connection, work.actor, "key.create_for_portal", made.key.shown_id, application.shown_id)
+    return made
 
 
 async def _make(work: Work, application: Application | None, key: Key, lifetime: timedelta | None) -> MadeKey:
@@ -76,6 +78,11 @@ async def _make(work: Work, application: Application | None, key: Key, lifetime:
 async def list_all(work: Work, organization: str | None = None, *, with_portal: bool = False) -> list[Key]:
     """Return the deployment's keys or those of one organization, the youngest first."""
     return await api_keys.list_all(work.connection, organization, with_portal=with_portal)
+
+
+async def list_portal(work: Work, *, limit: int) -> list[Key]:
+    """Return the latest valid keys of visitors of the organization's portals."""
+    return await api_keys.list_portal(work.connection, work.organization, limit=limit)
 
 
 async def revoke(work: Work, id: UUID) -> None:

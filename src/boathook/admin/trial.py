@@ -2,12 +2,13 @@
 
 import secrets
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
+from boathook.inbound.added import AddedSecrets
 from boathook.inbound.gates import spec_of
 from boathook.inbound.providers.proofs import Addresses, Asymmetric, Jwt
 from boathook.inbound.providers.recipe import Recipe
@@ -15,6 +16,8 @@ from boathook.inbound.senders import Signed, signed_request
 from boathook.inbound.settling import Settled, settle
 from boathook.outbound.loopback import Answer, Client
 
+MARK: Final = "boathook-test"
+"""The user-agent of a trial's requests; it is kept with the event."""
 _SAMPLE_ID: Final = "boathook-sample"
 
 
@@ -25,14 +28,23 @@ class Step:
     what: str
     ok: bool
     found: str
+    sent: str
+    """The request line, without what proves it, and its size."""
     event_id: str | None = None
     """The event it became."""
 
 
-async def try_source(settings: Settings, name: str) -> AsyncIterator[Step]:
-    """Send a source of the boathook that listens at ``server.bind`` its sample, and yield what came of each request.
+async def try_source(
+    settings: Settings, name: str, *, at: tuple[str, int] | None = None, added: AddedSecrets | None = None
+) -> AsyncIterator[Step]:
+    """Send a source of the boathook that listens here its sample, and yield what came of each request.
 
-    The sample becomes an event like any other, under an id of its own, and the handlers get it.
+    The sample becomes an event like any other, under an id of its own, and the handlers get it; they can tell it by its
+    header user-agent, which is `MARK`. It is signed with the youngest secret.
+
+    Args:
+        at: host and port of the gateway; None: those of ``server.bind``.
+        added: the secrets that operators have added; None: those a gateway of this machine was last told of.
 
     Raises:
         ConfigError: there is no such source, or its settings are wrong.
@@ -41,8 +53,10 @@ async def try_source(settings: Settings, name: str) -> AsyncIterator[Step]:
     if name not in settings.sources:
         known = ", ".join(sorted(settings.sources)) or "none"
         raise ConfigError(f"there is no source {name!r}; the settings have {known}")
-    settled = settle(spec_of(settings, name))
-    client = Client(settings.server.port, _reachable(settings.server.host))
+    settled = settle(spec_of(settings, name, added))
+    settled = settled._replace(spec=replace(settled.spec, secrets=settled.spec.secrets[:1]))
+    host, port = at or (settings.server.host, settings.server.port)
+    client = Client(port, _reachable(host))
     try:
         if _is_beyond_us(settled):
             yield await _send_unsigned(client, settled, name)
@@ -72,6 +86,7 @@ def _fresh(settled: Settled, name: str, **changes: Any) -> Signed:
     recipe, spec = settled.recipe, settled.spec
     mark = f"{_SAMPLE_ID}-{secrets.token_hex(4)}"
     headers = {key: value.replace(_SAMPLE_ID, mark) for key, value in recipe.sample.headers.items()}
+    headers["user-agent"] = MARK
     return signed_request(
         spec.provider,
         changes.get("secrets", spec.secrets),
@@ -112,16 +127,17 @@ async def _send_genuine(client: Client, signed: Signed, *, has_schema: bool) -> 
     if has_schema and answer.status == 400 and isinstance(answer.json, dict) and "detail" in answer.json:
         # Only a proven sender is told what is wrong with its body.
         what = "a genuine sample is proven, though its body does not fit the source's schema"
-        return Step(what=what, ok=True, found=f"{answer.status}, {answer.json['detail']}")
+        return Step(what=what, ok=True, found=f"{answer.status}, {answer.json['detail']}", sent=_line(signed))
     ok = 200 <= answer.status < 300
     event_id = answer.json.get("event_id") if isinstance(answer.json, dict) else None
     found = f"{answer.status}, stored as {event_id}" if event_id else f"{answer.status} {_shown(answer)}"
-    return Step(what="a genuine sample is accepted", ok=ok, found=found, event_id=event_id)
+    return Step(what="a genuine sample is accepted", ok=ok, found=found, sent=_line(signed), event_id=event_id)
 
 
 async def _send_forged(client: Client, signed: Signed) -> Step:
     answer = await _send(client, signed)
-    return Step(what="a forged sample is refused", ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}")
+    found = f"{answer.status} {_shown(answer)}"
+    return Step(what="a forged sample is refused", ok=answer.status == 401, found=found, sent=_line(signed))
 
 
 async def _send_unsigned(client: Client, settled: Settled, name: str) -> Step:
@@ -129,12 +145,17 @@ async def _send_unsigned(client: Client, settled: Settled, name: str) -> Step:
     request = Signed(
         recipe.sample.method,
         _url(settled, name),
-        {"content-type": recipe.sample.content_type, **recipe.sample.headers},
+        {"content-type": recipe.sample.content_type, **recipe.sample.headers, "user-agent": MARK},
         recipe.sample.body,
     )
     answer = await _send(client, request)
     what = f"a sample without proof is refused (only {recipe.title} itself can make a genuine one)"
-    return Step(what=what, ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}")
+    return Step(what=what, ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}", sent=_line(request))
+
+
+def _line(signed: Signed) -> str:
+    # The query may hold the token.
+    return f"{signed.method} {urlsplit(signed.url).path}, {len(signed.body):,} bytes"
 
 
 def _shown(answer: Answer) -> str:

@@ -67,6 +67,11 @@ async def list_all(connection: Connection, organization: str | None, *, with_por
     return [_key(row) for row in await connection.fetch(SQL["list_keys"], organization, with_portal)]
 
 
+async def list_portal(connection: Connection, organization: str, *, limit: int) -> list[Key]:
+    """Return the latest valid keys of visitors of an organization's portals."""
+    return [_key(row) for row in await connection.fetch(SQL["list_portal"], organization, limit)]
+
+
 async def revoke(connection: Connection, id: UUID) -> bool:
     """End a key; returns False where there is none that is valid."""
     return await connection.fetchval(SQL["revoke_key"], id) is not None

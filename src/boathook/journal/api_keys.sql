@@ -18,6 +18,13 @@ select * from boathook.api_key
 where ($1::text is null or organization = $1) and ($2 or not is_portal)
 order by id desc
 
+-- name: list_portal
+-- Returns the latest valid keys of visitors of an organization's portals.
+select * from (select * from boathook.api_key order by id desc limit 10000) as latest
+where organization = $1 and is_portal and revoked_at is null and (expires_at is null or expires_at > now())
+order by id desc
+limit $2
+
 -- name: revoke_key
 -- Ends a key.
 update boathook.api_key set revoked_at = now() where id = $1 and revoked_at is null returning id

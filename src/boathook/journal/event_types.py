@@ -4,9 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
+from boathook.domain import ids
 from boathook.journal.database import Connection, Record
 from boathook.journal.statements import directed, load
 
@@ -32,6 +34,39 @@ class EventType:
     group_name: str | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """An endpoint that listens to an event type."""
+
+    id: UUID
+    url: str
+    is_disabled: bool
+    event_types: tuple[str, ...] | None
+    """What it names, patterns too; None takes all."""
+    application_id: UUID
+    application_uid: str | None
+    application_name: str
+
+    @property
+    def shown(self) -> str:
+        """The endpoint's id as people see it."""
+        return ids.show(ids.ENDPOINT, self.id)
+
+    @property
+    def application_shown(self) -> str:
+        """The application's id as people see it."""
+        return ids.show(ids.APPLICATION, self.application_id)
+
+
+async def list_listeners(connection: Connection, organization: str, name: str, *, limit: int) -> list[Listener]:
+    """Return endpoints that listen to a type, those that name it first."""
+    rows = await connection.fetch(SQL["list_listeners"], organization, name, limit)
+    return [
+        Listener(**dict(row) | {"event_types": None if row["event_types"] is None else tuple(row["event_types"])})
+        for row in rows
+    ]
 
 
 async def insert(connection: Connection, type: EventType) -> EventType | None:

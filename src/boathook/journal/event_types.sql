@@ -42,3 +42,16 @@ order by place
 -- name: delete_event_type
 -- Deletes an event type.
 delete from boathook.event_type where organization = $1 and name = $2
+
+-- name: list_listeners
+-- Returns live endpoints that listen to a type, those that name it before those that take all; * is any run of characters.
+select p.id, p.url, p.event_types, p.is_disabled, a.id as application_id, a.uid as application_uid,
+    a.name as application_name
+from boathook.endpoint p
+join boathook.application a on a.id = p.application_id
+where a.organization = $1 and a.deleted_at is null and not a.is_operational and p.deleted_at is null
+    and (p.event_types is null or exists (
+        select from unnest(p.event_types) as t (pattern)
+        where $2 like replace(replace(replace(replace(pattern, '\', '\\'), '_', '\_'), '%', '\%'), '*', '%')))
+order by p.event_types is null, p.id
+limit $3

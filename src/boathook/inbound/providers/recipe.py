@@ -15,7 +15,7 @@ from boathook.domain.signing import Algorithm, Encoding, KeyForm
 from boathook.inbound.facts import Facts
 from boathook.inbound.places import Place
 from boathook.inbound.providers.options import Options
-from boathook.inbound.providers.proofs import Hmac, Proof
+from boathook.inbound.providers.proofs import Addresses, Asymmetric, Fetched, Hmac, Jwt, NoProof, Proof
 
 PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
@@ -273,6 +273,15 @@ class Recipe:
     def signs_url(self) -> bool:
         """Whether the signature covers the address, so that the source must know its public URL."""
         return self.needs_url or (isinstance(self.proof, Hmac) and "{url}" in self.proof.template)
+
+    @property
+    def takes_secrets(self) -> bool:
+        """Whether a source of it has secrets that prove its requests; those whose keys are fetched have none."""
+        match self.proof:
+            case NoProof() | Addresses() | Asymmetric(key=Fetched()) | Jwt(key_set=str()):
+                return False
+            case _:
+                return True
 
     needs_url: bool = False
     """For proofs whose `state` reads the address."""
