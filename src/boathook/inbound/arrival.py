@@ -49,6 +49,13 @@ def hash_of(scope: str, key: bytes) -> UUID:
     return UUID(int=int.from_bytes(sha256(b"%s\x00%s" % (scope.encode(), key)).digest()[:16], "big"))
 
 
+def hashes_of(source: str, key: str) -> tuple[UUID, UUID, UUID]:
+    """Return under what dedup memory may have a key of *source*: as an event's, as a batch's, as an item's."""
+    scopes = (source, f"{source}\x00batch", f"{source}\x00item")
+    whole, batch, item = (hash_of(scope, _key_bytes(key)) for scope in scopes)
+    return whole, batch, item
+
+
 class Arrivals:
     """Turns verified requests into events by the routes last read.
 

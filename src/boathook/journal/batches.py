@@ -115,7 +115,7 @@ async def _receipt(connection: Connection, event: NewEvent, stored: Record) -> R
 
 def _conflicts(event: NewEvent, seen: Mapping[UUID, tuple[UUID, bytes]]) -> Iterator[tuple[UUID, str, bytes]]:
     """Yield of each item that differs from the first of its key that first's event, the key, and the item's bytes."""
-    pieces = _Pieces(event.body)
+    pieces = Pieces(event.body)
     for item in event.items:
         first = seen.get(item.key_hash)
         if first is not None and first[1] != item.digest:
@@ -132,7 +132,7 @@ async def _record(connection: Connection, event: NewEvent, conflicts: Iterable[t
     await connection.execute(SQL["record_item_conflicts"], *columns, event.source, event.headers, event.content_type)
 
 
-class _Pieces:
+class Pieces:
     """Cuts parts out of a JSON body as they were sent; each level is read once."""
 
     def __init__(self, body: bytes) -> None:

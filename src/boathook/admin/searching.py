@@ -1,0 +1,165 @@
+"""Finds events by whatever somebody has of them: an id, a key, a text, or what they have in common."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from boathook.admin.contents import spellings
+from boathook.domain import ids
+from boathook.domain.documents import short_key
+from boathook.domain.errors import InvalidValue
+from boathook.domain.model import State
+from boathook.inbound.arrival import hashes_of
+from boathook.inbound.items import KEY_PREFIX
+from boathook.inbound.naming import key_of
+from boathook.journal import search
+from boathook.journal.database import Database
+from boathook.journal.search import FoundEvent, Known, Look, Wanted
+
+LONGEST_TEXT: Final = 200
+"""Characters of a text that is looked for."""
+_MOST_KNOWN: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What somebody looks for; empty lets everything through."""
+
+    words: str = ""
+    """An id or a key of an event, or else a text of its payload."""
+    text: str = ""
+    """A text of its payload, as it is typed."""
+    key: str = ""
+    """Its whole key."""
+    source: str = ""
+    application: str = ""
+    type: str = ""
+    state: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    below: UUID | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it lets everything through."""
+        return self == Question(below=self.below)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Something that an id or key names."""
+
+    id: str
+    """As people see it: an event, a delivery, a conflict or a rejection."""
+    item_path: str | None = None
+    """Which item of the event it is, where a key is an item's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direct:
+    """What was found at once, by its id or key."""
+
+    named: Sequence[Named]
+    events: Sequence[FoundEvent]
+    """Those of the events that are stored."""
+
+
+async def answer(database: Database, question: Question, sources: Iterable[str]) -> Direct | Look:
+    """Return what fits a question: at once where an id or key is given that is known, else what one look finds.
+
+    Args:
+        sources: whose keys are tried, where the question names none.
+
+    Raises:
+        InvalidValue: a field of it makes no sense.
+        JournalUnavailable: PostgreSQL is away or too busy.
+    """
+    _check(question)
+    if question.below is None and question.words and (found := await _find_named(database, question, sources)):
+        return found
+    return await search.look(database, _wanted(question))
+
+
+def read_id(text: str) -> Named | None:
+    """Return what an id names, whatever it is an id of; None where *text* is no id."""
+    readers: Mapping[str, Callable[[], str]] = {
+        ids.EVENT: lambda: ids.show(ids.EVENT, ids.read(ids.EVENT, text)),
+        ids.MESSAGE: lambda: ids.show(ids.EVENT, ids.read(ids.MESSAGE, text)),
+        ids.DELIVERY: lambda: ids.show_delivery(*ids.read_delivery(text)),
+        ids.CONFLICT: lambda: ids.show(ids.CONFLICT, ids.read(ids.CONFLICT, text)),
+        ids.REJECTION: lambda: ids.show(ids.REJECTION, ids.read(ids.REJECTION, text)),
+    }
+    reader = readers.get(text.partition("_")[0], readers[ids.EVENT])
+    try:
+        return Named(id=reader())
+    except ValueError:
+        return None
+
+
+async def _find_named(database: Database, question: Question, sources: Iterable[str]) -> Direct | None:
+    if (named := read_id(question.words)) is not None:
+        event_id = _event_of(named.id)
+        return Direct(named=[named], events=await search.read_events(database, [event_id] if event_id else []))
+    known = await _find_known(database, question, sources)
+    if not known:
+        return None
+    named_events = [Named(id=ids.show(ids.EVENT, one.event_id), item_path=one.item_path) for one in known]
+    events = await search.read_events(database, [one.event_id for one in known])
+    return Direct(named=named_events, events=events) if events else None
+
+
+async def _find_known(database: Database, question: Question, sources: Iterable[str]) -> list[Known]:
+    known: dict[Known, None] = {}
+    if not question.application:
+        asked = [question.source] if question.source else list(sources)
+        keys = [key for source in asked for name in _spelt(question.words) for key in hashes_of(source, name)]
+        known |= dict.fromkeys(await search.find_keys(database, keys))
+    if not question.source:
+        known |= dict.fromkeys(await search.find_messages(database, question.words, question.application or None))
+    return list(known)[:_MOST_KNOWN]
+
+
+def _spelt(words: str) -> list[str]:
+    """Return how boathook may have stored a key that a sender gave."""
+    spelt = [words, key_of(words), short_key(words)]
+    return list(dict.fromkeys([*spelt, *(KEY_PREFIX + one for one in spelt)]))
+
+
+def _event_of(name: str) -> UUID | None:
+    if name.startswith(f"{ids.DELIVERY}_"):
+        return ids.read_delivery(name)[0]
+    return ids.read(ids.EVENT, name) if name.startswith(f"{ids.EVENT}_") else None
+
+
+def _check(question: Question) -> None:
+    texts = {"q": question.words, "text": question.text, "key": question.key}
+    for name, text in texts.items():
+        if len(text) > LONGEST_TEXT:
+            raise InvalidValue(f"at most {LONGEST_TEXT} characters are looked for", name)
+    named = texts | {"source": question.source, "application": question.application, "type": question.type}
+    for name, text in named.items():
+        if "\x00" in text or any("\ud800" <= one <= "\udfff" for one in text):
+            raise InvalidValue("it holds a character that no text can hold", name)
+    if question.state and question.state not in set(State):
+        raise InvalidValue(f"a delivery's state is one of {', '.join(State)}", "state")
+    if question.since and question.until and question.since >= question.until:
+        raise InvalidValue("it must be later than the beginning", "until")
+
+
+def _wanted(question: Question) -> Wanted:
+    wanted = Wanted(
+        source=question.source or None,
+        application=question.application or None,
+        type=question.type or None,
+        key=question.key or None,
+        state=State(question.state) if question.state else None,
+        since=question.since,
+        until=question.until,
+        below=question.below,
+        texts=spellings(question.text) if question.text else (),
+    )
+    if not question.words:
+        return wanted
+    return replace(wanted, words=spellings(question.words), word_keys=tuple(_spelt(question.words)))

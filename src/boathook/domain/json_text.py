@@ -1,0 +1,200 @@
+"""JSON laid out for people to read, by its words alone: no number is read, no key is merged, no depth is too deep.
+
+What a sender has sent may hold numbers that no arithmetic keeps, the same key twice, or ten thousand brackets. All of
+it is shown as it was sent, only with line breaks and indentation (RFC 8259 calls both insignificant).
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+DEEPEST: Final = 32
+"""Levels that are indented; what is nested deeper stays in one line, or its indentation alone would fill gigabytes."""
+LONGEST: Final = 1 << 20
+"""Characters that are laid out."""
+_MOST_DOUBLED: Final = 20
+_LONGEST_PATH: Final = 200
+_INDENT: Final = "  "
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<mark>[\[\]{},:])
+    | (?P<string>"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*")
+    | (?P<plain>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![0-9.eE+-]) | (?:true|false|null)\b)
+    """,
+    re.VERBOSE,
+)
+_MAY_BE_CUT: Final = re.compile(r'"|-|[0-9tfn]')
+_CLOSES: Final = {"{": "}", "[": "]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A JSON text laid out."""
+
+    text: str
+    doubled: tuple[str, ...]
+    """Where keys stand that their object has twice, such as ``data.id``; at most twenty of them."""
+    is_cut: bool
+    """Whether something is missing at its end."""
+    is_deep: bool
+    """Whether some of it is nested so deep that it was left in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoJson:
+    """What is wrong with a text that is no JSON."""
+
+    reason: str
+    at: int
+    """The number of characters before it."""
+
+
+def lay_out(text: str, *, is_whole: bool = True) -> Laid | NoJson:
+    """Return a JSON text with one value a line, every word as it was sent.
+
+    Args:
+        is_whole: whether *text* is all of it; the beginning of a longer one may end anywhere.
+    """
+    writer = _Writer(text, is_whole)
+    try:
+        writer.write()
+    except _Wrong as wrong:
+        return NoJson(str(wrong), wrong.at)
+    return Laid("".join(writer.parts), tuple(writer.doubled), writer.is_cut, writer.is_deep)
+
+
+class _Wrong(Exception):
+    def __init__(self, reason: str, at: int) -> None:
+        super().__init__(reason)
+        self.at = at
+
+
+@dataclass(slots=True)
+class _Level:
+    """One object or array that is open."""
+
+    opened: str
+    keys: set[str] = field(default_factory=set)
+    key: str = ""
+    number: int = 0
+    """Values that have begun."""
+
+
+class _Writer:
+    """Reads words one after another, and writes each with what belongs before it."""
+
+    def __init__(self, text: str, is_whole: bool) -> None:
+        self.parts: list[str] = []
+        self.doubled: list[str] = []
+        self.is_cut = False
+        self.is_deep = False
+        self._text = text
+        self._is_whole = is_whole
+        self._levels: list[_Level] = []
+        self._wanted = "value"
+        """What may come next: value, first (a value or the end of an array), key, first key, colon, comma, end."""
+        self._length = 0
+
+    def write(self) -> None:
+        at = self._skip(0)
+        while at < len(self._text):
+            match = _TOKEN.match(self._text, at)
+            if match is None:
+                return self._end_within(at)
+            self._take(match, at)
+            at = self._skip(match.end())
+            if self._length > LONGEST:
+                self.is_cut = self.is_cut or at < len(self._text)
+                return None
+        if self._wanted != "end":
+            if self._is_whole:
+                raise _Wrong("it ends too early", len(self._text))
+            self.is_cut = True
+        return None
+
+    def _skip(self, at: int) -> int:
+        match = _SPACE.match(self._text, at)
+        return match.end() if match else at
+
+    def _end_within(self, at: int) -> None:
+        if self._is_whole or not _MAY_BE_CUT.match(self._text, at):
+            raise _Wrong(f"{self._text[at : at + 20]!r} is nothing that JSON has", at)
+        self._write(self._before_value() + self._text[at:][:LONGEST])
+        self.is_cut = True
+
+    def _take(self, match: re.Match[str], at: int) -> None:
+        word, kind = match[0], match.lastgroup
+        if kind == "mark":
+            return self._take_mark(word, at)
+        if self._wanted in {"key", "first key"}:
+            if kind != "string":
+                raise _Wrong("a key must be a string", at)
+            return self._take_key(word)
+        if self._wanted not in {"value", "first"}:
+            raise _Wrong(f"{self._wanted} was expected", at)
+        self._write(self._before_value() + word)
+        self._close_value()
+        return None
+
+    def _take_mark(self, word: str, at: int) -> None:
+        level = self._levels[-1] if self._levels else None
+        if word in "{[" and self._wanted in {"value", "first"}:
+            self._write(self._before_value() + word)
+            self._levels.append(_Level(word))
+            self._wanted = "first key" if word == "{" else "first"
+        elif level is not None and word == _CLOSES[level.opened] and self._wanted in {"first", "first key", "comma"}:
+            self._close(level, word)
+        elif word == ":" and self._wanted == "colon":
+            self._write(": ")
+            self._wanted = "value"
+        elif level is not None and word == "," and self._wanted == "comma":
+            self._write(",")
+            self._wanted = "key" if level.opened == "{" else "value"
+        else:
+            raise _Wrong(f"{word} stands where {self._wanted} was expected", at)
+
+    def _take_key(self, word: str) -> None:
+        level = self._levels[-1]
+        key = json.loads(word) if "\\" in word else word[1:-1]
+        level.key = key
+        if key in level.keys and len(self.doubled) < _MOST_DOUBLED:
+            self._note_doubled()
+        level.keys.add(key)
+        self._write(self._line() + word)
+        level.number += 1
+        self._wanted = "colon"
+
+    def _note_doubled(self) -> None:
+        steps = (one.key if one.opened == "{" else str(one.number - 1) for one in self._levels)
+        path = ".".join(steps)
+        path = path if len(path) <= _LONGEST_PATH else f"…{path[-_LONGEST_PATH:]}"
+        if path not in self.doubled:
+            self.doubled.append(path)
+
+    def _before_value(self) -> str:
+        """Return the line break before an element of an array; what follows a key goes on in its line."""
+        if not self._levels or self._levels[-1].opened == "{":
+            return ""
+        self._levels[-1].number += 1
+        return self._line()
+
+    def _close(self, level: _Level, word: str) -> None:
+        self._levels.pop()
+        self._write((self._line() if level.number else "") + word)
+        self._close_value()
+
+    def _close_value(self) -> None:
+        self._wanted = "comma" if self._levels else "end"
+
+    def _line(self) -> str:
+        depth = len(self._levels)
+        if depth > DEEPEST:
+            self.is_deep = True
+            return ""
+        return "\n" + _INDENT * depth
+
+    def _write(self, part: str) -> None:
+        self.parts.append(part)
+        self._length += len(part)

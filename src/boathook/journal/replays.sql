@@ -1,0 +1,32 @@
+-- name: lock_event
+-- Makes this transaction the only one to replay an event, by whatever way.
+select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || $1::uuid::text, 0))
+
+-- name: owe_again
+-- Owes an event, or an item of it, once more to the recipient of an ended delivery, where nothing of it is owed there nor
+-- dead, its content is there, and the recipient takes deliveries; says how each of that stands, and what was made.
+with ended as materialized (
+    select recipient, order_key, item_path, item_type from boathook.outcome where event_id = $1 and ordinal = $2
+),
+known as materialized (
+    select ordinal::integer as ordinal, recipient, item_path, true as is_open from boathook.delivery where event_id = $1
+    union all
+    select ordinal, recipient, item_path, false from boathook.outcome where event_id = $1
+),
+standing as materialized (
+    select e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone,
+        boathook.takes_deliveries(o.recipient) as takes,
+        exists (
+            select from known k
+            where k.is_open and k.recipient = o.recipient and k.item_path is not distinct from o.item_path) as is_open,
+        greatest(e.fanout, (select max(ordinal) + 1 from known)) as next,
+        o.*
+    from ended o join boathook.event e on e.id = $1
+),
+made as (
+    insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked, is_replay, item_path, item_type)
+    select $1, next, recipient, order_key, order_key is not null, true, item_path, item_type
+    from standing where takes and not is_gone and not is_open
+    returning ordinal
+)
+select recipient, order_key, is_gone, takes, is_open, (select ordinal::integer from made) as made from standing

@@ -1,0 +1,277 @@
+"""Looks for events in a history of any length, a bounded time at a time.
+
+There is no index on what a sender wrote, as each would cost every event that is taken in. So a look walks back from the
+newest event in steps, each over so many rows, until its page is full or its time is used up; then it says how far it
+came, and where another look goes on. Steps grow as long as they are quick, and a text is looked for in few bytes at a
+time.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from typing import Final
+from uuid import UUID
+
+from boathook.domain import ids
+from boathook.domain.model import State
+from boathook.journal.database import Connection, Database, Record
+from boathook.journal.ledger import EventRow, like
+from boathook.journal.statements import load
+
+SQL = load(__file__)
+
+BUDGET_S: Final = 0.12
+"""How long a look goes on taking steps."""
+PAGE: Final = 50
+_TIMEOUT_S: Final = 1.5
+"""Of one statement: a step that must go on, as over one very large body, may take longer than the rest of the look."""
+_FIRST_STEP: Final = 200
+_LONGEST_STEP: Final = 20_000
+_QUICK_S: Final = 0.02
+"""A step that took no longer is followed by one of twice its length; one that took twice as long by one of half."""
+_MOST_BYTES: Final = 4 << 20
+"""Of bodies that a text is looked for in by one statement, unless one alone is larger; unpacking costs most of it."""
+_MOST_BODIES: Final = 1_000
+LARGEST_BODY: Final = 8 << 20
+"""Bytes of the largest body that a text is looked for in."""
+_MOST_APPLICATIONS: Final = 2_000
+_OPEN: Final = frozenset({State.PENDING, State.LEASED, State.DEAD})
+_BATCH: Final = "batch"
+"""The type of an event whose items have several; `boathook.inbound.items` gives it."""
+_ABOVE_ALL: Final = UUID(int=2**128 - 1)
+_BELOW_ALL: Final = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which events are looked for; None and nothing let everything through."""
+
+    source: str | None = None
+    application: str | None = None
+    """Its id or uid, or a name that is neither."""
+    type: str | None = None
+    """A pattern of the event's type or, of a batch, an item's; ``*`` stands for any run of characters."""
+    key: str | None = None
+    """The whole dedup key."""
+    state: State | None = None
+    """Events with a delivery in it."""
+    texts: tuple[bytes, ...] = ()
+    """Events whose bytes hold one of these as they are."""
+    words: tuple[bytes, ...] = ()
+    """Events whose bytes hold one of these, or that have one of `word_keys`."""
+    word_keys: tuple[str, ...] = ()
+    since: datetime | None = None
+    """Accepted then or later."""
+    until: datetime | None = None
+    """Accepted before."""
+    below: UUID | None = None
+    """Where the look before came to: only events with a lower id."""
+
+    def bounds(self) -> tuple[UUID, UUID]:
+        """Return the id that all are below, and the lowest."""
+        until = _ABOVE_ALL if self.until is None else ids.first_of(self.until)
+        low = _BELOW_ALL if self.since is None else ids.first_of(self.since)
+        return min(until, self.below or _ABOVE_ALL), low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundEvent:
+    """An event that was found, and how many of its deliveries stand where; at most a thousand are counted."""
+
+    event: EventRow
+    states: dict[State, int]
+    """Without those that no delivery is in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look found."""
+
+    events: Sequence[FoundEvent]
+    looked_at: int
+    """Events that were compared, or deliveries where a state was looked for."""
+    place: UUID | None
+    """Where another look goes on, as `Wanted.below`; None where there is nothing further back."""
+    reached: datetime | None
+    """How far back it came; None where it came to the end."""
+    is_full: bool
+    """Whether it ended because its page was full, and not because its time was up."""
+    too_large: int
+    """Events that a text was not looked for in, as their bodies are larger than `LARGEST_BODY`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An event that dedup memory has under a key."""
+
+    event_id: UUID
+    item_path: str | None
+    """The item of it that the key belongs to; None where it is the whole event's."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One look while it goes on."""
+
+    wanted: Wanted
+    statement: str
+    place: UUID
+    low: UUID
+    limit: int
+    length: int = _FIRST_STEP
+    looked_at: int = 0
+    hits: list[UUID] = field(default_factory=list)
+    too_large: int = 0
+    is_over: bool = False
+    """Whether there is nothing below `place`."""
+
+    async def step(self, connection: Connection, is_time_up: Callable[[], bool]) -> None:
+        """Look at the next rows, and take what fits."""
+        wanted = self.wanted
+        began = time.monotonic()
+        row = await connection.fetchrow(
+            self.statement, self.place, self.low, self.length, wanted.source, wanted.application, like(wanted.type),
+            wanted.key, wanted.state, _BATCH,
+        )  # fmt: skip
+        assert row is not None
+        self.looked_at += row["looked"]
+        if wanted.texts or wanted.words:
+            await self._keep_texts(connection, row, is_time_up)
+        else:
+            self._take(row["ids"])
+            self._arrive(row)
+        self._pace(time.monotonic() - began)
+
+    async def _keep_texts(self, connection: Connection, row: Record, is_time_up: Callable[[], bool]) -> None:
+        wanted = self.wanted
+        for portion, is_too_large in _portions(row["ids"], row["sizes"]):
+            searched = [] if is_too_large else portion
+            rows = await connection.fetch(SQL["keep_texts"], searched, wanted.texts, wanted.words, wanted.word_keys)
+            found = {one["id"] for one in rows}
+            self.too_large += is_too_large
+            self._take([one for one in portion if one in found])
+            self.place = min(self.place, portion[-1])
+            if len(self.hits) >= self.limit or is_time_up():
+                return
+        self._arrive(row)
+
+    def _take(self, found: Sequence[UUID]) -> None:
+        self.hits += found[: self.limit - len(self.hits)]
+        if self.hits:
+            self.place = min(self.place, self.hits[-1])
+
+    def _arrive(self, row: Record) -> None:
+        """Go on behind the last row, unless the page is full before it."""
+        if len(self.hits) < self.limit:
+            self.is_over = row["looked"] < self.length
+            self.place = row["last"] or self.place
+        elif row["looked"] < self.length and row["ids"] and self.place == row["ids"][-1]:
+            self.is_over = True
+
+    def _pace(self, took_s: float) -> None:
+        if took_s < _QUICK_S:
+            self.length = min(2 * self.length, _LONGEST_STEP)
+        elif took_s > 2 * _QUICK_S:
+            self.length = max(self.length // 2, _FIRST_STEP)
+
+
+async def look(database: Database, wanted: Wanted, *, limit: int = PAGE, budget_s: float = BUDGET_S) -> Look:
+    """Return the newest events that are wanted, as many as fit a page and are found within the time.
+
+    Each look comes further back than the one before, even if a single step takes longer than that.
+
+    Raises:
+        JournalUnavailable: PostgreSQL is away, or so busy that one step took more than a second.
+    """
+    place, low = wanted.bounds()
+    walk = _Walk(wanted, _statement(wanted), place, low, limit)
+    until = time.monotonic() + budget_s
+
+    def is_time_up() -> bool:
+        return time.monotonic() >= until
+
+    async with _reading(database) as connection:
+        while not walk.is_over and len(walk.hits) < limit:
+            await walk.step(connection, is_time_up)
+            if is_time_up():
+                break
+        events = await _read(connection, walk.hits)
+    further = None if walk.is_over or walk.place <= low else walk.place
+    return Look(
+        events=events,
+        looked_at=walk.looked_at,
+        place=further,
+        reached=None if further is None else ids.made_at(further),
+        is_full=len(walk.hits) >= limit,
+        too_large=walk.too_large,
+    )
+
+
+async def read_events(database: Database, event_ids: Sequence[UUID]) -> list[FoundEvent]:
+    """Return those of these events that are stored, newest first."""
+    async with _reading(database) as connection:
+        return await _read(connection, event_ids)
+
+
+async def find_keys(database: Database, keys: Sequence[UUID]) -> list[Known]:
+    """Return what dedup memory has under these hashes of keys, as `boathook.inbound.arrival` makes them."""
+    return [Known(**dict(row)) for row in await database.fetch(SQL["find_keys"], list(keys))]
+
+
+async def find_messages(database: Database, key: str, application: str | None = None) -> list[Known]:
+    """Return the messages with this id of their publisher's own: of one application, or of the newest two thousand."""
+    key_bytes = key.encode("utf-8", "surrogatepass")
+    rows = await database.fetch(SQL["find_message_keys"], application, key_bytes, _MOST_APPLICATIONS)
+    return [Known(**dict(row)) for row in rows]
+
+
+def _statement(wanted: Wanted) -> str:
+    """Return the step over the fewest rows: what is open or dead is little, and an application has an index."""
+    if wanted.state in _OPEN:
+        walk, events = "walk_open", SQL["events_of_deliveries"]
+    elif wanted.application is not None:
+        walk, events = "walk_application", "select * from walked"
+    elif wanted.state is not None:
+        walk, events = "walk_ended", SQL["events_of_deliveries"]
+    else:
+        walk, events = "walk_events", "select * from walked"
+    standing = SQL["stand_so"] if walk == "walk_application" else "and ($8::text is null or true)"
+    parts = {"{walk}": SQL[walk], "{events}": events, "{standing}": standing}
+    return reduce(lambda sql, part: sql.replace(*part), parts.items(), SQL["take_step"])
+
+
+def _portions(event_ids: Sequence[UUID], sizes: Sequence[int]) -> Iterator[tuple[list[UUID], bool]]:
+    """Divide events so that the bytes of each portion are few together, or those of one event, and maybe too many."""
+    portion: list[UUID] = []
+    total = 0
+    for event_id, size in zip(event_ids, sizes, strict=True):
+        if portion and (total + size > _MOST_BYTES or len(portion) >= _MOST_BODIES):
+            yield portion, total > LARGEST_BODY
+            portion, total = [], 0
+        portion.append(event_id)
+        total += size
+    if portion:
+        yield portion, total > LARGEST_BODY
+
+
+@asynccontextmanager
+async def _reading(database: Database) -> AsyncIterator[Connection]:
+    """Lend a transaction whose statements are given up when they take long."""
+    async with database.transaction() as connection:
+        await connection.execute(SQL["limit_statement"], f"{_TIMEOUT_S:g}s")
+        yield connection
+
+
+async def _read(connection: Connection, event_ids: Sequence[UUID]) -> list[FoundEvent]:
+    if not event_ids:
+        return []
+    return [_found(row) for row in await connection.fetch(SQL["read_rows"], list(event_ids))]
+
+
+def _found(row: Record) -> FoundEvent:
+    values = {name: row[name] for name in EventRow.__slots__}
+    event = EventRow(**values | {"id": ids.show(ids.EVENT, row["id"])})
+    return FoundEvent(event=event, states={state: row[state] for state in State if row[state]})

@@ -1,0 +1,116 @@
+-- Words in braces are put in by search.py.
+--
+-- A walk gives the next $3 places below $1 and not below $2, newest first: whatever is wanted, it costs no more than so many
+-- rows. Filters come after it, so that a step with few hits is as short as one with many.
+
+-- name: walk_events
+-- All events.
+select e.id, e.source, e.application, e.type, e.dedup_key, octet_length(e.body) as size
+from boathook.event e where e.id < $1 and e.id >= $2 order by e.id desc limit $3
+
+-- name: walk_application
+-- Events of an application, which may be stored under several names.
+select found.*
+from unnest((select boathook.application_names($5))) as name
+cross join lateral (
+    select e.id, e.source, e.application, e.type, e.dedup_key, octet_length(e.body) as size from boathook.event e
+    where e.application = name and e.id < $1 and e.id >= $2 order by e.id desc limit $3
+) as found
+order by found.id desc limit $3
+
+-- name: walk_open
+-- Deliveries that are owed or dead.
+select d.event_id as id, d.state from boathook.delivery d
+where d.event_id < $1 and d.event_id >= $2 order by d.event_id desc, d.ordinal desc limit $3
+
+-- name: walk_ended
+-- Deliveries that ended well.
+select o.event_id as id, o.state from boathook.outcome o
+where o.event_id < $1 and o.event_id >= $2 order by o.event_id desc, o.ordinal desc limit $3
+
+-- name: events_of_deliveries
+-- The events of deliveries that were walked over, where they are in the state that is wanted.
+select e.id, e.source, e.application, e.type, e.dedup_key, octet_length(e.body) as size
+from (select distinct id from walked where state = $8) as w
+join boathook.event e on e.id = w.id
+
+-- name: take_step
+-- Takes one step of a walk: how many places were looked at, the last of them, and the events that fit, newest
+-- first, with the size of their bytes: source, application, type pattern, dedup key, state; null lets everything through.
+-- Only a batch ($9) may have items of other types than its own.
+with walked as materialized ({walk}),
+fitting as (
+    select e.id, e.size
+    from ({events}) as e
+    where ($4::text is null or e.source = $4)
+        and ($5::text is null or e.application = any ((select boathook.application_names($5))::text[]))
+        and ($6::text is null or e.type like $6 or (e.type = $9 and (
+            exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $6)
+            or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $6))))
+        and ($7::text is null or e.dedup_key = $7)
+        {standing}
+)
+select
+    (select count(*) from walked) as looked,
+    (select id from walked order by id limit 1) as last,
+    coalesce((select array_agg(id order by id desc) from fitting), '{}') as ids,
+    coalesce((select array_agg(size order by id desc) from fitting), '{}') as sizes
+
+-- name: stand_so
+-- Which events have a delivery in the state that is wanted.
+and ($8::text is null
+    or exists (select from boathook.delivery d where d.event_id = e.id and d.state = $8)
+    or exists (select from boathook.outcome o where o.event_id = e.id and o.state = $8))
+
+-- name: keep_texts
+-- Says which of these events hold one of the texts in their bytes, and one of the words there or as their key; none of
+-- either asks for nothing.
+select e.id from boathook.event e
+where e.id = any ($1::uuid[])
+    and (cardinality($2::bytea[]) = 0 or exists (select from unnest($2::bytea[]) as text where position(text in e.body) > 0))
+    and (cardinality($3::bytea[]) = 0 or e.dedup_key = any ($4::text[])
+        or exists (select from unnest($3::bytea[]) as word where position(word in e.body) > 0))
+
+-- name: limit_statement
+-- Lets no statement of this transaction take longer.
+select set_config('statement_timeout', $1, true)
+
+-- name: read_rows
+-- Reads these events without their bytes, newest first, and how their deliveries stand; of an event with very many, the
+-- first thousand are counted.
+select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
+    octet_length(e.body) as size, e.fanout::integer as fanout, e.channels, e.tags, e.expunged_at,
+    s.pending, s.leased, s.succeeded, s.ignored, s.dead
+from boathook.event e
+cross join lateral (
+    select
+        count(*) filter (where state = 'pending') as pending, count(*) filter (where state = 'leased') as leased,
+        count(*) filter (where state = 'succeeded') as succeeded, count(*) filter (where state = 'ignored') as ignored,
+        count(*) filter (where state = 'dead') as dead
+    from (
+        (select state from boathook.delivery d where d.event_id = e.id limit 1000)
+        union all
+        (select state from boathook.outcome o where o.event_id = e.id limit 1000)
+    ) as known
+) as s
+where e.id = any ($1::uuid[])
+order by e.id desc
+
+-- name: find_keys
+-- Finds the events that dedup memory has under these keys, and the item of the event that each is about.
+select event_id, item_path from boathook.dedup where key = any ($1::uuid[])
+
+-- name: find_message_keys
+-- Finds the same for the messages of applications, given an id or uid of one, or null for the newest $3 and whomever
+-- handlers listen to by name.
+select d.event_id, d.item_path
+from (
+    select unnest(boathook.application_names($1)) as name where $1 is not null
+    union
+    (select boathook.show_id('app', id) from boathook.application where $1 is null order by id desc limit $3)
+    union
+    select distinct application from boathook.route where $1 is null and application is not null
+) as a
+join boathook.dedup d on d.key = encode(
+    substr(sha256(convert_to('application', 'UTF8') || '\x00'::bytea || convert_to(a.name, 'UTF8') || '\x00'::bytea || $2::bytea), 1, 16),
+    'hex')::uuid
