@@ -272,9 +272,12 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     outbound = plain["outbound"]
     outbound["proxy"] = without_password(outbound["proxy"])
     outbound["encryption_keys"] = [reference(key) for key in outbound["encryption_keys"]]
+    client = plain["console"]
+    client["oidc_client_secret"] = client["oidc_client_secret"] and reference(client["oidc_client_secret"])
     for channel in plain["notifications"]["channels"].values():
         for key in {"token", "url", "secret", "password"} & channel.keys():
             channel[key] = channel[key] and reference(channel[key])
+    plain["tracing"]["headers"] = {name: reference(value) for name, value in plain["tracing"]["headers"].items()}
     for source in plain["sources"].values():
         source["secrets"] = [reference(secret) for secret in source["secrets"]]
         source["password"] = source["password"] and reference(source["password"])
