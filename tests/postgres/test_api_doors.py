@@ -79,7 +79,7 @@ async def test_a_token_of_an_application_reaches_that_one_only(api):
 async def test_a_visitor_of_the_portal_gets_a_token_of_the_application(api):
     for path, body in (("/auth/app-portal-access/acme", {}), ("/auth/dashboard-access/acme", None)):
         access = await api.ask(200, "POST", path, body)
-        assert access["url"].startswith("http://api.test/console/portal#")
+        assert access["url"].startswith("http://api.test/portal#key=")
         assert access["token"] in access["url"]
         await api.as_token(access["token"]).ask(200, "GET", "/app/acme")
     await api.ask(404, "POST", "/auth/app-portal-access/nobody", {})

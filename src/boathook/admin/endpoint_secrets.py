@@ -12,6 +12,7 @@ from boathook.domain.endpoints import SENSITIVE_HEADERS
 from boathook.domain.errors import LimitReached, NotFound
 from boathook.journal import endpoints
 from boathook.journal.applications import Application
+from boathook.journal.audit import note
 from boathook.outbound.signer import make_secret, read_signer
 
 MOST_OLD_SECRETS: Final = 10
@@ -39,6 +40,14 @@ async def get_secret(work: Work, application: Application, reference: str) -> st
     if sealed is None:
         raise NotFound(f"the endpoint {reference} has no secret")
     return read_signer(work.desk.vault.open(sealed, f"endpoint_secret:{endpoint.shown_id}")).public
+
+
+async def reveal_secret(work: Work, application: Application, reference: str) -> str:
+    """Return what `get_secret` does to a person, and note who looked. Raises as that does."""
+    secret = await get_secret(work, application, reference)
+    endpoint = await get(work, application, reference)
+    await note(work.connection, work.actor, "endpoint.secret.show", endpoint.shown_id)
+    return secret
 
 
 async def rotate_secret(
@@ -69,6 +78,14 @@ async def get_headers(work: Work, application: Application, reference: str) -> H
     headers = open_headers(work, await get(work, application, reference))
     hidden = tuple(name for name in headers if name.lower() in SENSITIVE_HEADERS)
     return Headers({name: value for name, value in headers.items() if name not in hidden}, hidden)
+
+
+async def reveal_headers(work: Work, application: Application, reference: str) -> Headers:
+    """Return what `get_headers` does to a person, and note who looked. Raises as that does."""
+    headers = await get_headers(work, application, reference)
+    endpoint = await get(work, application, reference)
+    await note(work.connection, work.actor, "endpoint.headers.show", endpoint.shown_id)
+    return headers
 
 
 async def set_headers(work: Work, application: Application, reference: str, headers: Mapping[str, str]) -> None:

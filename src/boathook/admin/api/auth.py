@@ -9,6 +9,7 @@ from boathook.admin.api.errors import ApiError
 from boathook.admin.keys import hash_token
 from boathook.domain import ids
 from boathook.journal import api_keys
+from boathook.journal.api_keys import Key
 from boathook.journal.database import Connection
 
 
@@ -53,6 +54,11 @@ async def authenticate(connection: Connection, headers: Mapping[str, str]) -> Pr
     key = await api_keys.find(connection, hash_token(token)) if scheme.lower() == "bearer" and token else None
     if key is None:
         raise ApiError(401, "authentication_failed", "Invalid token", {"www-authenticate": "Bearer"})
+    return principal_of(key)
+
+
+def principal_of(key: Key) -> Principal:
+    """Return who shows the token of a valid key."""
     return Principal(
         key_id=key.id,
         organization=key.organization,

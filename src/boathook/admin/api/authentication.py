@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Final
-from urllib.parse import urlencode
 
 from fastapi import Request
 from pydantic import Field
 
-from boathook.admin import applications, keys
+from boathook.admin import applications, keys, portal
 from boathook.admin.api.applications import ApplicationIn
 from boathook.admin.api.auth import Capability, refused
 from boathook.admin.api.calls import AnyCall, ApplicationRef, Call, OrganizationCall, OwnApplicationCall, router
@@ -21,7 +20,6 @@ routes = router("Authentication")
 
 Session = Annotated[str, Field(pattern=r"^[a-zA-Z0-9@_\-.]{1,64}$")]
 _DEFAULT_EXPIRY_S: Final = 604_800
-PORTAL: Final = "/console/portal"
 
 
 class AppPortalAccessIn(Input):
@@ -44,7 +42,7 @@ class AppPortalAccessIn(Input):
 class AppPortalAccessOut(Output):
     """A way into the portal."""
 
-    url: str = Field(examples=["https://hooks.example.com/console/portal#token=bhk_..."])
+    url: str = Field(examples=["https://hooks.example.com/portal#key=bhk_..."])
     token: str = Field(examples=["bhk_..."])
 
 
@@ -94,9 +92,7 @@ async def _give(call: Call, request: Request, application: Application, body: Ap
         feature_flags=body.feature_flags,
     )
     base = call.desk.settings.server.public_url or str(request.base_url).rstrip("/")
-    place = urlencode({"app": application.shown_id, "token": made.token})
-    # Behind the #, so that it stays in the browser: out of logs and Referer headers.
-    return AppPortalAccessOut(url=f"{base}{PORTAL}#{place}", token=made.token)
+    return AppPortalAccessOut(url=portal.link(base, made.token), token=made.token)
 
 
 @routes.post("/auth/logout", status_code=204, operation_id="v1.authentication.logout", summary="End the token in use")

@@ -62,10 +62,12 @@ class Frame:
     Args:
         state: the parts that pages stand on.
         embedders: origins whose pages may show ours within them.
+        static: where its files are served.
     """
 
-    def __init__(self, state: State, *, embedders: tuple[str, ...] = ()) -> None:
+    def __init__(self, state: State, *, embedders: tuple[str, ...] = (), static: str = STATIC) -> None:
         self.state = state
+        self._static = static
         self._files = {path.relative_to(_FOLDER / "static").as_posix(): _File.read(path) for path in _files("static")}
         self._templates = Environment(
             loader=FileSystemLoader(_FOLDER / "templates"),
@@ -100,10 +102,12 @@ class Frame:
             response.headers.setdefault(name, value)
         return response
 
-    def show_error(self, error: Exception, *, back: str = "/console", **values: Any) -> Response:
+    def show_error(
+        self, error: Exception, *, back: str = "/console", template: str = "error.html", **values: Any
+    ) -> Response:
         """Return the page for an error, which says what to do."""
         status, title, text = _told(error)
-        return self.show("error.html", status, title=title, text=text, back=back, **values)
+        return self.show(template, status, title=title, text=text, back=back, **values)
 
     async def serve_file(self, request: Request) -> Response:
         """Answer a request for a file; one that names its content's hash may be kept for ever."""
@@ -118,7 +122,7 @@ class Frame:
         return Response(file.content, media_type=file.kind, headers=headers)
 
     def _static_url(self, name: str) -> str:
-        return f"{STATIC}/{name}?v={self._files[name].version}"
+        return f"{self._static}/{name}?v={self._files[name].version}"
 
 
 @dataclass(frozen=True, slots=True)

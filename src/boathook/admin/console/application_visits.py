@@ -1,0 +1,167 @@
+"""The pages of one application, written once for both who see them: operators, and its customer in the portal.
+
+A page is a function of a `Side`, which tells where it stands and what whoever looks may do. `Pages` gathers them with
+the capability that each needs; the console serves them below /console/applications/{application}, the portal below
+/portal.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from starlette.datastructures import FormData, QueryParams
+from starlette.responses import Response
+
+from boathook.admin import applications
+from boathook.admin.api.auth import Capability
+from boathook.admin.console.pages import BASE, Routes, Visit
+from boathook.admin.desk import Desk, Work
+from boathook.admin.operators import Role
+from boathook.journal.applications import Application
+
+HOME: Final = f"{BASE}/applications"
+
+
+class Visiting(Protocol):
+    """What a page needs of a visit, whoever makes it."""
+
+    @property
+    def desk(self) -> Desk:
+        """The parts actions stand on."""
+
+    @property
+    def form(self) -> FormData:
+        """The fields of a form."""
+
+    @property
+    def query(self) -> QueryParams:
+        """The parameters of the address."""
+
+    @property
+    def path(self) -> Mapping[str, Any]:
+        """The parameters in the path."""
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether a page asks for a part of itself."""
+
+    def work(self) -> AbstractAsyncContextManager[Work]:
+        """Lend one transaction."""
+
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page."""
+
+    def to(self, url: str, notice: str = "", kind: str = "good") -> Response:
+        """Send the browser to a page of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One application, as somebody sees it."""
+
+    visit: Visiting
+    reference: str
+    """The application's id or uid."""
+    base: str
+    """Where its pages are."""
+    layout: str
+    """The template they are set in."""
+    is_portal: bool
+    may: Callable[[Capability], bool]
+    flags: frozenset[str] | None = None
+    """Only event types that need none or one of these are shown; None shows all."""
+
+    @asynccontextmanager
+    async def work(self) -> AsyncIterator[tuple[Work, Application]]:
+        """Lend one transaction and the application. Raises NotFound."""
+        async with self.visit.work() as work:
+            yield work, await applications.get(work, self.reference)
+
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page."""
+        known = {"side": self, "base": self.base, "layout": self.layout, "may": self._may_word}
+        return self.visit.page(template, status, **known, **values)
+
+    def to(self, path: str, notice: str = "", kind: str = "good") -> Response:
+        """Send the browser to another page of the application."""
+        return self.visit.to(self.base + path, notice, kind)
+
+    def field(self, name: str) -> str:
+        """Return what a form holds under a name; nothing where it does not hold it."""
+        return str(self.visit.form.get(name, ""))
+
+    def _may_word(self, capability: str) -> bool:
+        return self.may(Capability(capability))
+
+
+Answer = Callable[[Side], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of an application, or what a form there does."""
+
+    method: str
+    path: str
+    """Below the application's own."""
+    needs: Capability
+    is_for_operators: bool
+    """Whether the portal does without it."""
+    answer: Answer
+
+
+class Pages:
+    """The pages and forms of one area."""
+
+    def __init__(self) -> None:
+        self.entries: list[Page] = []
+
+    def get(
+        self, path: str, needs: Capability = Capability.VIEW_BASE, *, is_for_operators: bool = False
+    ) -> Callable[[Answer], Answer]:
+        """Register a page."""
+        return self._add("GET", path, needs, is_for_operators)
+
+    def post(self, path: str, needs: Capability, *, is_for_operators: bool = False) -> Callable[[Answer], Answer]:
+        """Register what a form does."""
+        return self._add("POST", path, needs, is_for_operators)
+
+    def _add(self, method: str, path: str, needs: Capability, is_for_operators: bool) -> Callable[[Answer], Answer]:
+        def add(answer: Answer) -> Answer:
+            self.entries.append(Page(method, path, needs, is_for_operators, answer))
+            return answer
+
+        return add
+
+
+def to_console(pages: Pages) -> Routes:
+    """Return the routes by which operators see the pages of an application."""
+    routes = Routes()
+    for page in pages.entries:
+        register = routes.get if page.method == "GET" else routes.post
+        register(f"/applications/{{application}}{page.path}", role=_role_for(page.needs))(_for_operators(page))
+    return routes
+
+
+def _role_for(capability: Capability) -> Role:
+    return Role.VIEWER if capability is Capability.VIEW_BASE else Role.OPERATOR
+
+
+def _for_operators(page: Page) -> Callable[[Visit], Awaitable[Response]]:
+    async def answer(visit: Visit) -> Response:
+        return await page.answer(operators_side(visit, visit.path["application"]))
+
+    return answer
+
+
+def operators_side(visit: Visit, reference: str) -> Side:
+    """Return an application as an operator sees it."""
+    return Side(
+        visit=visit,
+        reference=reference,
+        base=f"{HOME}/{reference}",
+        layout="base.html",
+        is_portal=False,
+        may=lambda capability: visit.may(_role_for(capability)),
+    )

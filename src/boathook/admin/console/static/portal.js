@@ -1,0 +1,26 @@
+"use strict";
+// A link brings its token behind the #, where only this script sees it; it is handed over once and taken out of the address.
+{
+  const HOME = "/portal/endpoints";
+  const show = (id) => {
+    document.getElementById("entering").hidden = true;
+    document.getElementById(id).hidden = false;
+  };
+  const address = location.href;
+  const key = new URLSearchParams(location.hash.slice(1)).get("key");
+  const query = new URLSearchParams(location.search);
+  const enter = async () => {
+    history.replaceState(null, "", location.pathname + location.search);
+    const fields = new URLSearchParams({
+      key, theme: query.get("theme") ?? "", colour: query.get("colour") ?? "",
+    });
+    const entered = await fetch("/portal/enter", { method: "POST", body: fields });
+    if (!entered.ok) return show("refused");
+    const here = await fetch("/portal/here");
+    if (here.ok) return location.replace(HOME);
+    document.getElementById("apart").href = address;
+    return show("cookieless");
+  };
+  if (key) enter().catch(() => show("refused"));
+  else location.replace(HOME);
+}

@@ -1,0 +1,135 @@
+-- What pages show of applications and endpoints. None looks at more rows than it is told to, however long the history
+-- is; those that search say where they stopped.
+
+-- name: search_applications
+-- Finds applications of an organization by a part of their names or uids, the youngest first, with their endpoints counted.
+select a.*, s.endpoints, s.disabled
+from (
+    select * from boathook.application
+    where organization = $1 and deleted_at is null and not is_operational and id < $2
+        and ($3::text is null or name ilike $3 or uid ilike $3)
+    order by id desc
+    limit $4
+) as a
+cross join lateral (
+    select count(*) as endpoints, count(*) filter (where e.is_disabled) as disabled
+    from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null
+) as s
+order by a.id desc
+
+-- name: find_owner
+-- Returns which application of an organization an endpoint belongs to.
+select a.id from boathook.endpoint e
+join boathook.application a on a.id = e.application_id
+where e.id = $2 and a.organization = $1 and e.deleted_at is null and a.deleted_at is null and not a.is_operational
+
+-- name: list_troubled
+-- Returns an organization's endpoints that are disabled or failing, the latest change first.
+select a.name as application_name, a.id as application_id, e.id, e.url, e.is_disabled, e.disabled_because, e.disabled_at,
+    h.failures, h.failing_since, h.last_failed_at, h.open_until
+from boathook.endpoint e
+join boathook.application a on a.id = e.application_id
+left join boathook.endpoint_health h on h.endpoint_id = e.id
+where a.organization = $1 and e.deleted_at is null and a.deleted_at is null and not a.is_operational
+    and (e.is_disabled or h.failing_since is not null)
+order by coalesce(e.disabled_at, h.last_failed_at) desc nulls last, e.id
+limit $2
+
+-- name: find_health
+-- Returns how an endpoint does.
+select failures, failing_since, last_failed_at, open_until from boathook.endpoint_health where endpoint_id = $1
+
+-- name: list_health
+-- Returns how some endpoints do, of those that ever failed.
+select endpoint_id, failures, failing_since, last_failed_at, open_until
+from boathook.endpoint_health where endpoint_id = any ($1::uuid[])
+
+-- name: find_disabler
+-- Returns who disabled an endpoint last.
+select actor from boathook.audit where subject = $1 and action = 'endpoint.disabled' order by id desc limit 1
+
+-- name: list_secrets
+-- Returns since when an endpoint's secrets sign and until when: the current one first, then those that sign along.
+select created_at, expires_at from boathook.endpoint_secret
+where endpoint_id = $1 and (expires_at is null or expires_at > now())
+order by expires_at is not null, id desc
+
+-- name: count_waiting
+-- Counts what an endpoint is owed and what died there, each up to so many.
+select
+    (select count(*) from (
+        select from boathook.delivery where recipient = $1 and state = 'pending' and not is_blocked limit $2) as o)
+    + (select count(*) from (
+        select from boathook.delivery
+        where recipient = $1 and order_key is not null and state = 'pending' and is_blocked limit $2) as o) as pending,
+    (select count(*) from (
+        select from boathook.delivery where recipient = $1 and state = 'dead' limit $2) as o) as dead
+
+-- name: measure_attempts
+-- Counts an endpoint's attempts since an id by how they ended and tells how long they took, in stretches of time and
+-- (where stretch is null) in all; of at most so many, the latest.
+select stretch, count(*) filter (where is_success) as succeeded, count(*) filter (where not is_success) as failed,
+    percentile_disc(array[0.5, 0.95]) within group (order by duration_ms) as durations, min(started_at) as earliest
+from (
+    select date_bin($4, a.started_at, timestamptz '2000-01-03 00:00:00+00') as stretch,
+        a.started_at, a.outcome = 'succeeded' as is_success, a.duration_ms
+    from boathook.attempt a
+    where a.recipient = $1 and a.id is not null and a.id >= $2
+    order by a.id desc
+    limit $3
+) as l
+group by grouping sets ((stretch), ())
+order by stretch nulls first
+
+-- name: look_at_attempts
+-- Reads the fitting ones of an endpoint's next so many attempts before an id, the latest first; and, in each row, how
+-- many were looked at and which was the last.
+with looked as materialized (
+    select a.id, a.event_id, a.status, a.duration_ms, a.outcome, a.error, a.code, a.is_manual, a.number
+    from boathook.attempt a
+    where a.recipient = $1 and a.id is not null and a.id < $2
+    order by a.id desc
+    limit $3
+)
+select s.number as looked, s.last, f.*
+from (select count(*) as number, (select id from looked order by id limit 1) as last from looked) as s
+left join lateral (
+    select l.*, e.type from looked l
+    join boathook.event e on e.id = l.event_id
+    where ($4::boolean is null or (l.outcome = 'succeeded') = $4)
+        and ($5::integer is null or (case when $5 = 0 then coalesce(l.status, 0) = 0 else l.status between $5 and $5 + 99 end))
+        and ($6::text is null or e.type like $6)
+    order by l.id desc
+    limit $7
+) as f on true
+order by f.id desc
+
+-- name: look_at_messages
+-- Reads the fitting ones of an application's next so many messages before an id, the latest first, likewise; with how
+-- many of the deliveries of each stand how.
+with looked as materialized (
+    select e.id, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at
+    from boathook.event e
+    where e.application = $1 and e.origin = 'published' and e.id < $2
+    order by e.id desc
+    limit $3
+)
+select s.number as looked, s.last, f.*, d.succeeded, d.waiting, d.dead
+from (select count(*) as number, (select id from looked order by id limit 1) as last from looked) as s
+left join lateral (
+    select l.* from looked l
+    where ($4::text is null or l.type like $4) and ($5::text is null or $5 = any (l.channels))
+    order by l.id desc
+    limit $6
+) as f on true
+left join lateral (
+    select
+        (select count(*) from boathook.outcome o where o.event_id = f.id) as succeeded,
+        (select count(*) from boathook.delivery w where w.event_id = f.id and w.state <> 'dead') as waiting,
+        (select count(*) from boathook.delivery w where w.event_id = f.id and w.state = 'dead') as dead
+) as d on true
+order by f.id desc
+
+-- name: find_request
+-- Returns what is kept of one attempt besides its answer.
+select number, code, started_at, request_headers, worker from boathook.attempt where event_id = $1 and id = $2
