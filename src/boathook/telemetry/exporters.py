@@ -9,10 +9,12 @@ What apps show under names of their own is computed from the sums.
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ FLUSH_S: Final = 1.0
 _ALIVE_S: Final = 5.0
 _SAMPLE_S: Final = 5.0
 _QUANTILES: Final = (0.5, 0.95, 0.99)
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class SnapshotFile:
@@ -276,6 +279,44 @@ def to_prometheus(merged: Merged) -> str:
         for labels, buckets in merged.histograms.get(metric.name, {}).items():
             lines += _bucket_lines(metric, labels, buckets)
     return "\n".join(lines) + "\n"
+
+
+def from_prometheus(text: str, at: float) -> Merged:
+    """Read what `to_prometheus` has written, elsewhere perhaps; what is not known here is left out.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    merged = Merged(at)
+    below: dict[tuple[str, SeriesKey], list[int]] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            _read_line(merged, below, line)
+    for (name, key), counts in below.items():
+        found = tuple(b - a for a, b in pairwise((0, *counts)))
+        if len(found) == len(METRICS[name].bounds) + 1:
+            total = merged.numbers.get(f"{name}_sum", {}).get(key, 0.0)
+            merged.histograms.setdefault(name, {})[key] = Buckets(found, total)
+    return merged
+
+
+def _read_line(merged: Merged, below: dict[tuple[str, SeriesKey], list[int]], line: str) -> None:
+    series, _, number = line.rpartition(" ")
+    name, _, rest = series.partition("{")
+    labels = {label: _unescape(value) for label, value in _LABEL.findall(rest)}
+    stem = name.removesuffix("_bucket").removesuffix("_sum")
+    metric = METRICS.get(name) or METRICS.get(stem)
+    if metric is None or not labels.keys() >= set(metric.labels):
+        return
+    key = tuple(labels[label] for label in metric.labels)
+    if name.endswith("_bucket") and metric.kind is Kind.HISTOGRAM:
+        below.setdefault((stem, key), []).append(int(float(number)))
+    else:
+        merged.numbers.setdefault(name, {})[key] = float(number)
+
+
+def _unescape(value: str) -> str:
+    return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], value)
 
 
 def _bucket_lines(metric: Metric, labels: SeriesKey, buckets: Buckets) -> Iterable[str]:

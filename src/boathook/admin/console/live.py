@@ -1,0 +1,169 @@
+"""Server-sent events: one producer for all readers of a process, and to each the newest state, never a queue of old.
+
+A reader whose connection is slow waits in its own `send` and finds whatever is newest when that returns. The gateway
+cuts off one that reads nothing at all, and counts each as the connection it is.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import Final
+
+from starlette.responses import Response, StreamingResponse
+
+from boathook.admin import operators
+from boathook.admin.console.pages import Visit
+from boathook.domain.errors import JournalError
+from boathook.telemetry.log import get_logger
+
+EVERY_S: Final = 2.0
+MOST_READERS: Final = 64
+"""Of one process; who comes then is told to ask for the state now and then instead."""
+HEARTBEAT_S: Final = 10.0
+RECHECK_S: Final = 5.0
+"""How often it is looked whether a reader is still signed in."""
+_RETRY_MS: Final = 2_000
+_LOG = get_logger("console")
+
+
+class Live:
+    """A state that is produced while somebody reads it.
+
+    Args:
+        look: returns the state as text.
+        every_s: how long it is good for.
+        most: readers at once.
+    """
+
+    def __init__(
+        self, look: Callable[[], Awaitable[str]], *, every_s: float = EVERY_S, most: int = MOST_READERS
+    ) -> None:
+        self._look = look
+        self._every_s = every_s
+        self._most = most
+        self._readers = 0
+        self._number = 0
+        self._latest = ""
+        self._looked_at = -every_s
+        self._looking = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._producer: asyncio.Task[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more readers are let in."""
+        return self._readers >= self._most
+
+    async def now(self) -> str:
+        """Return the state, produced anew where it is not good any more."""
+        async with self._looking:
+            if time.monotonic() - self._looked_at >= self._every_s:
+                self._publish(await self._look())
+        return self._latest
+
+    async def readings(self) -> AsyncIterator[tuple[int, str] | None]:
+        """Yield the state with its number, and again whenever it has changed; None where it has not for a while."""
+        with self._counted():
+            state = await self.now()
+            seen = self._number
+            yield seen, state
+            while True:
+                changed = self._changed
+                if self._number == seen:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(changed.wait(), HEARTBEAT_S)
+                is_new, seen = self._number != seen, self._number
+                yield (seen, self._latest) if is_new else None
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Produce for as long as there is a reader."""
+        self._readers += 1
+        if self._producer is None:
+            self._producer = asyncio.create_task(self._produce(), name="console:live")
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            if not self._readers and self._producer is not None:
+                self._producer.cancel()
+                self._producer = None
+
+    async def _produce(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            try:
+                await self.now()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may succeed, and nobody else tells
+                _LOG.warning("live_state_failed", exc_info=error)
+
+    def _publish(self, state: str) -> None:
+        self._looked_at = time.monotonic()
+        if state != self._latest:
+            self._latest = state
+            self._number += 1
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+
+def stream(visit: Visit, live: Live) -> Response:
+    """Answer with a state as it changes, until the browser goes, the operator is signed out or the process stops."""
+    if live.is_full:
+        return Response(status_code=503, headers={"retry-after": "5"})
+    if visit.request.method == "HEAD":
+        return Response(media_type="text/event-stream")
+    # Proxies that would collect an answer before they pass it on are told not to.
+    return StreamingResponse(_events(visit, live), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+async def _events(visit: Visit, live: Live) -> AsyncIterator[bytes]:
+    yield f"retry: {_RETRY_MS}\n\n".encode()
+    closing = asyncio.create_task(visit.desk.closing.wait())
+    readings = live.readings()
+    checked_at = time.monotonic()
+    try:
+        while (reading := await _next(readings, closing)) is not _ENDED:
+            yield _told(reading) if isinstance(reading, tuple) else b": still here\n\n"
+            if time.monotonic() - checked_at >= RECHECK_S:
+                checked_at = time.monotonic()
+                if not await _is_signed_in(visit):
+                    yield b"event: end\ndata: signed out\n\n"
+                    return
+    finally:
+        closing.cancel()
+        await readings.aclose()  # type: ignore[attr-defined]  # it is an asynchronous generator
+
+
+_ENDED: Final = object()
+
+
+async def _next(readings: AsyncIterator[tuple[int, str] | None], closing: "asyncio.Task[object]") -> object:
+    """Return the next reading, or `_ENDED` once the process stops."""
+    reading = asyncio.ensure_future(anext(readings))
+    try:
+        await asyncio.wait({reading, closing}, return_when=asyncio.FIRST_COMPLETED)
+        return _ENDED if closing.done() else reading.result()
+    finally:
+        if not reading.done():
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
+
+
+def _told(reading: tuple[int, str]) -> bytes:
+    number, state = reading
+    lines = "".join(f"data: {line}\n" for line in state.splitlines())
+    return f"event: state\nid: {number}\n{lines}\n".encode()
+
+
+async def _is_signed_in(visit: Visit) -> bool:
+    """Return whether the session is still good, without making it last longer: a page left open does nothing."""
+    idle = timedelta(hours=visit.desk.settings.console.idle_hours)
+    try:
+        async with visit.desk.work() as work:
+            found = await operators.find_session(work, visit.session, idle, is_active=False)
+    except JournalError:
+        return True
+    return found is not None

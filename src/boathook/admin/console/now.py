@@ -1,0 +1,166 @@
+"""The first page: what goes on at this moment, live, and how the last hour, day or week went."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from starlette.responses import HTMLResponse, Response
+
+from boathook.admin.console.charts import SPANS, Chart, Span, SpanName, draw
+from boathook.admin.console.frame import Frame
+from boathook.admin.console.live import EVERY_S, Live, stream
+from boathook.admin.console.pages import Routes, Visit
+from boathook.admin.present import Watch, recipient_title
+from boathook.domain.errors import JournalError
+from boathook.journal.latest import LatestDead, LatestEvent, read_latest_dead, read_latest_events
+from boathook.journal.samples import read_since
+
+routes = Routes()
+
+_LATEST: Final = 8
+_FRESH_S: Final = 10.0
+"""How long charts are good for."""
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """The charts of one span, and when they were drawn."""
+
+    at: float = -_FRESH_S
+    charts: list[Chart] = field(default_factory=list)
+    drawing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Board:
+    """What the page shows, produced once for all who look at it in a process."""
+
+    def __init__(self, frame: Frame) -> None:
+        state = frame.state
+        self._frame = frame
+        self._database = state.desk.database
+        self._watch = Watch(state.history, state.desk.settings.server.data_dir, self._database)
+        self._events: list[LatestEvent] = []
+        self._dead: list[LatestDead] = []
+        self._drawn = {name: _Drawn() for name in SpanName}
+        self.live = Live(self._look)
+
+    async def _look(self) -> str:
+        """Return the state as a part of the page; what PostgreSQL does not tell is as it was."""
+        is_away = False
+        try:
+            self._events = await read_latest_events(self._database, _LATEST)
+            self._dead = await read_latest_dead(self._database, _LATEST)
+        except JournalError:
+            is_away = True
+        return self._frame.render(
+            "now/state.html",
+            present=await self._watch.look(),
+            events=self._events,
+            dead=self._dead,
+            is_away=is_away,
+            every_s=int(EVERY_S),
+            **_SHOWN,
+        )
+
+    async def charts(self, name: SpanName) -> list[Chart]:
+        """Return the charts of a span, no older than ten seconds."""
+        drawn = self._drawn[name]
+        async with drawn.drawing:
+            if time.monotonic() - drawn.at >= _FRESH_S:
+                drawn.charts = await self._draw(SPANS[name])
+                drawn.at = time.monotonic()
+        return drawn.charts
+
+    async def _draw(self, span: Span) -> list[Chart]:
+        now = datetime.now(UTC)
+        return draw(await read_since(self._database, now - span.reach, span.step_s), span, now)
+
+
+_boards: WeakKeyDictionary[Frame, Board] = WeakKeyDictionary()
+
+
+def _board(visit: Visit) -> Board:
+    board = _boards.get(visit.frame)
+    if board is None:
+        board = _boards[visit.frame] = Board(visit.frame)
+    return board
+
+
+@routes.get("")
+async def show_now(visit: Visit) -> Response:
+    """Show the page."""
+    board, span = _board(visit), _span(visit)
+    return visit.page(
+        "now/index.html",
+        state=await board.live.now(),
+        charts=await board.charts(span),
+        span=span,
+        spans=list(SpanName),
+    )
+
+
+@routes.get("/now/state")
+async def show_state(visit: Visit) -> Response:
+    """Return what is live as it is now, for browsers that cannot be told."""
+    return HTMLResponse(await _board(visit).live.now())
+
+
+@routes.get("/now/live")
+async def tell_state(visit: Visit) -> Response:
+    """Tell what is live whenever it changes."""
+    return stream(visit, _board(visit).live)
+
+
+@routes.get("/now/charts")
+async def show_charts(visit: Visit) -> Response:
+    """Return the charts alone, to be put in place of older ones."""
+    span = _span(visit)
+    return visit.page("now/charts.html", charts=await _board(visit).charts(span), span=span)
+
+
+def _span(visit: Visit) -> SpanName:
+    name = visit.query.get("span", SpanName.HOUR)
+    return SpanName(name) if name in SPANS else SpanName.HOUR
+
+
+def show_rate(value: float) -> str:
+    """Write how often something happens in a second."""
+    return "0" if value == 0 else "< 0.1" if value < 0.1 else f"{value:.1f}" if value < 100 else _grouped(value)
+
+
+def show_span(seconds: float | None) -> str:
+    """Write a length of time, in the unit that suits it."""
+    if seconds is None:
+        return "\u2013"
+    for limit, unit, factor in _UNITS:
+        if seconds * factor < limit:
+            number = seconds * factor
+            return f"{number:.1f} {unit}" if number < 10 and factor != 1 else f"{number:.0f} {unit}"
+    return f"{seconds / 86_400:.1f} d"
+
+
+_UNITS: Final = ((1000, "ms", 1000.0), (120, "s", 1.0), (120, "min", 1 / 60), (48, "h", 1 / 3600))
+
+
+def show_size(size: float) -> str:
+    """Write a number of bytes."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _grouped(value: float) -> str:
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
+_SHOWN: Final = {
+    "rate": show_rate,
+    "span": show_span,
+    "size": show_size,
+    "title": recipient_title,
+}

@@ -1,0 +1,147 @@
+"""The first page as an operator sees it: figures, live over server-sent events, and charts with their tables."""
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import ADMIN, PASSWORD, Screen, Stand
+from tests.support import until
+
+DRAIN_S = 20.0
+"""What the settings allow for stopping."""
+FORM_TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def client(console: Stand) -> Iterator[httpx.Client]:
+    """Somebody who has signed in without a browser."""
+    with signed_in(console) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def signed_in(console: Stand, name: str = ADMIN) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=console.base, timeout=60, headers={"origin": console.base}) as client:
+        token = FORM_TOKEN.search(client.get("/console/sign-in").text)
+        fields = {"name": name, "password": PASSWORD, "csrf": token[1] if token else ""}
+        assert client.post("/console/sign-in", data=fields).status_code == 303
+        yield client
+
+
+def read_until(lines: Iterator[str], wanted: str) -> str:
+    """Read a stream until a line holds *wanted*, and return that line."""
+    for line in lines:
+        if wanted in line:
+            return line
+    raise AssertionError(f"the stream ended without {wanted!r}")
+
+
+def test_an_event_appears_while_the_page_is_open(console: Stand, screen: Screen) -> None:
+    page = screen.go("")
+    expect(page.locator("#now-link")).to_have_text("Live")
+    console.post_event("now-live-1", "payment.paid")
+    expect(page.locator("#n-events")).to_contain_text("payment.paid")
+    expect(page.locator("#n-sources")).to_contain_text("stripe")
+    expect(page.locator("#n-hosts")).to_contain_text("1 keeper")
+
+
+def test_a_dead_letter_appears_while_the_page_is_open(console: Stand, screen: Screen) -> None:
+    page = screen.go("")
+    expect(page.locator("#now-link")).to_have_text("Live")
+    console.post_event("now-dead-1", "broken.now")
+    expect(page.locator("#n-letters")).to_contain_text("this never works")
+    expect(page.locator("#n-dead .figure")).to_contain_text("1")
+
+
+def test_charts_are_drawn_of_tables_that_hold_the_same_numbers(console: Stand, screen: Screen) -> None:
+    console.ask("""
+        insert into boathook.sample (step_s, at, host, tally, is_rolled_up)
+        select 15, now() - interval '10 min', 'elsewhere', '{"span_s": 15, "sources": {"shop": {"accepted": 1875}}}', false
+        returning 1
+    """)
+    page = screen.go("?span=hour")
+    until_shown(page, "125")
+    chart = page.locator('[data-chart="throughput"]')
+    expect(chart.locator(".uplot canvas")).to_be_visible()
+    expect(chart.locator("details tbody tr")).to_have_count(120)
+    expect(chart.locator("details tbody tr", has_text="125")).to_be_hidden()
+    chart.get_by_text("as a table").click()
+    expect(chart.locator("details tbody tr", has_text="125")).to_be_visible()
+    page.get_by_role("link", name="Week").click()
+    expect(page.get_by_role("heading", name="The last week")).to_be_visible()
+
+
+def until_shown(page: Page, number: str) -> None:
+    """Load the page until its charts, which are kept for some seconds, hold a number."""
+    cells = page.locator('[data-chart="throughput"] details td')
+    until(lambda: page.reload() and number in cells.all_text_contents(), every=1)
+
+
+def test_without_scripts_the_page_shows_the_same_figures(console: Stand, client: httpx.Client) -> None:
+    console.post_event("now-plain-1", "payment.plain")
+    until(lambda: "payment.plain" in client.get("/console").text)
+    page = client.get("/console").text
+    assert "Backlog by age" in page
+    assert "As of loading this page" in page
+
+
+def test_what_strangers_sent_is_text(console: Stand, screen: Screen) -> None:
+    console.post_event("now-<img src=x onerror=alert(1)>", "payment.<script>alert(1)</script>")
+    page = screen.go("")
+    expect(page.locator("#n-events")).to_contain_text("<script>alert(1)</script>")
+
+
+def test_a_stream_ends_at_sign_out(console: Stand) -> None:
+    with signed_in(console) as client, client.stream("GET", "/console/now/live") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        read_until(lines, "event: state")
+        token = FORM_TOKEN.search(client.get("/console").text)
+        assert token is not None
+        client.post("/console/sign-out", data={"csrf": token[1]})
+        read_until(lines, "event: end")
+        assert not [line for line in lines if line.startswith("event")]
+
+
+def test_a_stream_does_not_keep_a_session_from_running_out(console: Stand) -> None:
+    console.add_operator("idle", "viewer")
+    with signed_in(console, "idle") as client, client.stream("GET", "/console/now/live") as answer:
+        lines = answer.iter_lines()
+        read_until(lines, "event: state")
+        console.ask("""
+            update boathook.operator_session set seen_at = now() - interval '90 days'
+            where operator_id = (select id from boathook.operator where name = 'idle') returning 1
+        """)
+        read_until(lines, "event: end")
+
+
+def test_nobody_who_is_not_signed_in_hears_anything(console: Stand) -> None:
+    for path in ("live", "state", "charts"):
+        headers = {"accept": "text/event-stream"}
+        assert httpx.get(f"{console.base}/console/now/{path}", headers=headers).status_code == 401
+
+
+def test_one_who_does_not_read_holds_nobody_up(console: Stand, client: httpx.Client) -> None:
+    with client.stream("GET", "/console/now/live"), client.stream("GET", "/console/now/live") as second:
+        lines = second.iter_lines()
+        read_until(lines, "event: state")
+        console.post_event("now-slow-1", "payment.slow_reader")
+        read_until(lines, "payment.slow_reader")
+
+
+def test_the_page_comes_back_to_life_after_a_restart(console: Stand, screen: Screen) -> None:
+    screen.expected |= {"Failed to load resource", "now/live"}
+    page = screen.go("")
+    expect(page.locator("#now-link")).to_have_text("Live")
+    began = time.monotonic()
+    assert console.running.stop() == 0
+    assert time.monotonic() - began < DRAIN_S, "the open stream held the gateway up"
+    console.running.start()
+    console.post_event("now-again-1", "payment.again")
+    expect(page.locator("#n-events")).to_contain_text("payment.again", timeout=60_000)
+
