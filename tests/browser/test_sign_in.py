@@ -1,9 +1,12 @@
 """Signing in to the console: who gets in, who does not, and what a foreign page can do."""
 
+import re
+
 import httpx
 import pytest
 
 from tests.browser.conftest import ADMIN, PASSWORD, Screen, Stand
+from tests.support import until
 
 
 def test_an_admin_signs_in_and_out(stranger: Screen, console: Stand):
@@ -96,3 +99,44 @@ def post(
 ) -> httpx.Response:
     given = {"origin": console.base} | {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.post(f"{console.base}{path}", data=fields, cookies=cookies, headers=given, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"a=" + b"x" * 1_100_000, "application/x-www-form-urlencoded", 413),
+        (b'{"csrf": 1}', "application/json", 415),
+        (b"--x\r\n\r\n--x--", "multipart/form-data; boundary=x", 415),
+        (b"name=%ff&a=\xff", "application/x-www-form-urlencoded", 400),
+        (b"&".join(b"a%d=1" % n for n in range(3_000)), "application/x-www-form-urlencoded", 400),
+    ],
+)
+def test_what_is_no_form_is_refused_with_a_page(console: Stand, body: bytes, kind: str, status: int):
+    headers = {"origin": console.base, "content-type": kind}
+    answer = httpx.post(f"{console.base}/console/sign-in", content=body, headers=headers)
+    assert answer.status_code == status
+    assert "text/html" in answer.headers["content-type"]
+
+
+def test_files_may_be_kept_for_ever_and_only_under_the_name_of_their_content(console: Stand):
+    page = httpx.get(f"{console.base}/console/sign-in").text
+    path = re.search(r'href="(/console/static/console\.css\?v=\w+)"', page)
+    assert path is not None
+    assert "immutable" in httpx.get(f"{console.base}{path[1]}").headers["cache-control"]
+    assert httpx.get(f"{console.base}/console/static/console.css").headers["cache-control"] == "no-cache"
+    for wrong in ("../templates/base.html", "..%2fapp.py", "none.css"):
+        assert httpx.get(f"{console.base}/console/static/{wrong}").status_code == 404
+
+
+def test_what_browsers_report_is_counted_and_never_trusted(console: Stand):
+    def reports() -> float:
+        page = httpx.get(f"{console.base}/metrics").text
+        return sum(
+            float(line.split()[1]) for line in page.splitlines() if line.startswith("boathook_csp_reports_total")
+        )
+
+    before = reports()
+    for body in (b'{"csp-report": {"effective-directive": "script-src"}}', b"nonsense", b"[" * 10_000):
+        assert httpx.post(f"{console.base}/console/csp-reports", content=body).status_code == 204
+    assert httpx.post(f"{console.base}/console/csp-reports", content=b"x" * 20_000).status_code == 413
+    until(lambda: reports() == before + 3)

@@ -1,5 +1,6 @@
 """The console as one ASGI application: its areas put together."""
 
+import time
 from typing import Any, Final, cast
 
 import msgspec
@@ -7,9 +8,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from boathook.admin.console import people, signing_in
+from boathook.admin.console import (
+    applications,
+    conflicts,
+    dead,
+    endpoint_lists,
+    endpoint_sending,
+    endpoints,
+    event_types,
+    events,
+    jobs,
+    keys,
+    now,
+    people,
+    signing_in,
+    sources,
+)
+from boathook.admin.console.application_visits import to_console
 from boathook.admin.console.frame import REPORTS, STATIC, Frame, State
 from boathook.admin.console.pages import BASE, route_of
+from boathook.admin.console.portal import portal_routes
 from boathook.admin.console.signing_in import SigningIn
 from boathook.admin.desk import Desk
 from boathook.inbound.app import Asgi, Receive, Send
@@ -19,7 +37,20 @@ from boathook.telemetry.log import get_logger
 
 AREAS: Final = (
     signing_in.routes,
+    now.routes,
+    events.routes,
+    conflicts.routes,
+    dead.routes,
+    jobs.routes,
+    sources.routes,
+    event_types.routes,
+    keys.routes,
     people.routes,
+    applications.routes,
+    endpoints.routes,
+    to_console(endpoints.pages),
+    to_console(endpoint_sending.pages),
+    to_console(endpoint_lists.pages),
 )  # fmt: skip
 """The routes of each area; where two paths fit an address, the first counts."""
 _LARGEST_REPORT: Final = 16_384
@@ -40,9 +71,10 @@ class Console:
         self._router = Router(
             [
                 Route(f"{STATIC}/{{path:path}}", frame.serve_file, methods=["GET"]),
-                Route(REPORTS, _note_report, methods=["POST"]),
+                Route(REPORTS, _Reports().note, methods=["POST"]),
                 *SigningIn(frame).routes,
                 *(route_of(frame, entry) for area in AREAS for entry in area.entries),
+                *portal_routes(frame.state),
             ],
             redirect_slashes=False,
             default=cast("Any", self._answer_404),
@@ -66,16 +98,23 @@ class Console:
         await cast("Asgi", response)(scope, receive, send)
 
 
-async def _note_report(request: Request) -> Response:
-    """Count what a browser has kept a page from doing, and say what it was."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _LARGEST_REPORT:
-            return Response(status_code=413)
-    emit.count("boathook_csp_reports_total")
-    _LOG.warning("csp_report", report=_shortened(body))
-    return Response(status_code=204)
+class _Reports:
+    """Counts what browsers have kept pages from doing; what one of them was is logged at most once a second."""
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    async def note(self, request: Request) -> Response:
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _LARGEST_REPORT:
+                return Response(status_code=413)
+        emit.count("boathook_csp_reports_total")
+        if time.monotonic() > self._quiet_until:
+            self._quiet_until = time.monotonic() + 1
+            _LOG.warning("csp_report", report=_shortened(body))
+        return Response(status_code=204)
 
 
 def _shortened(body: bytes) -> str:
