@@ -5,6 +5,7 @@ show      tables and JSON
 options   what many commands take
 listings  what is stored
 decisions what is to become of it
+conflicts requests that differ from the event whose key they have
 applications, endpoints, event_types   whom we send to, where, and what
 running   serve, migrate, doctor, demo, bench, send
 books     verify
@@ -27,6 +28,7 @@ from boathook.cli import (
     applications,
     apps,
     books,
+    conflicts,
     decisions,
     endpoints,
     event_types,
@@ -103,6 +105,7 @@ app.add_typer(decisions.events, name="events")
 app.add_typer(listings.deliveries, name="deliveries")
 app.add_typer(decisions.dead, name="dead")
 app.add_typer(decisions.rejections, name="rejections")
+app.add_typer(conflicts.conflicts, name="conflicts")
 app.add_typer(applications.applications, name="applications")
 app.add_typer(endpoints.endpoints, name="endpoints")
 app.add_typer(event_types.event_types, name="event-types")

@@ -1,6 +1,7 @@
 """Conflicts: requests whose key or body, but not both, belonged to an event already."""
 
 from urllib.parse import urlencode
+from uuid import UUID
 
 from starlette.responses import Response
 
@@ -72,7 +73,7 @@ async def download(visit: Visit) -> Response:
     return attachment(twin.stored.body, f"{twin.row.id}.bin")
 
 
-def _conflict_id(visit: Visit) -> ids.UUID:
+def _conflict_id(visit: Visit) -> UUID:
     try:
         return ids.read(ids.CONFLICT, visit.path["id"])
     except ValueError as error:

@@ -2,10 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -35,7 +35,10 @@ REVEAL: Final = "event.reveal_headers"
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _NOBODY: Final = "https://receiver.example/"
 _LONGEST_NOTE: Final = 1_000
+_MOST_LOOKS: Final = 100
+"""How often a page that keeps looking looks again by itself."""
 
+Value = TypeVar("Value")
 Happening = EventRow | Try | Done | Answer | AuditRow
 
 
@@ -126,7 +129,7 @@ def attachment(body: bytes, name: str) -> Response:
 
 
 def read_moment(text: str, field: str) -> datetime | None:
-    """Read what people write into a field: ``2h``, ``7d`` or ISO 8601, in UTC where it does not say; None where empty."""
+    """Read what people write into a field: ``2h``, ``7d`` or ISO 8601, UTC if it does not say; None where empty."""
     if not text:
         return None
     now = datetime.now(UTC)
@@ -191,10 +194,16 @@ def _list(
         direct=found if isinstance(found, Direct) else None,
         events=[] if found is None else found.events,
         further=further,
+        keep=_keep(visit.query.get("keep", "")),
+        most_looks=_MOST_LOOKS,
         largest=LARGEST_BODY,
         has_filters=any(text for name, text in fields.items() if name != "q"),
         text_url=f"/console/events?{urlencode({'text': fields['q']})}",
     )
+
+
+def _keep(text: str) -> int:
+    return min(int(text), _MOST_LOOKS) if re.fullmatch(r"[0-9]{1,3}", text) else 0
 
 
 def _place_of(found: Direct) -> str | None:
@@ -341,7 +350,7 @@ def _event_id(visit: Visit) -> UUID:
     return _read(ids.read_event, visit.path["id"])
 
 
-def _read(reader: Any, text: str) -> Any:
+def _read(reader: Callable[[str], Value], text: str) -> Value:
     try:
         return reader(text)
     except ValueError as error:

@@ -1,0 +1,96 @@
+"""Commands about conflicts: requests whose key or body, but not both, belonged to an event already."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from boathook.cli import show
+from boathook.cli.options import After, Application, Json, Limit, Since, Source, Until, example, read_ids
+from boathook.cli.session import journal, out, run, session
+from boathook.cli.show import Column
+from boathook.domain import ids
+from boathook.journal import ledger
+from boathook.journal.ledger import ConflictRow, Filter
+
+conflicts = typer.Typer(
+    no_args_is_help=True, help="Requests with an event's key and another body, or the other way round."
+)
+
+_COLUMNS = (
+    Column("id", lambda row: row.id, is_whole=True),
+    Column("from", lambda row: row.source or row.application),
+    Column("differs", lambda row: row.differs),
+    Column("seen", lambda row: row.seen),
+    Column("last", lambda row: show.age(row.last_seen_at)),
+    Column("key", lambda row: row.dedup_key),
+)
+
+
+@conflicts.command("list", epilog=example("boathook conflicts list --source stripe --since 7d"))
+def list_conflicts(
+    ctx: typer.Context, source: Source = None, application: Application = None, since: Since = None, until: Until = None,
+    limit: Limit = 50, after: After = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """List conflicts, newest first."""
+    after = after and ids.show(ids.CONFLICT, *read_ids(ids.CONFLICT, [after]))
+    wanted = Filter(source=source, application=application, since=since, until=until, limit=limit, after=after)
+
+    async def work() -> None:
+        async with journal(session(ctx).settings()) as database:
+            await show.listing(lambda some: ledger.list_conflicts(database, some), wanted, _COLUMNS, as_json=as_json)
+
+    run(work())
+
+
+@conflicts.command("show", epilog=example("boathook conflicts show cfl_01h455vb4pex5vsknk084sn02q4"))
+def show_conflict(
+    ctx: typer.Context, conflict: Annotated[str, typer.Argument(metavar="ID", help="The conflict.")],
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Show one conflict: what differs, and both bodies line by line."""
+    # Imported only here, as it brings what reads providers' requests.
+    from boathook.admin import comparing
+
+    (conflict_id,) = read_ids(ids.CONFLICT, [conflict])
+
+    async def work() -> comparing.Comparison:
+        async with journal(session(ctx).settings()) as database:
+            return await comparing.compare_conflict(database, conflict_id)
+
+    found = run(work())
+    if as_json:
+        event = None if found.event is None or found.first is None else {**asdict(found.event), **asdict(found.first)}
+        shown = {**asdict(found.twin.row), **asdict(found.twin.stored), "content_type": found.twin.content_type}
+        difference = None if found.lines is None else comparing.unified(found)
+        show.print_json(
+            {**shown, "verdict": found.verdict, "item_path": found.item_path, "difference": difference, "event": event}
+        )
+        return
+    show.facts(_facts(found.twin.row, found.item_path))
+    out.print()
+    out.print(show.text(found.verdict), soft_wrap=True)
+    out.print()
+    if found.lines:
+        show.block("- the event that came first, + the conflict", comparing.unified(found))
+    else:
+        show.block(f"body of the conflict, {found.twin.row.size} bytes", _readable(found.twin.stored.body))
+
+
+def _facts(row: ConflictRow, item_path: str | None) -> dict[str, object]:
+    return {
+        "conflict": row.id,
+        "event": row.event_id,
+        "item": item_path,
+        "source": row.source,
+        "application": row.application,
+        "differs": row.differs,
+        "key": row.dedup_key,
+        "seen": row.seen,
+        "first": show.moment(row.first_seen_at),
+        "last": show.moment(row.last_seen_at),
+    }
+
+
+def _readable(body: bytes) -> str:
+    return body.decode("utf-8", "backslashreplace")
