@@ -13,14 +13,15 @@ from boathook.domain import ids
 from boathook.domain.errors import JournalError, RegistryChanged, TooManyDeliveries
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Receipt
+from boathook.inbound.added import AddedSecrets
 from boathook.inbound.arrival import Arrivals
 from boathook.inbound.captured import CapturedSecrets
 from boathook.inbound.encoding import Decoder
 from boathook.inbound.errands import Errands
 from boathook.inbound.gates import dedup_days_of, verifier_of
 from boathook.inbound.records import UNROUTED
-from boathook.inbound.verify import Challenge, KeyWanted, Rejected, Request, Verdict, Verified
-from boathook.journal import ledger, moves
+from boathook.inbound.verify import Challenge, KeyWanted, Rejected, Request, Verdict, Verified, Verifier
+from boathook.journal import ledger, moves, source_secrets
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.ledger import Filter, RejectionRow, StoredRequest
@@ -55,29 +56,29 @@ async def reverify(
         ConfigError: a source cannot be set up.
     """
     with contextlib.closing(Fetcher(settings.outbound.allow)) as fetcher:
-        errands = Errands(fetcher.fetch, CapturedSecrets(settings.server.data_dir))
-        async for one in _reverify(database, settings, chosen, action, errands):
-            yield one
+        judges = Judges(database, settings, Errands(fetcher.fetch, CapturedSecrets(settings.server.data_dir)))
+        async for rejection_id in _rejections(database, chosen):
+            yield await _reverify(database, settings, rejection_id, action, judges)
 
 
 async def _reverify(
-    database: Database, settings: Settings, chosen: Filter | Sequence[UUID], action: Action, errands: Errands
-) -> AsyncIterator[Reverified]:
-    judges: dict[str, _Judge] = {}
-    async for rejection_id in _rejections(database, chosen):
-        row, stored = await ledger.get_rejection(database, rejection_id)
-        if row.event_id is not None:
-            yield Reverified(rejection_id=row.id, outcome="duplicate", detail="accepted before", event_id=row.event_id)
-        elif row.source not in settings.sources:
-            detail = f"there is no source {row.source!r} in the settings"
-            yield Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
-        elif len(stored.body) < row.body_size:
-            detail = f"only {len(stored.body)} of its {row.body_size} bytes were kept"
-            yield Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
-        else:
-            if row.source not in judges:
-                judges[row.source] = _Judge(database, settings, row.source, errands)
-            yield await _judge(database, judges[row.source], rejection_id, row, stored, action)
+    database: Database, settings: Settings, rejection_id: UUID, action: Action, judges: "Judges"
+) -> Reverified:
+    row, stored = await ledger.get_rejection(database, rejection_id)
+    if row.event_id is not None:
+        return Reverified(rejection_id=row.id, outcome="duplicate", detail="accepted before", event_id=row.event_id)
+    if why := why_impossible(settings, row, stored):
+        return Reverified(rejection_id=row.id, outcome="impossible", detail=why)
+    return await _judge(database, await judges.of(row.source), rejection_id, row, stored, action)
+
+
+def why_impossible(settings: Settings, row: RejectionRow, stored: StoredRequest) -> str | None:
+    """Return why a request cannot be judged again at all; None where it can."""
+    if row.source not in settings.sources:
+        return f"there is no source {row.source!r} in the settings"
+    if len(stored.body) < row.body_size:
+        return f"only {len(stored.body)} of its {row.body_size} bytes were kept"
+    return None
 
 
 async def _rejections(database: Database, chosen: Filter | Sequence[UUID]) -> AsyncIterator[UUID]:
@@ -93,9 +94,9 @@ async def _rejections(database: Database, chosen: Filter | Sequence[UUID]) -> As
 
 
 async def _judge(
-    database: Database, judge: "_Judge", rejection_id: UUID, row: RejectionRow, stored: StoredRequest, action: Action
+    database: Database, judge: "Judge", rejection_id: UUID, row: RejectionRow, stored: StoredRequest, action: Action
 ) -> Reverified:
-    request = _request(row, stored)
+    request = request_of(row, stored)
     if not judge.can_read(request):
         detail = f"the source does not accept Content-Encoding {request.headers['content-encoding']!r}"
         return Reverified(rejection_id=row.id, outcome="impossible", detail=detail)
@@ -127,12 +128,33 @@ async def _judge(
             )
 
 
-class _Judge:
+class Judges:
+    """A judge for each source that is asked for, with the secrets of this moment."""
+
+    def __init__(self, database: Database, settings: Settings, errands: Errands) -> None:
+        self._database = database
+        self._settings = settings
+        self._errands = errands
+        self._made: dict[str, Judge] = {}
+        self._added: AddedSecrets | None = None
+
+    async def of(self, source: str) -> "Judge":
+        """Return the judge of a source that the settings have. Raises ConfigError where it cannot be set up."""
+        if source not in self._made:
+            if self._added is None:
+                self._added = AddedSecrets(self._settings, await source_secrets.list_all(self._database))
+            self._made[source] = Judge(self._database, self._settings, source, self._errands, self._added)
+        return self._made[source]
+
+
+class Judge:
     """One source as the gateway has it, to judge and accept again by."""
 
-    def __init__(self, database: Database, settings: Settings, source: str, errands: Errands) -> None:
+    def __init__(
+        self, database: Database, settings: Settings, source: str, errands: Errands, added: AddedSecrets
+    ) -> None:
         self._source = source
-        self.verifier = verifier_of(settings, source)
+        self.verifier = verifier_of(settings, source, added=added)
         self._errands = errands
         self._limits = settings.limits
         own = settings.sources[source].content_encodings
@@ -163,8 +185,12 @@ class _Judge:
 
     def explain(self, request: Request, refused: Rejected, now: float) -> str:
         """Return why a request is refused, with the usual mistake that explains it, where one does."""
-        hint = self.verifier.explain(request, refused, now, decode=self.decoder(request))
+        hint = self.hint(request, refused, now)
         return f"{refused.reason}: {refused.detail}" + (f"; {hint}" if hint else "")
+
+    def hint(self, request: Request, refused: Rejected, now: float, others: Sequence[Verifier] = ()) -> str | None:
+        """Return the usual mistake that explains a refusal; *others* may be whom the request was meant for."""
+        return self.verifier.explain(request, refused, now, others=others, decode=self.decoder(request))
 
     async def accept(self, source: str, verified: Verified, body: bytes, content_type: str) -> Receipt:
         """Store the event with the deliveries it is owed by the present routes."""
@@ -180,7 +206,8 @@ class _Judge:
         raise JournalError("the routes kept changing while the event was stored; try again")
 
 
-def _request(row: RejectionRow, stored: StoredRequest) -> Request:
+def request_of(row: RejectionRow, stored: StoredRequest) -> Request:
+    """Return a refused request as the gateway saw it, as far as it was kept."""
     # By hand, as a stranger may have written the host, and one that no reader takes must not end the run.
     address, _, query = row.url.partition("?")
     return Request(
