@@ -63,7 +63,7 @@ def _described(t: Transaction, recipient: str, due_at: datetime) -> Record:
 
 def claim_sends(
     t: Transaction, recipients: Sequence[str], endpoint_ids: str, slots: str, since: str, most: str, probes: str,
-    worker: str, lease: timedelta,
+    worker: str, lease: timedelta, _is_traced: bool,
 ) -> list[Record]:  # fmt: skip
     wants = zip(
         recipients, _each(endpoint_ids, UUID), _each(slots, int), _each(since, _moment), _each(most, int),
@@ -98,7 +98,7 @@ def _send(t: Transaction, row: Row, endpoint: Endpoint, is_ailing: bool, is_prob
         owed_since=row.owed_since, is_manual=False, due_at=row.due_at, is_ordered=row.order_key is not None,
         endpoint_id=endpoint.id, revision=endpoint.revision, is_ailing=is_ailing, is_probe=is_probe,
         content_type=stored and stored.event.content_type, body=stored and stored.event.body,
-        accepted_at=stored and stored.accepted_at, claimed_at=t.tables.clock(),
+        accepted_at=stored and stored.accepted_at, claimed_at=t.tables.clock(), traceparent=None,
     )  # fmt: skip
 
 

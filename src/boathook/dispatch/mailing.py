@@ -10,6 +10,7 @@ from typing import Final
 from boathook.config import Settings
 from boathook.dispatch.lanes import Flight
 from boathook.dispatch.posts import Destination
+from boathook.dispatch.traced import SendTraces
 from boathook.domain import ids
 from boathook.domain.errors import FetchFailed
 from boathook.domain.policy import Bury, Failure, Move, Settle, Standing, Success, TryAgain, decide
@@ -18,7 +19,7 @@ from boathook.outbound.attempt import compose, read_letterhead, recorded_headers
 from boathook.outbound.courier import Answer, Courier, Trouble
 from boathook.outbound.oauth import TokenDesk
 from boathook.outbound.outgoing import Outgoing
-from boathook.telemetry import emit
+from boathook.telemetry import emit, tracing
 from boathook.telemetry.crashpoints import crash_point
 
 UNGRANTED: Final = "OAUTH"
@@ -52,6 +53,8 @@ class Mailing:
         self._desk: TokenDesk | None = None
         self._asking: set[asyncio.Task[None]] = set()
         self._seconds = emit.histogram("boathook_send_seconds")
+        tracer = tracing.current()
+        self._traces = None if tracer is None else SendTraces(tracer)
 
     def send(self, flights: Sequence[Flight]) -> None:
         """Begin an attempt at each; what cannot be sent ends at once."""
@@ -112,6 +115,7 @@ class Mailing:
             body=send.body,
             content_type=send.content_type or "application/json",
             token=flight,
+            traceparent=None if self._traces is None else self._traces.header(send),
         )
 
     def _answered(self, answers: list[Answer]) -> None:
@@ -149,6 +153,8 @@ class Mailing:
             response=response,
             started_at=flight.started_at,
         )
+        if self._traces is not None:
+            self._traces.record(ended, took_s)
         self._done(flight, ended, took_s)
 
     def _heed_refusal(self, answer: Answer, destination: Destination) -> None:

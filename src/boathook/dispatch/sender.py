@@ -28,7 +28,7 @@ from boathook.journal.database import DUE_CHANNEL, Database, reached
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.sending import BreakerRules, Ended, Send, SendStore
 from boathook.journal.vault import Vault, open_vault
-from boathook.telemetry import emit
+from boathook.telemetry import emit, tracing
 from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import get_logger
 
@@ -65,7 +65,7 @@ class Sender:
         self._own = own
         self._vault = vault
         self._policy = read_retry(outbound.retry)
-        self._store = SendStore(own, worker=sender_id)
+        self._store = SendStore(own, worker=sender_id, is_traced=tracing.current() is not None)
         self._leases = DeliveryStore(own, endpoint_policy=self._policy)
         self._lanes = Lanes(outbound.concurrency, outbound.endpoint_concurrency)
         rules = BreakerRules(

@@ -41,10 +41,11 @@ from boathook.handlers.api import Boathook
 from boathook.handlers.hooks import Hooks
 from boathook.handlers.runner import Ending, Gone, Lane, Runner, Running, Settled, Stopped, Unbegun, Unsettled
 from boathook.handlers.threads import Thread
+from boathook.handlers.traced import TracedRunner
 from boathook.journal.database import DUE_CHANNEL, Database, reached
 from boathook.journal.deliveries import DeliveryStore, SetBack, Work
 from boathook.journal.moves import announce_due
-from boathook.telemetry import emit
+from boathook.telemetry import emit, tracing
 from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import get_logger
 
@@ -91,7 +92,9 @@ class Worker:
         self._store = DeliveryStore(own)
         self._own = own
         self._schedule = Schedule(hooks.handlers, self._places)
-        self._runner = Runner(self._store, worker=worker_id, timeout_s=settings.worker.timeout_s, inline=inline)
+        runner = Runner(self._store, worker=worker_id, timeout_s=settings.worker.timeout_s, inline=inline)
+        tracer = tracing.current()
+        self._runner = runner if tracer is None else TracedRunner(runner, tracer)
         self._returns = Returns(self._store, self._returned)
         self._running: dict[Key, Running] = {}
         self._returning: dict[Key, SetBack] = {}

@@ -45,7 +45,7 @@ from boathook.handlers.sessions import call, call_sync
 from boathook.journal.calls import PUBLISH_MESSAGE, ROUTES_FOR, Step
 from boathook.journal.messages import message_key
 from boathook.journal.registry import Routing, decode_routing
-from boathook.telemetry import emit
+from boathook.telemetry import emit, tracing
 
 _MEMORY_DAYS: Final = 90.0
 """As long as events are kept unless the settings say otherwise."""
@@ -124,7 +124,7 @@ class Outbox:
 
     def _steps(self, message: Message) -> Generator[Step, Any, Published]:
         """Yield the calls that publish *message*, each answered by what it returned."""
-        draft = _draft(message, self._memory_days)
+        draft, began_ns = _draft(message, self._memory_days), time.time_ns()
         place = message.organization, message.application
         compiled = self._shelf.get(place)
         for _ in range(_MOST_ROUNDS):
@@ -133,7 +133,10 @@ class Outbox:
                 self._shelf.put(place, compiled)
             answer: str = yield PUBLISH_MESSAGE, compiled.arguments(draft)
             if answer not in {"outdated", "missing"}:
-                return _outcome(draft, answer)
+                outcome = _outcome(draft, answer)
+                if isinstance(outcome, Accepted):
+                    tracing.published(draft.id, draft.headers, began_ns, time.time_ns(), message.type)
+                return outcome
             compiled = None
         raise RegistryChanged("the routes kept changing while this message was published; try again")
 
@@ -277,7 +280,7 @@ def _draft(message: Message, memory_days: float) -> _Draft:
     body, content_type = _encoded(message.payload)
     channels, tags = _names("channels", message.channels), _names("tags", message.tags)
     dedup_key = own_id or ids.show(ids.EVENT, identifier)
-    headers = _headers(message.headers or {})
+    headers = tracing.carried(_headers(message.headers or {}))
     row = {
         "id": identifier,
         "organization": message.organization,

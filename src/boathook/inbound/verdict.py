@@ -54,6 +54,8 @@ class SourceSpec:
     """JSON paths that together name an event, for when the provider gives no id."""
     schema: Any = None
     """The JSON Schema that proven bodies must fit; None: any body."""
+    keep: tuple[str, ...] = ()
+    """Headers that are stored with events besides those the recipe names; lower case."""
 
 
 class Reason(StrEnum):

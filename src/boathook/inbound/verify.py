@@ -105,7 +105,7 @@ class Verifier:
         self._shape = None if spec.schema is None else compile_shape(spec.name, spec.schema)
         self._picker = Picker([*self._names.paths, *self._handshakes.paths])
         self._must_read = bool(self._picker.paths) or recipe.body is BodyForm.JSON
-        self._kept = _kept_headers(recipe)
+        self._kept = _kept_headers(recipe, spec.keep)
         self._reply = _static(recipe.reply)
         self._event_methods = spec.methods or recipe.methods
         # Never the query of a request whose proof covers its body and not its address.
@@ -279,13 +279,13 @@ def _places(recipe: Recipe) -> Iterator[Place]:
         yield from place if isinstance(place, tuple) else (place,)
 
 
-def _kept_headers(recipe: Recipe) -> tuple[str, ...]:
+def _kept_headers(recipe: Recipe, besides: tuple[str, ...]) -> tuple[str, ...]:
     """Return the allow-list of headers stored with an event, which holds no credential and no signature."""
     named = [place.name for place in _places(recipe) if isinstance(place, Header)]
     # Of what a signature over chosen fields is read from, the recipe may name some as the event's id or type.
     shown = frozenset(named if isinstance(recipe.proof, FieldMac | Asymmetric) else ())
     hidden = NEVER_KEPT | (signature_headers(recipe.proof) - shown)
-    return tuple(name for name in dict.fromkeys((*_ALWAYS_KEPT, *named, *recipe.keep)) if name not in hidden)
+    return tuple(name for name in dict.fromkeys((*_ALWAYS_KEPT, *named, *recipe.keep, *besides)) if name not in hidden)
 
 
 def _not_json(recipe: Recipe) -> Rejected:

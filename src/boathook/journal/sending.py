@@ -61,6 +61,8 @@ class Send(msgspec.Struct, frozen=True):
     accepted_at: datetime | None
     claimed_at: datetime
     """The journal's clock at the claim."""
+    traceparent: str | None = None
+    """Of the publisher's trace, where that was asked for and there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +187,11 @@ After = Callable[[Connection, Sequence[Ended]], Awaitable[None]]
 class SendStore:
     """The journal's queue of deliveries to endpoints."""
 
-    def __init__(self, database: Database, *, worker: str) -> None:
+    def __init__(self, database: Database, *, worker: str, is_traced: bool = False) -> None:
+        """Claim for one sender; *is_traced*: with the publishers' traces."""
         self._database = database
         self._worker = worker
+        self._is_traced = is_traced
 
     async def find_due(self, after: str, most: int) -> Page:
         """Look at the next endpoints with pending work behind *after*, at most so many."""
@@ -218,6 +222,7 @@ class SendStore:
             _array([want.is_probe for want in wants]),
             self._worker,
             timedelta(seconds=lease_s),
+            self._is_traced,
         )
         return [Send(*row) for row in rows]
 

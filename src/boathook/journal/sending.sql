@@ -35,7 +35,7 @@ order by w.recipient
 -- Leases due deliveries to endpoints that are neither disabled, deleted nor resting, up to so many slots for each, and
 -- reads what is to be sent. $4 is each one's watermark and $5 the bound of its leases over all senders, or null; only a
 -- probe ($6) may go to one whose breaker is open. Of an order key only the first is taken, and none while another of it
--- is leased.
+-- is leased. The publishers' traces are read where $9 asks for them.
 with wanted as materialized (
     select w.*, p.revision,
         coalesce(h.failures > 0 or h.failing_since is not null or h.open_until is not null, false) as is_ailing
@@ -81,10 +81,11 @@ claimed as (
 select
     c.event_id, c.ordinal, c.fence, c.attempts - c.attempts_before as attempt, c.owed_since, c.is_manual, c.due_at,
     c.order_key is not null as is_ordered, c.endpoint_id, c.revision, c.is_ailing, c.is_probe,
-    e.content_type, e.body, e.accepted_at, clock_timestamp() as claimed_at
+    e.content_type, e.body, e.accepted_at, clock_timestamp() as claimed_at, e.traceparent
 from claimed c
 left join lateral (
-    select content_type, case when expunged_at is null then body end as body, accepted_at
+    select content_type, case when expunged_at is null then body end as body, accepted_at,
+        case when $9::boolean then headers ->> 'traceparent' end as traceparent
     from boathook.event where id = c.event_id
     limit 1
 ) as e on true

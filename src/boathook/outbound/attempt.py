@@ -19,6 +19,7 @@ from boathook.domain.endpoints import SENSITIVE_HEADERS, check_header
 from boathook.domain.policy import Failure, Success
 from boathook.outbound.outgoing import Answer, Outgoing
 from boathook.outbound.signer import Signer, SymmetricSigner
+from boathook.telemetry.tracing import HEADER
 
 REDACTED: Final = "[redacted]"
 GONE: Final = "GONE"
@@ -87,8 +88,15 @@ def compose(
     body: bytes,
     content_type: str,
     token: object = None,
+    traceparent: str | None = None,
 ) -> Outgoing:
-    """Return the signed request of one attempt; *timestamp* in Unix seconds, *token* is handed back with the answer."""
+    """Return the signed request of one attempt.
+
+    Args:
+        timestamp: in Unix seconds.
+        token: handed back with the answer.
+        traceparent: the header of W3C Trace Context, unless the endpoint has one of its own; None sends none.
+    """
     signature = " ".join([signer.sign(message_id, timestamp, body) for signer in target.signers])
     headers = [("user-agent", letterhead.user_agent), ("content-type", content_type)]
     for prefix in letterhead.prefixes:
@@ -102,6 +110,8 @@ def compose(
         headers += [pair for pair in target.headers.items() if not (is_ours and pair[0].lower() == "authorization")]
     if target.bearer is not None:
         headers.append(("authorization", f"Bearer {target.bearer}"))
+    if traceparent is not None and not any(name.lower() == HEADER for name in target.headers):
+        headers.append((HEADER, traceparent))
     return Outgoing(
         url=target.url,
         headers=tuple(headers),

@@ -15,6 +15,7 @@ import uvloop
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError
 from boathook.server.order import BEAT, PREPARED, READY, Life, Order
+from boathook.server.traces import traced
 from boathook.telemetry import log
 from boathook.telemetry.exporters import History, SnapshotFile
 
@@ -67,7 +68,8 @@ async def _live(role: str, order: Order, settings: Settings, heard: bytes) -> No
 
         chores.append(asyncio.create_task(run_reporter(settings, order.slot)))
     try:
-        await _play(role, life)
+        with traced(settings, order.slot):
+            await _play(role, life)
     finally:
         for chore in chores:
             chore.cancel()

@@ -1,0 +1,95 @@
+"""Starts the traces of one process, and gives their exporter its way out."""
+
+import contextlib
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Final
+
+from boathook.config import Settings
+from boathook.domain.errors import ConfigError, FetchFailed
+from boathook.telemetry import tracing
+
+_PATH: Final = "/v1/traces"
+_NEEDED: Final = "opentelemetry.exporter.otlp.proto.common"
+
+
+def check(settings: Settings) -> None:
+    """Refuse to start with traces that cannot be made.
+
+    Raises:
+        ConfigError: the extra is not installed, or a header's secret cannot be read.
+    """
+    if not settings.tracing.is_on:
+        return
+    try:
+        is_there = find_spec("opentelemetry.sdk") is not None and find_spec(_NEEDED) is not None
+    except ModuleNotFoundError:
+        is_there = False
+    if not is_there:
+        raise ConfigError("tracing.endpoint: traces need more: pip install 'boathook[otel]', or leave it empty")
+    _headers(settings)
+
+
+@contextlib.contextmanager
+def traced(settings: Settings, process: str) -> Iterator[None]:
+    """Trace for as long as the block lasts, where the settings say so. Raises ConfigError as `check` does."""
+    if not settings.tracing.is_on:
+        yield
+        return
+    # What they stand on takes a while to import, and is not there unless it is wanted.
+    from boathook.telemetry.otlp import Collector
+
+    wanted = settings.tracing
+    rules = tracing.Rules(
+        sample=wanted.sample,
+        continues=wanted.incoming != "ignore",
+        trusts=wanted.incoming == "trust",
+        propagates=wanted.propagate,
+    )
+    collector = Collector(wanted, process=process, post=_Poster(settings))
+    tracing.install(tracing.Tracer(rules, collector))
+    try:
+        yield
+    finally:
+        tracing.install(None)
+        collector.close()
+
+
+class _Poster:
+    """Posts batches of spans, through the operator's proxy, to wherever the operator's collector is."""
+
+    def __init__(self, settings: Settings) -> None:
+        from boathook.outbound.line import Line
+        from boathook.outbound.tap import own_ground
+
+        self._line = Line(own_ground(settings))
+        self._url = settings.tracing.endpoint.rstrip("/") + _PATH
+        self._headers = {**_headers(settings), "content-type": "application/x-protobuf"}
+
+    def __call__(self, body: bytes, within_s: float) -> None:
+        """Post one batch. Raises FetchFailed."""
+        from boathook.outbound.call import Call
+
+        answer = _Status()
+        call = Call(method="POST", url=self._url, headers=self._headers, body=body, timeout_s=within_s)
+        self._line.exchange(call, answer, lambda: False)
+        if not 200 <= answer.status < 300:
+            raise FetchFailed(f"the collector answered with status {answer.status}", status=answer.status)
+
+
+class _Status:
+    """An answer of which only the status counts."""
+
+    status = 0
+
+    def begin(self, status: int, _headers: object) -> None:
+        self.status = status
+
+    def take(self, piece: bytes) -> None:
+        """Let it pass."""
+
+
+def _headers(settings: Settings) -> dict[str, str]:
+    return {
+        name: settings.resolve(value, f"tracing.headers.{name}") for name, value in settings.tracing.headers.items()
+    }

@@ -1,0 +1,139 @@
+"""Names of traces and spans: the same in every process, whatever a stranger says."""
+
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boathook.domain import ids
+from boathook.telemetry import tracing
+from boathook.telemetry.tracing import Context, Kind, Rules, Span, Tracer, read_traceparent, span_id_of
+
+EVENT = ids.make(1_700_000_000_000, 0x2AAAAAAAAAAAAAAAAAA)
+SENDERS = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+class Outlet:
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.now: Context | None = None
+
+    def put(self, span: Span) -> None:
+        self.spans.append(span)
+
+    def attach(self, context: Context) -> Any:
+        before, self.now = self.now, context
+        return lambda: setattr(self, "now", before)
+
+    def present(self) -> Context | None:
+        return self.now
+
+
+@pytest.fixture
+def tracer():
+    made = Tracer(Rules(), Outlet())
+    tracing.install(made)
+    yield made
+    tracing.install(None)
+
+
+def test_the_header_is_read_and_written_as_the_standard_says():
+    context = read_traceparent(SENDERS)
+    assert context == Context(0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, is_sampled=True)
+    assert context.header() == SENDERS
+    assert read_traceparent(SENDERS[:-1] + "0").is_sampled is False
+    assert read_traceparent("cc" + SENDERS[2:] + "-what-the-future-will-be") == context
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "00",
+        SENDERS.upper(),
+        SENDERS + "-more",
+        "ff" + SENDERS[2:],
+        SENDERS.replace("4bf92f3577b34da6a3ce929d0e0e4736", "0" * 32),
+        SENDERS.replace("00f067aa0ba902b7", "0" * 16),
+        SENDERS + ", " + SENDERS,
+        "\u0660" * 55,
+    ],
+)
+def test_what_is_no_header_begins_a_trace_of_its_own(tracer, text):
+    entry = tracer.entry(EVENT, text, is_ours=False)
+    assert (entry.context.trace_id, entry.parent) == (EVENT.int, None)
+
+
+@given(st.text())
+def test_no_text_makes_the_reader_raise(text):
+    read_traceparent(text)
+
+
+def test_an_event_goes_on_with_the_trace_of_its_sender(tracer):
+    entry = tracer.entry(EVENT, SENDERS, is_ours=False)
+    assert entry.parent == read_traceparent(SENDERS)
+    assert entry.context.trace_id == entry.parent.trace_id
+    assert entry.context.span_id == span_id_of(EVENT, "entry") != entry.parent.span_id
+
+
+def test_a_stranger_decides_nothing_about_sampling_unless_trusted():
+    unwanted = SENDERS[:-2] + "00"
+
+    def is_sampled(text: str, **rules: Any) -> bool:
+        return Tracer(Rules(**rules), Outlet()).entry(EVENT, text, is_ours=False).context.is_sampled
+
+    assert not is_sampled(SENDERS, sample=0)
+    assert is_sampled(unwanted, sample=1)
+    assert is_sampled(SENDERS, sample=0, trusts=True)
+    assert not is_sampled(unwanted, sample=1, trusts=True)
+
+
+def test_strangers_traces_can_be_ignored_but_not_our_own():
+    ignoring = Tracer(Rules(continues=False), Outlet())
+    assert ignoring.entry(EVENT, SENDERS, is_ours=False).context.trace_id == EVENT.int
+    assert ignoring.entry(EVENT, SENDERS, is_ours=True).context.trace_id == read_traceparent(SENDERS).trace_id
+
+
+def test_the_share_of_sampled_events_is_the_one_asked_for():
+    tracer = Tracer(Rules(sample=0.25), Outlet())
+    events = [ids.make(1_700_000_000_000 + n, uuid.uuid4().int & ((1 << 74) - 1)) for n in range(4_000)]
+    assert 800 < sum(tracer.entry(one, None, is_ours=False).context.is_sampled for one in events) < 1_200
+
+
+def test_every_attempt_has_a_span_of_its_own():
+    spans = {span_id_of(EVENT, ordinal, fence) for ordinal in range(20) for fence in range(20)}
+    assert len(spans | {span_id_of(EVENT, "entry"), span_id_of(EVENT, "commit")}) == 402
+
+
+def test_a_message_carries_the_trace_of_its_publisher(tracer):
+    assert tracing.carried({"a": "b"}) == {"a": "b"}
+    with tracer.inside(read_traceparent(SENDERS)):
+        assert tracing.carried({"a": "b"}) == {"a": "b", "traceparent": SENDERS}
+        assert tracing.carried({"traceparent": "mine"}) == {"traceparent": "mine"}
+    assert tracing.carried({}) == {}
+
+
+def test_what_is_not_sampled_goes_nowhere():
+    outlet = Outlet()
+    tracer = Tracer(Rules(sample=0), outlet)
+    entry = tracer.entry(EVENT, None, is_ours=False)
+    tracer.record(
+        Span(name="x", kind=Kind.SERVER, context=entry.context, parent=None, began_ns=1, ended_ns=2, attributes={})
+    )
+    assert outlet.spans == []
+
+
+def test_switched_off_it_changes_nothing_and_imports_nothing():
+    assert tracing.current() is None
+    headers = {"a": "b"}
+    assert tracing.carried(headers) is headers
+    code = (
+        "import sys, boathook.server.child, boathook.server.gateway, boathook.dispatch.worker, boathook.dispatch.sender;"
+        "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
