@@ -147,6 +147,10 @@ class _Demo:
                     await self._await_ready(process)
                     is_left = self._leave.is_set()
                     recipients = {} if is_left else await sending.set_up(database, self._folder, receiver)
+                    if not is_left:
+                        password = await sending.let_in(database, self._folder)
+                        where = f"http://127.0.0.1:{port}/console"
+                        self._say(f"watch it on {where} (name {sending.READER}, password {password})")
                     tally = Tally(PROVIDERS)
                     dice = random.Random(time.time_ns())
                     traffic = Traffic(port, secrets, tally, dice)

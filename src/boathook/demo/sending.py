@@ -1,28 +1,33 @@
-"""The demo's customer: an application whose endpoints are told of every order, and the customer's record of it."""
+"""The demo's customer: an application whose endpoints are told of every order, and the customer's record of it.
 
+And the reader, who may look at all that on the console.
+"""
+
+import secrets
 from collections.abc import Iterator
 from typing import Final
 
 from boathook import config
-from boathook.admin import applications, endpoint_secrets, endpoints
+from boathook.admin import applications, endpoint_secrets, endpoints, operators
 from boathook.admin.desk import Desk
 from boathook.demo.folder import Folder
 from boathook.demo.handlers import APPLICATION
 from boathook.demo.receiver import DOWN_FOR, SHAKY, Receiver
+from boathook.domain.roles import Role
 from boathook.handlers.outbox import Outbox, memory_days
 from boathook.journal.database import Database
 from boathook.journal.vault import open_vault
 
+READER: Final = "demo"
+"""Whoever runs the demo, to the console."""
 _QUICK: Final = (0.5, 1.0, 2.0, 4.0)
 """Seconds between attempts, as nobody waits for hours in a demo."""
 
 
 async def set_up(database: Database, folder: Folder, receiver: Receiver) -> dict[str, str]:
     """Make the customer's application and an endpoint for each of their addresses; return the recipients by address."""
-    settings = config.load(folder.configuration, {"server.data_dir": str(folder.data)})
-    desk = Desk(settings, database, open_vault(settings), Outbox(memory_days=memory_days(settings.retention)))
     recipients = {}
-    async with desk.work(actor="demo") as work:
+    async with _desk(database, folder).work(actor="demo") as work:
         new = applications.NewApplication(name="A customer of the shop", uid=APPLICATION)
         application = await applications.create(work, new)
         for path, record in receiver.records.items():
@@ -32,6 +37,19 @@ async def set_up(database: Database, folder: Folder, receiver: Receiver) -> dict
             record.secret = await endpoint_secrets.get_secret(work, application, made.shown_id)
             recipients[path] = made.recipient
     return recipients
+
+
+async def let_in(database: Database, folder: Folder) -> str:
+    """Let the reader sign in to the console, and return their password."""
+    password = secrets.token_urlsafe(12)
+    async with _desk(database, folder).work(actor="demo") as work:
+        await operators.create(work, READER, Role.ADMIN, password)
+    return password
+
+
+def _desk(database: Database, folder: Folder) -> Desk:
+    settings = config.load(folder.configuration, {"server.data_dir": str(folder.data)})
+    return Desk(settings, database, open_vault(settings), Outbox(memory_days=memory_days(settings.retention)))
 
 
 def compare(receiver: Receiver, sent: dict[str, set[str]]) -> Iterator[str]:
