@@ -1,0 +1,480 @@
+"""Alarms on a real PostgreSQL: told once, whoever is the keeper; grouped, repeated, silenced, recovered; never in the way."""
+
+import asyncio
+import json
+import socket
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from boathook.dispatch.alarms.alone import Alone
+from boathook.dispatch.alarms.rules import compile_rules
+from boathook.dispatch.alarms.service import Alarms, Reporter
+from boathook.dispatch.alarms.watch import after_quiet
+from boathook.journal import alarms as kept
+from boathook.outbound.notifier import Notifier
+from tests.alarming import settings_of, standing, told, webhook
+from tests.support import eventually
+from tests.unit.receivers import OK, Receiver
+
+LEVEL = "boathook_connections"
+HIGH = {"high": {"metric": LEVEL, "above": 10, "clear_s": 0, "summary": "it is high"}}
+BACKLOG = {"waits": {"metric": "boathook_backlog", "by": ["recipient"], "above": 10, "clear_s": 0}}
+
+
+@pytest.fixture
+async def receiver():
+    async with Receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def refused():
+    """An address that refuses connections: bound, but not listened on."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/hook"
+
+
+async def test_it_fires_and_recovers_and_each_is_told_once(db, receiver):
+    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
+        await stand.tell_figure(LEVEL, 11)
+        await stand.look(3)
+        await stand.deliver()
+        await stand.deliver()
+        assert told(receiver) == [("fires", "high", "")]
+        await stand.tell_figure(LEVEL, 9)
+        await stand.look(3)
+        await stand.deliver()
+        assert told(receiver) == [("fires", "high", ""), ("recovered", "high", "")]
+        assert await stand.opened() == []
+        (ended,) = await stand.ended()
+        assert (ended.state, ended.worst, ended.value) == ("recovered", 11, 9)
+
+
+async def test_what_is_not_the_matter_is_not_told(db, receiver):
+    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
+        await stand.tell_figure(LEVEL, 10)
+        await stand.look(3)
+        await stand.deliver()
+        assert (await stand.opened(), receiver.requests) == ([], [])
+
+
+async def test_a_change_of_keeper_neither_tells_twice_nor_forgets(db, receiver):
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules={"high": {**HIGH["high"], "for_s": 60}})
+    async with standing(db, settings) as first:
+        await first.tell_figure(LEVEL, 11)
+        await first.look()
+        assert [one.state for one in await first.opened()] == ["pending"]
+    async with standing(db, settings) as second:
+        await second.pass_time(seconds=60)
+        await second.tell_figure(LEVEL, 12)
+        await second.look()  # written down, and this keeper dies before it tells it
+        assert [one.state for one in await second.opened()] == ["firing"]
+    async with standing(db, settings) as third:
+        await third.look()
+        await third.deliver()
+        assert told(receiver) == [("fires", "high", "")]
+    async with standing(db, settings) as fourth:
+        await fourth.look()
+        await fourth.deliver()
+        assert told(receiver) == [("fires", "high", "")]
+
+
+async def test_two_keepers_at_once_tell_it_once(db, receiver):
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
+    async with standing(db, settings) as one, standing(db, settings) as other:
+        await one.tell_figure(LEVEL, 11)
+        await asyncio.gather(*(stand.look() for stand in (one, other) for _ in range(3)))
+        await asyncio.gather(*(stand.deliver() for stand in (one, other) for _ in range(3)))
+        assert told(receiver) == [("fires", "high", "")]
+
+
+async def test_without_the_memory_in_the_journal_it_would_be_told_twice(db, receiver):
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
+    for _ in range(2):
+        async with standing(db, settings) as stand:
+            await stand.tell_figure(LEVEL, 11)
+            await stand.look()
+            await stand.deliver()
+            await db.execute("delete from boathook.alarm")
+    assert told(receiver) == [("fires", "high", "")] * 2
+
+
+async def test_a_message_that_a_dying_keeper_had_begun_is_sent_by_the_next_under_the_same_id(db):
+    async with Receiver(script=(60,)) as silent:
+        settings = settings_of(channels={"ops": webhook(silent.url)}, rules=HIGH)
+        async with standing(db, settings) as stand:
+            await stand.tell_figure(LEVEL, 11)
+            await stand.look()
+            await stand.teller.look()
+            await eventually(lambda: silent.requests)
+    async with Receiver() as receiver:
+        settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
+        async with standing(db, settings) as stand:
+            await stand.deliver()
+            assert receiver.requests == []  # the other may still be at it
+            await stand.pass_time(minutes=2)
+            await stand.deliver()
+            ids = {request.headers["webhook-id"] for request in (*silent.requests, *receiver.requests)}
+            assert (len(receiver.requests), len(ids)) == (1, 1)
+
+
+async def test_many_subjects_are_one_message(db, receiver):
+    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as stand:
+        rows = [[[f"handler:{n}", "due"], 100 + n] for n in range(30)]
+        await kept.put_sample(db, "a", {"boathook_backlog": rows})
+        await stand.look()
+        await stand.deliver()
+        assert (len(receiver.requests), len(told(receiver))) == (1, 30)
+        assert "30 warning" in json.loads(receiver.requests[0].body)["data"]["title"]
+
+
+async def test_a_message_waits_for_others_to_join_it(db, receiver):
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG, group_s=20)
+    async with standing(db, settings) as stand:
+        await stand.tell_figure("boathook_backlog", 11, "handler:a", "due")
+        await stand.look()
+        await stand.deliver()
+        assert receiver.requests == []
+        await stand.tell_figure("boathook_backlog", 11, "handler:b", "due", host="b")
+        await stand.look()
+        await stand.pass_time(seconds=20)
+        await stand.deliver()
+        assert sorted(told(receiver)) == [("fires", "waits", "handler:a"), ("fires", "waits", "handler:b")]
+        assert len(receiver.requests) == 1
+
+
+async def test_one_that_came_and_went_while_the_message_waited_is_told_as_recovered_only(db, receiver):
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH, group_s=20)
+    async with standing(db, settings) as stand:
+        for value in (11, 9):
+            await stand.tell_figure(LEVEL, value)
+            await stand.look()
+        await stand.pass_time(seconds=20)
+        await stand.deliver()
+        assert told(receiver) == [("recovered", "high", "")]
+
+
+async def test_a_rule_has_no_more_than_a_hundred_alarms_at_once(db, receiver):
+    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as stand:
+        rows = [[[f"handler:{n}", "due"], 100 + n] for n in range(250)]
+        await kept.put_sample(db, "a", {"boathook_backlog": rows})
+        await stand.look(2)
+        found = {one.subject for one in await stand.opened()}
+        assert found == {f"handler:{n}" for n in range(150, 250)}  # those that are worst off
+
+
+async def test_no_more_messages_than_the_settings_say(db, receiver):
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG, gap_s=30, most_an_hour=2)
+    async with standing(db, settings) as stand:
+
+        async def another(name: str) -> int:
+            await stand.tell_figure("boathook_backlog", 11, name, "due", host=name)
+            await stand.look()
+            await stand.deliver()
+            return len(receiver.requests)
+
+        assert await another("a") == 1
+        assert await another("b") == 1  # too soon after the first
+        await stand.pass_time(seconds=31)
+        assert await another("c") == 2  # together with the one that waited
+        await stand.pass_time(seconds=31)
+        assert await another("d") == 2  # two within the hour are enough
+        await stand.pass_time(hours=1)
+        await stand.deliver()
+        assert len(receiver.requests) == 3
+        assert {subject for _, _, subject in told(receiver)} == {"a", "b", "c", "d"}  # late, but nothing is lost
+
+
+async def test_one_that_goes_on_is_told_again_and_only_after_a_while(db, receiver):
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH, repeat_s=3600)
+    async with standing(db, settings) as stand:
+        await stand.tell_figure(LEVEL, 11)
+        await stand.look()
+        await stand.deliver()
+        await stand.pass_time(minutes=59)
+        await stand.look()
+        await stand.deliver()
+        assert told(receiver) == [("fires", "high", "")]
+        await stand.pass_time(minutes=2)
+        await stand.tell_figure(LEVEL, 12)
+        await stand.look(2)
+        await stand.deliver()
+        assert told(receiver) == [("fires", "high", ""), ("still", "high", "")]
+
+
+class TestSilence:
+    async def silence(self, db, rule="*", subject="*", minutes=60):
+        async with db.transaction() as connection:
+            return await kept.insert_silence(
+                connection, kept_id(), rule=rule, subject=subject, note="known", actor="test",
+                until=datetime.now(UTC) + timedelta(minutes=minutes),
+            )  # fmt: skip
+
+    async def test_what_is_silenced_is_seen_but_not_told_and_told_once_the_silence_has_ended(self, db, receiver):
+        async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
+            await self.silence(db, rule="hi*")
+            await stand.tell_figure(LEVEL, 11)
+            await stand.look(2)
+            await stand.deliver()
+            (alarm,) = await stand.opened()
+            assert (alarm.state, alarm.is_silenced, receiver.requests) == ("firing", True, [])
+            await stand.pass_time(minutes=61)
+            await stand.tell_figure(LEVEL, 11)
+            await stand.look()
+            await stand.deliver()
+            assert told(receiver) == [("fires", "high", "")]
+
+    async def test_one_that_recovers_in_silence_is_never_told(self, db, receiver):
+        async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
+            await self.silence(db)
+            for value in (11, 9):
+                await stand.tell_figure(LEVEL, value)
+                await stand.look()
+            await stand.pass_time(minutes=61)
+            await stand.look()
+            await stand.deliver()
+            assert receiver.requests == []
+
+    async def test_others_are_told_as_ever(self, db, receiver):
+        async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as stand:
+            await self.silence(db, subject="handler:a")
+            rows = [[[name, "due"], 11] for name in ("handler:a", "handler:ab")]
+            await kept.put_sample(db, "a", {"boathook_backlog": rows})
+            await stand.look()
+            await stand.deliver()
+            assert told(receiver) == [("fires", "waits", "handler:ab")]
+
+
+def kept_id():
+    from boathook.dispatch.alarms.telling import new_id
+
+    return new_id()
+
+
+class TestChannels:
+    async def test_a_dead_channel_delays_no_other_and_its_error_is_kept(self, db, refused, receiver):
+        channels = {"dead": webhook(refused), "ops": webhook(receiver.url)}
+        async with standing(db, settings_of(channels=channels, rules=HIGH)) as stand:
+            await stand.tell_figure(LEVEL, 11)
+            await stand.look()
+            await stand.deliver()
+            assert told(receiver) == [("fires", "high", "")]
+            found = await stand.channels()
+            assert (found["ops"].sent, found["ops"].waiting, found["ops"].error) == (1, 0, None)
+            assert (found["dead"].sent, found["dead"].waiting, found["dead"].failures) == (0, 1, 1)
+            assert "127.0.0.1" in (found["dead"].error or "")
+            assert (found["dead"].not_before or datetime.min) > datetime.now(UTC)
+
+    async def test_a_channel_that_comes_back_is_told_what_it_missed(self, db):
+        async with Receiver(script=(b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n",)) as receiver:
+            async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
+                await stand.tell_figure(LEVEL, 11)
+                await stand.look()
+                await stand.deliver()
+                await stand.deliver()
+                assert len(receiver.requests) == 1  # it rests first
+                receiver.script = (OK,)
+                await stand.pass_time(minutes=1)
+                await stand.deliver()
+                assert (await stand.channels())["ops"].failures == 0
+                assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
+                await stand.pass_time(minutes=1)
+                await stand.deliver()
+                assert len(receiver.requests) == 2
+
+    async def test_what_cannot_be_told_for_a_day_is_given_up(self, db, refused):
+        channels = {"dead": webhook(refused)}
+        async with standing(db, settings_of(channels=channels, rules=HIGH)) as stand:
+            await stand.tell_figure(LEVEL, 11)
+            await stand.look()
+            await stand.pass_time(hours=25)
+            await stand.deliver()
+            assert (await stand.channels())["dead"].waiting == 0
+            assert await db.fetchval("select state from boathook.alarm_notice") == "given_up"
+
+    async def test_a_rule_tells_its_own_channels_and_a_channel_hears_what_is_grave_enough(self, db, receiver):
+        channels = {
+            "all": webhook(receiver.url),
+            "grave": webhook(receiver.url, least="critical"),
+            "none": webhook(receiver.url),
+        }
+        rules = {
+            "mild": {**HIGH["high"], "channels": ["all", "grave"]},
+            "grave": {**HIGH["high"], "severity": "critical", "channels": ["grave"]},
+            "shown": {**HIGH["high"], "channels": []},
+        }
+        async with standing(db, settings_of(channels=channels, rules=rules)) as stand:
+            await stand.tell_figure(LEVEL, 11)
+            await stand.look()
+            rows = await db.fetch(
+                "select n.channel, a.rule from boathook.alarm_notice n join boathook.alarm a on a.id = n.alarm_id order by 1"
+            )
+            assert [(row["channel"], row["rule"]) for row in rows] == [("all", "mild"), ("grave", "grave")]
+            assert len(await stand.opened()) == 3
+
+    async def test_the_guard_keeps_it_from_private_addresses(self, db, receiver):
+        settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
+        closed = settings.model_copy(update={"outbound": settings.outbound.model_copy(update={"allow": ()})})
+        async with standing(db, closed) as stand:
+            await stand.tell_figure(LEVEL, 11)
+            await stand.look()
+            await stand.deliver()
+            assert "this machine" in ((await stand.channels())["ops"].error or "")
+            assert receiver.accepted == 0
+
+
+async def test_figures_that_stop_coming_neither_fire_nor_recover_anything(db, receiver):
+    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
+        await stand.tell_figure(LEVEL, 11)
+        await stand.look()
+        await db.execute("update boathook.alarm_sample set at = at - interval '10 minutes'")
+        async with standing(db, stand.settings) as later:
+            await later.look(2)
+            assert [one.state for one in await later.opened()] == ["firing"]
+
+
+async def test_an_alarm_of_a_rule_that_is_taken_away_ends(db, receiver):
+    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
+        await stand.tell_figure(LEVEL, 11)
+        await stand.look()
+        await stand.deliver()
+    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)})) as stand:
+        await stand.look()
+        await stand.deliver()
+        assert await stand.opened() == []
+        assert [kind for kind, _, _ in told(receiver)] == ["fires", "recovered"]
+
+
+class TestQuietHours:
+    @pytest.mark.parametrize(
+        ("hours", "zone", "at", "ends"),
+        [
+            ("22:00-07:00", "UTC", "2026-03-01T23:30", "2026-03-02T07:00"),
+            ("22:00-07:00", "UTC", "2026-03-01T06:59", "2026-03-01T07:00"),
+            ("22:00-07:00", "UTC", "2026-03-01T12:00", "2026-03-01T12:00"),
+            ("12:00-13:00", "UTC", "2026-03-01T12:30", "2026-03-01T13:00"),
+            ("22:00-07:00", "Europe/Berlin", "2026-01-10T22:00", "2026-01-11T06:00"),
+            # The clocks go forward in this night, so that seven o'clock comes an hour sooner.
+            ("22:00-07:00", "Europe/Berlin", "2026-03-28T22:00", "2026-03-29T05:00"),
+        ],
+    )
+    def test_they_end_when_they_should(self, hours, zone, at, ends):
+        settings = settings_of(quiet_hours=hours, quiet_zone=zone).notifications
+        moment = datetime.fromisoformat(at).replace(tzinfo=UTC)
+        assert after_quiet(settings, moment) == datetime.fromisoformat(ends).replace(tzinfo=UTC)
+
+    async def test_in_them_only_the_critical_is_told_and_the_rest_afterwards(self, db, receiver):
+        now = datetime.now(UTC)
+        hours = f"{now - timedelta(hours=1):%H:%M}-{now + timedelta(hours=1):%H:%M}"
+        rules = {"mild": HIGH["high"], "grave": {**HIGH["high"], "severity": "critical"}}
+        settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=rules, quiet_hours=hours)
+        async with standing(db, settings) as stand:
+            await stand.tell_figure(LEVEL, 11)
+            await stand.look()
+            await stand.deliver()
+            assert told(receiver) == [("fires", "grave", "")]
+            await stand.pass_time(hours=1, minutes=1)
+            await stand.deliver()
+            assert told(receiver)[1:] == [("fires", "mild", "")]
+
+
+class TestAlone:
+    """What a host tells while PostgreSQL is away."""
+
+    RULES = {"spooled": {"metric": "boathook_spool_records", "by": ["host"], "above": 0, "clear_s": 0}}
+
+    def alone(self, settings):
+        return Alone(settings, compile_rules(settings), "me", Notifier(settings))
+
+    async def test_it_tells_it_once_and_hands_it_over_so_that_nobody_tells_it_again(self, db, receiver):
+        settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
+        alone = self.alone(settings)
+        for _ in range(3):
+            await alone.look({"boathook_spool_records": [[[], 7]]})
+        assert told(receiver) == [("fires", "spooled", "me")]
+        async with standing(db, settings) as stand:
+            await alone.hand_over(db)
+            await stand.tell_figure("boathook_spool_records", 5, host="me")
+            await stand.look()
+            await stand.deliver()
+            assert told(receiver) == [("fires", "spooled", "me")]
+            await alone.hand_over(db)
+            await stand.tell_figure("boathook_spool_records", 0, host="me")
+            await stand.look()
+            await stand.deliver()
+            assert told(receiver)[1:] == [("recovered", "spooled", "me")]
+
+    async def test_what_the_keeper_has_told_before_it_tells_no_second_time(self, db, receiver):
+        settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
+        async with standing(db, settings) as stand:
+            await stand.tell_figure("boathook_spool_records", 5, host="me")
+            await stand.look()
+            await stand.deliver()
+            alone = self.alone(settings)
+            await alone.hand_over(db)
+            await alone.look({"boathook_spool_records": [[[], 7]]})
+            assert told(receiver) == [("fires", "spooled", "me")]
+
+    async def test_without_the_handing_over_it_would_be_told_twice(self, db, receiver):
+        settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
+        await self.alone(settings).look({"boathook_spool_records": [[[], 7]]})
+        async with standing(db, settings) as stand:
+            await stand.tell_figure("boathook_spool_records", 5, host="me")
+            await stand.look()
+            await stand.deliver()
+            assert told(receiver) == [("fires", "spooled", "me")] * 2
+
+    async def test_whom_it_could_not_reach_the_keeper_tells(self, db, refused, receiver):
+        channels = {"ops": webhook(receiver.url), "dead": webhook(refused)}
+        settings = settings_of(channels=channels, rules=self.RULES)
+        alone = self.alone(settings)
+        await alone.look({"boathook_spool_records": [[[], 7]]})
+        await alone.hand_over(db)
+        assert [row["channel"] for row in await db.fetch("select channel from boathook.alarm_notice")] == ["dead"]
+
+    async def test_rules_that_are_not_about_hosts_are_none_of_its_business(self, receiver):
+        settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
+        await self.alone(settings).look({LEVEL: [[[], 70]]})
+        assert receiver.requests == []
+
+    async def test_a_reporter_that_cannot_reach_postgresql_tells_it(self, tmp_path, receiver):
+        from boathook.telemetry import emit
+
+        url = "postgresql://127.0.0.1:1/none"
+        settings = settings_of(url=url, channels={"ops": webhook(receiver.url)}, rules=self.RULES)
+        server = settings.server.model_copy(update={"data_dir": tmp_path})
+        emit.gauge("boathook_spool_records", 3)
+        try:
+            await Reporter(settings.model_copy(update={"server": server}), "keeper-0").report()
+        finally:
+            emit.forget("boathook_spool_records")
+        assert [(kind, rule) for kind, rule, _ in told(receiver)] == [("fires", "spooled")]
+
+
+async def test_a_channel_that_hangs_holds_up_nothing_beside_it(pg_url, db):
+    async with Receiver(script=(60,)) as silent:
+        settings = settings_of(url=pg_url, channels={"ops": webhook(silent.url)}, rules=HIGH, every_s=1)
+        async with Alarms(settings, pg_url).watched_meanwhile():
+            await kept.put_sample(db, "a", {LEVEL: [[[], 11]]})
+            await eventually(lambda: silent.requests)
+            before = await db.fetchval("select at from boathook.alarm_round")
+
+            async def looked_again() -> bool:
+                return await db.fetchval("select at from boathook.alarm_round") > before
+
+            await eventually(looked_again)  # the rules are looked at all the while
+            began = time.monotonic()
+        assert time.monotonic() - began < 10  # and whoever stops does not wait for it
+
+
+async def test_a_fault_in_a_look_ends_no_other(pg_url, db, receiver):
+    settings = settings_of(url=pg_url, channels={"ops": webhook(receiver.url)}, rules=HIGH, every_s=1)
+    await db.execute("alter table boathook.alarm_round rename to hidden")
+    async with Alarms(settings, pg_url).watched_meanwhile():
+        await kept.put_sample(db, "a", {LEVEL: [[[], 11]]})
+        await asyncio.sleep(0)
+        await db.execute("alter table boathook.hidden rename to alarm_round")
+        await eventually(lambda: told(receiver) == [("fires", "high", "")])
