@@ -110,7 +110,7 @@ def test_who_is_no_admin_changes_no_secret(stranger: Screen, console: Stand):
         headers={"origin": console.base},
     )
     assert answer.status == 403
-    assert console.ask("select count(*) from boathook.source_secret where added_by like '%otto%'") == [(0,)]
+    assert console.ask("select count(*) from boathook.source_secret where added_by = %s", "console:otto") == [(0,)]
 
 
 SCHEMA = '{"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}, "examples": [{"id": 1}]}'

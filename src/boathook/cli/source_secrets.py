@@ -95,14 +95,14 @@ def end_secret(
     source: Source,
     secret: Secret,
     after: Annotated[
-        timedelta, typer.Option(parser=read_lifetime, metavar="LENGTH", help="When: 24h, 45m.", show_default=False)
-    ] = timedelta(),
+        timedelta | None, typer.Option(parser=read_lifetime, metavar="LENGTH", help="When: 24h, 45m. At once.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Let an added secret prove nothing any more, at once or after a while."""
     from boathook.admin import source_secrets as actions
 
-    ended = act(ctx, lambda one: actions.end(one, source, secret, after))
+    ended = act(ctx, lambda one: actions.end(one, source, secret, after or timedelta()))
     if as_json:
         show.print_json({"id": ended.shown_id, "source": source, "ends_at": ended.ends_at})
     else:

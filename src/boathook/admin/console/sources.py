@@ -9,7 +9,7 @@ from boathook.admin import source_secrets as actions
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.operators import Role
 from boathook.admin.source_secrets import LONGEST_GRACE
-from boathook.admin.sources import SourceView, Traffic, base_of, steps_of, traffic, view_of
+from boathook.admin.sources import SourceView, Traffic, base_of, example_of, steps_of, traffic, view_of
 from boathook.admin.trial import MARK, Step, try_source
 from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.inbound.added import AddedSecrets
@@ -61,7 +61,14 @@ async def show_provider(visit: Visit) -> Response:
     recipe = find(visit.path["provider"])
     base = base_of(visit.desk.settings)
     url = f"{base or _here(visit)}/in/{recipe.name}"
-    return visit.page("sources/provider.html", recipe=recipe, url=url, is_guessed=not base, steps=steps_of(recipe, url))
+    return visit.page(
+        "sources/provider.html",
+        recipe=recipe,
+        example=example_of(recipe),
+        url=url,
+        is_guessed=not base,
+        steps=steps_of(recipe, url),
+    )
 
 
 @routes.get("/sources/{name}")

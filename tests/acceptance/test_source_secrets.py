@@ -1,0 +1,194 @@
+"""Secrets added to a running boathook: known to every gateway within seconds, with no request refused on the way."""
+
+import json
+import stat
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import httpx
+import psycopg
+import pytest
+
+from boathook.testing import sign
+from tests.acceptance.conftest import SECRET, Running, payload
+from tests.acceptance.test_outage_start import target_of, through
+from tests.faults.rig.proxy import Proxy
+from tests.support import until
+
+FILE = "data/source-secrets.json"
+
+
+def post(client: httpx.Client, base: str, key: str, secret: str) -> int:
+    body = json.dumps(payload(key)).encode()
+    headers = {**sign("stripe", secret, body), "content-type": "application/json"}
+    return client.post(f"{base}/in/stripe", content=body, headers=headers).status_code
+
+
+def ask(base: str, secret: str) -> int:
+    """Send one request on a connection of its own, which any gateway may take."""
+    with httpx.Client(timeout=30) as client:
+        return post(client, base, f"evt_{time.monotonic_ns()}", secret)
+
+
+def is_known(base: str, secret: str) -> bool:
+    return all(ask(base, secret) == 200 for _ in range(16))
+
+
+def is_gone(base: str, secret: str) -> bool:
+    return all(ask(base, secret) == 401 for _ in range(16))
+
+
+def add(running: Running, secret: str, *more: str) -> str:
+    running.environment["A_SECRET"] = secret
+    (made,) = running.listing("sources", "secrets", "add", "stripe", "--secret", "env:A_SECRET", *more)
+    assert "secret" not in made
+    return str(made["id"])
+
+
+class Load:
+    """A sender that never pauses, with the secret it is told to use."""
+
+    def __init__(self, base: str, secret: str) -> None:
+        self.base, self.secret = base, secret
+        self.statuses: Counter[int] = Counter()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(4)]
+
+    def _run(self, lane: int) -> None:
+        with httpx.Client(timeout=60) as client:
+            number = 0
+            while not self._stop.is_set():
+                number += 1
+                status = post(client, self.base, f"evt_{lane}_{number}_{id(self)}", self.secret)
+                self.statuses[status] += 1
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def more(self, number: int = 100) -> None:
+        """Wait for that many more answers."""
+        before = self.statuses.total()
+        until(lambda: self.statuses.total() >= before + number, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def running(shared_boathook: Callable[..., Running]) -> Running:
+    return shared_boathook(BOATHOOK_SERVER_GATEWAYS="2")
+
+
+def test_a_rotation_under_load_refuses_nothing(running: Running):
+    with Load(running.base, SECRET) as load:
+        load.more()
+        for secret in ("whsec_of the spring", "whsec_of the summer", "whsec_of the autumn"):
+            held = [one["name"] for one in running.listing("sources", "secrets", "list", "stripe")]
+            add(running, secret)
+            began = time.monotonic()
+            until(lambda secret=secret: is_known(running.base, secret), timeout=30)
+            assert time.monotonic() - began < 20, "every gateway knows it within seconds"
+            load.secret = secret
+            load.more()
+            for name in held:
+                if name.startswith("ssec_"):
+                    running.cli("sources", "secrets", "remove", "stripe", name)
+            load.more()
+    assert set(load.statuses) == {200}
+    assert is_gone(running.base, "whsec_of the spring")
+    assert is_known(running.base, SECRET), "those of boathook.toml stay"
+
+
+def test_without_the_overlap_the_load_sees_refusals(running: Running):
+    """The twin: a secret that ends before its sender has changed to the next one."""
+    early = add(running, "whsec_ended too early")
+    until(lambda: is_known(running.base, "whsec_ended too early"), timeout=30)
+    with Load(running.base, "whsec_ended too early") as load:
+        load.more()
+        running.cli("sources", "secrets", "end", "stripe", early)
+        until(lambda: load.statuses[401] > 0, timeout=30)
+    assert load.statuses[401] > 0
+
+
+def test_those_added_before_can_be_let_to_end_and_be_kept_again(running: Running):
+    first = add(running, "whsec_first of two", "--note", "the first")
+    second = add(running, "whsec_second of two", "--end-others", "1h")
+    lines = {one["name"]: one for one in running.listing("sources", "secrets", "list", "stripe")}
+    assert lines[first]["ends_at"] is not None
+    assert lines[first]["note"] == "the first"
+    assert lines[second]["ends_at"] is None
+    assert lines["a text in the file itself"]["where"] == "boathook.toml"
+    assert is_known(running.base, "whsec_first of two"), "it holds until then"
+    running.cli("sources", "secrets", "keep", "stripe", first)
+    lines = {one["name"]: one for one in running.listing("sources", "secrets", "list", "stripe")}
+    assert lines[first]["ends_at"] is None
+    for id in (first, second):
+        running.cli("sources", "secrets", "remove", "stripe", id)
+
+
+def test_one_that_is_made_is_told_once_and_never_again(running: Running):
+    (made,) = running.listing("sources", "secrets", "add", "stripe")
+    until(lambda: is_known(running.base, made["secret"]), timeout=30)
+    listed = running.cli("sources", "secrets", "list", "stripe", "--json").stdout
+    assert made["secret"] not in listed
+    assert made["secret"] not in running.log()
+    running.cli("sources", "secrets", "remove", "stripe", made["id"])
+
+
+def test_only_the_encryption_keys_open_what_is_kept(running: Running, shared_url: str):
+    add(running, "whsec_nobody reads this")
+    until(lambda: "ssec_" in (running.folder / FILE).read_text())
+    until(lambda: is_known(running.base, "whsec_nobody reads this"), timeout=30)
+    kept = (running.folder / FILE).read_bytes()
+    assert b"nobody reads this" not in kept
+    assert stat.S_IMODE((running.folder / FILE).stat().st_mode) == 0o600
+    with psycopg.connect(shared_url) as connection:
+        rows = connection.execute("select sealed from boathook.source_secret").fetchall()
+    assert rows
+    assert all(b"nobody reads this" not in bytes(sealed) for (sealed,) in rows)
+    running.environment["BOATHOOK_OUTBOUND_ENCRYPTION_KEYS"] = '["another key, long enough to be one"]'
+    try:
+        lines = running.listing("sources", "secrets", "list", "stripe")
+    finally:
+        del running.environment["BOATHOOK_OUTBOUND_ENCRYPTION_KEYS"]
+    assert {one["is_readable"] for one in lines if one["where"] == "added"} == {False}
+
+
+def test_what_cannot_be_a_secret_is_refused_with_the_fix(running: Running):
+    for secret, word in ((SECRET, "already"), ("env:OTHER", "boathook.toml"), ("whsec_\x07", "printable")):
+        running.environment["A_SECRET"] = secret
+        done = running.cli("sources", "secrets", "add", "stripe", "--secret", "env:A_SECRET", check=False)
+        assert done.returncode == 2
+        assert word in done.stderr
+    done = running.cli("sources", "secrets", "add", "stripe", "--secret", "whsec_in the open", check=False)
+    assert "env:NAME" in done.stderr
+    done = running.cli("sources", "secrets", "add", "nowhere", check=False)
+    assert "there is no source 'nowhere'" in done.stderr
+
+
+def test_a_gateway_that_starts_without_postgresql_knows_them(boathook: Callable[..., Running], pg_url: str):
+    with Proxy(target_of(pg_url)) as wire:
+        one = boathook(start=False)
+        configuration = one.folder / "boathook.toml"
+        configuration.write_text(configuration.read_text().replace(pg_url, through(pg_url, wire.port)))
+        one.start()
+        add(one, "whsec_known on disk")
+        until(lambda: is_known(one.base, "whsec_known on disk"), timeout=30)
+        until((one.folder / FILE).exists)
+        assert one.stop() == 0
+        wire.set(is_refusing=True)
+        one.start()
+        assert ask(one.base, "whsec_known on disk") == 200
+        one.kill_all()
+        # The twin: without the file nobody could know.
+        (one.folder / FILE).unlink()
+        one.start()
+        assert ask(one.base, "whsec_known on disk") == 401
+        wire.heal()
+        until(lambda: ask(one.base, "whsec_known on disk") == 200, timeout=30)
