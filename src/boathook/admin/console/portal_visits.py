@@ -125,7 +125,6 @@ class Guest:
             "can": lambda _role: False,
             "look": read_look(self.request),
             "here": self.request.url.path,
-            "layout": LAYOUT,
         }
 
 

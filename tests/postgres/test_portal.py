@@ -1,0 +1,369 @@
+"""The customers' portal: who is let in, what each may see and do there, and that nothing of anybody else can be reached."""
+
+import itertools
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from boathook.admin import endpoints, event_types, keys
+from boathook.admin.api.auth import Capability, Principal
+from boathook.admin.console.application_visits import Page
+from boathook.admin.console.frame import token_of
+from boathook.admin.console.portal import all_pages
+from boathook.admin.console.portal_visits import Guest
+from boathook.admin.endpoints import NewEndpoint
+from boathook.admin.event_types import NewEventType
+from boathook.domain import ids
+from tests.postgres.portal_stand import House, Pages, Tenant, opened_house
+
+PAGES = sorted(all_pages(), key=lambda page: (page.path, page.method))
+NAMES = [f"{page.method} {page.path}" for page in PAGES]
+YESTERDAY = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%dT%H:%M}"
+FORMS: dict[str, dict[str, str]] = {
+    "/endpoints": {"url": "http://127.0.0.1:8999/foreign"},
+    "/endpoints/{endpoint}/edit": {"url": "http://127.0.0.1:8999/taken", "authKind": "keep", "mtlsKind": "keep"},
+    "/endpoints/{endpoint}/rotate": {"grace": "0"},
+    "/endpoints/{endpoint}/recover": {"since": YESTERDAY},
+    "/endpoints/{endpoint}/replay-missing": {"since": YESTERDAY},
+}
+
+
+@pytest.fixture
+async def house(db):
+    async with opened_house(db) as house:
+        yield house
+
+
+class Estate:
+    """One customer, with something at every page of its portal, and others who want to have it."""
+
+    def __init__(self, house: House, tenant: Tenant, places: dict[str, str]) -> None:
+        self.house = house
+        self.tenant = tenant
+        self.places = places
+
+    def path(self, page: Page) -> str:
+        return "/portal" + page.path.format(**self.places)
+
+    def form(self, page: Page) -> dict[str, str]:
+        name = self.tenant.endpoint.shown_id
+        return {"typed": name, "endpoint": name, **FORMS.get(page.path, {})}
+
+    async def state(self) -> list[Any]:
+        """Return everything that is stored of the customer."""
+        database, application = self.house.desk.database, self.tenant.application
+        name, recipient = self.tenant.endpoint.shown_id, self.tenant.endpoint.recipient
+        looks = (
+            ("select * from boathook.application where id = $1", application.id),
+            ("select * from boathook.endpoint where application_id = $1 order by id", application.id),
+            ("select * from boathook.endpoint_secret where endpoint_id = $1 order by id", self.tenant.endpoint.id),
+            ("select * from boathook.delivery where recipient = $1 order by event_id, ordinal", recipient),
+            ("select id, body from boathook.event where application = $1 order by id", application.shown_id),
+            ("select * from boathook.task where application_id = $1 order by id", application.id),
+            ("select * from boathook.audit where subject = $1 order by id", name),
+        )
+        return [[tuple(row.values()) for row in await database.fetch(sql, value)] for sql, value in looks]
+
+    async def send(self, page: Page, token: str, **changes: str) -> Any:
+        """Ask for a page, or send its form, as whoever has this token."""
+        pages = Pages(self.house.app)
+        pages.cookies.set("boathook-portal", token)
+        if page.method == "GET":
+            return await pages.get(self.path(page))
+        return await pages.post(self.path(page), data={"csrf": token_of(token), **self.form(page), **changes})
+
+
+@pytest.fixture
+async def estate(house: House, db) -> Estate:
+    tenant = await house.tenant("acme")
+    async with house.desk.work(actor="test") as work:
+        await event_types.create(work, "thing.done", NewEventType(description="a thing is done"))
+    event, attempt = ids.read(ids.MESSAGE, tenant.message), ids.make(1_900_000_000_000, 7)
+    await db.execute(
+        "insert into boathook.attempt (event_id, ordinal, number, outcome, worker, started_at, ended_at, id, recipient,"
+        " url, status, duration_ms, response, is_manual) values ($1, 0, 1, 'failed', 'w', now(), now(), $2, $3,"
+        " 'http://x/', 500, 5, 'no', false)",
+        event, attempt, tenant.endpoint.recipient,
+    )  # fmt: skip
+    task = ids.make(1_900_000_000_000, 8)
+    await db.execute(
+        "insert into boathook.task (id, organization, application_id, endpoint_id, kind, state, request) values"
+        " ($1, 'default', $2, $3, 'endpoint.recover', 'failed', '{\"since\": \"2026-01-01T00:00:00+00:00\","
+        " \"until\": \"2026-01-02T00:00:00+00:00\"}')",
+        task, tenant.application.id, tenant.endpoint.id,
+    )  # fmt: skip
+    places = {
+        "endpoint": tenant.endpoint.shown_id,
+        "message": tenant.message,
+        "attempt": ids.show(ids.ATTEMPT, attempt),
+        "task": ids.show(ids.TASK, task),
+        "name": "thing.done",
+    }
+    return Estate(house, tenant, places)
+
+
+# Nothing of anybody else
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+async def test_the_customer_itself_reaches_every_page_and_form(estate: Estate, page: Page):
+    before = await estate.state()
+    answer = await estate.send(page, await estate.house.token(estate.tenant))
+    assert answer.status_code in {200, 303}, answer.text
+    if page.method == "POST" and page.path not in {"/endpoints/{endpoint}/enable"}:
+        assert await estate.state() != before
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+async def test_another_customer_reaches_nothing_of_it(estate: Estate, page: Page):
+    house = estate.house
+    sister, stranger = await house.tenant("sister"), await house.tenant("stranger", "elsewhere")
+    before = await estate.state()
+    for token in (await house.token(sister), await house.token(stranger)):
+        answer = await estate.send(page, token)
+        names_ours = any(f"{{{name}}}" in page.path for name in ("endpoint", "message"))
+        if names_ours:
+            assert answer.status_code == 404, answer.text
+        for word in (estate.tenant.endpoint.shown_id, estate.tenant.endpoint.url, "secret_of", estate.tenant.message):
+            is_our_own_word = word in answer.request.url.path
+            assert is_our_own_word or word not in answer.text
+    assert await estate.state() == before
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+async def test_who_has_no_valid_token_reaches_nothing(estate: Estate, page: Page, db):
+    house = estate.house
+    expired, revoked = await house.token(estate.tenant), await house.token(estate.tenant)
+    async with house.desk.work(actor="test") as work:
+        plain = (await keys.create(work, application=estate.tenant.application)).token
+        whole = (await keys.create(work)).token
+    hashed = keys.hash_token
+    await db.execute("update boathook.api_key set expires_at = now() where token_sha256 = $1", hashed(expired))
+    await db.execute("update boathook.api_key set revoked_at = now() where token_sha256 = $1", hashed(revoked))
+    before = await estate.state()
+    for token in ("bhk_nobody", expired, revoked, plain, whole, "", "\x7f"):
+        answer = await estate.send(page, token)
+        assert answer.status_code == 401, answer.text
+        assert estate.tenant.endpoint.url not in answer.text
+    assert await estate.state() == before
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+async def test_a_token_that_may_only_look_changes_nothing_and_sees_no_secret(estate: Estate, page: Page):
+    token = await estate.house.token(estate.tenant, capabilities=[Capability.VIEW_BASE])
+    before = await estate.state()
+    answer = await estate.send(page, token)
+    is_open = page.needs is Capability.VIEW_BASE
+    assert answer.status_code in ({200, 303} if is_open else {403}), answer.text
+    assert "whsec_" not in answer.text
+    assert await estate.state() == before
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.method == "POST"], ids=lambda page: page.path)
+async def test_each_form_needs_its_own_capability(estate: Estate, page: Page):
+    others = [one for one in Capability if one is not page.needs]
+    before = await estate.state()
+    answer = await estate.send(page, await estate.house.token(estate.tenant, capabilities=others))
+    assert answer.status_code == 403
+    assert await estate.state() == before
+    alone = await estate.house.token(estate.tenant, capabilities=[page.needs])
+    assert (await estate.send(page, alone)).status_code in {200, 303}
+
+
+async def test_without_the_check_of_capabilities_who_may_only_look_would_change_things(estate: Estate, monkeypatch):
+    monkeypatch.setattr(Principal, "may", lambda _principal, _capability: True)
+    token = await estate.house.token(estate.tenant, capabilities=[Capability.VIEW_BASE])
+    before = await estate.state()
+    (page,) = [page for page in PAGES if page.path == "/endpoints/{endpoint}/disable"]
+    assert (await estate.send(page, token)).status_code == 303
+    assert await estate.state() != before
+
+
+async def test_without_the_bond_to_its_application_a_token_would_reach_another(estate: Estate, monkeypatch):
+    sister = await estate.house.tenant("sister")
+    whole = Guest.side.fget
+
+    def of_acme(guest: Guest) -> Any:
+        return replace(whole(guest), reference="acme")
+
+    monkeypatch.setattr(Guest, "side", property(of_acme))
+    (page,) = [page for page in PAGES if (page.method, page.path) == ("GET", "/endpoints/{endpoint}")]
+    answer = await estate.send(page, await estate.house.token(sister))
+    assert estate.tenant.endpoint.url in answer.text
+
+
+async def test_a_task_of_another_endpoint_is_not_shown(estate: Estate):
+    async with estate.house.desk.work(actor="test") as work:
+        other = await endpoints.create(work, estate.tenant.application, NewEndpoint(url="http://127.0.0.1:8999/b"))
+    estate.places["endpoint"] = other.shown_id
+    (page,) = [page for page in PAGES if page.path == "/endpoints/{endpoint}/tasks/{task}"]
+    assert (await estate.send(page, await estate.house.token(estate.tenant))).status_code == 404
+
+
+# Forms that were forged
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.method == "POST"], ids=lambda page: page.path)
+async def test_a_form_of_another_site_or_session_does_nothing(estate: Estate, page: Page):
+    token, other = await estate.house.token(estate.tenant), await estate.house.token(estate.tenant)
+    before = await estate.state()
+    for csrf in ("", token_of(other), "x"):
+        assert (await estate.send(page, token, csrf=csrf)).status_code == 403
+    pages = Pages(estate.house.app)
+    pages.cookies.set("boathook-portal", token)
+    form = {"csrf": token_of(token), **estate.form(page)}
+    for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+        assert (await pages.post(estate.path(page), data=form, headers=headers)).status_code == 403
+    assert await estate.state() == before
+
+
+async def test_another_site_cannot_let_a_visitor_into_its_own_portal(house: House):
+    tenant = await house.tenant("acme")
+    pages = Pages(house.app)
+    answer = await pages.post(
+        "/portal/enter", data={"key": await house.token(tenant)}, headers={"origin": "https://evil.example"}
+    )
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+# The way in and out
+
+
+async def test_a_link_lets_in_and_its_token_is_on_no_page(estate: Estate):
+    token = await estate.house.token(estate.tenant)
+    pages = await estate.house.entered(token)
+    assert "no-store" in (await pages.get("/portal/endpoints")).headers["cache-control"]
+    for page in PAGES:
+        if page.method == "GET":
+            answer = await pages.get(estate.path(page))
+            assert token not in answer.text + str(answer.headers)
+    assert (await pages.get("/portal/here")).status_code == 204
+    assert (await Pages(estate.house.app).get("/portal/here")).status_code == 401
+
+
+async def test_a_token_that_is_revoked_lets_nobody_stay(estate: Estate, db):
+    pages = await estate.house.guest(estate.tenant)
+    await pages.see("/portal/endpoints")
+    await db.execute("update boathook.api_key set revoked_at = now()")
+    await pages.see("/portal/endpoints", 401)
+
+
+async def test_who_leaves_ends_the_link(estate: Estate):
+    token = await estate.house.token(estate.tenant)
+    pages = await estate.house.entered(token)
+    await pages.fill("/portal/leave", on="/portal/endpoints")
+    answer = await Pages(estate.house.app).post("/portal/enter", data={"key": token})
+    assert answer.status_code == 401
+
+
+async def test_what_a_visitor_does_is_noted_under_its_key(estate: Estate, db):
+    pages = await estate.house.guest(estate.tenant)
+    there = f"/portal/endpoints/{estate.tenant.endpoint.shown_id}"
+    await pages.fill(f"{there}/secret", on=there, status=200)
+    row = await db.fetchrow("select actor, action from boathook.audit order by id desc limit 1")
+    assert row["actor"].startswith("portal:key_")
+    assert row["action"] == "endpoint.secret.show"
+    await pages.fill(f"{there}/disable", on=there)
+    assert "It was disabled by somebody in this portal" in await pages.see(there)
+    operator = await estate.house.operator()
+    home = f"/console/applications/{estate.tenant.application.shown_id}"
+    assert "by its owner, in the portal" in await operator.see(home + there.removeprefix("/portal"))
+
+
+async def test_only_event_types_with_the_links_flags_are_shown(house: House):
+    tenant = await house.tenant("acme")
+    async with house.desk.work(actor="test") as work:
+        await event_types.create(work, "plain.one", NewEventType(description="for all"))
+        await event_types.create(work, "beta.one", NewEventType(description="for few", feature_flags=["beta"]))
+    few, all_others = await house.guest(tenant, feature_flags=["beta"]), await house.guest(tenant)
+    for path in ("/portal/event-types", "/portal/endpoints/new"):
+        assert "beta.one" in await few.see(path)
+        page = await all_others.see(path)
+        assert "plain.one" in page
+        assert "beta.one" not in page
+    await few.see("/portal/event-types/beta.one")
+    await all_others.see("/portal/event-types/beta.one", 404)
+
+
+# The operator's way to make a link
+
+
+async def test_a_link_is_made_with_a_button_shown_once_and_noted(house: House, db):
+    tenant = await house.tenant("acme")
+    anna = await house.operator()
+    home = f"/console/applications/{tenant.application.shown_id}"
+    form = {"lifetime": "3600", "capabilities": "CreateAttempts", "theme": "dark", "colour": "#AA0044"}
+    answer = await anna.fill(f"{home}/portal", form, on=home, status=200)
+    link = re.search(r"http://portal.test/portal\?theme=dark&amp;colour=aa0044#key=(bhk_[\w-]+)", answer.text)
+    assert link, answer.text
+    pages = await house.entered(link[1])
+    page = await pages.see(f"/portal/endpoints/{tenant.endpoint.shown_id}")
+    assert "Send a test" in page
+    assert "Show the secret" not in page
+    assert (
+        await db.fetchval("select actor from boathook.audit where action = 'key.create_for_portal'") == "console:anna"
+    )
+    left = await db.fetchval("select expires_at - now() from boathook.api_key where is_portal")
+    assert timedelta(minutes=59) < left <= timedelta(hours=1)
+    await anna.fill(f"{home}/portal/end", on=home)
+    await pages.see("/portal/endpoints", 401)
+    await anna.fill(f"{home}/portal", {"lifetime": "9" * 9}, on=home, status=400)
+    await anna.fill(f"{home}/portal", {"lifetime": "3600", "colour": "red;}"}, on=home, status=400)
+
+
+# Within somebody's product
+
+
+async def test_no_page_may_show_the_portal_within_it_unless_it_is_named(house: House, db):
+    tenant = await house.tenant("acme")
+    answer = await (await house.guest(tenant)).get("/portal/endpoints")
+    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-frame-options"] == "DENY"
+    async with opened_house(db, console__embed_origins=["https://app.example.com"]) as open_house:
+        answer = await (await open_house.guest(tenant)).get("/portal/endpoints")
+        assert "frame-ancestors https://app.example.com;" in answer.headers["content-security-policy"]
+        assert "x-frame-options" not in answer.headers
+        console = await (await open_house.operator()).get("/console/applications")
+        assert "frame-ancestors 'none'" in console.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(("scheme", "is_embedded"), list(itertools.product(("http", "https"), (False, True))))
+async def test_the_cookie_is_as_open_as_it_must_be(db, scheme: str, is_embedded: bool):
+    origins = ["https://app.example.com"] if is_embedded else []
+    async with opened_house(db, console__embed_origins=origins) as house:
+        pages = Pages(house.app, f"{scheme}://portal.test")
+        answer = await pages.post("/portal/enter", data={"key": await house.token(await house.tenant("acme"))})
+    (cookie, *_) = answer.headers.get_list("set-cookie")
+    assert "HttpOnly" in cookie
+    assert "Path=/portal" in cookie
+    assert ("; Secure" in cookie) is (scheme == "https")
+    assert cookie.startswith("__Secure-boathook-portal=") is (scheme == "https")
+    assert ("SameSite=None; Partitioned" in cookie) is (scheme == "https" and is_embedded)
+    assert ("SameSite=Lax" in cookie) is not (scheme == "https" and is_embedded)
+
+
+async def test_a_links_look_is_taken_only_where_it_is_one(house: House):
+    pages = Pages(house.app)
+    page = await pages.see("/portal?theme=dark&colour=ff8800")
+    assert '<html lang="en" data-theme="dark">' in page
+    assert 'href="/portal/look.css?theme=dark&amp;colour=ff8800"' in page
+    assert "--accent: #ff8800" in (await pages.get("/portal/look.css?colour=ff8800")).text
+    for query in ('theme="><script>', "colour=red;}*{display:none", "theme=evil&colour=ff88001"):
+        page = await pages.see(f"/portal?{query}")
+        assert "look.css" not in page
+        assert "data-theme" not in page
+        assert (await pages.get(f"/portal/look.css?{query}")).text == ""
+
+
+async def test_files_of_the_portal_are_served_below_it(house: House):
+    pages = Pages(house.app)
+    page = await pages.see("/portal")
+    files = re.findall(r'(?:href|src)="(/[^"]+\?v=[^"]+)"', page)
+    assert files
+    for file in files:
+        assert file.startswith("/portal/static/")
+        assert (await pages.get(file)).status_code == 200
