@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from boathook.admin import contents
+from boathook.admin.contents import View
 from boathook.domain import ids
 from boathook.domain.differences import Gap, Line, compare, fold
 from boathook.domain.documents import is_too_deep
@@ -62,7 +63,7 @@ async def compare_conflict(database: Database, conflict_id: UUID) -> Comparison:
 def contrast(twin: Twin, event: EventRow, first: StoredRequest, item_path: str | None) -> Comparison:
     """Return the comparison of a conflict with what came first; it takes long where both are large."""
     left, right = first.body, twin.stored.body
-    lines = None if left == right or event.expunged_at else compare(contents.lines(left), contents.lines(right))
+    lines = None if left == right or event.expunged_at else _compare(left, right)
     return Comparison(
         twin=twin,
         event=event,
@@ -72,6 +73,12 @@ def contrast(twin: Twin, event: EventRow, first: StoredRequest, item_path: str |
         lines=None if lines is None else fold(lines),
         is_cut=max(len(left), len(right)) > contents.MOST,
     )
+
+
+def _compare(left: bytes, right: bytes) -> list[Line] | None:
+    laid = contents.lines(left), contents.lines(right)
+    # Where they are alike once they are laid out, what differs is how they were sent.
+    return compare(*laid) if laid[0] != laid[1] else compare(*(contents.lines(one, View.RAW) for one in (left, right)))
 
 
 def unified(comparison: Comparison) -> str:

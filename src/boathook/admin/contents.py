@@ -71,9 +71,9 @@ def show(head: bytes, size: int, view: str | None = None, *, content_type: str =
     return Content(view=wanted, views=views, text=text, is_cut=not is_whole, problem=problem)
 
 
-def lines(body: bytes) -> list[str]:
+def lines(body: bytes, view: View | None = None) -> list[str]:
     """Return a body as lines that can be compared: laid out, as text, or as rows in hex."""
-    return show(body[:MOST], min(len(body), MOST)).text.split("\n")
+    return show(body[:MOST], min(len(body), MOST), view).text.split("\n")
 
 
 def mask(headers: dict[str, str]) -> dict[str, str]:

@@ -29,8 +29,8 @@ _COLUMNS = (
 
 @conflicts.command("list", epilog=example("boathook conflicts list --source stripe --since 7d"))
 def list_conflicts(
-    ctx: typer.Context, source: Source = None, application: Application = None, since: Since = None, until: Until = None,
-    limit: Limit = 50, after: After = None, as_json: Json = False,
+    ctx: typer.Context, source: Source = None, application: Application = None, since: Since = None,
+    until: Until = None, limit: Limit = 50, after: After = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """List conflicts, newest first."""
     after = after and ids.show(ids.CONFLICT, *read_ids(ids.CONFLICT, [after]))
