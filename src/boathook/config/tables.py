@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from boathook.config.notifications import NotificationSettings, RuleSettings
 from boathook.config.sources import SourceSettings
+from boathook.config.telemetry import TracingSettings
 from boathook.config.types import (
     BaseUrl,
     Bind,
@@ -197,6 +198,7 @@ class Settings(Table):
     log: LogSettings
     apps: AppsSettings
     outbound: OutboundSettings
+    tracing: TracingSettings
     notifications: NotificationSettings
     console: ConsoleSettings
     sources: dict[str, SourceSettings] = Field(default_factory=dict)

@@ -17,6 +17,7 @@ from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.verify import SourceSpec, Verifier
 from boathook.telemetry import emit
 from boathook.telemetry.emit import Counter
+from boathook.telemetry.tracing import HEADER
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +87,7 @@ def spec_of(settings: Settings, name: str, added: AddedSecrets | None = None) ->
         tolerance_s=source.tolerance_s,
         dedup_fields=source.dedup_fields,
         schema=settings.schema_of(name),
+        keep=(HEADER,) if settings.tracing.is_on and settings.tracing.incoming != "ignore" else (),
     )
 
 

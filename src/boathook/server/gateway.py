@@ -28,6 +28,7 @@ from boathook.inbound.protocol import House, NoSocket, Sockets
 from boathook.inbound.quarantine import Quarantine
 from boathook.inbound.records import UNROUTED
 from boathook.inbound.rotating import Rotation
+from boathook.inbound.traced import TracedApp, TracedIntake
 from boathook.journal import rejections, replies, source_secrets
 from boathook.journal.database import Database, check_safety
 from boathook.journal.events import EventStore
@@ -39,7 +40,7 @@ from boathook.server.console import Console
 from boathook.server.order import Life
 from boathook.spool.shelf import Bounds
 from boathook.spool.spool import Spool
-from boathook.telemetry import emit
+from boathook.telemetry import emit, tracing
 from boathook.telemetry.exporters import History
 from boathook.telemetry.log import get_logger
 
@@ -239,9 +240,10 @@ class _Desk:
         if any(gate.inline for gate in gates.values()):
             self._waiting_room = WaitingRoom(self._journal.find, places=limits.max_waiting)
         self._fetcher = Fetcher(settings.outbound.allow)
-        house.app = IngestApp(
+        tracer = tracing.current()
+        app = IngestApp(
             gates,
-            self._intake,
+            self._intake if tracer is None else TracedIntake(self._intake),
             arrivals,
             quarantine=self._quarantine,
             others=Probes(
@@ -258,6 +260,7 @@ class _Desk:
             errands=Errands(self._fetcher.fetch, CapturedSecrets(settings.server.data_dir)),
             waiting_room=self._waiting_room,
         )
+        house.app = app if tracer is None else TracedApp(app, tracer)
 
     async def __aenter__(self) -> Self:
         reaching = asyncio.create_task(self._journal.keep_reaching(), name="journal:reach")

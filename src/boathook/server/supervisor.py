@@ -23,6 +23,7 @@ from boathook.journal.database import Database, check_safety
 from boathook.journal.embedded import EmbeddedServer
 from boathook.journal.registry import register
 from boathook.journal.schema import migrate
+from boathook.server import traces
 from boathook.server.loading import load_hooks, migrations_of, with_apps
 from boathook.server.notifying import Service
 from boathook.server.paths import check_mounts
@@ -59,6 +60,7 @@ async def _serve(settings: Settings) -> int:
     hooks = load_hooks(settings)
     compile_gates(settings)
     check_alarms(settings)
+    traces.check(settings)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
     bound = _bind(settings) if "gateway" in settings.server.roles else None
     try:
