@@ -489,6 +489,7 @@ UNCHECKED = """
     end $$;
 """
 
+SEALED = "select boathook.seal_audit(1000);"
 BREAKAGES = {
     "a delivery lost": ("every delivery owed is there", f"delete from boathook.delivery where event_id = {PENDING} and ordinal = 1"),
     "all deliveries lost": ("every delivery owed is there", f"delete from boathook.delivery where event_id = {PENDING}"),
@@ -548,6 +549,12 @@ BREAKAGES = {
     "a conflict that is none": ("conflicts differ from their event", "update boathook.conflict set body_sha256 = sha256('{}')"),
     "a rejection accepted as nothing": ("accepted rejections have their event", f"update boathook.rejection set event_id = {NOWHERE}"),
     "a rejection of another source": ("accepted rejections have their event", "update boathook.rejection set source = 'github'"),
+    "a row of the audit changed": ("the audit is as it was written", SEALED + "update boathook.audit set actor = 'nobody' where id = (select min(id) from boathook.audit)"),
+    "a row of the audit taken out": ("the audit is as it was written", SEALED + "delete from boathook.audit where sealed_as = 2"),
+    "a row of the audit put in": ("the audit is as it was written", SEALED + """
+        insert into boathook.audit (actor, action, subject, sealed_as, seal)
+        select 'nobody', 'event.replay', 'evt_x', max(sealed_as) + 1, sha256('x') from boathook.audit"""),
+    "the first row of the audit taken out": ("the audit is as it was written", SEALED + "delete from boathook.audit where sealed_as = 1"),
     "a purge not counted": ("purges are counted", "delete from boathook.retention"),
     "a purge counted twice": ("purges are counted", "insert into boathook.retention (kind, reason, dropped) values ('dead letter', 'purged', 1)"),
     "a constraint dropped": ("the schema's guards stand", "alter table boathook.delivery drop constraint a_lease_has_holder_and_end"),

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -48,7 +48,7 @@ class Reverified:
 
 async def reverify(
     database: Database, settings: Settings, chosen: Filter | Sequence[UUID], action: Action
-) -> AsyncIterator[Reverified]:
+) -> AsyncGenerator[Reverified, None]:
     """Judge refused requests again by their sources' present secrets, as of when they came; accept those that hold.
 
     Raises:

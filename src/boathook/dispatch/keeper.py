@@ -19,6 +19,7 @@ from boathook.domain.endpoints import RECIPIENT, read_retry
 from boathook.domain.errors import JournalError
 from boathook.handlers.api import Boathook
 from boathook.handlers.outbox import Outbox, memory_days
+from boathook.journal import audit
 from boathook.journal.database import Connection, Database, reached, translated
 from boathook.journal.deliveries import Backlog, DeliveryStore, keeper_seat
 from boathook.journal.samples import roll_up
@@ -34,6 +35,7 @@ COUNT_S: Final = 5.0
 BACK_S: Final = 0.2
 """Seconds between two looks whether PostgreSQL is back."""
 BURY_S: Final = 2.0
+SEAL_S: Final = 5.0
 SAMPLES_S: Final = 60.0
 _SHARE: Final = 0.1
 """A chore that grows slow is done less often, so that it takes no more than this share of the time."""
@@ -87,6 +89,7 @@ class Keeper:
             Chore("bury", BURY_S, lambda: self._bury(policy.max_age_s)),
             Chore("free", settings.retention.upkeep_s, lambda: free_expired(database)),
             Chore("tasks", ROUND_S, lambda: run_tasks(database, outbox)),
+            Chore("seal", SEAL_S, self._seal),
             Chore("count", COUNT_S, self._count),
             Chore("samples", SAMPLES_S, lambda: roll_up(database)),
             Chore("upkeep", settings.retention.upkeep_s, lambda: run_upkeep(database, settings.retention)),
@@ -141,6 +144,14 @@ class Keeper:
         while buried := await bury_barred(self._database, max_age_s=max_age_s):
             get_logger("keeper").info("deliveries_buried", deliveries=buried)
             emit.count("boathook_deliveries_total", buried, recipient=ENDPOINTS, outcome="dead")
+
+    async def _seal(self) -> None:
+        """Seal what the audit tells, and tell the log the last seal, which nobody can change there."""
+        number = 0
+        while sealed := await audit.seal(self._database):
+            number += sealed
+        if number and (head := await audit.read_head(self._database)) is not None:
+            get_logger("keeper").info("audit_sealed", rows=number, place=head.place, seal=head.seal)
 
     async def _count(self) -> None:
         backlog = _folded(await self._store.backlog())

@@ -26,7 +26,7 @@ from boathook.domain import ids
 from boathook.journal.balance import Balance, Books, Example, Imbalance, Step
 from boathook.journal.database import Database, Record, translated
 from boathook.journal.moves import IGNORE_DEAD, PURGE_DEAD
-from boathook.journal.rules import GUARDS, LINES, RULES, WALKS, WHOLE, Gathered, Rule, Walk
+from boathook.journal.rules import GUARDS, LINES, RULES, SEALS, WALKS, WHOLE, Gathered, Rule, Walk
 from boathook.journal.sending import OVERTAKEN
 from boathook.journal.statements import load
 
@@ -43,6 +43,7 @@ _LEAST_ROWS: Final = 100
 _MOST_TRIES: Final = 8
 _RETRY_S: Final = 1.0
 _HEADS: Final = 2_000
+_SEALS: Final = 10_000
 _ISOLATION: Final = "read_committed"
 """A statement then takes its snapshot once it has the locks on all that it reads. One taken before would not see what
 retention noted of the partition that it emptied, while a look waited for that: a truncated table is empty for all."""
@@ -129,6 +130,8 @@ class _Check:
             await self._walk(walk)
         self._number += 1
         await self._follow_lines()
+        self._number += 1
+        await self._follow_seals()
         for rule in WHOLE:
             self._number += 1
             self._report(rule.title)
@@ -222,10 +225,26 @@ class _Check:
             place = (rows[-1]["recipient"], rows[-1]["order_key"]) if len(rows) == _HEADS else None
             await sleep((time.monotonic() - began) * self._scope.rest)
 
+    async def _follow_seals(self) -> None:
+        """Go along the chain of the audit, page by page, each from the last row of the one before."""
+        place, is_first = 1, True
+        while True:
+            self._report(SEALS.title)
+            began = time.monotonic()
+            rows = await self._database.fetch(SQL[SEALS.statement], place, _SEALS)
+            for row in rows if is_first else rows[1:]:
+                if row["is_broken"]:
+                    self._counts[SEALS.statement] += 1
+                    self._keep(SEALS.statement, row)
+            if len(rows) < _SEALS:
+                return
+            place, is_first = rows[-1]["place"], False
+            await sleep((time.monotonic() - began) * self._scope.rest)
+
     async def _close(self) -> Books:
         rows = await self._database.fetch(SQL["list_dropped"])
         dropped = {f"{row['kind']}, {row['reason']}": row["dropped"] for row in rows}
-        rules = [*(rule for walk in self._walks for rule in walk.rules), LINES, *WHOLE]
+        rules = [*(rule for walk in self._walks for rule in walk.rules), LINES, SEALS, *WHOLE]
         figures = {one.name: self._figures[one.name] for one in fields(Balance) if one.type in {int, "int"}}
         return Books(
             balance=Balance(begun_at=self._begun_at, dropped=dropped, **figures),
@@ -247,7 +266,7 @@ class _Check:
             Step(
                 title=title,
                 number=self._number,
-                of=len(self._walks) + 1 + len(WHOLE),
+                of=len(self._walks) + 2 + len(WHOLE),
                 share=1.0 if low == _LAST else min(1.0, max(0.0, done)),
                 events=self._figures["events"],
                 reached=reached,

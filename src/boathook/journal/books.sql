@@ -487,6 +487,24 @@ select h.recipient, h.order_key, h.event_id as id, h.ordinal::integer as ordinal
 from heads h
 order by h.step
 
+-- name: page_seals
+-- Judges the seals of $2 rows of the audit from place $1 on; the first was judged before, and the second hangs on it.
+select s.sealed_as as place, null::uuid as id, null::integer as ordinal,
+    'place ' || before + 1 || ' of the chain, and the hash of its content and what was before' as expected,
+    case when s.sealed_as <> before + 1 then 'row ' || s.row || ' at place ' || s.sealed_as
+        else 'row ' || s.row || ' with another seal: ' || s.action || ' by ' || s.actor end as found,
+    s.sealed_as <> before + 1 or s.seal <> s.due as is_broken
+from (
+    select a.id as row, a.actor, a.action, a.sealed_as, a.seal, coalesce(lag(a.sealed_as) over w, $1 - 1) as before,
+        sha256(coalesce(lag(a.seal) over w, '') || boathook.audit_content(a)) as due
+    from boathook.audit a
+    where a.sealed_as >= $1::bigint
+    window w as (order by a.sealed_as)
+    order by a.sealed_as
+    limit $2
+) as s
+order by s.sealed_as
+
 -- name: find_double_leases
 -- Finds order keys of which more than one delivery is under lease.
 select (array_agg(event_id order by seq))[1] as id, (array_agg(ordinal::integer order by seq))[1] as ordinal,

@@ -298,6 +298,14 @@ LINES: Final = Rule(
     "then verify again.",
 )
 
+SEALS: Final = Rule(
+    "page_seals",
+    "the audit is as it was written",
+    "Rows of the audit were changed, removed or put in after they were sealed.",
+    "Find out who can write to `boathook.audit` besides boathook, and compare it with a backup; boathook's log tells "
+    "by `audit_sealed` which seals there were.",
+)
+
 WHOLE: Final = (
     Rule(
         "find_double_leases",
@@ -320,7 +328,7 @@ WHOLE: Final = (
     ),
 )
 
-RULES: Final = (*(rule for walk in WALKS for rule in walk.rules), LINES, *WHOLE)
+RULES: Final = (*(rule for walk in WALKS for rule in walk.rules), LINES, SEALS, *WHOLE)
 """All of them, in the order in which they are told."""
 
 GUARDS: Final = (

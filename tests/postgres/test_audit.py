@@ -1,0 +1,140 @@
+"""The audit: searched in bounded looks, and sealed row by row without anybody's waiting for it."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from boathook.config import load
+from boathook.dispatch.keeper import Keeper
+from boathook.domain.errors import JournalError
+from boathook.journal import audit, books
+from boathook.journal.audit import Wanted
+from boathook.journal.database import Database
+from tests.support import eventually
+
+
+async def note(db: Database, number: int, actor: str = "cli:anna", action: str = "dead.replay") -> None:
+    async with db.transaction() as connection:
+        for place in range(number):
+            await audit.note(connection, actor, action, f"dlv_{place}", "why")
+
+
+async def broken(db: Database) -> list[str]:
+    return [one.check for one in (await books.verify(db, dedup_days=30)).imbalances]
+
+
+async def test_rows_are_sealed_one_after_the_other_and_the_chain_holds(db: Database):
+    await note(db, 5)
+    assert await audit.seal(db) == 5
+    await note(db, 3)
+    assert await audit.seal(db) == 3
+    assert await audit.seal(db) == 0
+    rows = await db.fetch("select sealed_as from boathook.audit order by id")
+    assert [row[0] for row in rows] == list(range(1, 9))
+    head = await audit.read_head(db)
+    assert head is not None
+    assert (head.place, len(head.seal)) == (8, 64)
+    assert await broken(db) == []
+
+
+async def test_a_chain_of_many_pages_holds_and_a_change_on_any_of_them_shows(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(books, "_SEALS", 3)
+    await note(db, 11)
+    await audit.seal(db)
+    assert await broken(db) == []
+    for place in (1, 3, 4, 7, 11):
+        await db.execute("update boathook.audit set note = note || '!' where sealed_as = $1", place)
+        assert await broken(db) == ["the audit is as it was written"], place
+        await db.execute("update boathook.audit set note = 'why' where sealed_as = $1", place)
+    assert await broken(db) == []
+
+
+async def test_a_row_that_commits_late_is_sealed_later_whatever_its_number(db: Database):
+    async with db.acquire() as slow:
+        late = slow.transaction()
+        await late.start()
+        await audit.note(slow, "cli:late", "event.send", "evt_1")
+        await note(db, 2)
+        assert await audit.seal(db) == 2, "the sealer does not wait for whoever is under way"
+        await late.commit()
+    assert await audit.seal(db) == 1
+    assert [row[0] for row in await db.fetch("select sealed_as from boathook.audit order by id")] == [3, 1, 2]
+    assert await broken(db) == []
+
+
+async def test_nobody_waits_for_a_seal(db: Database):
+    await note(db, 3)
+    async with db.transaction() as sealer:
+        assert await sealer.fetchval("select boathook.seal_audit(100)") == 3
+        async with asyncio.timeout(20):
+            await note(db, 2)
+    assert await audit.seal(db) == 2
+    assert await broken(db) == []
+
+
+async def test_two_sealers_at_once_make_one_chain(db: Database):
+    await note(db, 200)
+    assert sum(await asyncio.gather(*(audit.seal(db) for _ in range(4)))) == 200
+    assert await broken(db) == []
+
+
+async def test_two_rows_cannot_have_one_place(db: Database):
+    await note(db, 2)
+    with pytest.raises(JournalError):
+        await db.execute("update boathook.audit set sealed_as = 1, seal = 'x'")
+
+
+async def test_the_keeper_seals_what_was_written(db: Database):
+    await note(db, 4)
+    stop = asyncio.Event()
+    keeper = asyncio.create_task(Keeper(db, load(None)).run(stop, lambda: None))
+    try:
+        await eventually(lambda: db.fetchval("select count(*) = 4 from boathook.audit where sealed_as is not null"))
+    finally:
+        stop.set()
+        await keeper
+
+
+async def test_what_was_done_is_found_by_actor_action_and_time(db: Database):
+    await note(db, 3)
+    await note(db, 2, actor="console:boris", action="dead.ignore")
+    now = datetime.now(UTC)
+
+    async def number(**wanted) -> int:
+        return len((await audit.search(db, Wanted(**wanted), before=None, limit=50)).rows)
+
+    assert await number() == 5
+    assert await number(actor="console:boris") == 2
+    assert await number(action="dead.*") == 5
+    assert await number(action="dead.ig*", actor="cli:anna") == 0
+    assert await number(until=now - timedelta(hours=1)) == 0
+    assert await number(since=now - timedelta(hours=1), until=now + timedelta(hours=1)) == 5
+    assert await audit.list_actions(db) == ["dead.ignore", "dead.replay"]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7])
+async def test_pages_follow_each_other_without_a_gap(db: Database, monkeypatch: pytest.MonkeyPatch, limit: int):
+    monkeypatch.setattr(audit, "LOOK", 4)
+    for place in range(5):
+        await note(db, 2, actor="cli:anna" if place % 2 else "cli:boris")
+    for wanted, expected in ((Wanted(), 10), (Wanted(actor="cli:anna"), 4), (Wanted(actor="nobody"), 0)):
+        seen, before = [], None
+        while True:
+            found = await audit.search(db, wanted, before=before, limit=limit)
+            seen += [row.id for row in found.rows]
+            if (before := found.place) is None:
+                break
+        assert seen == sorted(set(seen), reverse=True)
+        assert len(seen) == expected
+
+
+async def test_a_search_for_what_is_not_there_ends_in_time_and_says_how_far_it_came(db: Database, monkeypatch):
+    monkeypatch.setattr(audit, "LOOK", 2)
+    monkeypatch.setattr(audit, "LOOKED_S", 0.0)
+    await note(db, 10)
+    found = await audit.search(db, Wanted(actor="nobody"), before=None, limit=50)
+    assert (found.rows, found.is_full) == ([], False)
+    assert found.place is not None
