@@ -21,7 +21,7 @@ from boathook.telemetry.tally import ENDPOINTS, OTHERS, Arrived, Owed, Tally, Wo
 
 WINDOW_S: Final = float(STEP_S)
 """Seconds that rates and quantiles are about, as far as so much is remembered."""
-_SHORTEST_S: Final = 2.0
+SHORTEST_S: Final = 2.0
 """Over fewer seconds a rate says nothing."""
 _ALIVE_S: Final = 4.0 * STEP_S
 """A host that has told nothing for so long is gone."""
@@ -120,8 +120,9 @@ class Watch:
     async def look(self) -> Present:
         """Return what goes on; while PostgreSQL is away, what is known without it."""
         tally = await asyncio.to_thread(lately, self._history, WINDOW_S)
-        samples = [one for one in await self._others() if one.host != self._host or tally.span_s < _SHORTEST_S]
-        if tally.span_s >= _SHORTEST_S:
+        knows_own = tally.span_s >= SHORTEST_S and bool(tally.roles)
+        samples = [one for one in await self._others() if one.host != self._host or not knows_own]
+        if knows_own:
             samples.append(HostSample(self._host, datetime.now(UTC), tally))
         return present(samples)
 
@@ -218,3 +219,35 @@ def _rate(samples: Sequence[HostSample], count: Callable[[Tally], int]) -> float
 def recipient_title(recipient: str) -> str:
     """Return what people call a recipient."""
     return {ENDPOINTS: "all endpoints", OTHERS: "others"}.get(recipient, recipient)
+
+
+def show_rate(value: float) -> str:
+    """Write how often something happens in a second."""
+    return "0" if value == 0 else "<0.1" if value < 0.1 else f"{value:.1f}" if value < 100 else _grouped(value)
+
+
+def show_span(seconds: float | None) -> str:
+    """Write a length of time, in the unit that suits it."""
+    if seconds is None:
+        return "\u2013"
+    for limit, unit, factor in _UNITS:
+        if seconds * factor < limit:
+            number = seconds * factor
+            return f"{number:.1f} {unit}" if number < 10 and factor != 1 else f"{number:.0f} {unit}"
+    return f"{seconds / 86_400:.1f} d"
+
+
+_UNITS: Final = ((1000, "ms", 1000.0), (120, "s", 1.0), (120, "min", 1 / 60), (48, "h", 1 / 3600))
+
+
+def show_size(size: float) -> str:
+    """Write a number of bytes."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _grouped(value: float) -> str:
+    return f"{value:,.0f}".replace(",", "\u202f")

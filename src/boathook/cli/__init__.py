@@ -11,8 +11,10 @@ running   serve, migrate, doctor, demo, bench, send
 books     verify
 listen    events as they come, and on to a server of one's own: feeds, forwarding
 operators who may sign in to the console
+top       what goes on, as a live table: dashboard draws it
 spool     what waits on disk for PostgreSQL
-setup     sources, settings, alert rules
+alarms    what operators are told of
+setup     sources, settings, alert rules, dashboards
 apps      the apps that are loaded, and their own commands
 """
 
@@ -25,6 +27,7 @@ from typing import Annotated, cast
 import typer
 
 from boathook.cli import (
+    alarms,
     applications,
     apps,
     books,
@@ -39,6 +42,7 @@ from boathook.cli import (
     running,
     setup,
     spool,
+    top,
 )
 from boathook.cli.options import example
 from boathook.cli.session import Misused, Session
@@ -99,7 +103,9 @@ app.command(
         "boathook listen --url https://hooks.example.com --forward-to localhost:3000/hook --secret env:LOCAL"
     ),
 )(listen.listen)
+app.command("top", epilog=example("boathook top", "boathook top --url https://hooks.example.com --once --json"))(top.top)
 app.command("alerts", epilog="Example: boathook alerts > /etc/prometheus/rules/boathook.yml")(setup.print_alerts)
+app.command("dashboards", epilog="Example: boathook dashboards --out /var/lib/grafana/dashboards")(setup.print_dashboards)
 app.add_typer(setup.sources, name="sources")
 app.add_typer(decisions.events, name="events")
 app.add_typer(listings.deliveries, name="deliveries")
@@ -112,6 +118,7 @@ app.add_typer(event_types.event_types, name="event-types")
 app.add_typer(keys.keys, name="keys")
 app.add_typer(operators.operators, name="operators")
 app.add_typer(spool.spool, name="spool")
+app.add_typer(alarms.alarms, name="alarms")
 app.add_typer(setup.settings_app, name="config")
 app.add_typer(apps.apps, name="apps")
 

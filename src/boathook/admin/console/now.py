@@ -13,14 +13,14 @@ from boathook.admin.console.charts import SPANS, Chart, Span, SpanName, draw
 from boathook.admin.console.frame import Frame
 from boathook.admin.console.live import EVERY_S, Live, stream
 from boathook.admin.console.pages import Routes, Visit
-from boathook.admin.present import Watch, recipient_title
+from boathook.admin.present import Watch, recipient_title, show_rate, show_size, show_span
 from boathook.domain.errors import JournalError
 from boathook.journal.latest import LatestDead, LatestEvent, read_latest_dead, read_latest_events
 from boathook.journal.samples import read_since
 
 routes = Routes()
 
-_LATEST: Final = 8
+_LATEST: Final = 6
 _FRESH_S: Final = 10.0
 """How long charts are good for."""
 
@@ -124,38 +124,6 @@ async def show_charts(visit: Visit) -> Response:
 def _span(visit: Visit) -> SpanName:
     name = visit.query.get("span", SpanName.HOUR)
     return SpanName(name) if name in SPANS else SpanName.HOUR
-
-
-def show_rate(value: float) -> str:
-    """Write how often something happens in a second."""
-    return "0" if value == 0 else "< 0.1" if value < 0.1 else f"{value:.1f}" if value < 100 else _grouped(value)
-
-
-def show_span(seconds: float | None) -> str:
-    """Write a length of time, in the unit that suits it."""
-    if seconds is None:
-        return "\u2013"
-    for limit, unit, factor in _UNITS:
-        if seconds * factor < limit:
-            number = seconds * factor
-            return f"{number:.1f} {unit}" if number < 10 and factor != 1 else f"{number:.0f} {unit}"
-    return f"{seconds / 86_400:.1f} d"
-
-
-_UNITS: Final = ((1000, "ms", 1000.0), (120, "s", 1.0), (120, "min", 1 / 60), (48, "h", 1 / 3600))
-
-
-def show_size(size: float) -> str:
-    """Write a number of bytes."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
-
-
-def _grouped(value: float) -> str:
-    return f"{value:,.0f}".replace(",", "\u202f")
 
 
 _SHOWN: Final = {

@@ -77,6 +77,10 @@
       data: [rows.map((row) => Number(row.cells[0].dataset.at)), ...titles.map((_, n) => rows.map((row) => value(row.cells[n + 1])))],
     };
   };
+  const clock = (_, ats) => ats.map((at) => {
+    const text = new Date(at * 1000).toISOString();
+    return at % 86400 ? text.slice(11, 16) : text.slice(5, 10);
+  });
   const axis = () => ({ stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } });
   const draw = (figure) => {
     const place = figure.querySelector(".now-plot");
@@ -89,7 +93,7 @@
     const plot = new uPlot({
       width: place.clientWidth, height: 220, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.1)] } },
-      axes: [axis(), { ...axis(), size: 60 }], series: [{ label: "UTC" }, ...series], cursor: { drag: { x: false, y: false } },
+      axes: [{ ...axis(), values: clock }, { ...axis(), size: 60 }], series: [{ label: "UTC", value: (_, at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(5, 16).replace("T", " ")) }, ...series], cursor: { drag: { x: false, y: false } },
     }, data, place);
     plots.push([plot, place]);
   };
