@@ -128,6 +128,11 @@ class _Walk:
     is_over: bool = False
     """Whether there is nothing below `place`."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether its page is."""
+        return len(self.hits) >= self.limit
+
     async def step(self, connection: Connection, is_time_up: Callable[[], bool]) -> None:
         """Look at the next rows, and take what fits."""
         wanted = self.wanted
@@ -153,23 +158,24 @@ class _Walk:
             found = {one["id"] for one in rows}
             self.too_large += is_too_large
             self._take([one for one in portion if one in found])
-            self.place = min(self.place, portion[-1])
-            if len(self.hits) >= self.limit or is_time_up():
+            if self.is_full:
+                return
+            self.place = portion[-1]
+            if is_time_up():
                 return
         self._arrive(row)
 
     def _take(self, found: Sequence[UUID]) -> None:
+        """Put what fits on the page; once it is full, another look goes on behind its last event."""
         self.hits += found[: self.limit - len(self.hits)]
-        if self.hits:
-            self.place = min(self.place, self.hits[-1])
+        if self.is_full:
+            self.place = self.hits[-1]
 
     def _arrive(self, row: Record) -> None:
-        """Go on behind the last row, unless the page is full before it."""
-        if len(self.hits) < self.limit:
+        """Go on behind the last row, unless the page is full."""
+        if not self.is_full:
             self.is_over = row["looked"] < self.length
             self.place = row["last"] or self.place
-        elif row["looked"] < self.length and row["ids"] and self.place == row["ids"][-1]:
-            self.is_over = True
 
     def _pace(self, took_s: float) -> None:
         if took_s < _QUICK_S:
@@ -187,25 +193,26 @@ async def look(database: Database, wanted: Wanted, *, limit: int = PAGE, budget_
         JournalUnavailable: PostgreSQL is away, or so busy that one step took more than a second.
     """
     place, low = wanted.bounds()
-    walk = _Walk(wanted, _statement(wanted), place, low, limit)
+    # One more than the page holds shows that there is more.
+    walk = _Walk(wanted, _statement(wanted), place, low, limit + 1)
     until = time.monotonic() + budget_s
 
     def is_time_up() -> bool:
         return time.monotonic() >= until
 
     async with _reading(database) as connection:
-        while not walk.is_over and len(walk.hits) < limit:
+        while not (walk.is_over or walk.is_full):
             await walk.step(connection, is_time_up)
             if is_time_up():
                 break
-        events = await _read(connection, walk.hits)
-    further = None if walk.is_over or walk.place <= low else walk.place
+        events = await _read(connection, walk.hits[:limit])
+    further = walk.hits[limit - 1] if walk.is_full else None if walk.is_over or walk.place <= low else walk.place
     return Look(
         events=events,
         looked_at=walk.looked_at,
         place=further,
         reached=None if further is None else ids.made_at(further),
-        is_full=len(walk.hits) >= limit,
+        is_full=walk.is_full,
         too_large=walk.too_large,
     )
 

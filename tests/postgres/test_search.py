@@ -1,0 +1,450 @@
+"""Looking for events a bounded time at a time, and all there is to know of one, on a real journal."""
+
+import hashlib
+import itertools
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from boathook.admin import comparing, searching
+from boathook.admin.searching import Direct, Question
+from boathook.domain import ids
+from boathook.domain.errors import IllegalMove, InvalidValue, NotFound, NotPossible
+from boathook.domain.model import Accepted, Duplicate, NewEvent, NewItem, State
+from boathook.inbound.arrival import hash_of
+from boathook.journal import ledger, search, timeline
+from boathook.journal.database import Database
+from boathook.journal.ledger import Filter
+from boathook.journal.moves import Action
+from boathook.journal.replays import owe_again
+from boathook.journal.search import FoundEvent, Look, Wanted
+from tests.postgres.mailbag import Mailbag, ago, id_at
+from tests.postgres.test_books import Store, filled, new_event
+
+ACTION = Action(actor="test", note="because")
+
+
+@pytest.fixture
+def store(db: Database) -> Store:
+    return Store(db)
+
+
+def names(found: Look | Direct) -> list[str]:
+    return [one.event.dedup_key for one in found.events]
+
+
+async def put(
+    store: Store, key: str, *, at: datetime | None = None, source: str = "stripe", type: str = "payment.paid",
+    body: bytes = b"{}", to: tuple[str, ...] = (),
+) -> UUID:  # fmt: skip
+    """Accept an event as the gateway does, at a moment."""
+    made = new_event(key, to=to, body=body)
+    made = replace(
+        made, id=id_at(at) if at else made.id, source=source, type=type, key_hash=hash_of(source, key.encode())
+    )
+    assert await store.events.append([made]) == [Accepted(made.id)]
+    return made.id
+
+
+async def put_many(db: Database, number: int, **columns: str) -> None:
+    """Store so many events of one minute each, the oldest first."""
+    await db.execute(
+        """
+        insert into boathook.event (id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
+        select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint - 60000 * ($1 - n)), 12, '0') || '7'
+                || lpad(to_hex(n % 4096), 3, '0') || '8000000000000000')::uuid,
+            $2, $3, 'k' || n, 'none', 'received', '{}', '', convert_to('body ' || n, 'UTF8'), sha256(''), 0
+        from generate_series(1, $1::integer) as n
+        """,
+        number, columns.get("source", "stripe"), columns.get("type", "thing"),
+    )  # fmt: skip
+
+
+class TestALook:
+    async def test_is_by_source_type_key_and_time(self, store: Store):
+        now = datetime.now(UTC)
+        for days, source, type in ((1, "stripe", "payment.paid"), (2, "github", "push"), (3, "stripe", "invoice.paid")):
+            await put(store, f"{source}{days}", at=now - timedelta(days=days), source=source, type=type)
+
+        async def found(**wanted) -> list[str]:
+            return names(await search.look(store.db, Wanted(**wanted)))
+
+        assert await found() == ["stripe1", "github2", "stripe3"]
+        assert await found(source="stripe") == ["stripe1", "stripe3"]
+        assert await found(type="*.paid") == ["stripe1", "stripe3"]
+        assert await found(key="github2") == ["github2"]
+        assert await found(since=now - timedelta(days=2, hours=1)) == ["stripe1", "github2"]
+        assert await found(until=now - timedelta(days=1, hours=1)) == ["github2", "stripe3"]
+        assert await found(source="github", type="payment.*") == []
+
+    @pytest.mark.parametrize("state", list(State))
+    async def test_by_state_finds_events_with_a_delivery_in_it(self, db: Database, state: State):
+        await filled(db)
+        found = await search.look(db, Wanted(state=state))
+        rows = await db.fetch(
+            "select event_id from boathook.delivery where state = $1"
+            " union select event_id from boathook.outcome where state = $1",
+            state,
+        )
+        assert {one.event.id for one in found.events} == {ids.show("evt", row["event_id"]) for row in rows}
+        assert all(state in one.states for one in found.events)
+        assert found.place is None
+
+    async def test_by_application_takes_its_id_or_uid(self, db: Database):
+        bag = await Mailbag(db).open("acme")
+        message = await bag.message(ago(hours=1))
+        other = await Mailbag(db).open("other")
+        await other.message(ago(hours=2))
+        for name in (bag.name, "acme"):
+            found = await search.look(db, Wanted(application=name))
+            assert [one.event.id for one in found.events] == [ids.show("evt", message)]
+
+    async def test_by_text_finds_bytes_as_they_are_typed(self, store: Store):
+        await put(store, "lower", body=b'{"note":"needle"}')
+        await put(store, "upper", body=b'{"note":"Needle"}')
+        await put(store, "binary", body=b"\x00needle\xff")
+
+        async def found(text: str) -> list[str]:
+            look = await searching.answer(store.db, Question(text=text), [])
+            return sorted(names(look))
+
+        assert await found("needle") == ["binary", "lower"]
+        assert await found("Needle") == ["upper"]
+        assert await found("%eedle") == []
+
+    async def test_by_text_finds_what_json_has_escaped(self, store: Store):
+        await put(store, "shy", body=b'{"note":"caf\\u00e9"}')
+        await put(store, "plain", body='{"note":"café"}'.encode())
+        found = await searching.answer(store.db, Question(text="café"), [])
+        assert sorted(names(found)) == ["plain", "shy"]
+
+    async def test_goes_on_where_the_one_before_ended_and_misses_nothing(self, db: Database):
+        await put_many(db, 1_234)
+        seen: list[str] = []
+        below = None
+        for _ in range(100):
+            found = await search.look(db, Wanted(below=below), limit=50)
+            seen += names(found)
+            below = found.place
+            if below is None:
+                break
+        assert seen == [f"k{number}" for number in range(1_234, 0, -1)]
+
+    @pytest.mark.parametrize("wanted", [Wanted(source="rare"), Wanted(texts=(b"body 7\x00", b"body 777"))])
+    async def test_ends_when_its_time_is_up_and_says_how_far_it_came(self, db: Database, wanted: Wanted):
+        await put_many(db, 2_000)
+        first = await search.look(db, wanted, budget_s=0)
+        assert (first.events, first.is_full) == ([], False)
+        assert first.looked_at == 200
+        assert first.place is not None
+        assert first.reached == ids.made_at(first.place)
+        second = await search.look(db, replace(wanted, below=first.place), budget_s=0)
+        assert second.place is not None
+        assert second.place < first.place
+
+    async def test_that_is_repeated_finds_what_lies_far_back(self, db: Database):
+        await put_many(db, 3_000)
+        looks = itertools.count()
+        below = None
+        found: list[FoundEvent] = []
+        while not found:
+            assert next(looks) < 20
+            look = await search.look(db, Wanted(key="k5", below=below), budget_s=0)
+            found, below = list(look.events), look.place
+        assert found[0].event.dedup_key == "k5"
+
+    async def test_that_is_repeated_finds_every_text_though_steps_are_cut_short(self, store: Store, monkeypatch):
+        monkeypatch.setattr(search, "_MOST_BYTES", 64)
+        await put_many(store.db, 700)
+        below, found = None, []
+        for _ in range(1_000):
+            look = await search.look(store.db, Wanted(texts=(b"body 5",), below=below), limit=3, budget_s=0)
+            found += names(look)
+            below = look.place
+            if below is None:
+                break
+        assert found == [f"k{number}" for number in range(700, 0, -1) if str(number).startswith("5")]
+
+    async def test_does_not_look_into_bodies_that_are_too_large(self, store: Store, monkeypatch):
+        monkeypatch.setattr(search, "LARGEST_BODY", 1_000)
+        monkeypatch.setattr(search, "_MOST_BYTES", 500)
+        await put(store, "large", body=b"needle" + b"x" * 2_000)
+        await put(store, "small", body=b"needle")
+        found = await search.look(store.db, Wanted(texts=(b"needle",)))
+        assert names(found) == ["small"]
+        assert found.too_large == 1
+
+    async def test_leaves_no_limit_on_the_session_behind(self, db: Database):
+        async with db.acquire() as connection:
+            before = await connection.fetchval("show statement_timeout")
+        await search.look(db, Wanted())
+        async with db.acquire() as connection:
+            assert await connection.fetchval("show statement_timeout") == before
+
+    async def test_of_an_event_with_many_deliveries_counts_some(self, store: Store):
+        await put(store, "many", to=tuple(f"r{number}" for number in range(1_500)))
+        (found,) = (await search.look(store.db, Wanted(state=State.PENDING))).events
+        assert found.states == {State.PENDING: 1_000}
+
+
+class TestAnId:
+    async def test_of_an_event_message_or_delivery_is_found_at_once(self, store: Store):
+        event = await put(store, "one", to=("a",))
+        for name in (ids.show("evt", event), ids.show("msg", event), str(event), ids.show_delivery(event, 0)):
+            found = await searching.answer(store.db, Question(words=name), [])
+            assert isinstance(found, Direct)
+            assert names(found) == ["one"]
+
+    async def test_of_a_conflict_or_rejection_is_named(self, store: Store):
+        for prefix in ("cfl", "rej"):
+            name = ids.show(prefix, id_at(ago(hours=1)))
+            found = await searching.answer(store.db, Question(words=name), [])
+            assert isinstance(found, Direct)
+            assert [one.id for one in found.named] == [name]
+
+    async def test_that_nothing_has_is_named_without_an_event(self, store: Store):
+        found = await searching.answer(store.db, Question(words=ids.show("evt", id_at(ago(hours=1)))), [])
+        assert isinstance(found, Direct)
+        assert found.events == []
+
+
+class TestAKey:
+    async def test_is_found_at_once_in_every_source(self, store: Store):
+        await put(store, "evt_1", source="github")
+        await put(store, "evt_1", source="stripe")
+        both = await searching.answer(store.db, Question(words="evt_1"), ["stripe", "github", "other"])
+        assert isinstance(both, Direct)
+        assert sorted(one.event.source or "" for one in both.events) == ["github", "stripe"]
+        one = await searching.answer(store.db, Question(words="evt_1", source="github"), ["stripe", "github"])
+        assert [found.event.source for found in one.events] == ["github"]
+
+    async def test_of_a_message_is_found_with_and_without_its_application(self, db: Database):
+        bag = await Mailbag(db).open("acme")
+        message = await bag.message(ago(hours=1), dedup_key="order-7")
+        for application in ("", "acme", bag.name):
+            found = await searching.answer(db, Question(words="order-7", application=application), ["stripe"])
+            assert isinstance(found, Direct), application
+            assert [one.event.id for one in found.events] == [ids.show("evt", message)]
+
+    async def test_of_an_item_names_the_item(self, store: Store):
+        made = batch(("a", b"1"), ("b", b"2"))
+        await store.events.append([made])
+        found = await searching.answer(store.db, Question(words="b"), ["stripe"])
+        assert isinstance(found, Direct)
+        assert [(one.id, one.item_path) for one in found.named] == [(ids.show("evt", made.id), "events.1")]
+
+    async def test_that_is_remembered_no_more_is_looked_for_with_texts(self, store: Store):
+        await put(store, "forgotten")
+        await put(store, "mentions it", body=b'{"ref":"forgotten"}')
+        await store.db.execute("delete from boathook.dedup")
+        found = await searching.answer(store.db, Question(words="forgotten"), ["stripe"])
+        assert isinstance(found, Look)
+        assert sorted(names(found)) == ["forgotten", "mentions it"]
+
+
+@pytest.mark.parametrize(
+    ("question", "field"),
+    [
+        (Question(state="asleep"), "state"), (Question(text="x" * 201), "text"), (Question(words="a\x00b"), "q"),
+        (Question(type="\ud800"), "type"), (Question(since=ago(days=1), until=ago(days=2)), "until"),
+    ],
+)  # fmt: skip
+async def test_a_question_that_makes_no_sense_says_which_field_is_wrong(db: Database, question: Question, field: str):
+    with pytest.raises(InvalidValue) as raised:
+        await searching.answer(db, question, [])
+    assert raised.value.where == (field,)
+
+
+def batch(*items: tuple[str, bytes], source: str = "stripe") -> NewEvent:
+    body = b'{"events":[' + b",".join(b'{"id":"%s","v":%s}' % (key.encode(), value) for key, value in items) + b"]}"
+    made = new_event(f"batch {items}", body=body)
+    return replace(
+        made,
+        items=tuple(
+            NewItem(
+                path=f"events.{place}",
+                type="thing",
+                dedup_key=f"item:{key}",
+                key_hash=hash_of(f"{source}\x00item", f"item:{key}".encode()),
+                digest=hashlib.sha256(value).digest(),
+            )
+            for place, (key, value) in enumerate(items)
+        ),
+    )
+
+
+class TestAComparison:
+    async def conflict(self, db: Database) -> comparing.Comparison:
+        (row,) = await ledger.list_conflicts(db, Filter())
+        return await comparing.compare_conflict(db, ids.read("cfl", row.id))
+
+    async def test_of_another_body_shows_the_lines_that_differ(self, store: Store):
+        first = new_event("one", body=b'{"amount":100,"to":"anna"}')
+        later = new_event("one", body=b'{"amount":900,"to":"anna"}')
+        assert [type(one) for one in await store.events.append([first])] == [Accepted]
+        assert await store.events.append([later]) == [Duplicate(first.id, conflict=True)]
+        found = await self.conflict(store.db)
+        assert comparing.unified(found).splitlines() == [
+            "  {", '-   "amount": 100,', '+   "amount": 900,', '    "to": "anna"', "  }",
+        ]  # fmt: skip
+        assert "The key is the same, the body is not" in found.verdict
+
+    @pytest.mark.parametrize(
+        ("left", "right", "says"),
+        [
+            (b'{"a":1}', b'{"a": 1}', "only white space differs"),
+            (b'{"a":1,"b":{"c":2.50}}', b'{"b":{"c":2.50},"a":1}', "the values are the same, only their order"),
+            (b'{"a":1}', b'{"a":"1"}', "bytes came first"),
+            (b'{"a":10000000000000000000001}', b'{"a":10000000000000000000002}', "bytes came first"),
+            (b"\x00\x01", b"\x00\x02", "2 bytes came first"),
+        ],
+    )
+    async def test_says_how_bodies_differ(self, store: Store, left: bytes, right: bytes, says: str):
+        await store.events.append([new_event("one", body=left)])
+        await store.events.append([new_event("one", body=right)])
+        found = await self.conflict(store.db)
+        assert says in found.verdict
+        assert any(line.mark == "-" for line in found.lines or () if hasattr(line, "mark"))
+
+    async def test_of_another_key_says_so(self, store: Store):
+        replay = UUID(int=7)
+        first = new_event("real", body=b"{}", replay=replay)
+        await store.events.append([first])
+        await store.events.append([new_event("forged", body=b"{}", replay=replay)])
+        found = await self.conflict(store.db)
+        assert found.twin.row.differs == "key"
+        assert "forged came with what was accepted as real" in found.verdict
+        assert found.lines is None
+
+    async def test_of_an_item_is_with_the_item_that_came_first(self, store: Store):
+        first = batch(("a", b"1"), ("b", b"2"))
+        await store.events.append([first])
+        await store.events.append([batch(("b", b"3"), ("c", b"4"))])
+        found = await self.conflict(store.db)
+        assert found.item_path == "events.1"
+        assert found.first is not None
+        assert found.first.body == b'{"id":"b","v":2}'
+        assert comparing.unified(found).splitlines() == ["  {", '    "id": "b",', '-   "v": 2', '+   "v": 3', "  }"]
+
+    async def test_with_an_event_that_is_gone_shows_what_is_left(self, store: Store):
+        await store.events.append([new_event("one", body=b"1")])
+        await store.events.append([new_event("one", body=b"2")])
+        await store.db.execute("delete from boathook.event")
+        found = await self.conflict(store.db)
+        assert (found.event, found.first, found.lines) == (None, None, None)
+        assert found.twin.stored.body == b"2"
+
+    async def test_of_what_is_not_there_is_not_found(self, db: Database):
+        with pytest.raises(NotFound):
+            await comparing.compare_conflict(db, id_at(ago(hours=1)))
+
+
+class TestAStory:
+    async def test_has_deliveries_attempts_effects_reply_notes_and_conflicts(self, store: Store):
+        event = await put(store, "good", to=("a", "b"), body=b'{"n":1}')
+        await store.fail(event)
+        await store.end(event)
+        await store.db.execute(
+            "insert into boathook.effect (event_id, recipient, name, result) values ($1, 'a', 'mail', '1')", event
+        )
+        await store.db.execute(
+            "insert into boathook.reply (event_id, recipient, status, content_type, body)"
+            " values ($1, 'a', 200, 'text/plain', 'fine')",
+            event,
+        )
+        added = await owe_again(store.db, (event, 0), ACTION)
+        twin = replace(new_event("good", body=b'{"n":2}'), key_hash=hash_of("stripe", b"good"))
+        await store.events.append([twin])
+        story = await timeline.read_story(store.db, event)
+        assert [(one.recipient, one.state) for one in story.deliveries] == [
+            ("a", "succeeded"), ("b", "pending"), ("a", "pending"),
+        ]  # fmt: skip
+        assert [(one.ordinal, one.number, one.outcome) for one in story.tries] == [
+            (0, 2, "succeeded"),
+            (0, 1, "failed"),
+        ]
+        assert [one.name for one in story.effects] == ["mail"]
+        assert story.answer is not None
+        assert story.answer.body == b"fine"
+        assert [(one.action, one.note) for one in story.notes] == [("delivery.replay", "because")]
+        assert [one.differs for one in story.conflicts] == ["body"]
+        only = await timeline.read_story(store.db, event, only=added[1])
+        assert [one.is_replay for one in only.deliveries] == [True]
+        assert (await timeline.read_story(store.db, event, only=9)).deliveries == []
+
+    async def test_of_very_many_deliveries_comes_in_pages(self, store: Store):
+        event = await put(store, "many", to=tuple(f"r{number}" for number in range(230)))
+        first, seen = 0, []
+        while first is not None:
+            story = await timeline.read_story(store.db, event, first=first)
+            seen += [one.recipient for one in story.deliveries]
+            first = story.next_ordinal
+        assert seen == [f"r{number}" for number in range(230)]
+
+    async def test_reads_no_more_of_a_body_than_is_asked_for(self, store: Store):
+        event = await put(store, "big", body=b"x" * 500_000)
+        row, stored = await timeline.read_head(store.db, event, 1_000)
+        assert (row.size, len(stored.body)) == (500_000, 1_000)
+
+
+class TestOwingOneRecipientAgain:
+    async def test_adds_a_delivery_for_it_alone(self, store: Store):
+        event = await put(store, "one", to=("a", "b"))
+        await store.end(event)
+        await store.end(event, 1)
+        assert await owe_again(store.db, (event, 0), ACTION) == (event, 2)
+        assert await store.db.fetchval("select recipient from boathook.delivery") == "a"
+        await store.end(event, 2)
+        assert (await store.verify()).imbalances == ()
+
+    async def test_adds_none_while_it_is_owed_or_dead_there(self, store: Store):
+        event = await put(store, "one", to=("a",))
+        await store.end(event)
+        await owe_again(store.db, (event, 0), ACTION)
+        with pytest.raises(IllegalMove, match="owed this already"):
+            await owe_again(store.db, (event, 0), ACTION)
+        await store.fail(event, 1, is_last=True)
+        with pytest.raises(IllegalMove, match="dead letter"):
+            await owe_again(store.db, (event, 0), ACTION)
+        assert await store.db.fetchval("select count(*) from boathook.delivery") == 1
+
+    async def test_owes_each_item_by_itself(self, store: Store):
+        made = batch(("a", b"1"), ("b", b"2"))
+        await store.events.append([made])
+        await store.db.execute(
+            "insert into boathook.outcome (event_id, ordinal, recipient, state, is_replay, attempts, replays, ended_at,"
+            " item_path, item_type) select $1, n, 'h', 'succeeded', false, 1, 0, now(), 'events.' || n, 'thing'"
+            " from generate_series(0, 1) as n",
+            made.id,
+        )
+        await owe_again(store.db, (made.id, 0), ACTION)
+        await owe_again(store.db, (made.id, 1), ACTION)
+        rows = await store.db.fetch("select item_path from boathook.delivery order by ordinal")
+        assert [row["item_path"] for row in rows] == ["events.0", "events.1"]
+
+    async def test_waits_in_the_line_of_its_order_key(self, store: Store):
+        made = new_event("one", to=("a",), order_key="c1")
+        await store.events.append([made])
+        await store.end(made.id)
+        await store.accept("two", "a", order_key="c1")
+        await owe_again(store.db, (made.id, 0), ACTION)
+        rows = await store.db.fetch("select is_blocked from boathook.delivery order by seq")
+        assert [row["is_blocked"] for row in rows] == [False, True]
+
+    async def test_refuses_what_has_no_content_and_what_never_ended(self, store: Store):
+        event = await put(store, "one", to=("a", "b"))
+        await store.end(event)
+        with pytest.raises(NotFound):
+            await owe_again(store.db, (event, 1), ACTION)
+        await store.db.execute("update boathook.event set body = '', expunged_at = now()")
+        with pytest.raises(NotPossible, match="deleted"):
+            await owe_again(store.db, (event, 0), ACTION)
+
+    async def test_leaves_a_note_with_who_and_why(self, store: Store):
+        event = await put(store, "one", to=("a",))
+        await store.end(event)
+        await owe_again(store.db, (event, 0), ACTION)
+        (row,) = await ledger.list_audit(store.db, Filter(), subject=ids.show_delivery(event, 0))
+        assert (row.actor, row.action, row.note) == ("test", "delivery.replay", "because")
