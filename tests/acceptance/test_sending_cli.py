@@ -1,6 +1,7 @@
 """What an operator does about applications, endpoints and event types, by the real command line."""
 
 import json
+import re
 from pathlib import Path
 
 import psycopg
@@ -51,6 +52,32 @@ class TestApplications:
         assert "add --yes to do it" in cli.complaint("applications", "delete", "acme")
         cli.run("applications", "delete", "acme", "--yes")
         assert "there is no application acme" in cli.complaint("applications", "show", "acme", code=1)
+
+    def test_a_portal_link_is_printed_with_what_its_holder_may(self, cli: Cli, pg_url: str):
+        link = cli.run("applications", "portal", "acme", "--expires", "12h", "--read-only", "--theme", "dark").stdout
+        assert re.fullmatch(r"http://[\d.:]+/portal\?theme=dark#key=bhk_[\w-]+\n", link)
+        (made,) = cli.objects("applications", "portal", "acme", "--may", "CreateAttempts")
+        assert made["url"].endswith(f"/portal#key={made['token']}")
+        with psycopg.connect(pg_url) as connection:
+            rows = connection.execute(
+                "select capabilities, expires_at - created_at < '12h 1s' from boathook.api_key order by id"
+            ).fetchall()
+            noted = connection.execute("select count(*) from boathook.audit where action = 'key.create_for_portal'")
+            assert noted.fetchone() == (2,)
+        assert rows == [(["ViewBase"], True), (["CreateAttempts"], False)]
+
+    @pytest.mark.parametrize(
+        ("words", "complaint"),
+        [
+            (("--expires", "8d"), "a link is good for 7d at most"),
+            (("--may", "Everything"), "write any of ViewBase"),
+            (("--may", "ViewBase", "--read-only"), "not both"),
+            (("--theme", "pink"), "light, dark or nothing"),
+            (("--colour", "red"), "six hexadecimal digits"),
+        ],
+    )
+    def test_a_portal_link_that_cannot_be_is_refused(self, cli: Cli, words: tuple[str, ...], complaint: str):
+        assert complaint in cli.complaint("applications", "portal", "acme", *words)
 
 
 class TestEndpoints:

@@ -113,7 +113,7 @@ async def test_the_customer_itself_reaches_every_page_and_form(estate: Estate, p
     before = await estate.state()
     answer = await estate.send(page, await estate.house.token(estate.tenant))
     assert answer.status_code in {200, 303}, answer.text
-    if page.method == "POST" and page.path not in {"/endpoints/{endpoint}/enable"}:
+    if page.method == "POST" and page.path != "/endpoints/{endpoint}/enable":
         assert await estate.state() != before
 
 

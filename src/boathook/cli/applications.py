@@ -1,10 +1,12 @@
 """Commands about applications: those whom we send webhooks to."""
 
-from typing import Annotated
+from datetime import timedelta
+from typing import Annotated, Final
 
 import typer
 
 from boathook.cli import show
+from boathook.cli.keys import read_lifetime
 from boathook.cli.options import Json, Limit, Metadata, Yes, example, read_pairs
 from boathook.cli.session import Misused, act, confirm, out, run, session, work
 from boathook.cli.show import Column
@@ -14,6 +16,9 @@ from boathook.journal.applications import Application, Window
 
 applications = typer.Typer(no_args_is_help=True, help="Whom we send webhooks to.")
 
+_DAY: Final = timedelta(days=1)
+_LONGEST: Final = timedelta(days=7)
+"""The API's bound of a link's life."""
 Reference = Annotated[str, typer.Argument(metavar="APPLICATION", help="Its id or uid.")]
 _COLUMNS = (
     Column("id", lambda one: one.shown_id, is_whole=True),
@@ -81,6 +86,69 @@ def show_application(ctx: typer.Context, application: Reference, as_json: Json =
 
     found = _plain(act(ctx, lambda one: actions.get(one, application)))
     show.print_one(found, as_json=as_json)
+
+
+@applications.command(
+    "portal",
+    epilog=example(
+        "boathook applications portal acme --expires 12h",
+        "boathook applications portal acme --may ViewEndpointSecret --may CreateAttempts --theme dark",
+    ),
+)
+def make_portal_link(
+    ctx: typer.Context,
+    application: Reference,
+    expires: Annotated[
+        timedelta | None, typer.Option(parser=read_lifetime, metavar="LENGTH", help="When it ends: 12h, 7d. A day.")
+    ] = None,
+    may: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CAPABILITY", help="What its holder may do; all, if left out.", show_default=False),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Its holder may look, and nothing more.")] = False,
+    session_id: Annotated[str | None, typer.Option("--session", help="A name by which it can be ended.")] = None,
+    theme: Annotated[str, typer.Option(help="light or dark; as the visitor's system, if left out.")] = "",
+    colour: Annotated[str, typer.Option(help="Of buttons and links: six hexadecimal digits.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Print a link by which a customer manages its own endpoints; whoever has it is let in."""
+    from boathook.admin import applications as actions
+    from boathook.admin import keys, portal
+
+    settings = session(ctx).settings()
+    look, capabilities = portal.Look.read(theme, colour.removeprefix("#")), _capabilities(may, read_only=read_only)
+    lifetime = expires or _DAY
+    if lifetime > _LONGEST:
+        raise Misused("--expires: a link is good for 7d at most")
+
+    async def make() -> keys.MadeKey:
+        async with work(settings) as one:
+            return await keys.create_for_portal(
+                one,
+                await actions.get(one, application),
+                lifetime=lifetime,
+                session_id=session_id,
+                capabilities=capabilities,
+            )
+
+    made = run(make())
+    base = settings.server.public_url or f"http://{settings.server.bind}"
+    address = portal.link(base, made.token, look)
+    if as_json:
+        show.print_json({"url": address, "token": made.token, "key": made.key.shown_id})
+    else:
+        out.print(address, markup=False, soft_wrap=True)
+
+
+def _capabilities(words: list[str] | None, *, read_only: bool) -> list[str] | None:
+    from boathook.admin.api.auth import Capability
+
+    if read_only and words:
+        raise Misused("--read-only or --may, not both")
+    unknown = [word for word in words or () if word not in set(Capability)]
+    if unknown:
+        raise Misused(f"--may: write any of {', '.join(Capability)}, not {unknown[0]!r}")
+    return [Capability.VIEW_BASE] if read_only else words
 
 
 @applications.command("delete", epilog=example("boathook applications delete acme --yes"))

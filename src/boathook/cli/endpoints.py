@@ -189,10 +189,10 @@ def disable_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner
 
 @endpoints.command("secret", epilog=example("boathook endpoints secret -a acme ep_01h455vb4pex5vsknk084sn02q4"))
 def show_secret(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
-    """Print what an endpoint's receiver verifies with: the shared secret, or the public half of a key pair."""
+    """Print what an endpoint's receiver verifies with: the shared secret, or a public key. Who looked is noted."""
     from boathook.admin import endpoint_secrets
 
-    _print_key(_act(ctx, application, lambda one, owner: endpoint_secrets.get_secret(one, owner, endpoint)), as_json)
+    _print_key(_act(ctx, application, lambda one, owner: endpoint_secrets.reveal_secret(one, owner, endpoint)), as_json)
 
 
 @endpoints.command(

@@ -20,6 +20,7 @@ from boathook.config.types import (
     ModuleName,
     Networks,
     NotNegative,
+    Origin,
     Positive,
     Proxy,
     Role,
@@ -175,7 +176,7 @@ class ConsoleSettings(Table):
     session_hours: Positive
     idle_hours: Positive
     passwords: bool
-    embed_origins: tuple[str, ...]
+    embed_origins: tuple[Origin, ...]
     oidc_issuer: BaseUrl
     oidc_client_id: str
     oidc_client_secret: str = Field(repr=False)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from boathook.domain.replies import check_media_type, check_status
 
-_OWN_PATHS = ("/in/", "/api/v1/", "/console", "/healthz", "/readyz", "/metrics", "/metrics.json", "/selftest")
+_OWN_PATHS = ("/in/", "/api/v1/", "/console", "/portal", "/healthz", "/readyz", "/metrics", "/metrics.json", "/selftest")
 
 Network = IPv4Network | IPv6Network
 Role = Literal["gateway", "worker", "keeper", "console"]
@@ -36,6 +36,19 @@ def _base_url(text: str) -> str:
     if text and (urlsplit(text).scheme not in {"http", "https"} or not urlsplit(text).netloc):
         raise ValueError('must be an address such as "https://hooks.example.com"')
     return text.rstrip("/")
+
+
+def _origin(text: str) -> str:
+    # It goes into a header of every page of the portal.
+    parts = urlsplit(text)
+    is_origin = parts.scheme in {"http", "https"} and text == f"{parts.scheme}://{parts.netloc}"
+    if not is_origin or not _is_plain(parts.netloc):
+        raise ValueError('must be an origin, without a path, such as "https://app.example.com"')
+    return text
+
+
+def _is_plain(authority: str) -> bool:
+    return authority != "" and all(char.isascii() and (char.isalnum() or char in "-.:*[]") for char in authority)
 
 
 def _proxy(text: str) -> str:
@@ -97,6 +110,7 @@ Proxy = Annotated[str, AfterValidator(_proxy)]
 """A proxy's address, or the ``env:NAME`` or ``file:PATH`` where it stands; empty for none."""
 ModuleName = Annotated[str, AfterValidator(_module)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
+Origin = Annotated[str, AfterValidator(_origin)]
 MediaType = Annotated[str, AfterValidator(check_media_type)]
 Status = Annotated[int, AfterValidator(check_status)]
 """A status that may be answered to a sender."""

@@ -1,0 +1,63 @@
+"""How the portal looks within somebody's product: whatever colour is asked for, it can be read."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boathook import config
+from boathook.admin.portal import Look, contrast, link, stylesheet_of
+from boathook.domain.errors import ConfigError, InvalidValue
+
+COLOURS = st.integers(0, 0xFFFFFF).map(lambda number: f"{number:06x}")
+
+
+def test_contrast_is_that_of_the_guidelines():
+    assert contrast("000000", "ffffff") == pytest.approx(21)
+    assert contrast("ffffff", "ffffff") == pytest.approx(1)
+    assert contrast("767676", "ffffff") == pytest.approx(4.54, abs=0.01)
+
+
+@given(COLOURS)
+def test_links_and_buttons_can_be_read_in_any_colour_light_and_dark(colour: str):
+    light, dark, _system = stylesheet_of(Look("", colour)).splitlines()
+    for rule, ground in ((light, "ffffff"), (dark, "13212b")):
+        found = dict(re.findall(r"--([\w-]+): #([0-9a-f]{6})", rule))
+        assert contrast(found["link"], ground) >= 4.5
+        assert found["accent"] == colour
+        assert contrast(found["accent-text"], colour) >= 4.4
+
+
+@given(st.text(), st.text())
+def test_nothing_but_a_theme_and_a_colour_gets_into_a_page(theme: str, colour: str):
+    look = Look.tolerant(theme, colour)
+    assert look.theme in {"", "light", "dark"}
+    assert re.fullmatch(r"([0-9a-f]{6})?", look.colour)
+    assert re.fullmatch(r"[a-z0-9=&]*", look.query)
+
+
+@pytest.mark.parametrize(("theme", "colour"), [("pink", ""), ("", "red"), ("", "ff88001"), ("dark;", "")])
+def test_a_wrong_look_is_refused_where_somebody_writes_it(theme: str, colour: str):
+    with pytest.raises(InvalidValue):
+        Look.read(theme, colour)
+
+
+def test_the_token_stands_behind_the_hash():
+    address = link("https://hooks.example.com", "bhk_x", Look("dark", "aa0044"))
+    assert address == "https://hooks.example.com/portal?theme=dark&colour=aa0044#key=bhk_x"
+    assert "bhk_x" not in address.partition("#")[0]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["app.example.com", "https://app.example.com/", "https://a.example; script-src *", "javascript:x", "https://"],
+)
+def test_only_origins_may_embed_the_portal(origin: str):
+    with pytest.raises(ConfigError, match="embed_origins"):
+        config.load(None, {"console.embed_origins": [origin]})
+
+
+def test_origins_that_may_embed_the_portal_are_kept():
+    given = ["https://app.example.com", "http://localhost:3000", "https://*.example.com"]
+    assert config.load(None, {"console.embed_origins": given}).console.embed_origins == tuple(given)
