@@ -30,7 +30,7 @@ _NEAR = 0.8
 """How alike a key must be to one of boathook's own to count as a slip, and not as one of the recipe's."""
 SECTIONS: tuple[str, ...] = (
     *("database", "server", "limits", "retention", "spool", "worker", "log", "apps", "outbound"),
-    *("notifications", "console"),
+    *("tracing", "notifications", "console"),
 )
 
 
@@ -104,7 +104,7 @@ class _Layers:
         known = {_PREFIX + key.replace(".", "_").replace("-", "_").upper(): key for key in self._keys()}
         known |= _SHORT_NAMES
         references = {secret for source in self.merged["sources"].values() for secret in _references(source)}
-        references.update(_references(self.merged["notifications"]))
+        references.update(_references(self.merged["notifications"]), _references(self.merged["tracing"]))
         # Long names last, so that BOATHOOK_SERVER_BIND wins over BOATHOOK_BIND.
         for variable in sorted(environment, key=lambda name: (name not in _SHORT_NAMES, name)):
             if variable in known:
