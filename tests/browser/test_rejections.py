@@ -1,0 +1,144 @@
+"""Refused requests on the console: diagnosed, shown as bytes, judged again once cured; and what of it the audit tells."""
+
+import json
+import time
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.acceptance.conftest import payload, signed
+from tests.browser.conftest import Screen, Stand
+from tests.support import until
+
+
+def refuse(console: Stand, body: bytes, headers: dict[str, str]) -> str:
+    """Send a request that is refused; return its rejection's id."""
+    mark = console.ask("select count(*) from boathook.rejection")[0][0]
+    answer = httpx.post(f"{console.base}/in/stripe", content=body, headers=headers, timeout=30)
+    assert answer.status_code == 401, answer.text
+    until(lambda: console.ask("select count(*) from boathook.rejection")[0][0] > mark)
+    return str(console.ask("select boathook.show_id('rej', id) from boathook.rejection order by id desc limit 1")[0][0])
+
+
+@pytest.fixture
+def laid_out_anew(console: Stand) -> str:
+    """A request whose JSON a proxy has written anew on its way."""
+    body, headers = signed(payload("laid-out-anew"))
+    return refuse(console, json.dumps(json.loads(body), indent=4).encode(), headers)
+
+
+def test_a_changed_body_is_recognized_and_its_remedy_told(screen: Screen, laid_out_anew: str):
+    page = screen.go("/rejections?source=stripe&reason=signature_mismatch")
+    page.locator(f"a[href$='{laid_out_anew}']").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Refused: signature mismatch")
+    expect(page.locator("main")).to_contain_text("something parsed it and wrote it anew on the way")
+    expect(page.locator("main")).to_contain_text("Let the body pass as it was sent, byte for byte")
+    expect(page.locator("pre")).to_contain_text('"laid-out-anew"')
+    page.get_by_role("link", name="hex", exact=True).click()
+    expect(page.locator("pre")).to_contain_text("7b 0a 20 20")
+
+
+def test_its_bytes_are_downloaded_as_they_came(screen: Screen, console: Stand, laid_out_anew: str):
+    page = screen.go(f"/rejections/{laid_out_anew}")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    body = console.ask("select body from boathook.rejection where boathook.show_id('rej', id) = %s", laid_out_anew)[0][
+        0
+    ]
+    assert download.value.path().read_bytes() == body
+    answer = page.request.get(f"{console.base}/console/rejections/{laid_out_anew}/body")
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_late_copy_a_missing_signature_and_a_wrong_secret_are_told_apart(screen: Screen, console: Stand):
+    late = refuse(console, *signed(payload("late"), at=time.time() - 7_200))
+    page = screen.go(f"/rejections/{late}")
+    expect(page.locator("main")).to_contain_text("it is a late copy of a genuine request, or the clocks differ")
+    expect(page.locator("main")).to_contain_text("Synchronize this machine's clock")
+    bare = refuse(console, b"{}", {"content-type": "application/json"})
+    expect(screen.go(f"/rejections/{bare}").locator("main")).to_contain_text("The signature's header is missing")
+    forged = refuse(console, *signed(payload("forged"), secret="whsec_another"))
+    expect(screen.go(f"/rejections/{forged}").locator("main")).to_contain_text("Copy the signing secret")
+
+
+def test_what_is_still_wrong_stays_refused(screen: Screen, console: Stand, laid_out_anew: str):
+    page = screen.go(f"/rejections/{laid_out_anew}")
+    page.get_by_role("button", name="Judge it again").click()
+    expect(page.get_by_role("status").first).to_contain_text("Still refused: signature_mismatch")
+
+
+def test_once_the_secret_is_right_one_and_then_all_of_a_source_are_accepted(screen: Screen, console: Stand):
+    first, *others = (refuse(console, *signed(payload(f"new-{n}"), secret="whsec_rotated")) for n in range(3))
+    page = screen.go(f"/rejections/{first}")
+    expect(page.locator("main")).to_contain_text("Most likely the secret of this source is not the one")
+    token = page.locator("meta[name=csrf-token]").get_attribute("content") or ""
+    added = page.request.post(
+        f"{console.base}/console/sources/stripe/secrets",
+        form={"csrf": token, "secret": "whsec_rotated"},
+        headers={"origin": console.base},
+    )
+    assert added.ok, added.text()
+    page.reload()
+    expect(page.locator("main")).to_contain_text(
+        "With the secrets of this moment it holds: it is an event payment.paid."
+    )
+    page.get_by_role("button", name="Judge it again").click()
+    expect(page.get_by_role("status").first).to_contain_text("It is accepted as evt_")
+    page.goto(f"{console.base}/console/rejections?source=stripe")
+    page.get_by_role("button", name="Judge all of stripe again").click()
+    expect(page.locator("main")).to_contain_text("2 accepted")
+    accepted = console.ask(
+        "select count(*) from boathook.rejection where event_id is not null and boathook.show_id('rej', id) = any (%s)",
+        [first, *others],
+    )
+    assert accepted == [(3,)]
+    page.goto(f"{console.base}/console/audit?action=rejection.accept")
+    expect(page.get_by_role("link", name=first)).to_be_visible()
+
+
+def test_a_strangers_markup_is_shown_as_text(screen: Screen, console: Stand):
+    hostile = b"<script>document.title = 'owned'</script><img src=x onerror=alert(1)>"
+    found = refuse(
+        console, hostile, {"stripe-signature": "t=1,v1=<b>x</b>", "content-type": "text/html<svg onload=alert(1)>"}
+    )
+    page = screen.go(f"/rejections/{found}")
+    expect(page.locator("pre")).to_contain_text("<script>document.title = 'owned'</script>")
+    assert page.title().startswith("Refused:")
+    screen.go("/rejections")
+
+
+class TestAudit:
+    def test_who_did_what_is_found_and_leads_to_it(self, screen: Screen, console: Stand):
+        event = console.post_event("audited", "broken.audited")
+        letter = event.replace("evt_", "dlv_") + "_0"
+        until(
+            lambda: (
+                console.ask("select state from boathook.delivery where boathook.show_id('evt', event_id) = %s", event)
+                == [("dead",)]
+            )
+        )
+        page = screen.go(f"/dead/{letter}")
+        page.locator("summary", has_text="Ignore").click()
+        page.get_by_label("Why nothing more is needed").fill("=a formula")
+        page.get_by_role("button", name="Ignore", exact=True).click()
+        page.goto(f"{console.base}/console/audit?actor=console:anna&action=dead.*")
+        row = page.get_by_role("row").filter(has_text=letter)
+        expect(row).to_contain_text("dead.ignore")
+        row.get_by_role("link", name=letter).click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text("ignored")
+        page.goto(f"{console.base}/console/audit?subject={letter}")
+        for name, holds in (("CSV", f"dead.ignore,{letter},'=a formula"), ("JSON lines", f'"subject":"{letter}"')):
+            with page.expect_download() as download:
+                page.get_by_role("link", name=name).click()
+            assert holds in download.value.path().read_text()
+
+    def test_it_tells_how_far_it_is_sealed(self, screen: Screen, console: Stand):
+        until(lambda: console.ask("select count(*) > 0 from boathook.audit where sealed_as is not null") == [(True,)])
+        expect(screen.go("/audit").get_by_text("Sealed up to place")).to_be_visible()
+
+    def test_a_moment_that_is_none_is_told_kindly(self, screen: Screen):
+        expect(screen.go("/audit?since=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")
+        expect(screen.go("/rejections?until=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")
+        expect(screen.go("/dead/letters?since=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")
