@@ -9,6 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from boathook.admin.console.live import MOST_READERS
 from tests.browser.conftest import ADMIN, PASSWORD, Screen, Stand
 from tests.support import until
 
@@ -134,6 +135,17 @@ def test_one_who_does_not_read_holds_nobody_up(console: Stand, client: httpx.Cli
         read_until(lines, "payment.slow_reader")
 
 
+def test_more_readers_than_a_process_takes_are_told_to_come_later(console: Stand, client: httpx.Client) -> None:
+    assert client.head("/console/now/live").status_code == 200
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_READERS):
+            answer = stack.enter_context(client.stream("GET", "/console/now/live"))
+            next(answer.iter_lines())
+        refused = client.get("/console/now/live")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert "Acknowledgement" in client.get("/console/now/state").text
+
+
 def test_the_page_comes_back_to_life_after_a_restart(console: Stand, screen: Screen) -> None:
     screen.expected |= {"Failed to load resource", "now/live"}
     page = screen.go("")
@@ -144,4 +156,3 @@ def test_the_page_comes_back_to_life_after_a_restart(console: Stand, screen: Scr
     console.running.start()
     console.post_event("now-again-1", "payment.again")
     expect(page.locator("#n-events")).to_contain_text("payment.again", timeout=60_000)
-

@@ -7,7 +7,7 @@ cuts off one that reads nothing at all, and counts each as the connection it is.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Final
 
@@ -26,6 +26,9 @@ RECHECK_S: Final = 5.0
 """How often it is looked whether a reader is still signed in."""
 _RETRY_MS: Final = 2_000
 _LOG = get_logger("console")
+
+Reading = tuple[int, str] | None
+"""A state with its number; None tells that it has not changed."""
 
 
 class Live:
@@ -63,7 +66,7 @@ class Live:
                 self._publish(await self._look())
         return self._latest
 
-    async def readings(self) -> AsyncIterator[tuple[int, str] | None]:
+    async def readings(self) -> AsyncGenerator[Reading, None]:
         """Yield the state with its number, and again whenever it has changed; None where it has not for a while."""
         with self._counted():
             state = await self.now()
@@ -133,13 +136,13 @@ async def _events(visit: Visit, live: Live) -> AsyncIterator[bytes]:
                     return
     finally:
         closing.cancel()
-        await readings.aclose()  # type: ignore[attr-defined]  # it is an asynchronous generator
+        await readings.aclose()
 
 
 _ENDED: Final = object()
 
 
-async def _next(readings: AsyncIterator[tuple[int, str] | None], closing: "asyncio.Task[object]") -> object:
+async def _next(readings: AsyncGenerator[Reading, None], closing: "asyncio.Task[object]") -> object:
     """Return the next reading, or `_ENDED` once the process stops."""
     reading = asyncio.ensure_future(anext(readings))
     try:

@@ -116,7 +116,7 @@ async def _clock(database: Database) -> Finding:
 
 def _connections(settings: Settings, vitals: Vitals) -> Finding:
     needed = settings.server.gateways * (settings.database.intake_connections + 2)
-    needed += (settings.server.workers + 1) * (settings.database.worker_connections + 2) + 2
+    needed += (settings.server.workers + 1) * (settings.database.worker_connections + 2) + 4
     found = f"PostgreSQL {vitals.version}, {vitals.connections} of {vitals.most_connections} connections in use"
     if needed + 5 > vitals.most_connections:
         fix = f"raise max_connections above {needed + 5}, or lower server.workers or database.worker_connections"

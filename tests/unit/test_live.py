@@ -1,0 +1,136 @@
+"""What is live in the console: one producer for all who read, and nobody is told what is old."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from boathook.admin.console import live as module
+from boathook.admin.console.live import Live, Reading
+from tests.support import eventually
+
+
+class Counting:
+    """A state that is another one each time it is looked at."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.is_broken = False
+        self.is_still = False
+
+    async def look(self) -> str:
+        self.looks += 1
+        if self.is_broken:
+            raise RuntimeError("this look fails")
+        return "still" if self.is_still else f"state {self.looks}"
+
+
+@pytest.fixture
+def counting() -> Counting:
+    return Counting()
+
+
+def made(counting: Counting, **more: int) -> Live:
+    return Live(counting.look, every_s=0.01, **more)
+
+
+async def test_all_readers_share_one_producer(counting: Counting) -> None:
+    live = made(counting)
+    readers = [live.readings() for _ in range(10)]
+    for _ in range(5):
+        told = [await anext(reader) for reader in readers]
+        assert all(told)
+    # Ten readers with a producer each would have looked fifty times.
+    assert counting.looks <= 25
+    for reader in readers:
+        await reader.aclose()
+
+
+async def test_a_slow_reader_is_told_the_newest_and_nothing_older(counting: Counting) -> None:
+    live = made(counting)
+    assert await stale_readings(live, counting, live.readings()) == 0
+
+
+async def test_readers_who_queue_would_be_told_what_is_old(counting: Counting) -> None:
+    """The twin of the test above, without what it tests."""
+    live = made(counting)
+
+    async def queueing() -> AsyncGenerator[Reading, None]:
+        told: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
+        publish = live._publish
+
+        def note(state: str) -> None:
+            publish(state)
+            told.put_nowait((live._number, state))
+
+        live._publish = note  # type: ignore[method-assign]
+        with live._counted():
+            while True:
+                yield await told.get()
+
+    assert await stale_readings(live, counting, queueing()) > 0
+
+
+async def stale_readings(live: Live, counting: Counting, readings: AsyncGenerator[Reading, None]) -> int:
+    """Return how many states a reader is told that were old when it came back from being slow."""
+    await anext(readings)
+    looks = counting.looks
+    await eventually(lambda: counting.looks > looks + 5)
+    newest, stale = live._number, 0
+    while (told := await anext(readings)) is not None and told[0] < newest:
+        stale += 1
+    await readings.aclose()
+    return stale
+
+
+async def test_nothing_is_produced_for_nobody(counting: Counting) -> None:
+    live = made(counting)
+    reader = live.readings()
+    await anext(reader)
+    producer = live._producer
+    assert producer is not None
+    await reader.aclose()
+    await asyncio.wait([producer])
+    assert live._producer is None
+
+
+async def test_a_page_and_a_stream_share_a_look_that_is_still_good(counting: Counting) -> None:
+    live = Live(counting.look, every_s=60)
+    assert [await live.now() for _ in range(3)] == ["state 1"] * 3
+
+
+async def test_a_look_that_fails_is_followed_by_others(counting: Counting) -> None:
+    live = made(counting)
+    reader = live.readings()
+    await anext(reader)
+    counting.is_broken = True
+    looks = counting.looks
+    await eventually(lambda: counting.looks > looks + 2)
+    counting.is_broken = False
+    number = live._number
+    await eventually(lambda: live._number > number)
+    await reader.aclose()
+
+
+async def test_a_state_that_stays_is_told_once_and_then_only_that_it_does(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.05)
+    counting.is_still = True
+    live = made(counting)
+    reader = live.readings()
+    assert [await anext(reader) for _ in range(3)] == [(1, "still"), None, None]
+    await reader.aclose()
+
+
+async def test_readers_are_bounded(counting: Counting) -> None:
+    live = made(counting, most=2)
+    readers = [live.readings() for _ in range(2)]
+    full = [live.is_full]
+    for reader in readers:
+        await anext(reader)
+        full.append(live.is_full)
+    for reader in readers:
+        await reader.aclose()
+        full.append(live.is_full)
+    assert full == [False, False, True, False, False]
