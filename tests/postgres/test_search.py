@@ -376,7 +376,8 @@ class TestAStory:
 
     async def test_of_very_many_deliveries_comes_in_pages(self, store: Store):
         event = await put(store, "many", to=tuple(f"r{number}" for number in range(230)))
-        first, seen = 0, []
+        first: int | None = 0
+        seen: list[str] = []
         while first is not None:
             story = await timeline.read_story(store.db, event, first=first)
             seen += [one.recipient for one in story.deliveries]

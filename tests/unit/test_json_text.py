@@ -37,7 +37,7 @@ def test_it_takes_for_json_what_python_does(text):
     except ValueError:
         assert isinstance(lay_out(text), NoJson)
     else:
-        assert laid(text)
+        assert laid(text).text
 
 
 @pytest.mark.parametrize(

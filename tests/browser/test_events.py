@@ -1,0 +1,265 @@
+"""Events and conflicts on the console of a real boathook, in a real browser."""
+
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.acceptance.conftest import SECRET
+from tests.browser.conftest import Screen, Stand
+from tests.support import until
+
+HOSTILE = "<img src=x onerror=alert(1)></code><script>alert(2)</script>\"'&{{7*7}}"
+
+
+def settle(stand: Stand, event: str, state: str) -> None:
+    """Wait until the event's delivery stands so."""
+
+    def stands() -> bool:
+        sql = """select state from boathook.delivery where event_id = boathook.read_id('evt', %s)
+                 union all select state from boathook.outcome where event_id = boathook.read_id('evt', %s)"""
+        return [row[0] for row in stand.ask(sql, event, event)] == [state]
+
+    until(stands)
+
+
+def send(stand: Stand, body: bytes) -> str:
+    """Send bytes, signed as Stripe signs, and return the event's id."""
+    stamp = int(time.time())
+    mac = hmac.new(SECRET.encode(), f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
+    headers = {"stripe-signature": f"t={stamp},v1={mac}", "content-type": "application/json"}
+    answer = httpx.post(f"{stand.base}/in/stripe", content=body, headers=headers, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["event_id"])
+
+
+def rows(page: Page) -> list[str]:
+    return page.locator("#found tbody tr td:first-child a").all_text_contents()
+
+
+def test_an_event_is_found_by_id_delivery_key_and_text(console: Stand, screen: Screen):
+    event = console.post_event("find-me", "payment.found", note="a word like zanzibar")
+    for words in (event, event.replace("evt_", "msg_"), "find-me"):
+        page = screen.go("")
+        page.keyboard.press("/")
+        page.keyboard.type(words)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**/console/events/{event}")
+        expect(page.get_by_role("heading", level=1)).to_have_text("payment.found")
+    screen.go(f"/events?q=dlv{event[3:]}_0")
+    expect(screen.page.get_by_text("Only delivery 0 is shown")).to_be_visible()
+    page = screen.go("/events")
+    page.keyboard.press("/")
+    expect(page.locator("#q")).to_be_focused()
+    page.keyboard.type("zanzibar")
+    page.keyboard.press("Enter")
+    expect(page.locator("#found")).to_be_visible()
+    assert rows(page) == [event]
+
+
+def test_filters_are_a_link_and_narrow_down_what_is_found(console: Stand, screen: Screen):
+    fine = console.post_event("filter-1", "payment.filtered")
+    dead = console.post_event("filter-2", "broken.filtered")
+    settle(console, dead, "dead")
+    settle(console, fine, "succeeded")
+    page = screen.go("/events")
+    page.get_by_text("Narrow it down").click()
+    page.get_by_label("Type").fill("*.filtered")
+    page.get_by_label("Source").select_option("stripe")
+    page.get_by_role("button", name="Search").click()
+    assert rows(page) == [dead, fine]
+    page.get_by_label("With a delivery that is").select_option("dead")
+    page.get_by_role("button", name="Search").click()
+    assert rows(page) == [dead]
+    assert "state=dead" in page.url
+    expect(page.get_by_text("there is nothing further back")).to_be_visible()
+    page.goto(page.url.replace("since=", "since=tomorrowish"))
+    screen.expected.add("400")
+    expect(page.get_by_text("write 2h, 7d or 2026-01-31T12:00")).to_be_visible()
+
+
+def test_pages_lead_to_what_is_older(console: Stand, screen: Screen):
+    events = [console.post_event(f"page-{number}", "payment.paged") for number in range(55)]
+    page = screen.go("/events?type=payment.paged")
+    first = rows(page)
+    page.get_by_role("link", name="Older").click()
+    page.wait_for_url("**below=**")
+    assert first + rows(page) == events[::-1]
+
+
+def test_an_event_shows_its_story_and_its_bytes(console: Stand, screen: Screen, tmp_path: Path):
+    event = console.post_event("story", "flaky.story", amount=12)
+    settle(console, event, "succeeded")
+    page = screen.go(f"/events/{event}")
+    timeline = page.get_by_role("list").filter(has_text="attempt 1")
+    expect(timeline).to_contain_text("ConnectionError")
+    expect(timeline).to_contain_text("attempt 3 of delivery 0 to handler:flaky")
+    timeline.get_by_text("Traceback").first.click()
+    expect(timeline.get_by_text("the bank is away").first).to_be_visible()
+    expect(page.get_by_text("body signed")).to_be_visible()
+    expect(page.locator("[data-kind=pretty]")).to_contain_text('"amount": 12')
+    page.get_by_role("link", name="Hex").click()
+    expect(page.locator("[data-kind=hex]")).to_contain_text("00000000  7b")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    download.value.save_as(tmp_path / "body")
+    stored = console.ask("select body from boathook.event where id = boathook.read_id('evt', %s)", event)[0][0]
+    assert (tmp_path / "body").read_bytes() == bytes(stored)
+
+
+def test_a_body_is_downloaded_as_a_file_that_nothing_opens(console: Stand, screen: Screen):
+    event = console.post_event("attachment", "payment.attached")
+    answer = screen.page.request.get(f"{console.base}/console/events/{event}/body")
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"] == f'attachment; filename="{event}.bin"'
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_an_event_is_replayed_to_one_and_to_all_with_a_note(console: Stand, screen: Screen):
+    event = console.post_event("again", "payment.again")
+    settle(console, event, "succeeded")
+    page = screen.go(f"/events/{event}")
+    page.get_by_text("Replay", exact=True).click()
+    page.locator("#note-0").fill("the shop had lost it")
+    page.get_by_role("button", name="Replay to handler:pay").click()
+    expect(page.locator(".notice.good")).to_contain_text("handler:pay is owed it once more")
+    expect(page.locator("#story")).to_contain_text("delivery.replay by console:anna")
+    expect(page.locator("#story")).to_contain_text("the shop had lost it")
+    ended = "select count(*) from boathook.outcome where event_id = boathook.read_id('evt', %s)"
+    until(lambda: console.ask(ended, event)[0][0] == 2)
+    page.goto(f"{console.base}/console/events/{event}")
+    page.get_by_text("Replay it to all recipients").click()
+    page.locator("#note-all").fill("once more")
+    page.get_by_role("button", name="Replay to all").click()
+    expect(page.locator(".notice.good")).to_contain_text("1 delivery is owed again")
+    until(lambda: console.ask(ended, event)[0][0] == 3)
+
+
+def test_a_page_keeps_up_with_an_event_that_is_being_handled(console: Stand, screen: Screen):
+    event = console.post_event("watched", "slow.watched", seconds=4)
+    page = screen.go(f"/events/{event}")
+    expect(page.locator("#deliveries ~ .scroll .badge").first).to_have_text("succeeded", timeout=30_000)
+    assert "hx-get" not in (page.locator("#story").evaluate("one => one.outerHTML"))[:300]
+
+
+def test_a_viewer_sees_no_way_to_replay_and_is_refused(console: Stand, stranger: Screen):
+    event = console.post_event("viewed", "payment.viewed")
+    settle(console, event, "succeeded")
+    console.add_operator("vic", "viewer")
+    console.sign_in(stranger.page, "vic")
+    page = stranger.go(f"/events/{event}")
+    expect(page.get_by_text("Replay", exact=True)).to_have_count(0)
+    token = page.locator("meta[name=csrf-token]").get_attribute("content")
+    for path in ("replay", "curl"):
+        answer = page.request.post(
+            f"{console.base}/console/events/{event}/{path}", form={"csrf": str(token)}, headers={"origin": console.base}
+        )
+        assert answer.status == 403
+
+
+def test_a_command_of_curl_is_offered_for_every_shell(console: Stand, screen: Screen):
+    event = console.post_event("curl", "payment.curled", note="it's \\ odd")
+    page = screen.go(f"/events/{event}/curl")
+    expect(page.locator("[data-kind=curl]")).to_contain_text("--data-raw '{")
+    expect(page.locator("[data-kind=curl]")).to_contain_text("it'\\''s \\\\ odd")
+    page.get_by_role("link", name="fish").click()
+    expect(page.locator("[data-kind=curl]")).to_contain_text("it\\'s \\\\\\\\ odd")
+    page.get_by_role("link", name="any other").click()
+    expect(page.locator("[data-kind=curl]")).to_contain_text('request = "POST"')
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "says"),
+    [
+        ("doubled keys", b'{"id":"odd-1","type":"payment.odd","a":{"b":1,"b":2}}', "a.b"),
+        ("numbers", b'{"id":"odd-2","type":"payment.odd","n":1234567890123456789.0123456789}', "1234567890123456789.0123456789"),
+        ("deep", b'{"id":"odd-3","type":"payment.odd","d":' + b"[" * 100 + b"]" * 100 + b"}", "deeper than 32 levels"),
+        ("markup", json.dumps({"id": "odd-4", "type": "payment.odd", "x": HOSTILE}).encode(), "<img src=x onerror"),
+        ("huge", b'{"id":"odd-5","type":"payment.odd","x":"' + b"y" * 400_000 + b'"}', "Only the beginning is shown"),
+    ],
+)  # fmt: skip
+def test_odd_payloads_are_shown_as_they_are(console: Stand, screen: Screen, name: str, body: bytes, says: str):
+    page = screen.go(f"/events/{send(console, body)}")
+    expect(page.locator("main")).to_contain_text(says)
+
+
+def test_what_is_not_text_is_shown_in_hex(console: Stand, screen: Screen):
+    event = console.post_event("binary", "payment.binary")
+    console.db.execute(
+        "update boathook.event set body = %s, body_sha256 = sha256(%s) where id = boathook.read_id('evt', %s)",
+        [b"\x00\xff\x1bNUL", b"\x00\xff\x1bNUL", event],
+    )
+    page = screen.go(f"/events/{event}")
+    expect(page.locator("[data-kind=hex]")).to_contain_text("00 ff 1b 4e 55 4c")
+
+
+def test_hostile_errors_and_answers_are_text_only(console: Stand, screen: Screen):
+    event = console.post_event("hostile", "broken.hostile")
+    settle(console, event, "dead")
+    console.db.execute(
+        """update boathook.attempt set error = %s, traceback = %s, url = 'https://x.example/' || %s, status = 500,
+               response = convert_to(%s, 'UTF8'), request_headers = json_build_object('x-a', %s::text)
+           where event_id = boathook.read_id('evt', %s) and number = 1""",
+        [HOSTILE] * 5 + [event],
+    )
+    console.db.execute(
+        "update boathook.event set type = %s, dedup_key = %s where id = boathook.read_id('evt', %s)",
+        [HOSTILE, HOSTILE, event],
+    )
+    page = screen.go(f"/events/{event}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE)
+    page.get_by_text("What was sent and answered").first.click()
+    expect(page.locator("[data-kind=response]").first).to_have_text(HOSTILE)
+    assert page.locator("main img, main script").count() == 0
+    assert page.locator("a[href*='x.example']").count() == 0
+    expect(screen.go("/events?state=dead").locator("#found")).to_contain_text(HOSTILE)
+
+
+@pytest.fixture
+def conflict(console: Stand) -> Callable[[str], str]:
+    """Send two bodies under one key, and return the conflict's id."""
+
+    def make(key: str) -> str:
+        first = console.post_event(key, "payment.twin", amount=100, to="anna")
+        assert console.post_event(key, "payment.twin", amount=900, to="anna") == first
+        sql = "select boathook.show_id('cfl', id) from boathook.conflict where dedup_key = %s"
+        return str(until(lambda: console.ask(sql, key))[0][0])
+
+    return make
+
+
+def test_a_conflict_is_compared_with_the_event_that_came_first(console: Stand, screen: Screen, conflict):
+    name = conflict("twin-1")
+    page = screen.go("/conflicts")
+    page.get_by_role("link", name=name).click()
+    expect(page.locator(".notice.warn")).to_contain_text("The key is the same, the body is not")
+    expect(page.locator("td.gone")).to_have_text('\N{MINUS SIGN}   "amount": 100,')
+    expect(page.locator("td.come")).to_have_text('+   "amount": 900,')
+    page.get_by_role("link", name="One text").click()
+    expect(page.locator("tr.gone")).to_contain_text('"amount": 100')
+    page.locator("dl.facts a").first.click()
+    expect(page.locator(".notice.warn")).to_contain_text("1 request conflicts with this event")
+
+
+def test_pages_fit_a_narrow_screen_and_keys_suffice(console: Stand, screen: Screen, conflict):
+    name = conflict("twin-2")
+    event = console.ask("select boathook.show_id('evt', event_id) from boathook.conflict where dedup_key = 'twin-2'")[
+        0
+    ][0]
+    page = screen.page
+    page.set_viewport_size({"width": 360, "height": 740})
+    for path in ("/events", f"/events/{event}", f"/events/{event}/curl", "/conflicts", f"/conflicts/{name}"):
+        screen.go(path)
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, path
+    page.set_viewport_size({"width": 1280, "height": 900})
+    screen.go("/events?type=payment.twin")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/console/events/evt_*")
