@@ -15,6 +15,7 @@ from boathook.config import Settings
 from boathook.dispatch.alarms.service import Alarms
 from boathook.dispatch.chores import AppChores
 from boathook.dispatch.tasks import run_tasks
+from boathook.dispatch.verifying import LOOK_TIMEOUT_S, Verifying
 from boathook.domain.endpoints import RECIPIENT, read_retry
 from boathook.domain.errors import JournalError
 from boathook.handlers.api import Boathook
@@ -77,6 +78,7 @@ class Keeper:
         self._database = database
         self._app_chores = AppChores(database, hooks, drain_s=settings.server.drain_s)
         self._alarms = Alarms(settings, database.url)
+        self._verifying = Verifying(database, functools.partial(_dial_verify, database, settings))
         policy = read_retry(settings.outbound.retry)
         self._store = DeliveryStore(database, endpoint_policy=policy)
         self._known: set[str] = set()
@@ -89,6 +91,7 @@ class Keeper:
             Chore("bury", BURY_S, lambda: self._bury(policy.max_age_s)),
             Chore("free", settings.retention.upkeep_s, lambda: free_expired(database)),
             Chore("tasks", ROUND_S, lambda: run_tasks(database, outbox)),
+            Chore("verify", ROUND_S, self._verifying.begin),
             Chore("seal", SEAL_S, self._seal),
             Chore("count", COUNT_S, self._count),
             Chore("samples", SAMPLES_S, lambda: roll_up(database)),
@@ -108,6 +111,7 @@ class Keeper:
                                 await self._tend(seat, stop, beat)
                         finally:
                             _forget_counts()
+                            await self._verifying.close()
             except JournalError as error:
                 get_logger("keeper").warning("keeper_interrupted", error=str(error))
                 # Leases ran out while nobody could renew them; their holders, who renew thrice in each, go first.
@@ -213,6 +217,17 @@ async def _pause(stop: asyncio.Event, seconds: float) -> None:
             await stop.wait()
     except TimeoutError:
         pass
+
+
+async def _dial_verify(database: Database, settings: Settings) -> Database:
+    return await Database.open(
+        database.url,
+        purpose="verify",
+        size=2,
+        connect_timeout_s=settings.database.connect_timeout_s,
+        statement_timeout_s=LOOK_TIMEOUT_S,
+        pulse=database.pulse,
+    )
 
 
 async def run_keeper(

@@ -21,9 +21,11 @@ order by id {direction}
 limit $6
 
 -- name: take_task
--- Locks the running task that has waited longest, passing by those that another process works on or that are to wait.
+-- Locks the running task that has waited longest, passing by those that another process works on, that are to wait, or
+-- that are no tasks in pieces.
 select * from boathook.task
-where state = 'running' and coalesce((place ->> 'not_before')::timestamptz <= clock_timestamp(), true)
+where state = 'running' and kind <> 'store.verify'
+    and coalesce((place ->> 'not_before')::timestamptz <= clock_timestamp(), true)
 order by updated_at, id
 limit 1
 for update skip locked

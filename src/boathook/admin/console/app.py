@@ -9,7 +9,9 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 
 from boathook.admin.console import (
+    alarms,
     applications,
+    audit,
     conflicts,
     dead,
     endpoint_lists,
@@ -21,8 +23,10 @@ from boathook.admin.console import (
     keys,
     now,
     people,
+    rejections,
     signing_in,
     sources,
+    verify,
 )
 from boathook.admin.console.application_visits import to_console
 from boathook.admin.console.frame import REPORTS, STATIC, Frame, State
@@ -42,9 +46,13 @@ AREAS: Final = (
     conflicts.routes,
     dead.routes,
     jobs.routes,
+    rejections.routes,
+    audit.routes,
     sources.routes,
     event_types.routes,
     keys.routes,
+    alarms.routes,
+    verify.routes,
     people.routes,
     applications.routes,
     endpoints.routes,
