@@ -1,0 +1,186 @@
+"""Applications and endpoints on the console, clicked through as an operator does."""
+
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+from standardwebhooks.webhooks import Webhook
+
+from tests.browser.conftest import Screen, Stand
+from tests.browser.receiving import Receiver, receiving
+from tests.support import until
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
+
+
+def shoot(page: Page, name: str) -> None:
+    """Keep pictures of a page where somebody asks for them."""
+    if folder := os.environ.get("BOATHOOK_TEST_SHOTS"):
+        for look in ("light", "dark"):
+            page.emulate_media(color_scheme=look)
+            page.screenshot(path=f"{folder}/{name}-{look}.png", full_page=True)
+        page.emulate_media(color_scheme="no-preference")
+
+
+def make_application(screen: Screen, name: str) -> Page:
+    """Make an application by its form, and stay on its page."""
+    page = screen.go("/applications")
+    page.get_by_role("link", name="New application").click()
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", name=name)).to_be_visible()
+    return page
+
+
+def make_endpoint(page: Page, url: str) -> None:
+    page.get_by_role("link", name="New endpoint").click()
+    page.get_by_label("Address", exact=True).fill(url)
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("status").first).to_contain_text("The endpoint is made")
+
+
+def agree(page: Page) -> None:
+    """Answer what is asked before something that cannot be taken back."""
+    page.get_by_role("dialog").get_by_role("button", name="Yes, do it").click()
+
+
+def test_an_endpoint_is_made_and_tested_and_the_answer_appears_by_itself(screen: Screen, receiver: Receiver):
+    page = make_application(screen, "Harbour")
+    make_endpoint(page, f"{receiver.base}/test")
+    home = page.url
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.get_by_text("thank you")).to_be_visible()
+    expect(page.locator("#result")).to_contain_text("succeeded 200")
+    assert len(receiver.to("/test")) == 1
+    shoot(page, "endpoint-test")
+    page.goto(home)
+    expect(page.get_by_role("row").filter(has_text="svix.ping")).to_have_count(1)
+    assert page.get_by_role("img", name=re.compile("1 attempts succeeded and 0 failed")).is_visible()
+    shoot(page, "endpoint")
+
+
+def test_a_secret_is_asked_for_shown_and_rotated_and_both_sign_along(screen: Screen, receiver: Receiver):
+    page = make_application(screen, "Lighthouse")
+    make_endpoint(page, f"{receiver.base}/secret")
+    home = page.url
+
+    def shown_secret() -> str:
+        page.goto(home)
+        page.get_by_role("button", name="Show the secret").click()
+        agree(page)
+        page.get_by_role("heading", name="What its receiver verifies with").wait_for()
+        return page.locator("main pre code").inner_text()
+
+    former = shown_secret()
+    page.goto(home)
+    page.get_by_role("button", name="Rotate").click()
+    agree(page)
+    expect(page.get_by_text("A former one signs along until")).to_be_visible()
+    current = shown_secret()
+    assert former != current
+    page.goto(home)
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.locator("#result")).to_contain_text("succeeded")
+    ((_, headers, body),) = receiver.to("/secret")
+    for secret in (former, current):
+        Webhook(secret).verify(body.decode(), headers)
+
+
+def test_a_message_that_failed_is_seen_and_sent_again(screen: Screen, receiver: Receiver, console: Stand):
+    page = make_application(screen, "Breakwater")
+    home = page.url
+    make_endpoint(page, f"{receiver.base}/again")
+    endpoint = page.url
+    page.goto(home)
+    page.get_by_role("link", name="Publish a message").click()
+    page.get_by_label("Event type").fill("tide.turned")
+    page.get_by_label("Payload").fill('{"height": 4}')
+    page.get_by_role("button", name="Publish").click()
+    expect(page.get_by_role("heading", name="tide.turned")).to_be_visible()
+    until(lambda: receiver.to("/again"))
+    until(lambda: (page.reload(), page.get_by_role("button", name="Send again").count())[1])
+    page.get_by_role("button", name="Send again").click()
+    until(lambda: len(receiver.to("/again")) == 2)
+    assert [body for _, _, body in receiver.to("/again")] == [b'{"height": 4}'] * 2
+    shoot(page, "message")
+    page.goto(f"{endpoint}/attempts?result=succeeded")
+    until(lambda: (page.reload(), page.locator("tbody tr").count())[1] == 2)
+    shoot(page, "attempts")
+    page.locator("tbody tr a").first.click()
+    expect(page.get_by_role("cell", name="webhook-signature")).to_be_visible()
+    shoot(page, "attempt")
+
+
+def test_an_endpoint_is_disabled_and_enabled_and_deleted_with_its_name_written_out(screen: Screen, receiver: Receiver):
+    page = make_application(screen, "Pier")
+    make_endpoint(page, f"{receiver.base}/switch")
+    page.get_by_role("button", name="Disable").click()
+    agree(page)
+    expect(page.get_by_text("It was disabled by anna, in the console; what it is owed waits.")).to_be_visible()
+    expect(page.get_by_role("button", name="Send a test")).to_have_count(0)
+    page.get_by_role("button", name="Enable").click()
+    expect(page.get_by_text("has not failed since it last succeeded")).to_be_visible()
+    page.get_by_text("Delete this endpoint").click()
+    label = page.get_by_label(re.compile(r"^Write ep_"))
+    label.fill("ep_other")
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("Nothing was deleted")).to_be_visible()
+    page.get_by_text("Delete this endpoint").click()
+    label.fill(page.url.rpartition("/")[2])
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("It has no endpoint, so nothing is sent to it.")).to_be_visible()
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "javascript:alert(3)",
+    "{{ 7 * 7 }}",
+    "</textarea><svg onload=alert(4)>",
+)
+
+
+def test_hostile_names_payloads_and_answers_are_text(screen: Screen, receiver: Receiver, console: Stand):
+    receiver.kind = "text/html"
+    receiver.body = " ".join(HOSTILE).encode()
+    page = make_application(screen, HOSTILE[1])
+    home = page.url
+    page.get_by_role("link", name="New endpoint").click()
+    page.get_by_label("Address", exact=True).fill(f"{receiver.base}/hostile?{HOSTILE[2]}")
+    page.get_by_label("Description", exact=True).fill(HOSTILE[0])
+    page.get_by_label("Metadata").fill(f"{HOSTILE[4]} = {HOSTILE[3]}")
+    page.get_by_role("button", name="Create").click()
+    endpoint = page.url
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.locator("#result pre")).to_contain_text("<script>alert(1)</script>")
+    page.goto(f"{home}/publish")
+    page.get_by_label("Event type").fill("tide.turned")
+    page.get_by_label("Payload").fill('{"a": "<script>alert(1)</script></code>"}')
+    page.get_by_role("button", name="Publish").click()
+    expect(page.locator("main pre")).to_contain_text("<script>alert(1)</script></code>")
+    for path in (home, endpoint, f"{endpoint}/edit", f"{endpoint}/attempts", f"{console.base}/console/applications"):
+        page.goto(path)
+        assert "7 * 7" in page.content() or path != endpoint
+        assert page.locator("main img, main script, main svg[onload]").count() == 0
+    receiver.kind, receiver.body = "text/plain", b"thank you"
+
+
+def test_everything_works_without_scripts_and_at_360_pixels(console: Stand, browser, receiver: Receiver):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 360, "height": 740})
+    page = context.new_page()
+    console.sign_in(page)
+    page.goto(f"{console.base}/console/applications/new")
+    page.get_by_label("Name", exact=True).fill("Dinghy")
+    page.get_by_role("button", name="Create").click()
+    make_endpoint(page, f"{receiver.base}/plain")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.get_by_role("button", name="Send a test").click()
+    until(lambda: (page.reload(), page.get_by_text("thank you").count())[1])
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    context.close()
