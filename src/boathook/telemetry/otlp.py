@@ -16,6 +16,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
@@ -57,7 +58,7 @@ class Collector:
             schedule_delay_millis=_EVERY_MS,
             max_export_batch_size=min(_BATCH, settings.queue),
         )
-        provider = TracerProvider(resource=self._resource, shutdown_on_exit=False)
+        provider = TracerProvider(resource=self._resource, sampler=_sampler(settings), shutdown_on_exit=False)
         provider.add_span_processor(self._processor)
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             # Spans of the user's own, made in handlers, go the same way, unless the user has chosen another.
@@ -97,6 +98,14 @@ class Collector:
         closing = threading.Thread(target=self._processor.shutdown, daemon=True, name="boathook-traces-close")
         closing.start()
         closing.join(_LAST_S)
+
+
+def _sampler(settings: TracingSettings) -> Sampler:
+    """Return what decides about spans that are not of an event, such as those of requests to the API."""
+    share = TraceIdRatioBased(settings.sample)
+    if settings.incoming == "trust":
+        return ParentBased(share)
+    return ParentBased(share, remote_parent_sampled=share, remote_parent_not_sampled=share)
 
 
 class _Exporter(SpanExporter):
