@@ -19,7 +19,7 @@ from boathook.domain import ids
 from boathook.domain.errors import IllegalMove, InvalidMessage, NotFound
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Message, Outbox, memory_days, receipt_of
-from boathook.journal import ledger, moves
+from boathook.journal import dead_groups, ledger, moves
 from boathook.journal.database import Connection, Database
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Key, Pace, Replayed, Selection
@@ -89,6 +89,62 @@ async def purge_dead(database: Database, selection: Selection, action: Action, *
 
     async def step(_done: int) -> int:
         return len(await moves.purge_dead(database, selection, action, limit=BATCH))
+
+    return await _in_batches(step, report)
+
+
+async def replay_group(
+    database: Database, key: UUID, action: Action, *, rate: float | None = None, report: Report | None = None
+) -> int:
+    """Make a group's dead letters pending again, due at most *rate* a second; return how many."""
+    start = await moves.read_clock(database)
+    gap_s = 1 / rate if rate else 0.0
+
+    async def move(connection: Connection, keys: Sequence[Key], done: int) -> None:
+        await moves.revive_locked(connection, keys, action, pace=Pace(start, gap_s, done))
+
+    return await _move_group(database, key, action, dead_groups.REPLAY_GROUP, move, report)
+
+
+async def ignore_group(database: Database, key: UUID, action: Action, *, report: Report | None = None) -> int:
+    """End a group's dead letters as ignored, with the action's note; return how many. Raises as `ignore_dead`."""
+    if not (action.note or "").strip():
+        raise IllegalMove("ignoring dead letters needs a note that says why")
+
+    async def move(connection: Connection, keys: Sequence[Key], _done: int) -> None:
+        await moves.ignore_locked(connection, keys, action)
+
+    return await _move_group(database, key, action, dead_groups.IGNORE_GROUP, move, report)
+
+
+async def purge_group(database: Database, key: UUID, action: Action, *, report: Report | None = None) -> int:
+    """Delete a group's dead letters with their attempts, counted as dropped; return how many."""
+
+    async def move(connection: Connection, keys: Sequence[Key], _done: int) -> None:
+        await moves.purge_locked(connection, keys, action)
+
+    return await _move_group(database, key, action, dead_groups.PURGE_GROUP, move, report)
+
+
+async def _move_group(
+    database: Database,
+    key: UUID,
+    action: Action,
+    name: str,
+    move: Callable[[Connection, Sequence[Key], int], Awaitable[None]],
+    report: Report | None,
+) -> int:
+    start = await moves.read_clock(database)
+
+    async def step(done: int) -> int:
+        async with database.transaction() as connection:
+            if not done:
+                await moves.record(connection, action, name, ids.show(ids.DEAD_GROUP, key))
+            keys = await dead_groups.lock_group(
+                connection, key, start, limit=BATCH, is_to_revive=name == dead_groups.REPLAY_GROUP
+            )
+            await move(connection, keys, done)
+            return len(keys)
 
     return await _in_batches(step, report)
 

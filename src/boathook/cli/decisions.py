@@ -1,12 +1,15 @@
 """Commands that decide about what is stored: replay, ignore, purge, judge again."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
 
-from boathook.admin import operations
+from boathook.admin import failures, operations
 from boathook.cli import show
 from boathook.cli.listings import dead, events, rejections
 from boathook.cli.options import (
@@ -15,6 +18,7 @@ from boathook.cli.options import (
     Code,
     DryRun,
     Ids,
+    InGroup,
     Json,
     Note,
     Rate,
@@ -32,8 +36,9 @@ from boathook.cli.options import (
 from boathook.cli.session import Misused, action, err, journal, out, run, session
 from boathook.cli.show import Column
 from boathook.domain import ids
-from boathook.journal import moves
+from boathook.journal import dead_groups, moves
 from boathook.journal.database import Database
+from boathook.journal.dead_groups import Group
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Selection
 
@@ -82,7 +87,9 @@ def replay_events(
             elif dry_run:
                 out.print(f"{len(named)} events")
                 return
-            with _Progress("replaying") as report:
+            else:
+                number = len(named)
+            with _Progress("replaying", number) as report:
                 done = await operations.replay_events(
                     database, named or wanted, action(run_name), rate=rate, is_once=run_name is not None, report=report
                 )
@@ -94,18 +101,24 @@ def replay_events(
 @dead.command("replay", epilog=example(
     "boathook dead replay dlv_01h455vb4pex5vsknk084sn02q4_0",
     "boathook dead replay --source stripe --code TIMEOUT --since 2h --rate 20 --yes",
+    "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --dry-run",
 ))  # fmt: skip
 def replay_dead(
     ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
     recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
-    rate: Rate = None, note: Note = None, dry_run: DryRun = False, yes: Yes = False,
+    group: InGroup = None, rate: Rate = None, note: Note = None, dry_run: DryRun = False, yes: Yes = False,
 ) -> None:  # fmt: skip
     """Give dead letters another chance, each with a new budget of attempts."""
     wanted = Filter(
         source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
     )
-    move = partial(operations.replay_dead, rate=rate)
-    _move_dead(ctx, "replay", "replayed", move, chosen, wanted, everything, note, dry_run, yes)
+    verb = _Verb(
+        "replay",
+        "replayed",
+        partial(operations.replay_dead, rate=rate),
+        partial(operations.replay_group, rate=rate),
+    )
+    _move_dead(ctx, verb, chosen, wanted, group, everything, note, dry_run, yes)
 
 
 @dead.command("ignore", epilog=example(
@@ -116,26 +129,28 @@ def ignore_dead(
     ctx: typer.Context, note: Annotated[str, typer.Option(help="Why; it is kept as the delivery's outcome.")],
     chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
     recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
-    dry_run: DryRun = False, yes: Yes = False,
+    group: InGroup = None, dry_run: DryRun = False, yes: Yes = False,
 ) -> None:  # fmt: skip
     """Decide that dead letters need nothing more; they end as ignored, with the note."""
     wanted = Filter(
         source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
     )
-    _move_dead(ctx, "ignore", "ignored", operations.ignore_dead, chosen, wanted, everything, note, dry_run, yes)
+    verb = _Verb("ignore", "ignored", operations.ignore_dead, operations.ignore_group)
+    _move_dead(ctx, verb, chosen, wanted, group, everything, note, dry_run, yes)
 
 
 @dead.command("purge", epilog=example("boathook dead purge --source test --since 7d --yes"))
 def purge_dead(
     ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
     recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
-    note: Note = None, dry_run: DryRun = False, yes: Yes = False,
+    group: InGroup = None, note: Note = None, dry_run: DryRun = False, yes: Yes = False,
 ) -> None:  # fmt: skip
     """Delete dead letters with their attempts; they are counted as dropped, and their events stay until their time."""
     wanted = Filter(
         source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
     )
-    _move_dead(ctx, "purge", "purged", operations.purge_dead, chosen, wanted, everything, note, dry_run, yes)
+    verb = _Verb("purge", "purged", operations.purge_dead, operations.purge_group)
+    _move_dead(ctx, verb, chosen, wanted, group, everything, note, dry_run, yes)
 
 
 @rejections.command("reverify", epilog=example(
@@ -201,61 +216,126 @@ def _may_act(dry_run: bool, yes: bool, what: str) -> bool:
 
 
 class _Progress:
-    """A running count on a terminal; elsewhere silence."""
+    """A bar on a terminal, or a running count where it is not known how much there is to do; elsewhere silence."""
 
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._status = err.status(f"{title} …") if err.is_terminal else None
+    def __init__(self, title: str, total: int | None = None) -> None:
+        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = ProgressBar(*columns, console=err, transient=True, disable=not err.is_terminal)
+        self._task = self._bar.add_task(title, total=total)
 
     def __enter__(self) -> Callable[[int], None]:
-        if self._status is not None:
-            self._status.start()
+        self._bar.start()
         return self._report
 
     def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+        self._bar.stop()
 
     def _report(self, done: int) -> None:
-        if self._status is not None:
-            self._status.update(f"{self._title} … {done}")
+        self._bar.update(self._task, completed=done)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """What is done with dead letters: with a selection of them, or with a group."""
+
+    name: str
+    done: str
+    move: Callable[..., Awaitable[int]]
+    move_group: Callable[..., Awaitable[int]]
 
 
 def _move_dead(
     ctx: typer.Context,
-    verb: str,
-    done_verb: str,
-    move: Callable[..., Awaitable[int]],
+    verb: _Verb,
     chosen: Sequence[str] | None,
     wanted: Filter,
+    group: str | None,
     everything: bool,
     note: str | None,
     dry_run: bool,
     yes: bool,
 ) -> None:
-    _check_choice(chosen, wanted, everything)
+    if group is None:
+        _check_choice(chosen, wanted, everything)
+    elif chosen or everything or wanted != Filter():
+        raise Misused("give --group alone, without ids or filters")
 
     async def work() -> None:
-        keys = read_delivery_ids(chosen) if chosen else None
         async with journal(session(ctx).settings()) as database:
-            if keys is not None:
-                keys = await operations.check_dead(database, keys)
-                selection = Selection(Filter(), keys)
+            if group is not None:
+                number = await _on_group(database, verb, group, note, dry_run, yes)
             else:
-                selection = Selection(wanted)
-            if (dry_run or keys is None) and not await _confirm(database, selection, verb, dry_run, yes):
-                return
-            with _Progress(verb) as report:
-                number = await move(database, selection, action(note), report=report)
-        out.print(f"{done_verb} {number} dead letter{'' if number == 1 else 's'}")
+                number = await _on_selection(database, verb, chosen, wanted, note, dry_run, yes)
+        if number is not None:
+            out.print(f"{verb.done} {_letters(number)}")
 
     run(work())
 
 
-async def _confirm(database: Database, selection: Selection, verb: str, dry_run: bool, yes: bool) -> bool:
+async def _on_selection(
+    database: Database,
+    verb: _Verb,
+    chosen: Sequence[str] | None,
+    wanted: Filter,
+    note: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> int | None:
+    keys = read_delivery_ids(chosen) if chosen else None
+    total = None
+    if keys is not None:
+        keys = await operations.check_dead(database, keys)
+        selection, total = Selection(Filter(), keys), len(keys)
+    else:
+        selection = Selection(wanted)
+    if dry_run or keys is None:
+        total = await _confirm(database, selection, verb.name, dry_run, yes)
+        if total is None:
+            return None
+    with _Progress(verb.name, total) as report:
+        return await verb.move(database, selection, action(note), report=report)
+
+
+async def _on_group(
+    database: Database, verb: _Verb, reference: str, note: str | None, dry_run: bool, yes: bool
+) -> int | None:
+    (key,) = read_ids(ids.DEAD_GROUP, [reference])
+    group = await dead_groups.find_group(database, key)
+    if group is None:
+        out.print(f"no dead letter belongs to {reference} any more")
+        return None
+    out.print(show.text(failures.tell_group(group)), soft_wrap=True)
+    for alarm in failures.escalate(group):
+        out.print(show.text(f"escalate: {alarm}"), soft_wrap=True)
+    if verb.name == "replay":
+        await _foresee(database, group)
+    if not _may_act(dry_run, yes, f"{verb.name} {_letters(group.number)}"):
+        return None
+    with _Progress(verb.name, group.number) as report:
+        return await verb.move_group(database, key, action(note), report=report)
+
+
+async def _foresee(database: Database, group: Group) -> None:
+    """Tell what a replay would run, and what would keep it from running."""
+    foreseen = await dead_groups.foresee(database, group)
+    out.print(show.text(f"it would run {group.recipient} for {', '.join(group.types)}"), soft_wrap=True)
+    if not foreseen.is_open:
+        out.print("none would run: the endpoint is gone or disabled; enable it first")
+    if not foreseen.has_route:
+        out.print("they would wait: no handler of this name is registered now")
+    if foreseen.expunged:
+        out.print(f"{foreseen.expunged} stay dead: their content was deleted")
+
+
+def _letters(number: int) -> str:
+    return f"{number} dead letter{'' if number == 1 else 's'}"
+
+
+async def _confirm(database: Database, selection: Selection, verb: str, dry_run: bool, yes: bool) -> int | None:
+    """Show what a selection holds and ask; return how many, or None where nothing is to be done."""
     groups = await moves.count_dead(database, selection)
     total = sum(group.number for group in groups)
     if groups:
         out.print(show.table(_GROUPS, groups))
-    out.print(f"{total} dead letter{'' if total == 1 else 's'}")
-    return total > 0 and _may_act(dry_run, yes, f"{verb} {total} dead letter{'' if total == 1 else 's'}")
+    out.print(_letters(total))
+    return total if total > 0 and _may_act(dry_run, yes, f"{verb} {_letters(total)}") else None

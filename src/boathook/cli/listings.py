@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from boathook.admin import failures
 from boathook.cli import show
 from boathook.cli.options import (
     After,
@@ -25,12 +26,13 @@ from boathook.cli.options import (
     read_delivery_ids,
     read_ids,
 )  # fmt: skip
-from boathook.cli.session import Misused, journal, out, run, session
+from boathook.cli.session import Misused, err, journal, out, run, session
 from boathook.cli.show import Column
 from boathook.domain import ids
 from boathook.domain.model import Attempt, State
-from boathook.journal import ledger
+from boathook.journal import dead_groups, ledger
 from boathook.journal.database import Database
+from boathook.journal.dead_groups import Group
 from boathook.journal.ledger import DeliveryRow, EventRow, Filter, StoredRequest
 from boathook.journal.moves import Key
 
@@ -171,6 +173,46 @@ def list_dead(
     )  # fmt: skip
     read_delivery_ids([after] if after else [])
     _list(ctx, ledger.list_dead, wanted, _DEAD, as_json)
+
+
+@dead.command("groups", epilog=example("boathook dead groups", "boathook dead groups --recipient 'endpoint:*' --json"))
+def list_groups(
+    ctx: typer.Context, recipient: Recipient = None, code: Code = None, limit: Limit = 50, as_json: Json = False
+) -> None:  # fmt: skip
+    """List what failed alike, the most frequent first: how many, since when, and what needs more than a replay."""
+
+    async def work() -> None:
+        async with journal(session(ctx).settings()) as database:
+            groups, is_cut = await dead_groups.list_groups(database, recipient=recipient, code=code)
+            chosen = await dead_groups.with_types(database, groups[: limit or None])
+        if as_json:
+            for group in chosen:
+                show.print_json(_group(group))
+            return
+        _print_groups(chosen)
+        if len(groups) > len(chosen) or is_cut:
+            err.print("more: add a larger --limit, or --recipient", style="dim")
+
+    run(work())
+
+
+def _group(group: Group) -> Mapping[str, object]:
+    told = asdict(group)
+    newest = ids.show_delivery(told.pop("event_id"), told.pop("ordinal"))
+    del told["key"]
+    alarms = failures.escalate(group)
+    return {"id": group.id, "sentence": failures.tell_group(group), "escalate": alarms, "newest_id": newest, **told}
+
+
+def _print_groups(groups: Sequence[Group]) -> None:
+    if not groups:
+        err.print("nothing found", style="dim")
+    for group in groups:
+        out.print(Text(group.id, style="bold") + show.text(f"  {failures.tell_group(group)}"), soft_wrap=True)
+        since = f"newest {show.age(group.newest)} ago, oldest {show.age(group.oldest)} ago"
+        out.print(show.text(f"  {since}, {', '.join(group.types)}"), soft_wrap=True)
+        for alarm in failures.escalate(group):
+            out.print(Text("  escalate: ", style="bold red") + show.text(alarm), soft_wrap=True)
 
 
 @rejections.command("list", epilog=example("boathook rejections list --source stripe --reason signature_mismatch"))

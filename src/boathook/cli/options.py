@@ -35,6 +35,9 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Which; or u
 Metadata = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="A note of yours; may be given again.", show_default=False)
 ]
+InGroup = Annotated[
+    str | None, typer.Option(metavar="ID", help="All of this group, as `boathook dead groups` lists them.")
+]
 Reason = Annotated[str | None, typer.Option(help="Only refused for this reason.")]
 
 
