@@ -144,7 +144,7 @@ def test_counts_are_what_rose_between_two_moments() -> None:
     assert tally.recipients == {"h": Worked(succeeded=75, retried=15, dead=15), "endpoint": Worked(succeeded=45)}
     assert tally.sends.succeeded == 45
     assert tally.worked.failed == 30
-    assert tally.backlog == Owed(due=7, dead=1, ages=(4, 0, 0, 0, 3))
+    assert tally.backlog == Owed(due=7, dead=1, under_10s=4, older=3)
 
 
 def test_a_count_that_began_anew_tells_nothing_rather_than_nonsense() -> None:

@@ -5,10 +5,8 @@ one another add their counts and spreads and keep the highest level; tallies of 
 levels, too, that each host has its own share of.
 """
 
-import operator
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,6 +28,7 @@ _PROOFS: Final = ("signature_", "token_", "unknown_scheme")
 """How reasons of rejections begin where the sender's proof failed."""
 
 Record = TypeVar("Record", bound=msgspec.Struct)
+Value = TypeVar("Value")
 
 
 class Arrived(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,8 +74,18 @@ class Owed(msgspec.Struct, frozen=True, omit_defaults=True):
     blocked: int = 0
     leased: int = 0
     dead: int = 0
-    ages: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
-    """Those that are due, by how long they have been so; see `AGES`."""
+    under_10s: int = 0
+    """Of those that are due, the ones that have been so for less than ten seconds."""
+    under_1m: int = 0
+    """For less than a minute, and so on."""
+    under_10m: int = 0
+    under_1h: int = 0
+    older: int = 0
+
+    @property
+    def ages(self) -> tuple[int, int, int, int, int]:
+        """Those that are due, by how long they have been so; see `AGES`."""
+        return self.under_10s, self.under_1m, self.under_10m, self.under_1h, self.older
 
     @property
     def pending(self) -> int:
@@ -241,60 +250,68 @@ def host_name(data_dir: Path) -> str:
 
 def one_after_another(tallies: Iterable[Tally]) -> Tally:
     """Return the tally of the whole time of one host's tallies: counts are added, levels are the highest."""
-    return reduce(lambda a, b: _joined(a, b, span=operator.add, share=max), tallies, Tally())
+    return _joined(list(tallies), span=sum, share=max)
 
 
 def side_by_side(tallies: Iterable[Tally]) -> Tally:
     """Return the tally of several hosts over one time: counts, and the levels that hosts share, are added."""
-    return reduce(lambda a, b: _joined(a, b, span=max, share=operator.add), tallies, Tally())
+    return _joined(list(tallies), span=max, share=sum)
 
 
-Rule = Callable[[Any, Any], Any]
+Rule = Callable[[Sequence[Any]], Any]
 
 
-def _joined(a: Tally, b: Tally, *, span: Rule, share: Rule) -> Tally:
-    numbers: dict[str, Any] = {name: getattr(a, name) + getattr(b, name) for name in _COUNTS}
-    numbers |= {name: share(getattr(a, name), getattr(b, name)) for name in _SHARES}
-    numbers |= {name: max(getattr(a, name), getattr(b, name)) for name in _PEAKS}
-    numbers |= {name: _either(getattr(a, name), getattr(b, name)) for name in _SPREADS}
+def _joined(tallies: Sequence[Tally], *, span: Rule, share: Rule) -> Tally:
+    if len(tallies) < 2:
+        return tallies[0] if tallies else Tally()
+
+    def of(name: str) -> list[Any]:
+        return [getattr(tally, name) for tally in tallies]
+
+    numbers: dict[str, Any] = {name: sum(of(name)) for name in _COUNTS}
+    numbers |= {name: share(of(name)) for name in _SHARES}
+    numbers |= {name: max(of(name)) for name in _PEAKS}
+    numbers |= {name: _added(of(name)) for name in _SPREADS}
     return Tally(
-        span_s=span(a.span_s, b.span_s),
-        sources=_bounded(Arrived, _by_name(a.sources, b.sources, _plus)),
-        recipients=_bounded(Worked, _by_name(a.recipients, b.recipients, _plus)),
-        owed=_bounded(Owed, _by_name(a.owed, b.owed, _higher)),
-        roles=_by_name(a.roles, b.roles, share),
+        span_s=span(of("span_s")),
+        sources=_bounded(Arrived, _by_name(Arrived, of("sources"), sum)),
+        recipients=_bounded(Worked, _by_name(Worked, of("recipients"), sum)),
+        owed=_bounded(Owed, _by_name(Owed, of("owed"), max)),
+        roles={name: share(found) for name, found in _grouped(of("roles")).items()},
         **numbers,
     )
 
 
-def _by_name(a: Mapping[str, Any], b: Mapping[str, Any], rule: Rule) -> dict[str, Any]:
-    return {
-        name: rule(a[name], b[name]) if name in a and name in b else a.get(name, b.get(name)) for name in {**a, **b}
-    }
+def _by_name(kind: type[Record], tables: Iterable[Mapping[str, Record]], rule: Rule) -> dict[str, Record]:
+    return {name: _field_by_field(kind, records, rule) for name, records in _grouped(tables).items()}
 
 
-def _either(a: Buckets | None, b: Buckets | None) -> Buckets | None:
-    """Add two spreads; one with other buckets, as another version has counted it, is left out."""
-    if a is None or b is None:
-        return a if b is None else b
-    return a + b if len(a.counts) == len(b.counts) else b
+def _grouped(tables: Iterable[Mapping[str, Value]]) -> dict[str, list[Value]]:
+    groups: dict[str, list[Value]] = {}
+    for table in tables:
+        for name, value in table.items():
+            groups.setdefault(name, []).append(value)
+    return groups
 
 
-def _plus(a: Record, b: Record) -> Record:
-    return _field_by_field(a, b, operator.add)
+def _added(spreads: Iterable[Buckets | None]) -> Buckets | None:
+    """Add spreads; those with other buckets than the last, as another version has counted them, are left out."""
+    known = [one for one in spreads if one is not None]
+    if not known:
+        return None
+    alike = [one for one in known if len(one.counts) == len(known[-1].counts)]
+    return Buckets(tuple(map(sum, zip(*(one.counts for one in alike), strict=True))), sum(one.total for one in alike))
 
 
-def _higher(a: Record, b: Record) -> Record:
-    return _field_by_field(a, b, max)
-
-
-def _field_by_field(a: Record, b: Record, rule: Rule) -> Record:
-    pairs = ((getattr(a, name), getattr(b, name)) for name in a.__struct_fields__)
-    return type(a)(*(tuple(map(rule, x, y)) if isinstance(x, tuple) else rule(x, y) for x, y in pairs))
+def _field_by_field(kind: type[Record], records: Sequence[Record], rule: Rule) -> Record:
+    if len(records) == 1:
+        return records[0]
+    return kind(*map(rule, zip(*map(msgspec.structs.astuple, records), strict=True)))
 
 
 def _total(kind: type[Record], records: Iterable[Record]) -> Record:
-    return reduce(_plus, records, kind())
+    found = list(records)
+    return _field_by_field(kind, found, sum) if found else kind()
 
 
 def _bounded(kind: type[Record], records: Mapping[str, Record]) -> dict[str, Record]:
@@ -308,7 +325,7 @@ def _bounded(kind: type[Record], records: Mapping[str, Record]) -> dict[str, Rec
 
 
 def _weight(record: msgspec.Struct) -> int:
-    return sum(value for name in record.__struct_fields__ if isinstance(value := getattr(record, name), int))
+    return sum(msgspec.structs.astuple(record))
 
 
 def _rises(before: Merged, after: Merged, metric: str) -> Iterable[tuple[SeriesKey, int]]:
@@ -370,7 +387,8 @@ def _owed(after: Merged) -> dict[str, Owed]:
     for (recipient, state), value in after.numbers.get("boathook_backlog", {}).items():
         states.setdefault(recipient, {})[state] = int(value)
     ages = after.numbers.get("boathook_backlog_age", {})
+    fields = tuple(zip(("under_10s", "under_1m", "under_10m", "under_1h", "older"), AGES, strict=True))
     return {
-        recipient: Owed(**numbers, ages=tuple(int(ages.get((recipient, age), 0)) for age in AGES))  # type: ignore[arg-type]
+        recipient: Owed(**numbers, **{field: int(ages.get((recipient, age), 0)) for field, age in fields})
         for recipient, numbers in states.items()
     }

@@ -19,6 +19,8 @@ class Span:
     name: str
     reach: timedelta
     step_s: int
+    fresh_s: float
+    """How long charts of it are good for."""
 
 
 class SpanName(StrEnum):
@@ -30,9 +32,9 @@ class SpanName(StrEnum):
 
 
 SPANS: Final = {
-    SpanName.HOUR: Span("hour", timedelta(hours=1), 30),
-    SpanName.DAY: Span("day", timedelta(days=1), 600),
-    SpanName.WEEK: Span("week", timedelta(days=7), 3600),
+    SpanName.HOUR: Span("hour", timedelta(hours=1), 30, 10.0),
+    SpanName.DAY: Span("day", timedelta(days=1), 600, 60.0),
+    SpanName.WEEK: Span("week", timedelta(days=7), 3600, 300.0),
 }
 
 

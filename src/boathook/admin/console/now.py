@@ -1,6 +1,7 @@
 """The first page: what goes on at this moment, live, and how the last hour, day or week went."""
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,15 +22,13 @@ from boathook.journal.samples import read_since
 routes = Routes()
 
 _LATEST: Final = 6
-_FRESH_S: Final = 10.0
-"""How long charts are good for."""
 
 
 @dataclass(slots=True)
 class _Drawn:
     """The charts of one span, and when they were drawn."""
 
-    at: float = -_FRESH_S
+    at: float = -math.inf
     charts: list[Chart] = field(default_factory=list)
     drawing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -66,17 +65,18 @@ class Board:
         )
 
     async def charts(self, name: SpanName) -> list[Chart]:
-        """Return the charts of a span, no older than ten seconds."""
+        """Return the charts of a span, drawn anew where they are not good any more."""
         drawn = self._drawn[name]
         async with drawn.drawing:
-            if time.monotonic() - drawn.at >= _FRESH_S:
+            if time.monotonic() - drawn.at >= SPANS[name].fresh_s:
                 drawn.charts = await self._draw(SPANS[name])
                 drawn.at = time.monotonic()
         return drawn.charts
 
     async def _draw(self, span: Span) -> list[Chart]:
         now = datetime.now(UTC)
-        return draw(await read_since(self._database, now - span.reach, span.step_s), span, now)
+        samples = await read_since(self._database, now - span.reach, span.step_s)
+        return await asyncio.to_thread(draw, samples, span, now)
 
 
 _boards: WeakKeyDictionary[Frame, Board] = WeakKeyDictionary()
