@@ -1,0 +1,187 @@
+"""The customers' portal in a real browser: entered by a link, used as a customer does, and shown within other pages."""
+
+import os
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.acceptance.conftest import Running, shared_boathook  # noqa: F401 - a fixture
+from tests.browser.conftest import ADMIN, Screen, Stand
+from tests.browser.receiving import Receiver, receiving
+from tests.support import until
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def product() -> Iterator[Receiver]:
+    """The operator's own product, whose page has the portal within it."""
+    with receiving() as product:
+        product.kind = "text/html"
+        yield product
+
+
+@pytest.fixture(scope="module")
+def console(
+    shared_boathook: Callable[..., Running],  # noqa: F811
+    product: Receiver,
+) -> Iterator[Stand]:
+    """A boathook whose portal may be shown within the product, by either of the two names of this host."""
+    elsewhere = product.base.replace("127.0.0.1", "localhost")
+    running = shared_boathook(
+        roles="gateway,worker,console,keeper",
+        senders=1,
+        extra=f"""
+            [outbound]
+            allow = ["127.0.0.0/8"]
+            [console]
+            embed_origins = ["{product.base}", "{elsewhere}"]
+        """,
+    )
+    until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200, timeout=60)
+    stand = Stand(running)
+    stand.add_operator(ADMIN, "admin")
+    yield stand
+    stand.db.close()
+
+
+def shoot(page: Page, name: str) -> None:
+    """Keep pictures of a page where somebody asks for them."""
+    if folder := os.environ.get("BOATHOOK_TEST_SHOTS"):
+        for look in ("light", "dark"):
+            page.emulate_media(color_scheme=look)
+            page.screenshot(path=f"{folder}/{name}-{look}.png", full_page=True)
+        page.emulate_media(color_scheme="no-preference")
+
+
+def make_link(console: Stand, name: str, *words: str) -> str:
+    """Make an application and a link into its portal, at the command line."""
+    application = console.running.cli("applications", "create", name).stdout.strip()
+    return console.running.cli("applications", "portal", application, *words).stdout.strip()
+
+
+def test_a_customer_comes_by_a_link_that_an_operator_made_and_manages_its_endpoint(
+    screen: Screen, browser: Browser, console: Stand, receiver: Receiver
+):
+    console.running.cli("applications", "create", "Seagull Ltd", "--uid", "seagull")
+    page = screen.go("/applications?q=seagull")
+    page.get_by_role("link", name="Seagull Ltd").click()
+    page.get_by_role("button", name="Make a portal link").click()
+    link = page.locator("main pre code").inner_text()
+    shoot(page, "portal-link")
+
+    context = browser.new_context()
+    customer = Screen(context.new_page(), console)
+    page = customer.page
+    page.goto(link)
+    page.wait_for_url(f"{console.base}/portal/endpoints")
+    assert "bhk_" not in page.evaluate("[location.href, document.referrer, document.cookie].join()")
+    expect(page.get_by_text("There is no endpoint yet")).to_be_visible()
+
+    page.get_by_role("link", name="New endpoint").click()
+    page.get_by_label("Address", exact=True).fill(f"{receiver.base}/customer")
+    page.get_by_role("button", name="Create").click()
+    shoot(page, "portal-endpoint")
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.get_by_text("thank you")).to_be_visible()
+    page.get_by_role("link", name="Messages").click()
+    page.locator("tbody a").first.click()
+    until(lambda: (page.reload(), page.get_by_role("button", name="Send again").count())[1])
+    page.get_by_role("button", name="Send again").click()
+    until(lambda: len(receiver.to("/customer")) == 2)
+    shoot(page, "portal-message")
+    page.get_by_role("link", name="Event types").click()
+    expect(page.get_by_role("heading", name="Event types")).to_be_visible()
+    shoot(page, "portal-types")
+
+    page.get_by_role("button", name="Leave").click()
+    page.get_by_role("dialog").get_by_role("button", name="Yes, do it").click()
+    expect(page.get_by_text("This link is not valid any more")).to_be_visible()
+    page.goto("about:blank")
+    page.goto(link)
+    expect(page.get_by_text("This link is not valid any more")).to_be_visible()
+    customer.expected |= {"401"}
+    customer.check()
+    context.close()
+    assert "bhk_" not in console.running.log()
+
+
+def test_a_customer_who_may_only_look_is_offered_nothing_else(console: Stand, stranger: Screen, receiver: Receiver):
+    link = make_link(console, "Cormorant", "--read-only")
+    name = console.running.listing("applications", "list")[-1]["id"]
+    console.running.cli("endpoints", "create", "-a", name, "--url", f"{receiver.base}/look")
+    page = stranger.page
+    page.goto(link)
+    page.get_by_role("link", name=f"{receiver.base}/look").click()
+    expect(page.get_by_role("heading", name=f"{receiver.base}/look")).to_be_visible()
+    main = page.get_by_role("main")
+    assert main.get_by_role("button").all_inner_texts() == ["Copy"]
+    assert main.locator("form").count() == 0
+
+
+def test_the_portal_takes_the_look_of_its_link(console: Stand, stranger: Screen):
+    page = stranger.page
+    page.goto(make_link(console, "Puffin", "--theme", "dark", "--colour", "ff8800"))
+    page.wait_for_url(f"{console.base}/portal/endpoints")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    button = page.get_by_role("link", name="New endpoint")
+    assert button.evaluate("one => getComputedStyle(one).backgroundColor") == "rgb(255, 136, 0)"
+    shoot(page, "portal-orange")
+
+
+def embed(product: Receiver, link: str) -> None:
+    product.body = (
+        f'<!doctype html><title>Product</title><iframe src="{link}" width="900" height="700"></iframe>'.encode()
+    )
+
+
+def test_the_portal_works_within_a_page_of_the_same_site(console: Stand, stranger: Screen, product: Receiver):
+    embed(product, make_link(console, "Tern"))
+    page = stranger.page
+    page.goto(product.base)
+    frame = page.frame_locator("iframe")
+    expect(frame.get_by_text("There is no endpoint yet")).to_be_visible()
+    frame.get_by_role("link", name="New endpoint").click()
+    frame.get_by_label("Address", exact=True).fill("http://127.0.0.1:8999/tern")
+    frame.get_by_role("button", name="Create").click()
+    expect(frame.get_by_text("The endpoint is made")).to_be_visible()
+    stranger.expected |= {"Blocked autofocusing"}
+
+
+def test_where_no_cookie_is_kept_within_another_site_a_tab_of_its_own_is_offered(
+    console: Stand, stranger: Screen, product: Receiver
+):
+    embed(product, make_link(console, "Gannet"))
+    page = stranger.page
+    page.goto(product.base.replace("127.0.0.1", "localhost"))
+    apart = page.frame_locator("iframe").get_by_role("link", name="Open it in a tab of its own")
+    expect(apart).to_be_visible()
+    with page.context.expect_page() as opened:
+        apart.click()
+    opened.value.wait_for_url(f"{console.base}/portal/endpoints")
+    expect(opened.value.get_by_text("There is no endpoint yet")).to_be_visible()
+    stranger.expected |= {"401", "Blocked autofocusing"}
+
+
+def test_a_page_that_is_not_named_cannot_show_the_portal(console: Stand, stranger: Screen):
+    with receiving() as evil:
+        evil.kind = "text/html"
+        embed(evil, make_link(console, "Shag"))
+        page = stranger.page
+        page.goto(evil.base)
+        until(lambda: stranger.faults)
+    assert "frame-ancestors" in stranger.faults[0]
+    stranger.expected |= {"frame-ancestors"}
+
+
+def test_the_console_is_never_shown_within_another_page(console: Stand, stranger: Screen, product: Receiver):
+    embed(product, f"{console.base}/console/sign-in")
+    stranger.page.goto(product.base)
+    until(lambda: stranger.faults)
+    stranger.expected |= {"frame-ancestors", "X-Frame-Options", "ERR_BLOCKED_BY_RESPONSE"}
