@@ -192,3 +192,14 @@ def test_a_gateway_that_starts_without_postgresql_knows_them(boathook: Callable[
         assert ask(one.base, "whsec_known on disk") == 401
         wire.heal()
         until(lambda: ask(one.base, "whsec_known on disk") == 200, timeout=30)
+
+
+def test_what_was_refused_for_want_of_a_secret_is_accepted_after_it_was_added(running: Running):
+    secret = "whsec_of the late operator"
+    body = json.dumps(payload("evt_too_early")).encode()
+    headers = {**sign("stripe", secret, body), "content-type": "application/json"}
+    assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers).status_code == 401
+    until(lambda: running.listing("rejections", "list", "--source", "stripe", "--limit", "1"))
+    add(running, secret)
+    outcomes = running.listing("rejections", "reverify", "--source", "stripe")
+    assert "accepted" in {one["outcome"] for one in outcomes}

@@ -1,11 +1,10 @@
-"""Looks through everything that is sealed for endpoints: whether it can be read, and to seal it with the first key."""
+"""Looks through all that is sealed for endpoints and sources: can it be read, and is it sealed with the first key?"""
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from boathook.domain import ids
 from boathook.domain.errors import SecretUnreadable
 from boathook.journal import moves, sealed
 from boathook.journal.database import Database
@@ -28,7 +27,7 @@ class Findings:
     unreadable: Counter[str] = field(default_factory=Counter)
     """By the reason, which names the key."""
     endpoints: list[str] = field(default_factory=list)
-    """Ids of some endpoints with something unreadable."""
+    """Ids of some endpoints, or secrets of sources, with something unreadable."""
 
 
 async def examine(database: Database, vault: Vault) -> Findings:
@@ -64,7 +63,7 @@ def _open(vault: Vault, one: sealed.Sealed, found: Findings) -> str | None:
     except SecretUnreadable as error:
         found.unreadable[str(error)] += 1
         if len(found.endpoints) < _NAMED:
-            found.endpoints.append(ids.show(ids.ENDPOINT, one.endpoint_id))
+            found.endpoints.append(one.shown_id)
         return None
     found.old += not vault.is_current(one.sealed)
     return text

@@ -62,7 +62,7 @@ class AddedSecrets:
                 self._opened[secret.id] = self._vault.open(secret.sealed, secret.context)
             except BoathookError as error:
                 self._opened[secret.id] = None
-                _LOG.error("source_secret_unreadable", source=secret.source, secret=secret.shown_id, error=str(error))
+                _LOG.error("source_secret_unreadable", source=secret.source, id=secret.shown_id, error=str(error))
         return self._opened[secret.id]
 
     def learn(self, known: Sequence[SourceSecret]) -> None:

@@ -1,4 +1,4 @@
-"""What is kept sealed for endpoints, all of it: to be looked through, and to be sealed anew."""
+"""What is kept sealed for endpoints and sources, all of it: to be looked through, and to be sealed anew."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from uuid import UUID
 
 from boathook.domain import ids
 from boathook.journal.database import Database
+from boathook.journal.source_secrets import context_of
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -19,31 +20,39 @@ class Sealed:
     """One sealed text."""
 
     kind: str
-    """``endpoint_secret``, ``endpoint_headers`` or ``endpoint_auth``."""
-    endpoint_id: UUID
+    """``endpoint_secret``, ``endpoint_headers``, ``endpoint_auth`` or ``source_secret``."""
+    owner_id: UUID
+    """The endpoint, or the secret of a source itself."""
     number: int
     """Which secret of the endpoint's; 0 for what it has one of."""
     sealed: bytes
+    source: str | None = None
+    """Whose secret it is; None where it is an endpoint's."""
+
+    @property
+    def shown_id(self) -> str:
+        """Whose it is, as people see it."""
+        return ids.show(ids.ENDPOINT if self.source is None else ids.SOURCE_SECRET, self.owner_id)
 
     @property
     def context(self) -> str:
         """The place it was sealed for."""
-        return f"{self.kind}:{ids.show(ids.ENDPOINT, self.endpoint_id)}"
+        return f"{self.kind}:{self.shown_id}" if self.source is None else context_of(self.source, self.owner_id)
 
 
 async def list_all(database: Database) -> AsyncIterator[Sealed]:
-    """Yield everything that is sealed for endpoints, those deleted too, in pages."""
+    """Yield everything that is sealed, for deleted endpoints too, in pages."""
     place = _START
     while True:
         rows = await database.fetch(SQL["list_sealed"], *place, _PAGE)
         for row in rows:
-            yield Sealed(row["kind"], row["endpoint_id"], row["number"], row["sealed"])
+            yield Sealed(row["kind"], row["owner_id"], row["number"], row["sealed"], row["source"])
         if len(rows) < _PAGE:
             return
-        place = rows[-1]["endpoint_id"], rows[-1]["kind"], rows[-1]["number"]
+        place = rows[-1]["owner_id"], rows[-1]["kind"], rows[-1]["number"]
 
 
 async def replace(database: Database, one: Sealed, sealed: bytes) -> bool:
     """Store a text sealed anew; return whether it was still the one that was read."""
-    tag = await database.execute(SQL[f"replace_{one.kind}"], one.endpoint_id, one.number, one.sealed, sealed)
+    tag = await database.execute(SQL[f"replace_{one.kind}"], one.owner_id, one.number, one.sealed, sealed)
     return tag == "UPDATE 1"

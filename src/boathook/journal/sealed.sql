@@ -1,18 +1,21 @@
 -- name: list_sealed
--- Reads what is sealed for endpoints from a place on: their secrets, headers and credentials.
-select kind, endpoint_id, number, sealed
+-- Reads what is sealed from a place on: endpoints' secrets, headers and credentials, and secrets added to sources.
+select kind, owner_id, number, sealed, source
 from (
-    select 'endpoint_auth' as kind, id as endpoint_id, 0::bigint as number, sealed_auth as sealed
+    select 'endpoint_auth' as kind, id as owner_id, 0::bigint as number, sealed_auth as sealed, null::text as source
     from boathook.endpoint where sealed_auth is not null and id >= $1
     union all
-    select 'endpoint_headers', id, 0, sealed_headers
+    select 'endpoint_headers', id, 0, sealed_headers, null
     from boathook.endpoint where sealed_headers is not null and id >= $1
     union all
-    select 'endpoint_secret', endpoint_id, id, sealed
+    select 'endpoint_secret', endpoint_id, id, sealed, null
     from boathook.endpoint_secret where endpoint_id >= $1
+    union all
+    select 'source_secret', id, 0, sealed, source
+    from boathook.source_secret where id >= $1
 ) as s
-where (endpoint_id, kind, number) > ($1, $2::text, $3::bigint)
-order by endpoint_id, kind, number
+where (owner_id, kind, number) > ($1, $2::text, $3::bigint)
+order by owner_id, kind, number
 limit $4
 
 -- name: replace_endpoint_auth
@@ -26,3 +29,7 @@ update boathook.endpoint set sealed_headers = $4 where id = $1 and $2::bigint = 
 -- name: replace_endpoint_secret
 -- Seals a secret of an endpoint anew, unless it was changed meanwhile.
 update boathook.endpoint_secret set sealed = $4 where endpoint_id = $1 and id = $2 and sealed = $3
+
+-- name: replace_source_secret
+-- Seals a secret of a source anew, unless it was changed meanwhile.
+update boathook.source_secret set sealed = $4 where id = $1 and $2::bigint = 0 and sealed = $3

@@ -1,0 +1,162 @@
+"""Secrets of sources in the journal: sealed for one place, ended in time, never the last one gone."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from boathook.admin import sealing, source_secrets
+from boathook.admin.desk import Desk
+from boathook.config import Settings, SourceSettings
+from boathook.domain.errors import InvalidValue, LimitReached, NotFound, NotPossible, SecretUnreadable
+from boathook.inbound.added import FILE_NAME, AddedSecrets
+from boathook.journal import source_secrets as stored
+from boathook.journal.database import Database
+from boathook.journal.moves import Action
+from boathook.journal.vault import Vault
+from tests.postgres.api import make_desk
+
+KEY = "a key of the tests, long enough"
+
+
+def desk_of(db: Database, *, file_secret: str = "in the file", vault: Vault | None = None, **source: object) -> Desk:
+    desk = make_desk(db)
+    secrets = {"secrets": [file_secret]} if file_secret else {}
+    sources = {
+        "git": SourceSettings.model_validate({"provider": "github", **secrets, **source}),
+        "adyen": SourceSettings.model_validate({"provider": "adyen", "secrets": ["00ff"]}),
+        "open": SourceSettings.model_validate({"provider": "hmac", "unsigned": True}),
+        "sns": SourceSettings.model_validate({"provider": "sns", "topic_arn": "arn:aws:sns:eu-west-1:1:a"}),
+    }
+    settings = desk.settings.with_sources(sources)
+    return replace(desk, settings=settings, vault=vault or Vault([KEY]))
+
+
+async def add(desk: Desk, text: str | None, source: str = "git", **more: object) -> source_secrets.MadeSecret:
+    async with desk.work(actor="test") as work:
+        return await source_secrets.add(work, source, text, **more)  # type: ignore[arg-type]
+
+
+def with_key(settings: Settings, key: str, folder: Path) -> Settings:
+    outbound = settings.outbound.model_copy(update={"encryption_keys": (key,)})
+    server = settings.server.model_copy(update={"data_dir": folder})
+    return settings.model_copy(update={"outbound": outbound, "server": server})
+
+
+async def test_what_is_added_counts_before_those_of_the_file_the_youngest_first(db: Database, tmp_path: Path):
+    desk = desk_of(db)
+    for text in ("first", "second"):
+        await add(desk, text)
+    added = AddedSecrets(with_key(desk.settings, KEY, tmp_path), await stored.list_all(db))
+    assert added.of("git", datetime.now(UTC).timestamp()) == ("second", "first")
+    assert added.of("adyen", datetime.now(UTC).timestamp()) == ()
+
+
+async def test_a_secret_copied_to_another_source_opens_for_nobody(db: Database, tmp_path: Path):
+    desk = desk_of(db)
+    made = await add(desk, "of git alone")
+    await db.execute("update boathook.source_secret set source = 'adyen' where id = $1", made.secret.id)
+    (moved,) = await stored.list_all(db)
+    with pytest.raises(SecretUnreadable):
+        desk.vault.open(moved.sealed, moved.context)
+    added = AddedSecrets(with_key(desk.settings, KEY, tmp_path), [moved])
+    assert added.of("adyen", datetime.now(UTC).timestamp()) == ()
+
+
+async def test_an_end_is_kept_to_without_the_journal(db: Database, tmp_path: Path):
+    desk = desk_of(db)
+    made = await add(desk, "for an hour")
+    async with desk.work(actor="test") as work:
+        await source_secrets.end(work, "git", made.secret.shown_id, timedelta(hours=1))
+    settings = with_key(desk.settings, KEY, tmp_path)
+    AddedSecrets(settings, await stored.list_all(db)).save()
+    kept, now = AddedSecrets(settings), datetime.now(UTC).timestamp()
+    assert kept.of("git", now) == ("for an hour",)
+    assert kept.of("git", now + 3_601) == ()
+
+
+async def test_a_damaged_file_keeps_nobody_from_starting(db: Database, tmp_path: Path):
+    (tmp_path / FILE_NAME).write_text('[{"id": "nonsense"')
+    added = AddedSecrets(with_key(desk_of(db).settings, KEY, tmp_path))
+    assert added.known == ()
+    added.save()
+    assert (tmp_path / FILE_NAME).read_text().strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "error", "words"),
+    [
+        ("git", "in the file", InvalidValue, "already"),
+        ("git", "   ", InvalidValue, "printable"),
+        ("git", "x" * 9_000, InvalidValue, "8,192"),
+        ("git", "env:SECRET", InvalidValue, "boathook.toml"),
+        ("adyen", "not hexadecimal", InvalidValue, "hexadecimal"),
+        ("open", "pointless", NotPossible, "unsigned"),
+        ("sns", "pointless", InvalidValue, "fetches"),
+        ("nowhere", "x", NotFound, "no source"),
+    ],
+)
+async def test_what_could_prove_nothing_is_refused(db: Database, source: str, text: str, error: type, words: str):
+    with pytest.raises(error, match=words):
+        await add(desk_of(db), text, source)
+    assert await stored.list_all(db) == ()
+
+
+async def test_a_source_has_no_more_than_so_many(db: Database):
+    desk = desk_of(db)
+    for number in range(source_secrets.MOST):
+        await add(desk, f"number {number}")
+    with pytest.raises(LimitReached, match="remove"):
+        await add(desk, "one more")
+
+
+async def test_the_last_secret_of_a_source_neither_ends_nor_goes(db: Database):
+    desk = desk_of(db, file_secret="")
+    made = await add(desk, "the only one")
+    async with desk.work(actor="test") as work:
+        with pytest.raises(NotPossible, match="the last secret"):
+            await source_secrets.end(work, "git", made.secret.shown_id, timedelta())
+        with pytest.raises(NotPossible, match="the last secret"):
+            await source_secrets.remove(work, "git", made.secret.shown_id)
+    await add(desk, "the next one")
+    async with desk.work(actor="test") as work:
+        await source_secrets.remove(work, "git", made.secret.shown_id)
+    assert [one.note for one in await stored.list_all(db)] == [""]
+
+
+async def test_what_ended_cannot_be_brought_back(db: Database):
+    desk = desk_of(db)
+    made = await add(desk, "over")
+    async with desk.work(actor="test") as work:
+        await source_secrets.end(work, "git", made.secret.shown_id, timedelta())
+    async with desk.work(actor="test") as work:
+        with pytest.raises(NotFound, match="has ended already"):
+            await source_secrets.end(work, "git", made.secret.shown_id, None)
+        (line,) = [one for one in await source_secrets.list_lines(work, "git") if one.where == "added"]
+    assert line.is_over
+
+
+async def test_a_change_of_the_encryption_key_takes_them_along(db: Database):
+    desk = desk_of(db)
+    await add(desk, "sealed with the old key")
+    both = Vault(["another key, long enough too", KEY])
+    found = await sealing.reencrypt(db, both, Action(actor="test"))
+    assert (found.number, found.old, found.unreadable.total()) == (1, 1, 0)
+    (one,) = await stored.list_all(db)
+    assert Vault(["another key, long enough too"]).open(one.sealed, one.context) == "sealed with the old key"
+    lost = await sealing.examine(db, Vault([KEY]))
+    assert lost.unreadable.total() == 1
+    assert lost.endpoints == [one.shown_id]
+
+
+async def test_every_change_is_in_the_audit_and_no_text_is(db: Database):
+    desk = desk_of(db)
+    made = await add(desk, "a text to be kept quiet", note_text="for the winter")
+    async with desk.work(actor="test") as work:
+        await source_secrets.end(work, "git", made.secret.shown_id, timedelta(days=1))
+        await source_secrets.remove(work, "git", made.secret.shown_id)
+    rows = await db.fetch("select actor, action, subject, note from boathook.audit order by id")
+    assert [row["action"] for row in rows] == ["source.secret.add", "source.secret.end", "source.secret.remove"]
+    assert {row["subject"] for row in rows} == {"git"}
+    assert not any("kept quiet" in (row["note"] or "") for row in rows)
