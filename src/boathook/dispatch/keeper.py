@@ -107,7 +107,7 @@ class Keeper:
                     if seat is not None:
                         get_logger("keeper").info("keeper_elected")
                         try:
-                            async with self._app_chores.done_meanwhile():
+                            async with self._app_chores.done_meanwhile(), self._alarms.watched_meanwhile():
                                 await self._tend(seat, stop, beat)
                         finally:
                             _forget_counts()

@@ -1,0 +1,274 @@
+"""Each rule on a real server: the condition is brought about as it is in life, the alarm fires, is told, and recovers."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from standardwebhooks.webhooks import Webhook
+
+from tests.acceptance.conftest import Running, payload, signed
+from tests.alarming import SECRET
+from tests.support import until
+
+QUICK = """
+[notifications]
+every_s = 1.0
+group_s = 0.0
+gap_s = 0.0
+most_an_hour = 10000
+[notifications.channels.ops]
+kind = "webhook"
+url = "{url}"
+secret = "{secret}"
+[notifications.rules.dead_letters]
+over_s = 6.0
+clear_s = 0.0
+[notifications.rules.error_rate]
+over_s = 10.0
+at_least = 6.0
+clear_s = 0.0
+[notifications.rules.slow_acknowledgements]
+over_s = 6.0
+above = 0.0001
+clear = 0.00005
+at_least = 5.0
+for_s = 0.0
+clear_s = 0.0
+[notifications.rules.signature_failures]
+over_s = 6.0
+above = 4.0
+clear_s = 0.0
+[notifications.rules.all_signatures_failing]
+over_s = 6.0
+clear_s = 0.0
+[notifications.rules.conflict_seen]
+over_s = 6.0
+clear_s = 0.0
+[notifications.rules.nothing_processed]
+over_s = 3.0
+for_s = 1.0
+clear_s = 0.0
+[notifications.rules.spool_in_use]
+for_s = 0.0
+clear_s = 0.0
+[notifications.rules.mine]
+metric = "boathook_duplicates_total"
+by = ["source"]
+measure = "increase"
+over_s = 6.0
+above = 2.0
+clear_s = 0.0
+summary = "{{subject}} sends everything again"
+"""
+
+
+class Mast:
+    """Where alarms are told: a receiver by others' library."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        mast = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                found = Webhook(SECRET).verify(body, {name.lower(): value for name, value in self.headers.items()})
+                mast.told += found["data"]["alarms"]
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/alarms"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def kinds(self, rule: str, subject: str | None = None) -> list[str]:
+        return [
+            one["kind"] for one in self.told if one["rule"] == rule and (subject is None or one["subject"] == subject)
+        ]
+
+    def await_kind(self, rule: str, *kinds: str, subject: str | None = None) -> dict[str, Any]:
+        until(lambda: self.kinds(rule, subject) == list(kinds), timeout=60)
+        return [one for one in self.told if one["rule"] == rule][-1]
+
+
+@pytest.fixture(scope="module")
+def mast() -> Iterator[Mast]:
+    made = Mast()
+    yield made
+    made.server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def gateway(shared_boathook: Callable[..., Running], mast: Mast) -> Running:
+    extra = QUICK.format(url=mast.url, secret=SECRET).replace("{{", "{").replace("}}", "}")
+    return shared_boathook(
+        extra=f"""
+[sources.other]
+provider = "stripe"
+secrets = ["whsec_another"]
+[outbound]
+allow = ["127.0.0.0/8"]
+{extra}
+"""
+    )
+
+
+def post(gateway: Running, key: str, kind: str, source: str = "stripe", secret: str | None = None, **more: Any) -> int:
+    body, headers = signed(payload(key, kind, **more), **({"secret": secret} if secret else {}))
+    return httpx.post(f"{gateway.base}/in/{source}", content=body, headers=headers).status_code
+
+
+def test_dead_letters_growing_and_the_error_rate(gateway: Running, mast: Mast) -> None:
+    for number in range(3):
+        assert post(gateway, f"dead_{number}", "broken.thing") == 200
+    alarm = mast.await_kind("dead_letters", "fires", subject="handler:broken")
+    assert (alarm["severity"], alarm["value"]) == ("critical", pytest.approx(3, abs=2))
+    assert alarm["summary"] == "handler:broken has given up deliveries"
+    mast.await_kind("error_rate", "fires", subject="handler:broken")
+    mast.await_kind("dead_letters", "fires", "recovered", subject="handler:broken")
+    mast.await_kind("error_rate", "fires", "recovered", subject="handler:broken")
+
+
+def test_what_goes_well_is_no_alarm_for_anybody_else(gateway: Running, mast: Mast) -> None:
+    for number in range(8):
+        assert post(gateway, f"well_{number}", "payment.paid") == 200
+    test_signature_failures_and_a_wrong_secret(gateway, mast)
+    assert mast.kinds("error_rate", "handler:pay") == mast.kinds("dead_letters", "handler:pay") == []
+    assert mast.kinds("signature_failures", "stripe") == mast.kinds("all_signatures_failing", "stripe") == []
+    assert mast.kinds("spool_in_use") == mast.kinds("nothing_processed") == []
+
+
+def test_signature_failures_and_a_wrong_secret(gateway: Running, mast: Mast) -> None:
+    if mast.kinds("all_signatures_failing"):
+        return  # seen already
+    for number in range(6):
+        assert post(gateway, f"wrong_{number}", "payment.paid", "other", "whsec_wrong") == 401
+    mast.await_kind("signature_failures", "fires", subject="other")
+    alarm = mast.await_kind("all_signatures_failing", "fires", subject="other")
+    assert alarm["summary"] == "no request for other has a valid proof: its secret is wrong"
+    assert post(gateway, "right", "payment.paid", "other", "whsec_another") == 200
+    mast.await_kind("all_signatures_failing", "fires", "recovered", subject="other")
+    mast.await_kind("signature_failures", "fires", "recovered", subject="other")
+
+
+def test_slow_acknowledgements(gateway: Running, mast: Mast) -> None:
+    for number in range(12):
+        post(gateway, f"ack_{number}", "payment.paid")
+    until(lambda: mast.kinds("slow_acknowledgements")[-2:] == ["fires", "recovered"])
+
+
+def test_a_conflict_is_seen(gateway: Running, mast: Mast) -> None:
+    assert post(gateway, "same", "payment.paid", amount=1) == 200
+    assert post(gateway, "same", "payment.paid", amount=2) in {200, 409}
+    mast.await_kind("conflict_seen", "fires", subject="stripe")
+    mast.await_kind("conflict_seen", "fires", "recovered", subject="stripe")
+
+
+def test_a_rule_of_ones_own_about_any_metric(gateway: Running, mast: Mast) -> None:
+    body, headers = signed(payload("again", "payment.paid"))
+    for _ in range(6):
+        httpx.post(f"{gateway.base}/in/stripe", content=body, headers=headers)
+    alarm = mast.await_kind("mine", "fires", subject="stripe")
+    assert alarm["summary"] == "stripe sends everything again"
+    mast.await_kind("mine", "fires", "recovered", subject="stripe")
+
+
+def test_an_endpoint_is_disabled(gateway: Running, mast: Mast) -> None:
+    application = gateway.listing("applications", "create", "Acme")[0]["id"]
+    endpoint = gateway.listing(
+        "endpoints", "create", "--application", application, "--url", "https://example.com/hook"
+    )[0]["id"]
+    with psycopg.connect(gateway.database_url, autocommit=True) as connection:
+        disable = "update boathook.endpoint set is_disabled = {}, disabled_because = {}, disabled_at = {}"
+        connection.execute(disable.format("true", "'manual'", "now()"))
+        until(lambda: rounds(gateway, 3))
+        assert mast.kinds("endpoint_disabled") == []  # an operator's own decision is no alarm
+        connection.execute(disable.format("true", "'failing'", "now()"))
+        assert mast.await_kind("endpoint_disabled", "fires")["subject"] == endpoint
+        connection.execute(disable.format("false", "null", "null"))
+        mast.await_kind("endpoint_disabled", "fires", "recovered")
+
+
+_seen: list[Any] = []
+
+
+def rounds(gateway: Running, number: int) -> bool:
+    """Return whether the rules have been looked at so often since the first call."""
+    with psycopg.connect(gateway.database_url) as connection:
+        row = connection.execute("select at from boathook.alarm_round").fetchone()
+    if row and row[0] not in _seen:
+        _seen.append(row[0])
+    if len(_seen) > number:
+        _seen.clear()
+        return True
+    return False
+
+
+def test_the_commands_show_silence_and_try(gateway: Running, mast: Mast) -> None:
+    until(lambda: gateway.listing("alarms", "list") == [] or not _fires(gateway, "mine"))
+    (silence,) = gateway.listing("alarms", "silence", "--rule", "mine", "--for", "1h", "--note", "a test")
+    before = len(mast.kinds("mine"))
+    body, headers = signed(payload("silenced", "payment.paid"))
+    for _ in range(6):
+        httpx.post(f"{gateway.base}/in/stripe", content=body, headers=headers)
+    until(lambda: _fires(gateway, "mine"))
+    assert [one["is_silenced"] for one in gateway.listing("alarms", "list") if one["rule"] == "mine"] in ([True], [])
+    until(lambda: not _fires(gateway, "mine"))
+    assert len(mast.kinds("mine")) == before
+    gateway.cli("alarms", "silence", "--end", silence["id"])
+    assert "mine" in {one["rule"] for one in gateway.listing("alarms", "history")}
+    assert gateway.listing("alarms", "test", "ops") == [{"channel": "ops", "sent": True, "error": None}]
+    assert mast.kinds("test") == ["test"]
+    assert gateway.cli("alarms", "test", "nobody", check=False).returncode == 1
+    assert "note" in gateway.cli("alarms", "silence", "--rule", "mine", check=False).stderr
+
+
+def _fires(gateway: Running, rule: str) -> bool:
+    return rule in {one["rule"] for one in gateway.listing("alarms", "list")}
+
+
+def test_nothing_is_processed_while_traffic_comes(gateway: Running, mast: Mast) -> None:
+    workers = gateway.children("worker")
+    try:
+        for worker in workers:
+            worker.suspend()
+        for number in range(3):
+            assert post(gateway, f"stuck_{number}", "payment.paid") == 200
+        mast.await_kind("nothing_processed", "fires")
+    finally:
+        for worker in workers:
+            with contextlib.suppress(Exception):
+                worker.resume()
+    mast.await_kind("nothing_processed", "fires", "recovered")
+
+
+def test_the_metrics_count_what_was_told(gateway: Running) -> None:
+    def shown() -> bool:
+        text = httpx.get(f"{gateway.base}/metrics").text
+        return 'boathook_notices_total{channel="ops",outcome="sent"}' in text and "boathook_alarms{" in text
+
+    until(shown)
+
+
+def test_a_rule_that_makes_no_sense_keeps_it_from_starting(shared_boathook: Callable[..., Running]) -> None:
+    extra = '[notifications.rules.typo]\nmetric = "boathook_nothing"\nabove = 1'
+    running = shared_boathook(start=False, extra=extra)
+    done = running.cli("config", "check", check=False)
+    assert done.returncode == 2
+    assert "notifications.rules.typo.metric: there is no metric 'boathook_nothing'" in done.stderr
+
+
+def test_secrets_of_channels_are_never_shown(gateway: Running) -> None:
+    shown = json.loads(gateway.cli("config", "show", "--json").stdout)
+    assert shown["notifications"]["channels"]["ops"]["secret"] == "(hidden)"
+    assert SECRET not in gateway.cli("config", "show").stdout
+    assert SECRET not in gateway.log()

@@ -1,0 +1,95 @@
+"""The page of alarms: what fires, what is silenced and by whom, and whether a channel takes a test."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from boathook.admin import alarms as actions
+from boathook.admin.desk import Desk
+from boathook.domain.errors import InvalidValue, NotFound
+from boathook.handlers.outbox import Outbox
+from boathook.journal.vault import Vault
+from tests.alarming import settings_of, standing, told, webhook
+from tests.postgres.test_alarms import HIGH, LEVEL
+from tests.unit.receivers import Receiver
+
+
+@pytest.fixture
+async def receiver():
+    async with Receiver() as made:
+        yield made
+
+
+def desk_of(db, settings):
+    return Desk(settings, db, Vault(["a key of at least sixteen characters"]), Outbox())
+
+
+async def test_the_overview_shows_figures_thresholds_and_channels(db, receiver):
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
+    async with standing(db, settings) as stand:
+        desk = desk_of(db, settings)
+        async with desk.work() as work:
+            assert (await actions.read(work.connection, settings)).is_blind
+        await stand.tell_figure(LEVEL, 11)
+        await stand.look()
+        await stand.deliver()
+        async with desk.work() as work:
+            found = await actions.read(work.connection, settings)
+        assert not found.is_blind
+        assert [one.rule for one in found.firing] == ["high"]
+        (rule,) = [one for one in found.rules if one.name == "high"]
+        assert rule.threshold == "value above 10"
+        assert [one["value"] for one in rule.readings] == [11]
+        assert rule.channels == ("ops",)
+        assert [(one.name, one.state.sent) for one in found.channels] == [("ops", 1)]
+
+
+async def test_a_silence_is_made_and_ended_with_names_in_the_audit(db):
+    settings = settings_of(rules=HIGH)
+    desk = desk_of(db, settings)
+    async with desk.work(actor="console:anna") as work:
+        made = await actions.silence(work, rule="high", subject="*", text="a move", length=timedelta(hours=1))
+    async with desk.work(actor="console:bert") as work:
+        await actions.end_silence(work, made.shown_id)
+    rows = await db.fetch("select actor, action, subject, note from boathook.audit order by id")
+    assert [tuple(row.values()) for row in rows] == [
+        ("console:anna", "alarm.silence", made.shown_id, "high *: a move"),
+        ("console:bert", "alarm.unsilence", made.shown_id, None),
+    ]
+    async with desk.work() as work:
+        with pytest.raises(NotFound):
+            await actions.end_silence(work, made.shown_id)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"rule": ""}, "rule"),
+        ({"subject": "a\nb"}, "subject"),
+        ({"subject": "x" * 301}, "subject"),
+        ({"text": "  "}, "note"),
+        ({"text": "a\0b"}, "note"),
+        ({"length": timedelta(0)}, "length"),
+        ({"length": timedelta(days=366)}, "length"),
+    ],
+)
+async def test_a_silence_that_makes_no_sense_is_refused_by_its_field(db, change, field):
+    given = {"rule": "*", "subject": "*", "text": "why", "length": timedelta(hours=1)} | change
+    async with desk_of(db, settings_of()).work() as work:
+        with pytest.raises(InvalidValue) as caught:
+            await actions.silence(work, **given)
+    assert caught.value.where == (field,)
+
+
+async def test_a_test_arrives_and_says_that_it_is_one(receiver):
+    settings = settings_of(channels={"ops": webhook(receiver.url)})
+    assert await actions.test_channel(settings, "ops", "anna") == actions.Sent()
+    assert [(kind, rule) for kind, rule, _ in told(receiver)] == [("test", "test")]
+    assert json.loads(receiver.requests[0].body)["type"] == "alarms.test"
+
+
+async def test_a_test_of_a_channel_that_is_not_there_is_refused(db):
+    async with desk_of(db, settings_of()).work() as work:
+        with pytest.raises(NotFound):
+            await actions.note_test(work, "nobody")

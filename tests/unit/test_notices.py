@@ -1,0 +1,300 @@
+"""Messages about alarms: each channel's own form, judged by others' servers and libraries, and nothing in them but text."""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from email import message_from_bytes, policy
+
+import pytest
+from aiosmtpd.smtp import SMTP, AuthResult
+from standardwebhooks.webhooks import Webhook
+
+from boathook.domain.telling import Bulletin, Kind, Told, collapse, show_length, show_number
+from boathook.outbound import notices
+from boathook.outbound.notifier import Notifier, NotSent, Sent
+from tests.alarming import SECRET, settings_of, webhook
+from tests.unit.receivers import Authority, Receiver
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+HOSTILE = "<b>x</b> <!channel> @here `rm` *bold* _it_ [a](http://evil.example) \u202e\n\r\n.\r\nBcc: a@b.c & more"
+
+
+def one(**changes):
+    fields = {
+        "id": "alm_1", "kind": Kind.FIRES, "rule": "dead_letters", "subject": "handler:pay", "severity": "critical",
+        "summary": "{subject} has given up deliveries", "advice": "See why.", "page": "/console/dead",
+        "value": 3.0, "worst": 3.0, "fired_at": NOW,
+    }  # fmt: skip
+    return Told(**fields | changes)
+
+
+def bulletin(*told, home="https://hooks.example.com"):
+    return Bulletin("ntc_1", NOW, told or (one(),), home)
+
+
+def answering(body: bytes, status: str = "200 OK", head: str = ""):
+    return (f"HTTP/1.1 {status}\r\n{head}content-length: {len(body)}\r\n\r\n".encode() + body,)
+
+
+async def send(channel, told=None):
+    notifier = Notifier(settings_of(channels={"ops": channel}, timeout_s=5))
+    try:
+        return await notifier.send("ops", told or bulletin())
+    finally:
+        notifier.close()
+
+
+class TestWebhook:
+    async def test_standard_webhooks_own_library_verifies_it(self):
+        async with Receiver() as receiver:
+            assert await send(webhook(receiver.url)) == Sent()
+        (request,) = receiver.requests
+        found = Webhook(SECRET).verify(request.body, dict(request.headers))
+        assert found["type"] == "alarms.changed"
+        assert found["data"]["alarms"] == [
+            {
+                "id": "alm_1", "kind": "fires", "rule": "dead_letters", "subject": "handler:pay",
+                "severity": "critical", "summary": "handler:pay has given up deliveries", "advice": "See why.",
+                "value": 3.0, "worst": 3.0, "fired_at": "2026-01-02T03:04:05Z", "recovered_at": None,
+                "url": "https://hooks.example.com/console/dead",
+            }
+        ]  # fmt: skip
+
+    async def test_a_status_that_is_no_success_is_a_failure_with_the_rest_it_asks_for(self):
+        async with Receiver(script=answering(b"", "429 Slow", "retry-after: 77\r\n")) as receiver:
+            assert await send(webhook(receiver.url)) == NotSent("it answered 429", 77.0)
+
+    async def test_a_secret_that_is_none_is_said_by_its_key(self):
+        outcome = await send(webhook("http://127.0.0.1:9999/x", secret="whsec_%%%"))
+        assert isinstance(outcome, NotSent)
+        assert "notifications.channels.ops.secret" in outcome.error
+
+    async def test_a_receiver_that_is_silent_is_given_up_in_time(self):
+        async with Receiver(script=(60,)) as receiver:
+            notifier = Notifier(settings_of(channels={"ops": webhook(receiver.url)}, timeout_s=0.3))
+            outcome = await notifier.send("ops", bulletin())
+            notifier.close()
+        assert isinstance(outcome, NotSent)
+
+
+class TestTelegram:
+    def channel(self, receiver, **more):
+        return {
+            "kind": "telegram",
+            "token": "12:abc",
+            "chat": "-100",
+            "api": receiver.url.removesuffix("/hook"),
+            **more,
+        }
+
+    async def test_it_calls_the_bots_method(self):
+        async with Receiver(script=answering(b'{"ok":true}')) as receiver:
+            assert await send(self.channel(receiver, thread=7)) == Sent()
+        (request,) = receiver.requests
+        assert request.lines[0] == "POST /bot12:abc/sendMessage HTTP/1.1"
+        body = json.loads(request.body)
+        assert (body["chat_id"], body["message_thread_id"], body["parse_mode"]) == ("-100", 7, "HTML")
+        assert "handler:pay has given up deliveries (3)" in body["text"]
+
+    async def test_what_it_refuses_is_told_without_the_token(self):
+        answer = b'{"ok":false,"error_code":400,"description":"chat not found for 12:abc"}'
+        async with Receiver(script=answering(answer, "400 Bad")) as receiver:
+            outcome = await send(self.channel(receiver))
+        assert outcome == NotSent("Telegram answered 400: chat not found for [token]")
+
+    async def test_it_is_left_alone_for_as_long_as_it_asks(self):
+        answer = b'{"ok":false,"description":"Too Many Requests","parameters":{"retry_after":40}}'
+        async with Receiver(script=answering(answer, "429 Slow")) as receiver:
+            outcome = await send(self.channel(receiver))
+        assert isinstance(outcome, NotSent)
+        assert outcome.retry_after_s == 40
+
+    async def test_a_host_that_cannot_be_reached_is_told_without_the_token(self):
+        async with Receiver() as receiver:
+            channel = self.channel(receiver)
+        outcome = await send(channel)
+        assert isinstance(outcome, NotSent)
+        assert "abc" not in outcome.error
+
+
+class TestSlack:
+    async def test_it_posts_to_the_webhook(self):
+        async with Receiver(script=answering(b"ok")) as receiver:
+            assert await send({"kind": "slack", "url": receiver.url}) == Sent()
+        body = json.loads(receiver.requests[0].body)
+        assert body["text"] == "boathook: 1 critical: handler:pay has given up deliveries"
+        assert body["link_names"] is False
+
+
+class Mailbox:
+    """Takes mail as a server by others does."""
+
+    def __init__(self):
+        self.messages = []
+
+    async def handle_DATA(self, server, session, envelope):  # noqa: N802 - aiosmtpd's name
+        self.messages.append((envelope.rcpt_tos, message_from_bytes(envelope.content, policy=policy.default)))
+        return "250 OK"
+
+    async def handle_RCPT(self, server, session, envelope, address, options):  # noqa: N802
+        if address.startswith("nobody"):
+            return "550 no such mailbox"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+
+@pytest.fixture
+async def post_office(tmp_path):
+    authority = Authority(tmp_path)
+    mailbox = Mailbox()
+
+    def authenticate(server, session, envelope, mechanism, data):
+        return AuthResult(success=(data.login, data.password) == (b"boathook", b"right"), handled=False)
+
+    def serve():
+        context = authority.context("127.0.0.1")
+        return SMTP(
+            mailbox, tls_context=context, authenticator=authenticate, auth_require_tls=True, hostname="mail.test"
+        )
+
+    server = await asyncio.get_running_loop().create_server(serve, "127.0.0.1", 0)
+    yield mailbox, server.sockets[0].getsockname()[1], authority
+    server.close()
+
+
+class TestMail:
+    def channel(self, port, authority, **more):
+        return {
+            "kind": "email", "host": "127.0.0.1", "port": port, "sender": "boathook@example.com",
+            "to": ["ops@example.com", "anna@example.com"], "ca_file": authority.file, **more,
+        }  # fmt: skip
+
+    async def test_a_server_by_others_takes_it_over_starttls_with_a_password(self, post_office):
+        mailbox, port, authority = post_office
+        assert await send(self.channel(port, authority, username="boathook", password="right")) == Sent()
+        ((recipients, message),) = mailbox.messages
+        assert recipients == ["ops@example.com", "anna@example.com"]
+        assert message["Subject"] == "boathook: 1 critical: handler:pay has given up deliveries"
+        assert message["Auto-Submitted"] == "auto-generated"
+        assert "https://hooks.example.com/console/dead" in message.get_content()
+
+    async def test_a_wrong_password_is_told_without_it(self, post_office):
+        _, port, authority = post_office
+        outcome = await send(self.channel(port, authority, username="boathook", password="wrong"))
+        assert isinstance(outcome, NotSent)
+        assert "refuses the user name or password" in outcome.error
+        assert "wrong" not in outcome.error
+
+    async def test_a_certificate_that_nobody_vouches_for_is_refused(self, post_office):
+        mailbox, port, authority = post_office
+        outcome = await send(self.channel(port, authority, ca_file=""))
+        assert isinstance(outcome, NotSent)
+        assert "not trusted" in outcome.error
+        assert mailbox.messages == []
+
+    async def test_recipients_that_are_refused_are_named(self, post_office):
+        _, port, authority = post_office
+        outcome = await send(self.channel(port, authority, to=["nobody@example.com"]))
+        assert outcome == NotSent("127.0.0.1 takes no mail for nobody@example.com (550)")
+
+    async def test_a_server_that_is_silent_is_given_up_in_time(self, post_office):
+        _, _, authority = post_office
+        async with Receiver(script=(60,)) as silent:
+            notifier = Notifier(settings_of(channels={"ops": self.channel(silent.port, authority)}, timeout_s=0.3))
+            outcome = await notifier.send("ops", bulletin())
+        assert isinstance(outcome, NotSent)
+
+    async def test_tls_from_the_first_byte(self, post_office, tmp_path):
+        _, _, authority = post_office
+        greeted = []
+
+        async def serve(reader, writer):
+            greeted.append(writer.get_extra_info("ssl_object") is not None)
+            writer.write(b"421 not today\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=authority.context("127.0.0.1"))
+        port = server.sockets[0].getsockname()[1]
+        outcome = await send(self.channel(port, authority, security="tls"))
+        server.close()
+        assert (greeted, isinstance(outcome, NotSent)) == ([True], True)
+        assert "421" in outcome.error
+
+
+class TestHostileText:
+    """A stranger may have chosen the subject: it stays text."""
+
+    def told(self):
+        return bulletin(one(subject=HOSTILE))
+
+    def test_telegram_gets_no_tag_and_no_mention(self):
+        channel = settings_of(channels={"ops": {"kind": "telegram", "token": "t", "chat": "1"}}).notifications.channels[
+            "ops"
+        ]
+        text = json.loads(notices.telegram(channel, self.told()))["text"]
+        assert "<b>x" not in text
+        assert "&lt;b&gt;x" in text
+        assert "@here" not in text
+
+    def test_slack_gets_no_command_and_no_mention(self):
+        channel = settings_of(channels={"ops": {"kind": "slack", "url": "u"}}).notifications.channels["ops"]
+        body = notices.slack(channel, self.told()).decode()
+        assert "<!channel>" not in body
+        assert "@here" not in body
+        assert all(block["text"]["verbatim"] for block in json.loads(body)["blocks"])
+
+    def test_mail_gets_no_header_and_one_line(self):
+        table = {"kind": "email", "host": "h", "sender": "a@b.c", "to": ["d@e.f"]}
+        channel = settings_of(channels={"ops": table}).notifications.channels["ops"]
+        message = message_from_bytes(bytes(notices.mail(channel, self.told())), policy=policy.default)
+        assert "Bcc" not in message
+        assert "\n" not in message["Subject"]
+        assert not any(line.startswith("Bcc") for line in message.get_content().splitlines())
+
+    def test_the_document_stays_one_document(self):
+        (alarm,) = json.loads(notices.document(self.told()))["data"]["alarms"]
+        assert alarm["subject"].isprintable()
+
+    def test_a_long_text_is_cut(self):
+        channel = settings_of(channels={"ops": {"kind": "telegram", "token": "t", "chat": "1"}}).notifications.channels[
+            "ops"
+        ]
+        many = [one(id=str(number), subject="é" * 500, advice="x" * 900) for number in range(60)]
+        text = json.loads(notices.telegram(channel, bulletin(*many)))["text"]
+        assert len(text) <= 4_096
+        assert text.count("<b>") == text.count("</b>")
+        assert text.count("<i>") == text.count("</i>")
+
+
+def test_many_alarms_are_told_one_by_one_only_so_far():
+    many = [one(id=str(number), subject=f"handler:{number}") for number in range(60)]
+    table = {"kind": "email", "host": "h", "sender": "a@b.c", "to": ["d@e.f"]}
+    text = notices.mail(
+        settings_of(channels={"ops": table}).notifications.channels["ops"], bulletin(*many)
+    ).get_content()
+    assert text.count("has given up deliveries") == notices.MOST_TOLD
+    assert "and 40 more" in text
+
+
+def test_links_are_left_out_where_nobody_has_said_where_the_console_is():
+    table = {"kind": "email", "host": "h", "sender": "a@b.c", "to": ["d@e.f"]}
+    channel = settings_of(channels={"ops": table}).notifications.channels["ops"]
+    assert "http" not in notices.mail(channel, bulletin(home="")).get_content()
+
+
+def test_one_that_has_recovered_meanwhile_is_told_as_recovered():
+    recovered = one(kind=Kind.RECOVERED, recovered_at=NOW)
+    assert collapse([one(), recovered]) == [recovered]
+    assert collapse([recovered, one()]) == [recovered]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(3.0, "3"), (1234567.0, "1,234,567"), (0.98765, "0.988"), (1e20, "1e+20")]
+)
+def test_figures_are_short(value, shown):
+    assert show_number(value) == shown
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (90_061, "1 d 1 h")])
+def test_lengths_are_short(seconds, shown):
+    assert show_length(seconds) == shown
