@@ -149,7 +149,7 @@ async def show_endpoint(side: Side) -> Response:
         disabler=name_disabler(disabler, is_portal=side.is_portal),
     )
     span = "week" if side.visit.query.get("span") == "week" else "day"
-    chart = {
+    chart: dict[str, Any] = {
         "span": span,
         "bars": bars_of(values[span].stretches, is_daily=span == "week"),
         "chart_width": WIDTH,
