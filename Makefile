@@ -27,6 +27,7 @@ test: check ## run the checks and all tests; ARGS="-k name" picks some
 	@scripts/need-program promtool prometheus
 	@scripts/need-program chromium chromium
 	@scripts/need-program strace strace
+	@scripts/need-program systemd-analyze systemd
 	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 check: dev ## run the linters and the type checker only
@@ -51,8 +52,10 @@ soak: dev ## run every fault scenario and all tests that take many minutes, and 
 	@BOATHOOK_TEST_RESULTS=$(CURDIR)/build/faults $(BIN)/pytest -m "fault or soak" $(ARGS)
 	@$(BIN)/python -m tests.faults.rig.report build/faults
 
-docs: dev ## write the generated pages of docs/ anew
-	@$(BIN)/python scripts/write_docs.py
+docs: dev ## write the generated pages of docs/ anew, and the whole as a site that needs no network into build/site
+	@$(BIN)/python -m scripts.write_docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open build/site/index.html"
 
 wheel: dev ## build dist/boathook-*.whl
 	@$(BIN)/python -m hatchling build -t wheel -d dist

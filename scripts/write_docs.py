@@ -1,7 +1,8 @@
-"""Writes the generated pages of docs/: configuration.md, cli.md, metrics.md, providers.md and books.md.
+"""Writes the generated pages of docs/.
 
 Each page comes from the one place where its facts are kept: `defaults.toml`, the command line's own definition, the
-table of metrics, the recipes, and the rules of the books. `make docs` runs this; a test compares the pages.
+table of metrics, the recipes, the rules of the books, the API's own description, and the docstrings of the public
+names. `make docs` runs this; a test compares the pages.
 """
 
 import re
@@ -19,6 +20,7 @@ from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.recipe import Capture, Echo, Recipe, Say, SignText, Sure, Visit
 from boathook.journal.rules import LINES, WALKS, WHOLE, Rule
 from boathook.telemetry.metrics import TABLE, Kind, Metric
+from scripts import docs_http, docs_providers, docs_python
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ROOT / "src/boathook/defaults.toml"
@@ -217,8 +219,8 @@ def cli() -> str:
 def _command(name: str, command: Any) -> Iterator[str]:
     arguments = "".join(f" {_usage(param)}" for param in command.params if param.param_type_name == "argument")
     yield f"\n## `{name}{arguments}`\n\n{_sentences(command.help)}\n"
-    if example := (command.epilog or "").removeprefix("Example: "):
-        yield f"\n```sh\n{example}\n```\n"
+    if examples := re.findall(r"^Example: (.+)$", command.epilog or "", re.MULTILINE):
+        yield "\n```sh\n{}\n```\n".format("\n".join(examples))
     rows = [param for param in command.params if _is_shown(param)]
     if rows:
         yield "\n| parameter | default | what it does |\n|---|---|---|\n"
@@ -291,7 +293,7 @@ PROVIDERS = """\
 A provider is a recipe: how one sender signs, names its events, shakes hands and wants to be answered. Name it in
 `[sources.NAME]` (`provider = "..."`, or give the source the provider's name), call it in code with
 [`boathook.verify`](verify.md), and sign like it in tests with `boathook.testing`. `boathook sources providers --json`
-lists the same facts.
+lists the same facts. Each provider has a page of its own: how to set it up there and here, and how to try it.
 
 ## What a proof covers
 
@@ -359,7 +361,7 @@ def providers() -> str:
 
 def _provider(recipe: Recipe) -> str:
     names = ", ".join(f"`{name}`" for name in (recipe.name, *recipe.aliases))
-    return f"[{recipe.title}]({recipe.docs}) {names}"
+    return f"[{recipe.title}](providers/{recipe.name}.md) {names}"
 
 
 def _mark(recipe: Recipe, *facts: str) -> str:
@@ -469,15 +471,19 @@ break a store in more than sixty ways, each rule at least once, and each has to 
 def pages() -> dict[Path, str]:
     """Return every generated page with its text."""
     docs = ROOT / "docs"
-    return {
+    how_tos = {docs / f"providers/{name}.md": text for name, text in docs_providers.pages().items()}
+    return how_tos | {
         docs / "configuration.md": configuration(),
         docs / "cli.md": cli(),
         docs / "metrics.md": metrics(),
         docs / "providers.md": providers(),
         docs / "books.md": books(),
+        docs / "http-api.md": docs_http.page(GENERATED.format(origin="src/boathook/admin/api")),
+        docs / "python-api.md": docs_python.page(GENERATED.format(origin="the docstrings")),
     }
 
 
 if __name__ == "__main__":
+    (ROOT / "docs/providers").mkdir(exist_ok=True)
     for path, text in pages().items():
         path.write_text(text, encoding="utf-8")

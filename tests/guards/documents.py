@@ -1,5 +1,6 @@
 """What the documentation's pages and deploy/ hold: blocks of code, and command lines of boathook."""
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -7,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
 import typer.main
 
 from boathook.cli import app
 
 ROOT = Path(__file__).parents[2]
+Misunderstood: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+"""What the command line raises about a command that it does not understand; typer has its own copy of the class."""
 _BLOCK = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
 
@@ -45,12 +49,17 @@ def commands(shell: str) -> Iterator[list[str]]:
     whole = re.sub(r"\\\n\s*", " ", shell)
     for line in whole.splitlines():
         for words in _simple(line):
-            names = [Path(word).name for word in words]
-            if "boathook" in names[:1] or (
-                names[:1] in (["sudo"], ["docker"], ["kubectl"]) and "boathook" in names[1:]
-            ):
-                start = len(names) - 1 - names[::-1].index("boathook")
+            starts = (place for place, word in enumerate(words) if _is_called(words, place, word))
+            if (start := next(starts, None)) is not None:
                 yield ["boathook", *words[start + 1 :]]
+
+
+def _is_called(words: Sequence[str], place: int, word: str) -> bool:
+    """Return whether a word is boathook as a program: by itself, by its path, or behind what runs it in a container."""
+    if Path(word).name != "boathook":
+        return False
+    before = words[max(0, place - 2) : place]
+    return place == 0 or word.endswith("/bin/boathook") or before[-1] == "--" or "exec" in before[:1]
 
 
 def _simple(line: str) -> Iterator[list[str]]:
@@ -60,10 +69,10 @@ def _simple(line: str) -> Iterator[list[str]]:
     words: list[str] = []
     is_file = False
     for word in lexer:
-        if set(word) <= set("|&;"):
+        if word and set(word) <= set("|&;"):
             yield words
             words = []
-        elif set(word) <= set("<>"):
+        elif word and set(word) <= set("<>"):
             is_file = True
         elif is_file:
             is_file = False
@@ -77,9 +86,14 @@ def parse_command(words: Sequence[str]) -> None:
     """Let the real command line read a command, as far as it does before it acts.
 
     Raises:
-        click.ClickException: it does not understand it.
+        Misunderstood: it does not understand it.
     """
-    _read(typer.main.get_command(app), "boathook", list(words[1:]))
+    _read(_command_line(), "boathook", list(words[1:]))
+
+
+@functools.cache
+def _command_line() -> Any:
+    return typer.main.get_command(app)
 
 
 def _read(command: Any, name: str, words: list[str], parent: Any = None) -> None:

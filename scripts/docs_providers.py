@@ -1,0 +1,271 @@
+"""Writes the how-to of each provider, docs/providers/NAME.md, from its recipe."""
+
+from collections.abc import Iterator
+from typing import Any, Final, assert_never
+
+from boathook import verify
+from boathook.domain.signing import Algorithm
+from boathook.inbound.places import Basic, Form, Header, Json, Place, Query
+from boathook.inbound.providers import RECIPES
+from boathook.inbound.providers.proofs import (
+    Addresses,
+    Asymmetric,
+    Configured,
+    FieldMac,
+    Hmac,
+    Jwt,
+    NoProof,
+    Proof,
+    Token,
+)
+from boathook.inbound.providers.recipe import Capture, Echo, Handshake, Recipe, Say, SignText, Sure, Visit
+from boathook.testing import make_keys, signed_request
+
+PUBLIC: Final = "https://hooks.example.com"
+
+COVERS: Final = {
+    "body signed": "The proof covers the whole body: nobody without the secret can have changed a byte.",
+    "metadata only": (
+        "The proof covers some fields only, not the whole body: fetch what matters from the sender's API before you act"
+        " on it."
+    ),
+    "token": "The proof is a static token and covers nothing of the body: who knows the token can send anything.",
+    "address": "There is no signature: whoever sends from the sender's networks is believed.",
+    "none": "There is no proof at all: anybody may have sent it. Fetch what it tells of from the sender's API.",
+}
+"""What a grade means, by its name."""
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by the provider's name."""
+    return {recipe.name: "".join(_page(recipe)) for recipe in RECIPES}
+
+
+def variable(recipe: Recipe) -> str:
+    """Return the environment variable that the page keeps the provider's secret in."""
+    word = recipe.name.upper().replace("-", "_")
+    return f"{word}_PUBLIC_KEY" if isinstance(recipe.proof, Asymmetric) else f"{word}_SECRET"
+
+
+def _page(recipe: Recipe) -> Iterator[str]:
+    yield f"# {recipe.title}\n\n<!-- Written by `make docs`; edit src/boathook/inbound/providers instead. -->\n\n"
+    aliases = f" (also {', '.join(f'`{name}`' for name in recipe.aliases)})" if recipe.aliases else ""
+    yield f"The provider `{recipe.name}`{aliases} knows how this sender signs, names its events and is answered.\n"
+    if "/boathook/" not in recipe.docs:
+        yield f"The sender's own documentation is at <{recipe.docs}>.\n"
+    yield from _set_up(recipe)
+    yield from _settings(recipe)
+    yield from _trial(recipe)
+    yield from _proof(recipe)
+    yield from _quirks(recipe)
+    yield from _handler(recipe)
+
+
+def _set_up(recipe: Recipe) -> Iterator[str]:
+    yield "\n## At the sender\n\n"
+    for number, step in enumerate(recipe.setup, 1):
+        yield f"{number}. {step.format(url=f'`{PUBLIC}/in/{recipe.name}`')}\n"
+    yield f"\n`{PUBLIC}` stands for the address at which your boathook is reached.\n"
+
+
+def _settings(recipe: Recipe) -> Iterator[str]:
+    yield f"\n## In boathook.toml\n\n```toml\n{settings_of(recipe)}```\n\n"
+    if recipe.takes_secrets:
+        yield f'The secret itself is in the environment variable `{variable(recipe)}`, or in a file: `"file:PATH"`.\n'
+    if recipe.is_secret_chosen:
+        yield "You choose it yourself; `openssl rand -hex 32` makes a good one.\n"
+    yield (
+        f'The source may have another name; then it says `provider = "{recipe.name}"`. The keys that every\n'
+        "source has are in [configuration](../configuration.md#sourcesname).\n"
+    )
+    if recipe.settings:
+        yield "\n| setting of this provider | what it does |\n|---|---|\n"
+    for one in recipe.settings:
+        more = ", required" if one.is_required else f"; `{one.default}` where absent" if one.default else ""
+        yield f"| `{one.name}`{more} | {one.help.replace('|', chr(92) + '|')}. |\n"
+    if recipe.schemes:
+        words = ", ".join(f'`scheme = "{scheme}"`' for scheme in recipe.schemes)
+        yield f"\nIt can prove itself in other ways too: {words}.\n"
+
+
+def settings_of(recipe: Recipe) -> str:
+    """Return the source's table as it is written into boathook.toml."""
+    lines = [f"[sources.{recipe.name}]"]
+    if recipe.takes_secrets:
+        lines.append(f'secrets = ["env:{variable(recipe)}"]')
+    if isinstance(recipe.proof, NoProof):
+        lines.append("unsigned = true")
+    if recipe.signs_url:
+        lines.append(f'public_url = "{PUBLIC}"')
+    lines += [f'{name} = "{value}"' for name, value in recipe.sample.settings.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _trial(recipe: Recipe) -> Iterator[str]:
+    yield (
+        "\n## Try it\n\nWhile `boathook serve` runs, send it a request such as this sender makes, and one that was\n"
+        "tampered with:\n\n"
+        f"```sh\nboathook sources test {recipe.name}\nboathook events list --source {recipe.name} --limit 5\n```\n\n"
+        "Once the sender sends by itself, `boathook rejections list` shows what was refused and why.\n"
+    )
+
+
+def _proof(recipe: Recipe) -> Iterator[str]:
+    yield f"\n## How it proves itself\n\n{_describe(recipe.proof)}\n\n{COVERS[recipe.grade.value]}\n"
+    unsure = recipe.sure.get("proof") or recipe.sure.get("template")
+    if unsure is not None and unsure is not Sure.PRIMARY:
+        yield "\nThis was not read in its own documentation or code: try it before you rely on it.\n"
+    if recipe.checked:
+        yield f"\nOur recipe is checked against: {'; '.join(recipe.checked)}.\n"
+
+
+def _describe(proof: Proof) -> str:
+    match proof:
+        case Hmac():
+            moment = f" Its moment may differ from our clock by {proof.tolerance_s:g} s." * (
+                "{timestamp}" in proof.template
+            )
+            return (
+                f"HMAC-{_upper(proof.algorithm)}, {proof.encoding.value}, over `{proof.template}`, in the header"
+                f" `{proof.headers[0].signature}`.{moment}"
+            )
+        case FieldMac():
+            kind = "An HMAC" if proof.is_keyed else "A hash with the secret mixed in"
+            return f"{kind} ({_upper(proof.algorithm)}, {proof.encoding.value}) over chosen parts of the request."
+        case Asymmetric():
+            scheme = "" if callable(proof.scheme) and not isinstance(proof.scheme, str) else f" ({proof.scheme.value})"
+            whose = (
+                "your settings"
+                if isinstance(proof.key, Configured)
+                else "an address of its own hosts, fetched and kept"
+            )
+            return f"A signature{scheme} made with its private key. The public key comes from {whose}."
+        case Jwt():
+            whose = f"its keys at <{proof.key_set}>" if proof.key_set else "the shared secret"
+            algorithms = ", ".join(proof.algorithms)
+            return f"A JSON Web Token ({algorithms}) in the header `{proof.header}`, checked with {whose}."
+        case Token():
+            return f"A static secret in {_place(proof.place)}."
+        case Addresses():
+            networks = ", ".join(f"`{network}`" for network in proof.networks)
+            return f"It sends from these networks: {networks}. Behind a proxy, set `server.trusted_proxies`."
+        case NoProof():
+            return "It does not sign. The source therefore has to say `unsigned = true`, and its events say so too."
+        case _:
+            assert_never(proof)
+
+
+def _upper(algorithm: Algorithm) -> str:
+    return algorithm.value.upper().replace("SHA", "SHA-")
+
+
+def _place(place: Place | Basic) -> str:
+    match place:
+        case Header(name):
+            return f"the header `{name}`"
+        case Query(name):
+            return f"the query parameter `{name}`"
+        case Form(name):
+            return f"the form field `{name}`"
+        case Json(path):
+            return f"the body at `{path}`"
+        case Basic(username):
+            return f"HTTP Basic authentication, user name `{username}`"
+        case _:
+            assert_never(place)
+
+
+def _quirks(recipe: Recipe) -> Iterator[str]:
+    lines = [*_of_requests(recipe), *(_of_handshake(one) for one in recipe.handshakes), *_of_answers(recipe)]
+    if lines:
+        yield "\n## What is special\n\n"
+        yield from (f"- {line}\n" for line in dict.fromkeys(lines))
+
+
+def _of_requests(recipe: Recipe) -> Iterator[str]:
+    if recipe.signs_url:
+        yield "It signs the address that it sends to, so `public_url` must be that address's beginning, exactly."
+    if recipe.items is not None:
+        yield "One request may hold many items. Each is deduplicated, delivered and retried by itself, as `event.item`."
+    if recipe.id.is_repeatable:
+        yield "Its requests may say the same twice and mean two things, so one without an id is nobody's duplicate."
+    elif not (recipe.id.places or recipe.items):
+        yield "It gives its events no id, so that two requests with the same body are one event."
+    elif not recipe.id.is_signed:
+        yield "The proof does not cover its event id, so a body that comes under a second id is known by its content."
+    if recipe.methods != {"POST"}:
+        yield f"It sends with {', '.join(sorted(recipe.methods))}."
+
+
+def _of_handshake(handshake: Handshake) -> str:
+    match handshake.answer:
+        case Echo():
+            how = "the text it sends is echoed"
+        case Say():
+            how = "it gets a fixed answer"
+        case SignText():
+            how = "a text of it is signed with your secret"
+        case Visit():
+            how = "the address that it names on the sender's own host is visited"
+        case Capture():
+            how = "the secret that it tells is kept, and shown by `boathook sources secret`"
+        case _:
+            assert_never(handshake.answer)
+    return f"It asks a question before it sends events ({handshake.method}); boathook answers that by itself: {how}."
+
+
+def _of_answers(recipe: Recipe) -> Iterator[str]:
+    if recipe.reply is not None:
+        yield "It wants an answer of its own form, which boathook gives."
+    if recipe.wants_silence:
+        yield "It wants answers without a body."
+    if recipe.answer_within_s is not None:
+        yield f"It waits {recipe.answer_within_s:g} s for an answer."
+    if recipe.retries:
+        yield f"Retries: {recipe.retries}."
+    if recipe.stop_statuses:
+        codes = ", ".join(map(str, sorted(recipe.stop_statuses)))
+        yield f"It gives up at once when it is answered {codes}, so boathook does not answer that by accident."
+
+
+def _handler(recipe: Recipe) -> Iterator[str]:
+    kind = sample_type(recipe)
+    pattern = f', "{kind}"' if kind else ""
+    yield HANDLER.replace("PROVIDER", f'"{recipe.name}"{pattern}')
+    yield "\nMore in [handlers](../handlers.md).\n"
+    if not isinstance(recipe.proof, NoProof):
+        yield (
+            "\nTo judge its requests in a web framework of your own, without a server of boathook's, call\n"
+            f'`boathook.verify("{recipe.name}", ...)`: [verify](../verify.md).\n'
+        )
+
+
+HANDLER: Final = """
+## A handler
+
+```python
+from boathook import Boathook, Event, Transaction
+
+hook = Boathook()
+
+
+@hook.on(PROVIDER)
+async def handle(event: Event, tx: Transaction) -> None:
+    await tx.execute("insert into news (event_id, type) values ($1, $2)", event.id, event.type)
+```
+"""
+
+
+def sample_type(recipe: Recipe) -> str:
+    """Return the type of the event that a typical request of this sender becomes; empty where that says nothing."""
+    if not recipe.takes_secrets:
+        return ""
+    private = public = recipe.sample.secret
+    settings: dict[str, Any] = dict(recipe.sample.settings)
+    if isinstance(recipe.proof, Asymmetric):
+        pair = make_keys(recipe.name, **settings)
+        private, public = pair.private, pair.public
+    sent = signed_request(recipe.name, private, url=f"{PUBLIC}/in/{recipe.name}", **settings)
+    result = verify(recipe.name, public, sent.headers, sent.body, sent.url, method=sent.method, **settings)
+    kind = result.event.type if result.event is not None else ""
+    return "" if kind in {"unknown", "batch"} else kind

@@ -1,0 +1,137 @@
+"""Writes docs/python-api.md from the docstrings of the public names."""
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final
+
+import boathook
+from boathook import testing
+from boathook.handlers import sessions
+from boathook.handlers.platform import Desk, Http
+
+HEAD: Final = """\
+# Python API
+
+{generated}
+
+The names that can be imported from `boathook`, what running apps are lent, and the helpers of `boathook.testing`. How
+they are used is told in [handlers](handlers.md), [apps](apps.md) and [verify](verify.md).
+"""
+
+MODULES: Final[dict[str, dict[str, Any]]] = {
+    "boathook": {name: getattr(boathook, name) for name in boathook.__all__},
+    "What running apps are lent": {"hook.desk": Desk, "hook.http": Http},
+    "boathook.testing": {name: getattr(testing, name) for name in testing.__all__},
+    "boathook.handlers.sessions": {
+        name: one
+        for name, one in vars(sessions).items()
+        if inspect.isfunction(one) and one.__module__.startswith(sessions.__name__) and not name.startswith("_")
+    },
+}
+"""What the page tells of, by its headings."""
+
+PLUMBING: Final = {"bind", "platform", "published", "routes"}
+"""What stands on an app's object for those who load, run and test it."""
+
+_SECTION: Final = re.compile(r"^(Args|Raises|Returns|Yields):$")
+
+
+def page(generated: str) -> str:
+    """Return the page."""
+    parts = [HEAD.format(generated=generated)]
+    for title, names in MODULES.items():
+        shown = f"`{title}`" if title.startswith("boathook") else title
+        parts.append(f"\n## {shown}\n")
+        for name, one in sorted(names.items()):
+            parts += _class(name, one) if inspect.isclass(one) else _function(name, one, "###")
+    return "".join(parts)
+
+
+def _class(name: str, cls: type) -> Iterator[str]:
+    yield f"\n### `{name}`\n\n"
+    if dataclasses.is_dataclass(cls) and cls.__init__.__doc__ is None:
+        yield f"```text\n{cls.__name__}{_signature(cls)}\n```\n\n"
+    yield f"{markdown(inspect.getdoc(cls) or '')}\n"
+    for field, text in _fields(cls):
+        yield f"\n- `{field}`: {text}" if text else f"\n- `{field}`"
+    yield "\n" if _fields(cls) else ""
+    for member, value in _members(cls):
+        if isinstance(value, property):
+            yield f"\n#### `{name}.{member}`\n\n{markdown(inspect.getdoc(value) or '')}\n"
+        else:
+            yield from _function(f"{name}.{member}", value, "####")
+
+
+def _members(cls: type) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(cls).items():
+        plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        is_told = not name.startswith("_") and not (cls is boathook.Boathook and name in PLUMBING)
+        if is_told and (inspect.isfunction(plain) or isinstance(plain, property)):
+            yield name, plain
+
+
+def _fields(cls: type) -> list[tuple[str, str]]:
+    """Return the annotated fields that are told of, each with the text under it."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    found = []
+    for node, below in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
+            found.append((node.target.id, markdown(_text(below))))
+    return found
+
+
+def _text(node: ast.stmt | None) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return inspect.cleandoc(node.value.value)
+    return ""
+
+
+def _function(name: str, function: Any, level: str) -> Iterator[str]:
+    word = "async " if inspect.iscoroutinefunction(function) else ""
+    yield f"\n{level} `{name}`\n\n```text\n{word}{name}{_signature(function)}\n```\n\n"
+    yield f"{markdown(inspect.getdoc(function) or '')}\n"
+
+
+def _signature(function: Any) -> str:
+    signature = inspect.signature(function)
+    kept = [one for one in signature.parameters.values() if one.name != "self"]
+    text = str(signature.replace(parameters=kept)).replace("'", "").replace("typing.", "")
+    text = re.sub(r"\b(?:\w+\.)+(?=[A-Z])|~", "", text)
+    return text if len(text) < 90 else _wrapped(text)
+
+
+def _wrapped(text: str) -> str:
+    """Break a signature at the commas of its own parameters."""
+    depth, lines, line = 0, [], ""
+    inside, _, result = text[1:].rpartition(")")
+    for char in inside:
+        depth += (char in "([{") - (char in ")]}")
+        line += char
+        if char == "," and depth == 0:
+            lines.append(line.strip())
+            line = ""
+    return "(\n" + "".join(f"    {one}\n" for one in [*lines, f"{line.strip()},"]) + f"){result}"
+
+
+def markdown(doc: str) -> str:
+    """Return a docstring as Markdown: its sections as lists, its literals in single backticks."""
+    lines: list[str] = []
+    is_listed = False
+    for line in re.sub(r"``", "`", doc).splitlines():
+        if match := _SECTION.match(line):
+            lines += [f"**{match[1]}**", ""]
+            is_listed = True
+        elif is_listed and re.match(r" {4}\S", line):
+            word, colon, rest = line.strip().partition(":")
+            lines.append(f"- `{word}`:{rest}" if colon else f"- {line.strip()}")
+        elif is_listed and line.startswith("     "):
+            lines.append(f"  {line.strip()}")
+        else:
+            is_listed = is_listed and not line.strip()
+            lines.append(line)
+    return "\n".join(lines).strip()

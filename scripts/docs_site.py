@@ -1,0 +1,130 @@
+"""What MkDocs does besides (hooks of mkdocs.yml): the site holds whatever a page of docs/ leads to.
+
+Pages of docs/ lead to tests, code and READMEs beside it, as readers of the repository can follow these. On the site
+such a file is there too: Markdown as a page, anything else as plain text, both below `files/`.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT: Final = Path(__file__).parents[1]
+FOLDER: Final = "files"
+"""Where files from outside of docs/ are on the site."""
+SECTIONS: Final = {"Providers": "providers/*.md", "Decisions": "decisions/*.md"}
+"""Sections of the navigation that list whole folders."""
+
+SEARCH: Final = "scripts/offline-search.js"
+"""What lets search work on pages opened from a disk, in place of a script that the theme would fetch from elsewhere."""
+
+_FETCHED: Final = "https://unpkg.com/iframe-worker/shim"
+_FENCE: Final = re.compile(r"^```.*?^```\n?", re.MULTILINE | re.DOTALL)
+_LINK: Final = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]+)?(\))")
+_MOVE: Final = re.compile(r"^ +(\S+) --> (\S+)(?: : (.+))?$", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """List the pages of folders in their sections."""
+    config.nav = [_listed(entry, Path(config.docs_dir)) for entry in config.nav or []]
+    return config
+
+
+def _listed(entry: Any, docs: Path) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    ((title, children),) = entry.items()
+    if not isinstance(children, list):
+        return entry
+    found = sorted(docs.glob(SECTIONS[title])) if title in SECTIONS else []
+    pages = [path.relative_to(docs).as_posix() for path in found]
+    return {title: [_listed(child, docs) for child in children] + pages}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Take in every file outside of docs/ that a page leads to, and those that these lead to."""
+    docs = Path(config.docs_dir)
+    left = [path for path in docs.rglob("*.md") if "files" not in path.relative_to(docs).parts[:1]]
+    seen: set[Path] = set()
+    while left:
+        page = left.pop()
+        for target in targets(page):
+            if target not in seen and target.is_file() and not target.is_relative_to(docs):
+                seen.add(target)
+                files.append(_taken_in(target, config))
+                left += [target] if target.suffix == ".md" else []
+    return files
+
+
+def targets(page: Path) -> list[Path]:
+    """Return the files that a page's links lead to, whether they exist or not."""
+    prose = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    links = (match[2] for match in _LINK.finditer(prose))
+    return [(page.parent / link).resolve() for link in links if not re.match(r"\w+:", link)]
+
+
+def _taken_in(path: Path, config: MkDocsConfig) -> File:
+    file = File.generated(config, place_of(path), content=path.read_text(encoding="utf-8"))
+    file.inclusion = file.inclusion.NOT_IN_NAV
+    return file
+
+
+def place_of(path: Path) -> str:
+    """Return where a file of the repository is on the site: pages of docs/ at their own place."""
+    inside = path.relative_to(ROOT).as_posix()
+    if inside.startswith("docs/"):
+        return inside.removeprefix("docs/")
+    return f"{FOLDER}/{inside}" if path.suffix == ".md" else f"{FOLDER}/{inside}.txt"
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links out of docs/ to the files' places on the site."""
+    del config, files
+    origin = origin_of(page.file.src_uri)
+    here = posixpath.dirname(page.file.src_uri)
+    pieces, end = [], 0
+    for fence in _FENCE.finditer(markdown):
+        pieces += [_relinked(markdown[end : fence.start()], origin, here), _drawn(fence[0])]
+        end = fence.end()
+    return "".join([*pieces, _relinked(markdown[end:], origin, here)])
+
+
+def origin_of(place: str) -> Path:
+    """Return the file of the repository that is at a place of the site."""
+    return ROOT / (place.removeprefix(f"{FOLDER}/") if place.startswith(f"{FOLDER}/") else f"docs/{place}")
+
+
+def _relinked(prose: str, origin: Path, here: str) -> str:
+    def lead(link: re.Match[str]) -> str:
+        start, target, anchor, end = link.groups()
+        path = (origin.parent / target).resolve()
+        if re.match(r"\w+:", target) or not path.is_file():
+            return link[0]
+        return f"{start}{posixpath.relpath(place_of(path), here or '.')}{anchor or ''}{end}"
+
+    return _LINK.sub(lead, prose)
+
+
+def _drawn(fence: str) -> str:
+    """Write a diagram of states as a table: what draws it on GitHub is a script of megabytes from elsewhere."""
+    if not fence.startswith("```mermaid"):
+        return fence
+    ends = {"[*]": "(outside)"}
+    rows = [f"| {ends.get(a, a)} | {ends.get(b, b)} | {text or ''} |\n" for a, b, text in _MOVE.findall(fence)]
+    return "".join(["| from | to | when |\n|---|---|---|\n", *rows])
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Let a page fetch nothing from elsewhere."""
+    del config
+    return output.replace(_FETCHED, posixpath.relpath(SEARCH, posixpath.dirname(page.file.dest_uri) or "."))
+
+
+def on_post_template(output_content: str, *, template_name: str, config: MkDocsConfig) -> str:
+    """Do the same for the page that says that there is no such page."""
+    del template_name, config
+    return output_content.replace(_FETCHED, f"/{SEARCH}")

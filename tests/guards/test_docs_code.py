@@ -1,0 +1,309 @@
+"""Every block of code in the documentation is run, or read by what it is written for."""
+
+import ast
+import asyncio
+import importlib
+import inspect
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock, create_autospec
+
+import crossplane
+import pytest
+import yaml
+
+from boathook import Boathook, Transaction, config, verify
+from boathook.inbound.gates import compile_gates
+from boathook.inbound.providers import RECIPES
+from boathook.inbound.providers.proofs import Asymmetric
+from boathook.testing import make_keys, sign
+from scripts import docs_providers
+from scripts.write_docs import commands as all_commands
+from tests.commands import boathook_command
+from tests.guards.documents import ROOT, Block, Misunderstood, blocks, commands, parse_command
+from tests.guards.test_docs import PAGES, name_of
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+MAKE_TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+EXCUSED = {
+    "docs/apps.md:python:1": "a whole app with files beside it: tests/acceptance/test_app_platform.py runs it",
+    "docs/how-to/move-from-svix.md:python:1": "tests/acceptance/svix/test_moving.py runs it",
+    "docs/how-to/move-from-svix.md:python:2": "tests/acceptance/svix/test_moving.py runs it",
+    "docs/how-to/move-from-a-view.md:python:4": "needs Django set up: TestMovingFromAView runs it",
+    "docs/sending.md:python:1": "asks a running server: tests/acceptance/svix/test_moving.py runs it",
+    "docs/apps.md:js:1": "a piece of a page in a browser: tests/acceptance/test_mounts.py does the same",
+    "docs/sending.md:js:1": "tests/acceptance/svix/npm makes the same calls with the same client",
+    "docs/apps.md:sql:1": "tests/acceptance/test_app_platform.py applies it",
+    "docs/states.md:mermaid:1": "test_docs.py compares it with the legal moves",
+    "docs/how-to/deploy-containers.md:dockerfile:1": "its base image exists on the reader's machine alone",
+}
+"""Blocks that are not run here, each with the reason, and with the test that does it elsewhere."""
+
+BODY = b'{"id":"evt_1","type":"invoice.paid"}'
+
+
+def fragments() -> dict[str, dict[str, Any]]:
+    """Return what pieces of a function stand on, by block; they are run as the body of one."""
+    secret = "whsec_" + "a" * 32
+    request = SimpleNamespace(headers=sign("stripe", "whsec_...", BODY))
+    endpoint = "whsec_dGhpcyBlbmRwb2ludCdzIG93bg=="
+    message = SimpleNamespace(headers=sign("standard-webhooks", endpoint, BODY, id="msg_1"))
+    hub = SimpleNamespace(headers=sign("github", secret, BODY, id="1", type="ping"))
+    return {
+        "README.md:python:2": {"secret": secret, "request": hub, "raw_body": BODY},
+        "README.md:python:3": {"hook": create_autospec(Boathook, instance=True), "tx": create_autospec(Transaction)},
+        "docs/verify.md:python:1": {
+            "request": request,
+            "raw_body": BODY,
+            "log": logging.getLogger("docs"),
+            "store_once": MagicMock(),
+            "Response": MagicMock(),
+        },
+        "docs/verify.md:python:2": {"body": BODY},
+        "docs/sending.md:python:3": {"request": message, "raw_body": BODY},
+    }
+
+
+FRAGMENTS = fragments()
+
+
+def pick(*languages: str) -> Any:
+    """Parametrize a test with the blocks of these languages."""
+    found = [block for block in BLOCKS if block.language in languages]
+    return pytest.mark.parametrize("block", found, ids=lambda block: block.name)
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put each example into a folder of its own, with the secrets that pages speak of."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("STRIPE_SECRET", "STRIPE_WEBHOOK_SECRET", "SHOP_DATABASE_URL"):
+        monkeypatch.setenv(name, "whsec_for_docs")
+
+
+def run_block(block: Block, **names: Any) -> dict[str, Any]:
+    """Run a block as a module of its own, and return what it defines."""
+    module = {"__name__": "example", "__file__": str(Path.cwd() / "example.py"), **names}
+    exec(compile(block.text, block.name, "exec"), module)
+    return module
+
+
+def run_fragment(block: Block, stands_on: dict[str, Any]) -> None:
+    """Run a block as the body of a function."""
+    # Imports of a whole module may stand in a function as well; what is outside a block is the reader's.
+    text = f"async def fragment({', '.join(stands_on)}):\n{textwrap.indent(block.text, '    ')}"
+    module: dict[str, Any] = {}
+    exec(compile(text, block.name, "exec"), module)
+    asyncio.run(module["fragment"](**stands_on))
+
+
+class TestPython:
+    @pick("python")
+    def test_it_runs(self, block):
+        if block.name in FRAGMENTS:
+            run_fragment(block, FRAGMENTS[block.name])
+        elif block.name not in EXCUSED:
+            run_block(block)
+
+    @pick("python")
+    def test_its_imports_exist(self, block):
+        for node in ast.walk(ast.parse(block.text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "boathook":
+                module = importlib.import_module(node.module or "")
+                assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+    async def test_the_tests_on_the_page_about_tests_pass(self):
+        found = [block for block in BLOCKS if block.name.startswith("docs/how-to/test-handlers.md:python")]
+        ran = 0
+        for block in found[:2]:  # the third starts a server: tests/acceptance/test_deployment.py
+            for name, test in run_block(block).items():
+                if name.startswith("test_"):
+                    ran += 1
+                    if inspect.iscoroutine(result := test()):
+                        await result
+        assert ran == 2
+
+    def test_sabotage_a_handler_with_an_argument_of_nobody_is_found(self):
+        block = next(block for block in BLOCKS if block.name == "docs/quickstart.md:python:1")
+        wrong = Block(block.page, block.number, "python", block.text.replace('d")', 'd", ordered_by="id")'))
+        with pytest.raises(TypeError):
+            run_block(wrong)
+
+
+class TestMovingFromAView:
+    """The page's views judge real requests, and its handlers are taken by boathook."""
+
+    SECRET = "whsec_for_docs"
+
+    @staticmethod
+    def block(number: int) -> Block:
+        return next(block for block in BLOCKS if block.name == f"docs/how-to/move-from-a-view.md:python:{number}")
+
+    def test_flask(self):
+        client = run_block(self.block(1))["app"].test_client()
+        headers = sign("stripe", self.SECRET, BODY)
+        assert client.post("/webhooks/stripe", data=BODY, headers=headers).status_code == 200
+        assert client.post("/webhooks/stripe", data=BODY + b" ", headers=headers).status_code == 401
+
+    def test_django(self):
+        from django.conf import settings
+        from django.test import RequestFactory
+
+        if not settings.configured:
+            settings.configure(ALLOWED_HOSTS=["*"])
+        view = run_block(self.block(2))["stripe"]
+        for body, status in ((BODY, 200), (BODY + b" ", 401)):
+            request = RequestFactory().post(
+                "/webhooks/stripe",
+                data=body,
+                content_type="application/json",
+                headers=sign("stripe", self.SECRET, BODY),
+            )
+            assert view(request).status_code == status
+
+    def test_a_handler_with_djangos_orm(self, tmp_path):
+        (tmp_path / "shop").mkdir()
+        (tmp_path / "shop/settings.py").write_text(
+            'INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes"]\n'
+            'DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "shop"}}\n'
+        )
+        (tmp_path / "example.py").write_text(self.block(4).text + "\nprint(shut_account)\n")
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        environment.pop("DJANGO_SETTINGS_MODULE", None)
+        done = subprocess.run(
+            [sys.executable, "example.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+class TestSettings:
+    @pick("toml")
+    def test_it_is_taken(self, block, tmp_path):
+        file = tmp_path / "boathook.toml"
+        file.write_text(block.text)
+        config.load(file)
+
+    @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+    def test_a_providers_source_is_ready_with_the_secret_that_its_page_asks_for(self, recipe, tmp_path, monkeypatch):
+        secret = recipe.sample.secret
+        if isinstance(recipe.proof, Asymmetric):
+            secret = make_keys(recipe.name, **recipe.sample.settings).public
+        monkeypatch.setenv(docs_providers.variable(recipe), secret)
+        (block,) = [one for one in blocks(ROOT / f"docs/providers/{recipe.name}.md") if one.language == "toml"]
+        file = tmp_path / "boathook.toml"
+        file.write_text(block.text)
+        assert set(compile_gates(config.load(file))) >= {f"/in/{recipe.name}"}
+
+
+class TestCommands:
+    @pick("sh", "console")
+    def test_the_command_line_understands_it(self, block):
+        for words in commands(block.text):
+            parse_command(words)
+
+    @pick("sh")
+    def test_its_chores_exist(self, block):
+        for line in block.text.splitlines():
+            words = line.partition("#")[0].split()
+            if words[:1] == ["make"]:
+                assert {word for word in words[1:] if word.isalpha() and word.islower()} <= MAKE_TARGETS
+
+    @pytest.mark.parametrize("name", [name for name, _ in all_commands()])
+    def test_each_example_of_a_commands_help_is_understood(self, name):
+        command = dict(all_commands())[name]
+        for line in (command.epilog or "").splitlines():
+            for words in commands(line.strip().removeprefix("Example: ")):
+                parse_command(words)
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["boathook", "serve", "--rolle", "gateway"],
+            ["boathook", "evnts", "list"],
+            ["boathook", "events", "list", "--limit", "many"],
+            ["boathook", "send", "--type", "invoice.paid"],
+        ],
+    )
+    def test_sabotage_what_it_does_not_understand_is_found(self, words):
+        with pytest.raises(Misunderstood):
+            parse_command(words)
+
+    @pytest.mark.parametrize(
+        ("shell", "found"),
+        [
+            ("sudo -u boathook /opt/boathook/bin/boathook doctor", [["boathook", "doctor"]]),
+            ("docker compose exec boathook boathook verify | tee out", [["boathook", "verify"]]),
+            ("kubectl -n boathook exec pod -- boathook doctor", [["boathook", "doctor"]]),
+            ("kubectl -n boathook rollout status", []),
+            ("boathook alerts > file && boathook verify", [["boathook", "alerts"], ["boathook", "verify"]]),
+        ],
+    )
+    def test_commands_are_found_wherever_they_stand(self, shell, found):
+        assert list(commands(shell)) == found
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["alerts"],
+            ["sources", "providers", "--json"],
+            ["sources", "list", "--json"],
+            ["sources", "show", "stripe"],
+            ["config", "show"],
+            ["config", "check"],
+            ["apps", "sample", "billing"],
+            ["spool", "status"],
+        ],
+        ids=" ".join,
+    )
+    def test_what_needs_no_server_runs(self, words, tmp_path):
+        (tmp_path / "boathook.toml").write_text('[sources.stripe]\nsecrets = ["env:STRIPE_SECRET"]\n')
+        done = boathook_command(*words, cwd=tmp_path, env=dict(os.environ))
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert done.stdout
+
+
+class TestOtherLanguages:
+    @pick("json")
+    def test_json(self, block):
+        json.loads(block.text)
+
+    @pick("yaml")
+    def test_yaml(self, block):
+        assert all(isinstance(one, dict) for one in yaml.safe_load_all(block.text))
+
+    @pick("nginx")
+    def test_nginx(self, block, tmp_path):
+        file = tmp_path / "nginx.conf"
+        file.write_text(f"events {{}}\nhttp {{\nserver {{\n{block.text}\n}}\n}}\n")
+        assert crossplane.parse(str(file), single=True, strict=True)["errors"] == []
+
+    @pytest.mark.parametrize("page", PAGES, ids=name_of)
+    def test_every_block_says_what_it_is(self, page):
+        fences = re.findall(r"^ *```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert "" not in fences[::2], "a block without a language is read by nobody; write text"
+
+    def test_each_is_read_by_somebody_or_excused_with_a_reason(self):
+        read = {"python", "toml", "sh", "console", "json", "yaml", "nginx", "text"}
+        left = [block.name for block in BLOCKS if block.language not in read and block.name not in EXCUSED]
+        assert left == []
+
+    def test_no_excuse_is_left_over(self):
+        names = {block.name for block in BLOCKS}
+        assert [name for name in (*EXCUSED, *FRAGMENTS) if name not in names] == []
+        tests = re.findall(r"tests/[\w/.]+", " ".join(EXCUSED.values()))
+        assert [path for path in tests if not (ROOT / path).exists()] == []
+
+
+def test_the_secret_of_the_page_on_sending_is_one():
+    """The fragments above would run as well with a request that is refused."""
+    stands_on = FRAGMENTS["docs/verify.md:python:1"]
+    assert verify("stripe", "whsec_...", stands_on["request"].headers, BODY)
