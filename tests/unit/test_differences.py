@@ -45,7 +45,8 @@ def test_equal_lines_far_from_a_difference_are_left_out():
     assert folded[0] == Gap(47)
     assert folded[-1] == Gap(46)
     assert Line("-", "50", 51, None) in folded
-    assert fold(compare(["a"], ["a"]) or []) == [Gap(1)]
+    assert fold(compare(["a", "b"], ["a", "b"]) or []) == [Gap(2)]
+    assert fold(compare(["a"], ["a"]) or []) == [Line(" ", "a", 1, 1)]
 
 
 def test_differences_stand_side_by_side():

@@ -63,22 +63,27 @@ async def compare_conflict(database: Database, conflict_id: UUID) -> Comparison:
 def contrast(twin: Twin, event: EventRow, first: StoredRequest, item_path: str | None) -> Comparison:
     """Return the comparison of a conflict with what came first; it takes long where both are large."""
     left, right = first.body, twin.stored.body
-    lines = None if left == right or event.expunged_at else _compare(left, right)
+    lines, how = (None, "") if event.expunged_at else _compare(left, right)
     return Comparison(
         twin=twin,
         event=event,
         first=first,
         item_path=item_path,
-        verdict=_verdict(twin, event, first),
+        verdict=_verdict(twin, event, how),
         lines=None if lines is None else fold(lines),
         is_cut=max(len(left), len(right)) > contents.MOST,
     )
 
 
-def _compare(left: bytes, right: bytes) -> list[Line] | None:
+def _compare(left: bytes, right: bytes) -> tuple[list[Line] | None, str]:
+    """Return both line by line, and in a few words how they differ."""
+    if left == right:
+        return None, "what is left to compare is equal"
     laid = contents.lines(left), contents.lines(right)
-    # Where they are alike once they are laid out, what differs is how they were sent.
-    return compare(*laid) if laid[0] != laid[1] else compare(*(contents.lines(one, View.RAW) for one in (left, right)))
+    if laid[0] == laid[1] and max(len(left), len(right)) <= contents.MOST:
+        # Alike once they are laid out, they differ in how they were sent.
+        return compare(*(contents.lines(one, View.RAW) for one in (left, right))), "only white space differs"
+    return compare(*laid), _how_they_differ(left, right)
 
 
 def unified(comparison: Comparison) -> str:
@@ -98,7 +103,7 @@ async def _item_of(database: Database, twin: Twin, event_id: UUID) -> str | None
     return next((one.item_path for one in known if one.event_id == event_id and one.item_path), None)
 
 
-def _verdict(twin: Twin, event: EventRow, first: StoredRequest) -> str:
+def _verdict(twin: Twin, event: EventRow, how: str) -> str:
     if event.expunged_at is not None:
         return "The event's content was deleted, so the bodies cannot be compared."
     if twin.row.differs == "key":
@@ -106,17 +111,13 @@ def _verdict(twin: Twin, event: EventRow, first: StoredRequest) -> str:
             f"The signed material is the same, the key is not: {twin.row.dedup_key} came with what was accepted as "
             f"{event.dedup_key}. Whoever replays a signed request under another id looks like this."
         )
-    how = _how_they_differ(first.body, twin.stored.body)
     fate = "The first one was delivered, this one was kept and not delivered."
     return f"The key is the same, the body is not: {how}. {fate}"
 
 
 def _how_they_differ(left: bytes, right: bytes) -> str:
-    if left == right:
-        return "what is left to compare is equal"
-    if contents.lines(left) == contents.lines(right) and max(len(left), len(right)) <= contents.MOST:
-        return "only white space differs"
-    if _values(left) is not None and _values(left) == _values(right):
+    values = _values(left)
+    if values is not None and values == _values(right):
         return "the values are the same, only their order is another"
     return f"{len(left):,} bytes came first, {len(right):,} came with the same key later"
 

@@ -71,6 +71,14 @@ def show(head: bytes, size: int, view: str | None = None, *, content_type: str =
     return Content(view=wanted, views=views, text=text, is_cut=not is_whole, problem=problem)
 
 
+def snippet(head: bytes, size: int) -> Content:
+    """Return the beginning of an answer as it is, or in hex where it is no text."""
+    text = _text_of(head, is_whole=len(head) >= size)
+    if text is None:
+        return _hex(head, size, (View.HEX,))
+    return Content(view=View.RAW, views=(View.RAW,), text=text, is_cut=len(head) < size)
+
+
 def lines(body: bytes, view: View | None = None) -> list[str]:
     """Return a body as lines that can be compared: laid out, as text, or as rows in hex."""
     return show(body[:MOST], min(len(body), MOST), view).text.split("\n")
@@ -129,7 +137,7 @@ def _raw_or_hex(head: bytes, size: int, view: str | None) -> Content:
 
 
 def _hex(head: bytes, size: int, views: tuple[View, ...]) -> Content:
-    return Content(view=View.HEX, views=views, text=dump(head[:MOST_HEX]), is_cut=size > MOST_HEX)
+    return Content(view=View.HEX, views=views, text=dump(head[:MOST_HEX]), is_cut=size > min(len(head), MOST_HEX))
 
 
 def _readable(row: bytes) -> str:

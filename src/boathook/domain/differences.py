@@ -45,7 +45,7 @@ def compare(left: Sequence[str], right: Sequence[str]) -> list[Line] | None:
 
 
 def fold(lines: Sequence[Line], around: int = AROUND) -> list[Line | Gap]:
-    """Return *lines* with long runs of equal ones left out."""
+    """Return *lines* with runs of equal ones left out, but for those around differences."""
     kept = {place for at, line in enumerate(lines) if line.mark != " " for place in range(at - around, at + around + 1)}
     folded: list[Line | Gap] = []
     gap = 0
@@ -53,11 +53,10 @@ def fold(lines: Sequence[Line], around: int = AROUND) -> list[Line | Gap]:
         if place not in kept:
             gap += 1
             continue
-        if gap:
-            folded.append(Gap(gap))
-            gap = 0
+        folded += _left_out(lines, place, gap)
+        gap = 0
         folded.append(line)
-    return [*folded, Gap(gap)] if gap else folded
+    return folded + _left_out(lines, len(lines), gap)
 
 
 def pair(lines: Sequence[Line | Gap]) -> list[tuple[Line | None, Line | None] | Gap]:
@@ -75,6 +74,11 @@ def pair(lines: Sequence[Line | Gap]) -> list[tuple[Line | None, Line | None] | 
             gone, come = [], []
             rows.append((line, line) if isinstance(line, Line) else line)
     return rows + _beside(gone, come)
+
+
+def _left_out(lines: Sequence[Line], end: int, number: int) -> list[Line | Gap]:
+    """Return what stands for so many lines before *end*: to say that one is left out takes as much room as the line."""
+    return [Gap(number)] if number > 1 else list(lines[end - number : end])
 
 
 def _beside(gone: Sequence[Line], come: Sequence[Line]) -> list[tuple[Line | None, Line | None] | Gap]:

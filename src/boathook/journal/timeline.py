@@ -18,7 +18,7 @@ SQL = load(__file__)
 
 MOST_DELIVERIES: Final = 100
 """Deliveries that a page shows."""
-MOST_ATTEMPTS: Final = 300
+MOST_ATTEMPTS: Final = 200
 """Attempts at these that are shown, the latest."""
 MOST_RESPONSE: Final = 4_096
 """Bytes shown of what was answered."""

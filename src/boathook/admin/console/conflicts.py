@@ -6,7 +6,8 @@ from uuid import UUID
 from starlette.responses import Response
 
 from boathook.admin import comparing, contents
-from boathook.admin.console.events import attachment, content_of, read_moment
+from boathook.admin.console.events import read_moment, source_choices
+from boathook.admin.console.one_event import attachment, content_of
 from boathook.admin.console.pages import Routes, Visit
 from boathook.domain import ids
 from boathook.domain.differences import pair
@@ -23,12 +24,12 @@ _FIELDS = ("source", "application", "since", "until")
 @routes.get("/conflicts")
 async def list_conflicts(visit: Visit) -> Response:
     """Show conflicts, the latest first."""
-    fields = {name: visit.query.get(name, "").strip() for name in _FIELDS}
-    sources = ["", *visit.desk.settings.sources]
+    fields = {name: visit.query.get(name, "").replace("\x00", "").strip() for name in _FIELDS}
+    sources = source_choices(visit, fields["source"])
     try:
         wanted = Filter(
             source=fields["source"] or None,
-            application=fields["application"].replace("\x00", "") or None,
+            application=fields["application"] or None,
             since=read_moment(fields["since"], "since"),
             until=read_moment(fields["until"], "until"),
             after=_after(visit.query.get("after", "")),
