@@ -15,9 +15,11 @@ top       what goes on, as a live table: dashboard draws it
 spool     what waits on disk for PostgreSQL
 alarms    what operators are told of
 setup     sources, settings, alert rules, dashboards
+completion  what makes shells complete
 apps      the apps that are loaded, and their own commands
 """
 
+import contextlib
 import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -31,6 +33,7 @@ from boathook.cli import (
     applications,
     apps,
     books,
+    completion,
     conflicts,
     decisions,
     endpoints,
@@ -44,6 +47,7 @@ from boathook.cli import (
     spool,
     top,
 )
+from boathook.cli.completion import words_under_way
 from boathook.cli.options import example
 from boathook.cli.session import Misused, Session
 from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
@@ -54,7 +58,7 @@ _USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
 app = typer.Typer(
     name="boathook",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Receive, handle and send webhooks on PostgreSQL: what was accepted is never lost, and never done twice.",
@@ -103,9 +107,14 @@ app.command(
         "boathook listen --url https://hooks.example.com --forward-to localhost:3000/hook --secret env:LOCAL"
     ),
 )(listen.listen)
-app.command("top", epilog=example("boathook top", "boathook top --url https://hooks.example.com --once --json"))(top.top)
+app.command("top", epilog=example("boathook top", "boathook top --url https://hooks.example.com --once --json"))(
+    top.top
+)
 app.command("alerts", epilog="Example: boathook alerts > /etc/prometheus/rules/boathook.yml")(setup.print_alerts)
-app.command("dashboards", epilog="Example: boathook dashboards --out /var/lib/grafana/dashboards")(setup.print_dashboards)
+app.command("dashboards", epilog="Example: boathook dashboards --out /var/lib/grafana/dashboards")(
+    setup.print_dashboards
+)
+app.command("completion", epilog=example("boathook completion bash >> ~/.bashrc"))(completion.print_script)
 app.add_typer(setup.sources, name="sources")
 app.add_typer(decisions.events, name="events")
 app.add_typer(listings.deliveries, name="deliveries")
@@ -130,8 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        whole = apps.with_commands(app, arguments)
-        return int(whole(args=arguments, prog_name="boathook", standalone_mode=False) or 0)
+        return int(_whole(arguments)(args=arguments, prog_name="boathook", standalone_mode=False) or 0)
     except _USAGE as error:
         return _complain(str(getattr(error, "format_message", error.__str__)()), 2)
     except (ConfigError, Misused) as error:
@@ -148,6 +156,16 @@ def _run(arguments: list[str]) -> int:
         return 0
     except Exception as error:  # noqa: BLE001 - a traceback is for developers, who ask for it
         return _complain(f"internal error: {type(error).__name__}: {error}; BOATHOOK_DEBUG=1 shows where", 1)
+
+
+def _whole(arguments: list[str]) -> typer.Typer:
+    """Return our commands with those of apps, as far as they are asked for, by name or by a shell that completes."""
+    words = words_under_way()
+    if words is None:
+        return apps.with_commands(app, arguments)
+    with contextlib.suppress(ConfigError):
+        return apps.with_commands(app, words)
+    return app
 
 
 def _complain(message: str, code: int) -> int:

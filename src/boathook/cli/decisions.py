@@ -6,8 +6,6 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as ProgressBar
 
 from boathook.admin import failures, operations
 from boathook.cli import show
@@ -33,7 +31,8 @@ from boathook.cli.options import (
     read_delivery_ids,
     read_ids,
 )  # fmt: skip
-from boathook.cli.session import Misused, action, err, journal, out, run, session
+from boathook.cli.progress import Progress
+from boathook.cli.session import Misused, action, journal, out, run, session
 from boathook.cli.show import Column
 from boathook.domain import ids
 from boathook.journal import dead_groups, moves
@@ -89,7 +88,7 @@ def replay_events(
                 return
             else:
                 number = len(named)
-            with _Progress("replaying", number) as report:
+            with Progress("replaying", number) as report:
                 done = await operations.replay_events(
                     database, named or wanted, action(run_name), rate=rate, is_once=run_name is not None, report=report
                 )
@@ -215,25 +214,6 @@ def _may_act(dry_run: bool, yes: bool, what: str) -> bool:
     return typer.confirm(f"{what[:1].upper()}{what[1:]}?")
 
 
-class _Progress:
-    """A bar on a terminal, or a running count where it is not known how much there is to do; elsewhere silence."""
-
-    def __init__(self, title: str, total: int | None = None) -> None:
-        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = ProgressBar(*columns, console=err, transient=True, disable=not err.is_terminal)
-        self._task = self._bar.add_task(title, total=total)
-
-    def __enter__(self) -> Callable[[int], None]:
-        self._bar.start()
-        return self._report
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def _report(self, done: int) -> None:
-        self._bar.update(self._task, completed=done)
-
-
 @dataclass(frozen=True, slots=True)
 class _Verb:
     """What is done with dead letters: with a selection of them, or with a group."""
@@ -292,7 +272,7 @@ async def _on_selection(
         total = await _confirm(database, selection, verb.name, dry_run, yes)
         if total is None:
             return None
-    with _Progress(verb.name, total) as report:
+    with Progress(verb.name, total) as report:
         return await verb.move(database, selection, action(note), report=report)
 
 
@@ -311,7 +291,7 @@ async def _on_group(
         await _foresee(database, group)
     if not _may_act(dry_run, yes, f"{verb.name} {_letters(group.number)}"):
         return None
-    with _Progress(verb.name, group.number) as report:
+    with Progress(verb.name, group.number) as report:
         return await verb.move_group(database, key, action(note), report=report)
 
 

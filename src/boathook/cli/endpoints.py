@@ -28,6 +28,7 @@ from boathook.cli.endpoint_options import (
     read_values,
 )
 from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, example, read_pairs
+from boathook.cli.progress import Progress
 from boathook.cli.session import Misused, act, action, confirm, err, journal, out, run, session, work
 from boathook.cli.show import Column
 from boathook.journal.applications import Application, Window
@@ -289,7 +290,8 @@ def reencrypt(ctx: typer.Context, as_json: Json = False) -> None:
 
     async def do() -> sealing.Findings:
         async with journal(settings) as database:
-            return await sealing.reencrypt(database, open_vault(settings), action())
+            with Progress("encrypting") as report:
+                return await sealing.reencrypt(database, open_vault(settings), action(), report)
 
     found = run(do())
     unreadable = sum(found.unreadable.values())

@@ -19,6 +19,7 @@ from boathook.cli.forwarding import Failed, Forwarded, Forwarder, Passed, Signin
 from boathook.cli.options import Application, Json, Since, Source, Type, read_pairs
 from boathook.cli.session import Misused, err, out, run, session
 from boathook.config import Settings
+from boathook.inbound.providers import RECIPES
 from boathook.journal.listening import Wish
 from boathook.outbound.tap import own_ground
 
@@ -32,6 +33,11 @@ class _Look:
 
     as_json: bool
     verbose: bool
+
+
+def _providers(incomplete: str) -> list[str]:
+    """Return the providers that a shell offers."""
+    return [recipe.name for recipe in RECIPES if recipe.name.startswith(incomplete)]
 
 
 def listen(
@@ -54,7 +60,10 @@ def listen(
         str | None, typer.Option(help="Sign anew with this secret: env:NAME, file:PATH or the secret itself.")
     ] = None,
     provider: Annotated[
-        str | None, typer.Option(help="Sign as this provider does, in place of the one of the event's source.")
+        str | None,
+        typer.Option(
+            help="Sign as this provider does, in place of the one of the event's source.", autocompletion=_providers
+        ),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of --provider; may be given again.")

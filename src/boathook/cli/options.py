@@ -9,12 +9,25 @@ from uuid import UUID
 
 import typer
 
+from boathook import config
 from boathook.cli.session import Misused
 from boathook.cli.show import read_moment
 from boathook.domain import ids
+from boathook.domain.errors import BoathookError
 from boathook.journal.moves import Key
 
-Source = Annotated[str | None, typer.Option(help="Only of this source.")]
+
+def _known_sources(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the sources that a shell offers: those of the settings, as nothing else is at hand at once."""
+    file = ctx.find_root().params.get("config")
+    try:
+        names = config.load(file).sources
+    except BoathookError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+Source = Annotated[str | None, typer.Option(help="Only of this source.", autocompletion=_known_sources)]
 Application = Annotated[str | None, typer.Option(help="Only for this application: its id or uid.")]
 Type = Annotated[str | None, typer.Option(help="Only of types like this; * stands for any run of characters.")]
 Recipient = Annotated[str | None, typer.Option(help="Only for recipients like this; * as in --type.")]
