@@ -38,6 +38,7 @@ BACK_S: Final = 0.2
 BURY_S: Final = 2.0
 SEAL_S: Final = 5.0
 SAMPLES_S: Final = 60.0
+_SEALINGS: Final = 5
 _SHARE: Final = 0.1
 """A chore that grows slow is done less often, so that it takes no more than this share of the time."""
 
@@ -152,8 +153,10 @@ class Keeper:
     async def _seal(self) -> None:
         """Seal what the audit tells, and tell the log the last seal, which nobody can change there."""
         number = 0
-        while sealed := await audit.seal(self._database):
-            number += sealed
+        for _ in range(_SEALINGS):
+            number += (sealed := await audit.seal(self._database))
+            if sealed < audit.SEALED_AT_ONCE:
+                break
         if number and (head := await audit.read_head(self._database)) is not None:
             get_logger("keeper").info("audit_sealed", rows=number, place=head.place, seal=head.seal)
 
