@@ -156,3 +156,12 @@ def test_an_openapi_document_shows_what_it_would_change_and_does_it(screen: Scre
     assert console.ask("select description from boathook.event_type where name = 'boat.sold'") == [
         ("A boat has a new owner",)
     ]
+
+
+def test_settings_are_shown_without_their_secrets(screen: Screen, console: Stand):
+    page = screen.go("/settings")
+    text = page.get_by_role("main").inner_text()
+    assert "[sources.stripe]" in text
+    assert "(hidden)" in text
+    assert "whsec_acceptance" not in page.content()
+    assert console.base.rpartition(":")[2] in text

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import SecretStr
 
+from boathook.admin.shown_settings import reference, without_password
 from boathook.cli import show
 from boathook.cli.options import Json, Yes
-from boathook.cli.running import reference, without_password
 from boathook.cli.session import Misused, Session, complain_once, confirm, journal, out, run, server_url, session
 from boathook.cli.show import Column
 from boathook.config import Settings

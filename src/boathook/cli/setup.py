@@ -4,15 +4,16 @@ import asyncio
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from boathook.admin import told_secrets
+from boathook.admin.shown_settings import all_settings
 from boathook.admin.trial import Step, try_source
 from boathook.cli import apps, show, source_secrets
-from boathook.cli.running import all_settings
 from boathook.cli.session import action, journal, out, session
 from boathook.cli.show import Column
 from boathook.config import Settings
@@ -20,7 +21,7 @@ from boathook.domain.errors import ConfigError
 from boathook.domain.model import Grade
 from boathook.inbound.gates import compile_gates, verifier_of
 from boathook.inbound.providers import RECIPES, find
-from boathook.telemetry import ALERT_RULES
+from boathook.telemetry import ALERT_RULES, dashboards
 
 sources = typer.Typer(no_args_is_help=True, help="Where requests arrive.")
 sources.add_typer(source_secrets.secrets, name="secrets")
@@ -207,6 +208,25 @@ def _print(rows: list[dict[str, Any]], columns: tuple[Column, ...], as_json: boo
         return
     for row in rows:
         show.print_json(row)
+
+
+def print_dashboards(
+    to: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write each into a file of this folder.")
+    ] = None,
+) -> None:
+    """Print the dashboards for Grafana, one JSON document a line, or write them into a folder."""
+    for name in dashboards.NAMES:
+        text = dashboards.read(name)
+        if to is None:
+            sys.stdout.write(json.dumps(json.loads(text), separators=(",", ":")) + "\n")
+            continue
+        try:
+            to.mkdir(parents=True, exist_ok=True)
+            (to / f"boathook-{name}.json").write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out: cannot write to {to}: {error.strerror}") from None
+        out.print(str(to / f"boathook-{name}.json"), soft_wrap=True, markup=False)
 
 
 def print_alerts() -> None:

@@ -51,6 +51,7 @@ NAV: Final = (
     Place("Keys", "/keys", "k"),
     Place("Operators", "/operators", "o", Role.ADMIN),
     Place("Audit", "/audit", "u"),
+    Place("Settings", "/settings", "i", Role.OPERATOR),
 )
 
 

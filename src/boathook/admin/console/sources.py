@@ -6,6 +6,7 @@ from typing import Final
 from starlette.responses import Response
 
 from boathook.admin import source_secrets as actions
+from boathook.admin import told_secrets
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.operators import Role
 from boathook.admin.source_secrets import LONGEST_GRACE
@@ -17,6 +18,7 @@ from boathook.inbound.gates import is_told
 from boathook.inbound.providers import RECIPES, find
 from boathook.inbound.providers.proofs import Asymmetric
 from boathook.journal import source_secrets, source_sights
+from boathook.journal.moves import Action
 
 routes = Routes()
 _GRACES: Final = (
@@ -192,6 +194,22 @@ async def remove_secret(visit: Visit) -> Response:
     async with visit.work() as work:
         await actions.remove(work, name, id)
     return visit.to(_page(name), f"The secret {id} is removed; it proves nothing any more within {_SOON}.")
+
+
+@routes.post("/sources/{name}/told", role=Role.ADMIN)
+async def show_told(visit: Visit) -> Response:
+    """Show the secret that a sender has told, in this answer alone; from now on it counts."""
+    name = visit.path["name"]
+    secret = await told_secrets.show_secret(visit.desk.database, visit.desk.settings, name, Action(actor=visit.actor))
+    return visit.page("sources/told.html", name=name, secret=secret)
+
+
+@routes.post("/sources/{name}/told/forget", role=Role.ADMIN)
+async def forget_told(visit: Visit) -> Response:
+    """Forget the secret that a sender has told, so that it can tell another."""
+    name = visit.path["name"]
+    await told_secrets.forget_secret(visit.desk.database, visit.desk.settings, name, Action(actor=visit.actor))
+    return visit.to(_page(name), "Forgotten: the next secret that the sender tells is kept.")
 
 
 def _hours(text: str, field: str) -> timedelta | None:
