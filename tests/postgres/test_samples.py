@@ -1,6 +1,8 @@
 """What hosts have counted: kept, rolled up without losing or doubling anything, and read back in steps."""
 
 import functools
+import os
+import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,11 +14,13 @@ from boathook.inbound.verdict import Reason
 from boathook.journal import samples
 from boathook.journal.database import Database
 from boathook.journal.samples import KEPT_S, HostSample, read_since, roll_up
+from boathook.journal.schema import migrate
 from boathook.server.sampler import Sampler
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import Buckets, Merged
 from boathook.telemetry.metrics import METRICS
 from boathook.telemetry.tally import MOST_NAMES, OTHERS, Arrived, Owed, Tally, Worked, counted
+from tests.conftest import FreshServer
 from tests.support import eventually
 
 NOON = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
@@ -232,4 +236,28 @@ async def test_a_torn_file_of_an_earlier_sampler_harms_nothing(db: Database, tmp
     await eventually(lambda: sampler._before is not None)
     emit.count("boathook_events_accepted_total", 1, source="sampled")
     await eventually(functools.partial(is_kept, db, 1))
+    await sampler.close()
+
+
+async def test_samples_of_an_outage_are_told_once_it_is_over(fresh_server: FreshServer, tmp_path: Path) -> None:
+    emit.reset()
+    server = await fresh_server()
+    await migrate(server.url)
+    sampler = Sampler(settings(server.url, tmp_path), "supervisor-0", step_s=0.2)
+    sampler.open()
+    await eventually(lambda: sampler._before is not None)
+    emit.count("boathook_events_accepted_total", 1, source="sampled")
+    await eventually(lambda: not sampler._waiting)
+    pid = server.pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGINT)
+    await eventually(lambda: server.pid() is None)
+    emit.count("boathook_events_accepted_total", 2, source="sampled")
+    await eventually((tmp_path / "samples.json").exists)
+    await server.ensure_running()
+    emit.count("boathook_events_accepted_total", 4, source="sampled")
+
+    database = await Database.open(server.url, purpose="test", size=1)
+    await eventually(functools.partial(is_kept, database, 7))
+    await database.close()
     await sampler.close()

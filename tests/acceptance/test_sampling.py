@@ -1,0 +1,66 @@
+"""What hosts count reaches PostgreSQL, whatever becomes of their processes."""
+
+from collections.abc import Callable
+
+import httpx
+import psycopg
+
+from tests.acceptance.conftest import Running, payload, signed
+from tests.support import until
+
+
+def post(running: Running, *keys: str) -> None:
+    for key in keys:
+        body, headers = signed(payload(key))
+        assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=30).status_code == 200
+
+
+def kept(running: Running, what: str = "accepted") -> int:
+    with psycopg.connect(running.database_url) as connection:
+        row = connection.execute(
+            "select coalesce(sum((tally #>> array['sources', 'stripe', %s])::int), 0) from boathook.sample where step_s = 15",
+            [what],
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_host_that_stops_tells_what_it_has_counted_last(boathook: Callable[..., Running]) -> None:
+    running = boathook()
+    post(running, "a", "b", "c")
+    assert running.stop() == 0
+    assert kept(running) == 3
+    running.start()
+    post(running, "d", "a")
+    assert running.stop() == 0
+    assert (kept(running), kept(running, "duplicates")) == (4, 1)
+
+
+def test_two_hosts_on_one_database_are_both_heard(boathook: Callable[..., Running]) -> None:
+    first, second = boathook(), boathook(roles="gateway")
+    post(first, "first-1")
+    post(second, "second-1", "second-2")
+
+    def hosts() -> bool:
+        with psycopg.connect(first.database_url) as connection:
+            found = connection.execute("select count(distinct host) from boathook.sample").fetchone()
+        return found == (2,)
+
+    until(hosts, every=0.5)
+    (seen,) = first.listing("top", "--once")
+    assert [host["name"].rpartition("/")[0].endswith(n) for host, n in zip(seen["hosts"], "01", strict=True)]
+    assert "supervisor" in seen["hosts"][0]["roles"]
+    assert first.stop() == second.stop() == 0
+    assert kept(first) == 3
+
+
+def test_a_killed_host_goes_on_counting_where_it_was_killed(boathook: Callable[..., Running]) -> None:
+    running = boathook()
+    post(running, "k-1", "k-2")
+    until(lambda: "accepted" in (running.folder / "data/metrics/gateway-0.json").read_text())
+    running.kill_all()
+    running.start()
+    post(running, "k-3")
+    assert running.stop() == 0
+    # What was counted between the last sample and the death may be missing, and nothing is told twice.
+    assert 1 <= kept(running) <= 3

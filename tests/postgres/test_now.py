@@ -1,0 +1,80 @@
+"""What the console's first page says while PostgreSQL is away, and how it reads what a million deliveries are owed."""
+
+import functools
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+from boathook import config
+from boathook.admin.console.frame import Frame, State
+from boathook.admin.console.now import Board
+from boathook.admin.desk import Desk
+from boathook.handlers.outbox import Outbox
+from boathook.journal.database import Database
+from boathook.journal.deliveries import DeliveryStore
+from boathook.journal.latest import read_latest_dead
+from boathook.journal.schema import migrate
+from boathook.journal.vault import open_vault
+from boathook.telemetry.exporters import History
+from tests.conftest import FreshServer
+from tests.support import eventually
+
+DELIVERY = """
+    insert into boathook.delivery (event_id, ordinal, recipient, due_at, state, died_at, code, error)
+    select boathook.first_id(now() - g * interval '1 s'), $4::smallint, 'handler:h', now() - $1::interval, $2,
+        case when $2 = 'dead' then now() - g * interval '1 s' end, case when $2 = 'dead' then 'E' || g end, 'no'
+    from generate_series(1, $3::int) g
+"""
+
+
+async def owe(db: Database, age: str, number: int, state: str = "pending") -> None:
+    seconds = {"s": 1, "m": 60, "h": 3600}[age[-1]] * int(age[:-1])
+    await db.execute(DELIVERY, timedelta(seconds=seconds), state, number, seconds)
+
+
+async def test_what_is_due_is_counted_by_its_age(db: Database) -> None:
+    for age, number in (("1s", 1), ("30s", 2), ("5m", 3), ("30m", 4), ("3h", 5)):
+        await owe(db, age, number)
+    (one,) = await DeliveryStore(db).backlog()
+    assert list(one.ages) == [1, 2, 3, 4, 5]
+    assert one.due == sum(one.ages)
+
+
+async def test_the_latest_dead_letters_are_found_by_index(db: Database) -> None:
+    await owe(db, "1h", 3_000, "dead")
+    await db.execute("analyze boathook.delivery")
+    assert [one.code for one in await read_latest_dead(db, 3)] == ["E1", "E2", "E3"]
+    plan = await db.fetch("explain select * from boathook.delivery where state = 'dead' order by died_at desc limit 3")
+    assert "delivery_died" in str(plan)
+
+
+async def test_while_postgresql_is_away_the_page_says_so_and_keeps_what_it_knew(
+    fresh_server: FreshServer, tmp_path: Path
+) -> None:
+    server = await fresh_server()
+    await migrate(server.url)
+    database = await Database.open(server.url, purpose="test", size=2)
+    settings = config.load(None, {"database.url": server.url, "server.data_dir": str(tmp_path)})
+    desk = Desk(settings, database, open_vault(settings), Outbox(memory_days=1))
+    board = Board(Frame(State(desk, History(tmp_path, "gateway-0"))))
+    await owe(database, "1h", 1, "dead")
+    before = await board._look()
+    assert "PostgreSQL is away" not in before
+    assert "handler:h" in before
+
+    pid = server.pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGINT)
+    await eventually(lambda: server.pid() is None)
+    away = await board._look()
+    assert "PostgreSQL is away" in away
+    assert "handler:h" in away
+
+    await server.ensure_running()
+    await eventually(functools.partial(is_back, board))
+    await database.close()
+
+
+async def is_back(board: Board) -> bool:
+    return "PostgreSQL is away" not in await board._look()
