@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from boathook.journal import deliveries, endpoints, events, lines, memory, moves, registry, sending, tasks, upkeep
+from boathook.journal import deliveries, endpoints, events, lines, memory, moves, registry, sending, tasks, upkeep, verify_runs
 from tests.simulation import arrivals, leases, operators, sendings
 from tests.simulation.leases import single
 from tests.simulation.tables import Blocked, Effect, Record, Transaction
@@ -66,6 +66,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
         "read_routes": lambda t: single(routes=f'{{"version": {t.tables.routes_version}, "routes": {t.tables.routes}}}'),
     },
     tasks: {"take_task": lambda _t: []},
+    verify_runs: {"claim_run": lambda _t, *_: []},
     upkeep: {"take_turn": lambda _t: single(turn=False)},
 }  # fmt: skip
 # Nobody listens to how sending goes, and no tasks, secrets or weeks that are past are simulated: these find nothing.
