@@ -1,5 +1,6 @@
 """Looking for events a bounded time at a time, and all there is to know of one, on a real journal."""
 
+import asyncio
 import hashlib
 import itertools
 from dataclasses import replace
@@ -11,15 +12,16 @@ import pytest
 from boathook.admin import comparing, searching
 from boathook.admin.searching import Direct, Question
 from boathook.domain import ids
-from boathook.domain.errors import IllegalMove, InvalidValue, NotFound, NotPossible
+from boathook.domain.errors import IllegalMove, InvalidValue, JournalUnavailable, NotFound, NotPossible
 from boathook.domain.model import Accepted, Duplicate, NewEvent, NewItem, State
 from boathook.inbound.arrival import hash_of
-from boathook.journal import ledger, search, timeline
+from boathook.journal import books, ledger, search, timeline
 from boathook.journal.database import Database
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action
 from boathook.journal.replays import owe_again
 from boathook.journal.search import FoundEvent, Look, Wanted
+from tests.browser.million import SOURCES, fill
 from tests.postgres.mailbag import Mailbag, ago, id_at
 from tests.postgres.test_books import Store, filled, new_event
 
@@ -183,10 +185,28 @@ class TestALook:
         async with db.acquire() as connection:
             assert await connection.fetchval("show statement_timeout") == before
 
+    async def test_waits_for_nobody_long(self, db: Database, monkeypatch):
+        monkeypatch.setattr(search, "_TIMEOUT_S", 0.2)
+        async with db.transaction() as other:
+            await other.execute("lock table boathook.event in access exclusive mode")
+            with pytest.raises(JournalUnavailable, match="statement timeout"):
+                await search.look(db, Wanted())
+
     async def test_of_an_event_with_many_deliveries_counts_some(self, store: Store):
         await put(store, "many", to=tuple(f"r{number}" for number in range(1_500)))
         (found,) = (await search.look(store.db, Wanted(state=State.PENDING))).events
         assert found.states == {State.PENDING: 1_000}
+
+
+async def test_a_long_history_made_for_tests_balances_and_is_found(pg_url: str, db: Database):
+    await asyncio.to_thread(fill, pg_url, 12_000)
+    assert (await books.verify(db, dedup_days=30)).imbalances == ()
+    for key, application in (("evt-9999", ""), ("evt-10000", "")):
+        found = await searching.answer(db, Question(words=key, application=application), SOURCES)
+        assert isinstance(found, Direct)
+        assert names(found) == [key]
+    rare = await search.look(db, Wanted(source="rare"), budget_s=10)
+    assert [one.event.dedup_key for one in rare.events] == ["evt-10001", "evt-1"]
 
 
 class TestAnId:
