@@ -8,7 +8,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from boathook.journal import deliveries, endpoints, events, lines, memory, moves, registry, sending, tasks, upkeep, verify_runs
+from boathook.journal import (
+    deliveries,
+    endpoints,
+    events,
+    lines,
+    memory,
+    moves,
+    registry,
+    sending,
+    tasks,
+    upkeep,
+    verify_runs,
+)
 from tests.simulation import arrivals, leases, operators, sendings
 from tests.simulation.leases import single
 from tests.simulation.tables import Blocked, Effect, Record, Transaction
