@@ -167,6 +167,18 @@ async def test_what_is_secret_stays_unless_it_is_written_anew(house, anna, db):
     assert await db.fetchval("select sealed_auth is null from boathook.endpoint")
 
 
+async def test_an_endpoint_whose_credentials_cannot_be_decrypted_is_changed_and_given_others(house, anna, db):
+    _, there = await with_endpoint(house, anna)
+    await db.execute("update boathook.endpoint set sealed_auth = decode(repeat('00', 40), 'hex')")
+    page = await anna.see(there)
+    assert 'class="notice bad"' in page
+    form = {**FULL, "headers": "", "authKind": "keep", "mtlsKind": "keep", "description": "moved"}
+    await anna.fill(f"{there}/edit", form)
+    assert "moved" in await anna.see(there)
+    await anna.fill(f"{there}/edit", {**form, "authKind": "none", "mtlsKind": "none"})
+    assert 'class="notice bad"' not in await anna.see(there)
+
+
 async def test_a_secret_is_shown_to_operators_alone_and_who_looked_is_noted(house, anna, db):
     _, there = await with_endpoint(house, anna)
     secret = re.search(r"whsec_[\w+/=]+", (await anna.fill(f"{there}/secret", on=there, status=200)).text)
@@ -197,7 +209,7 @@ async def test_an_endpoint_is_disabled_and_enabled_and_the_page_says_by_whom(hou
     _, there = await with_endpoint(house, anna)
     await anna.fill(f"{there}/disable", on=there)
     assert "It was disabled by anna, in the console; what it is owed waits." in await anna.see(there)
-    assert "disabled" in await anna.see("/console/endpoints")
+    assert "disabled" in await anna.see("/console/applications/in-trouble")
     await anna.fill(f"{there}/enable", {"backlog": "send"}, on=there)
     assert "has not failed since it last succeeded" in await anna.see(there)
 
@@ -225,7 +237,7 @@ async def test_a_pause_and_failures_in_a_row_are_said_in_one_sentence(house, ann
     page = await anna.see(there)
     assert "12 failures in a row" in page
     assert "the next probe goes out in" in page
-    assert "paused" in await anna.see("/console/endpoints")
+    assert "paused" in await anna.see("/console/applications/in-trouble")
 
 
 async def test_an_endpoint_is_deleted_when_its_name_is_written_out(house, anna, db):

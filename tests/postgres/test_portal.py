@@ -195,6 +195,16 @@ async def test_without_the_bond_to_its_application_a_token_would_reach_another(e
     assert estate.tenant.endpoint.url in answer.text
 
 
+async def test_a_message_is_not_sent_to_another_customers_endpoint(estate: Estate):
+    sister = await estate.house.tenant("sister")
+    (page,) = [page for page in PAGES if page.path == "/messages/{message}/resend"]
+    before = await estate.state()
+    estate.places["message"] = sister.message
+    answer = await estate.send(page, await estate.house.token(sister))
+    assert answer.status_code == 404
+    assert await estate.state() == before
+
+
 async def test_a_task_of_another_endpoint_is_not_shown(estate: Estate):
     async with estate.house.desk.work(actor="test") as work:
         other = await endpoints.create(work, estate.tenant.application, NewEndpoint(url="http://127.0.0.1:8999/b"))

@@ -4,7 +4,7 @@ So whatever can be said of an endpoint is judged in one place, and a wrong value
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -161,16 +161,17 @@ def _retry_of(reader: Reader) -> str | list[float] | None:
         return None
 
 
-def auth_of(reader: Reader, kept: Mapping[str, Any]) -> dict[str, Any] | None:
+def auth_of(reader: Reader, open_present: Callable[[], Mapping[str, Any]] = dict) -> dict[str, Any] | None:
     """Return how the endpoint shall be shown who sends; None where that stays as it is.
 
     Args:
-        kept: how it is shown that at present, of which parts may stay.
+        open_present: returns how it is shown that at present; called only where a part of it stays and a part does not.
     """
     kind, pair = reader.text("authKind") or KEEP, reader.text("mtlsKind") or KEEP
     if kind == pair == KEEP:
         return None
-    shown = {name: value for name, value in kept.items() if (pair if name == "mtls" else kind) == KEEP}
+    present = open_present() if KEEP in {kind, pair} else {}
+    shown = {name: value for name, value in present.items() if (pair if name == "mtls" else kind) == KEEP}
     if kind == "basic":
         shown["basic"] = {"username": reader.text("basicUsername"), "password": reader.text("basicPassword")}
     if kind == "oauth2":

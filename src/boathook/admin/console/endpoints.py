@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -43,7 +44,7 @@ GRACES: Final = (("0", "not at all"), ("3600", "one hour"), ("86400", "one day")
 """How long a former secret may sign along: seconds, and how a form says it."""
 
 
-@routes.get("/endpoints")
+@routes.get("/applications/in-trouble")
 async def list_troubled(visit: Visit) -> Response:
     """Show the endpoints of all applications that are disabled or failing."""
     async with visit.work() as work:
@@ -107,7 +108,7 @@ async def create_endpoint(side: Side) -> Response:
     reader = Reader(side.visit.form)
     try:
         document = document_of(reader) | {
-            "auth": auth_of(reader, {}) or None,
+            "auth": auth_of(reader) or None,
             "headers": reader.pairs("headers", ":"),
             "secret": reader.text("secret") or None,
             "disabled": bool(reader.text("disabled")),
@@ -201,7 +202,7 @@ async def change_endpoint(side: Side) -> Response:
     try:
         async with side.work() as (work, application):
             endpoint = await endpoints.lock(work, application, reference)
-            auth = auth_of(reader, endpoints.open_auth(work, endpoint))
+            auth = auth_of(reader, partial(endpoints.open_auth, work, endpoint))
             document = document_of(reader) | ({} if auth is None else {"auth": auth or None})
             headers, removed = reader.pairs("headers", ":"), reader.texts("removeHeaders")
             changes = reader.judged(EndpointPatch, document).value()
