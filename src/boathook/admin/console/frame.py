@@ -1,5 +1,6 @@
 """What all pages share: templates, files that browsers may keep, headers, forms, and how errors are shown."""
 
+import functools
 import hashlib
 import hmac
 import mimetypes
@@ -68,16 +69,7 @@ class Frame:
     def __init__(self, state: State, *, embedders: tuple[str, ...] = (), static: str = STATIC) -> None:
         self.state = state
         self._static = static
-        self._files = {path.relative_to(_FOLDER / "static").as_posix(): _File.read(path) for path in _files("static")}
-        self._templates = Environment(
-            loader=FileSystemLoader(_FOLDER / "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.globals["static"] = self._static_url
-        self._templates.filters |= {"moment": _moment, "count": _count}
+        self._files, self._templates = _read_files(), _templates()
         self._headers = _security_headers(embedders)
 
     def warm(self) -> None:
@@ -90,7 +82,7 @@ class Frame:
 
     def render(self, template: str, **values: Any) -> str:
         """Return a page's text."""
-        return self._templates.get_template(template).render(now=datetime.now(UTC), **values)
+        return self._templates.get_template(template).render(now=datetime.now(UTC), static=self._static_url, **values)
 
     def show(self, template: str, status: int = 200, **values: Any) -> Response:
         """Return a page."""
@@ -140,8 +132,24 @@ class _File:
         return cls(content, kind, hashlib.sha256(content).hexdigest()[:16])
 
 
-def _files(folder: str) -> list[Path]:
-    return [path for path in (_FOLDER / folder).rglob("*") if path.is_file()]
+@functools.cache
+def _read_files() -> Mapping[str, _File]:
+    folder = _FOLDER / "static"
+    return {path.relative_to(folder).as_posix(): _File.read(path) for path in folder.rglob("*") if path.is_file()}
+
+
+@functools.cache
+def _templates() -> Environment:
+    """Return the templates, which all frames of a process share, as compiling them takes a while."""
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"moment": _moment, "count": _count}
+    return environment
 
 
 def _security_headers(embedders: tuple[str, ...]) -> Headers:
