@@ -1,5 +1,6 @@
 """The gates of a running gateway follow the secrets of their sources, and let nothing pass that has ended."""
 
+import asyncio
 import json
 import secrets
 import time
@@ -19,6 +20,7 @@ from boathook.inbound.verify import Rejected, Request, Verified
 from boathook.journal.source_secrets import SourceSecret, context_of
 from boathook.journal.vault import Vault
 from boathook.testing import sign
+from tests.support import eventually
 
 KEY = "a key of the tests, long enough"
 
@@ -166,3 +168,21 @@ async def test_gates_that_nothing_changed_for_keep_their_verifiers(settings: Set
     before = gate.verifier
     await rotation.look()
     assert gate.verifier is before
+
+
+async def test_a_fault_is_told_and_later_changes_get_through(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("boathook.inbound.rotating.END_S", 0.01)
+    faults = iter([ZeroDivisionError("of the driver")])
+
+    class Faulty(Journal):
+        async def __call__(self) -> Sequence[SourceSecret]:
+            for fault in faults:
+                raise fault
+            return await super().__call__()
+
+    gate, rotation = start(settings, Faulty([made("added")]))
+    following = asyncio.create_task(rotation.run())
+    await asyncio.sleep(0)
+    rotation.hear("")
+    await eventually(lambda: passes(gate, "added"), timeout=30)
+    following.cancel()

@@ -51,11 +51,16 @@ class Rotation:
         """Follow until cancelled; a secret's end is kept to while PostgreSQL is away, too."""
         look_at = 0.0
         while True:
-            if self._rung.is_set() or time.monotonic() >= look_at:
+            is_due = self._rung.is_set() or time.monotonic() >= look_at
+            if is_due:
                 self._rung.clear()
-                await self.look()
                 look_at = time.monotonic() + LOOK_S
-            self.turn()
+            try:
+                if is_due:
+                    await self.look()
+                self.turn()
+            except Exception as error:  # noqa: BLE001 - whatever it is, later changes have to get through
+                _LOG.error("source_secrets_not_followed", exc_info=error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_S):
                     await self._rung.wait()
