@@ -105,6 +105,7 @@ def mast() -> Iterator[Mast]:
     made = Mast()
     yield made
     made.server.shutdown()
+    made.server.server_close()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The alert rules for boathook itself, judged by Prometheus's own tool, and by what a gateway really shows."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,7 +11,10 @@ import httpx
 import pytest
 import yaml
 
-from boathook.telemetry import ALERT_RULES
+from boathook.dispatch.sender import _OUTCOMES as SENDS
+from boathook.telemetry import ALERT_RULES, dashboards
+from boathook.telemetry.metrics import METRICS, Kind
+from scripts import write_dashboards
 from tests.acceptance.conftest import Running, payload, signed
 from tests.support import until
 
@@ -21,6 +25,22 @@ AWAY = 'boathook_journal_away{instance="a"}'
 OLD = 'boathook_spool_oldest_seconds{instance="a"}'
 ASIDE = 'boathook_spool_aside{{kind="{}"}}'
 ANSWERED = 'boathook_requests_total{{source="stripe", status="{}"}}'
+ENDED = 'boathook_deliveries_total{{recipient="handler:pay", outcome="{}"}}'
+SENT = 'boathook_sends_total{{outcome="{}"}}'
+UNPROVEN = 'boathook_rejections_total{source="stripe", reason="signature_mismatch"}'
+ACCEPTED = 'boathook_events_accepted_total{source="stripe"}'
+DUE = 'boathook_backlog{recipient="handler:pay", state="due"}'
+
+
+def acknowledged(quick: str, slow: str) -> dict[str, str]:
+    """Return the series of replies: those within half a second, and all of them."""
+    return {
+        'boathook_ack_seconds_bucket{le="0.5"}': quick,
+        'boathook_ack_seconds_bucket{le="1.0"}': slow,
+        'boathook_ack_seconds_bucket{le="+Inf"}': slow,
+        "boathook_ack_seconds_count": slow,
+    }
+
 
 CASES = [
     # alert, whether it fires, after how long, series by the minute
@@ -46,6 +66,42 @@ CASES = [
     ("BoathookEventsTurnedAway", True, "10m", {"boathook_spool_refused_total": "0x5 1x60"}),
     ("BoathookEventsTurnedAway", False, "30m", {ANSWERED.format(503): "9x60", ANSWERED.format(200): "0+5x60"}),
     ("BoathookEventsTurnedAway", False, "30m", {ANSWERED.format(401): "0+5x60", "boathook_spool_refused_total": "4x60"}),
+    ("BoathookSpoolInUse", True, "10m", {'boathook_spool_records{instance="a"}': "0x3 5x60"}),
+    ("BoathookSpoolInUse", False, "10m", {'boathook_spool_records{instance="a"}': "0 5 0x60"}),
+    ("BoathookDeadLetters", True, "10m", {ENDED.format("dead"): "3x5 4x60"}),
+    ("BoathookDeadLetters", True, "10m", {ENDED.format("dead"): "_x5 1x60"}),
+    ("BoathookDeadLetters", True, "10m", {SENT.format("dead"): "0x5 1x60"}),
+    ("BoathookDeadLetters", True, "10m", {SENT.format("dead"): "_x5 1x60"}),
+    ("BoathookDeadLetters", False, "40m", {ENDED.format("dead"): "3x60", ENDED.format("retry"): "0+9x60",
+                                           SENT.format("dead"): "7x60"}),
+    ("BoathookErrorRate", True, "20m", {ENDED.format("retry"): "0+3x60", ENDED.format("succeeded"): "0+6x60"}),
+    ("BoathookErrorRate", False, "20m", {ENDED.format("retry"): "0+1x60", ENDED.format("succeeded"): "0+6x60"}),
+    ("BoathookErrorRate", False, "20m", {ENDED.format("retry"): "0+1x60", ENDED.format("succeeded"): "0x60"}),
+    ("BoathookSendingErrorRate", True, "20m", {SENT.format("retry"): "0+6x60", SENT.format("succeeded"): "0+4x60"}),
+    ("BoathookSendingErrorRate", False, "20m", {SENT.format("retry"): "0+4x60", SENT.format("succeeded"): "0+6x60"}),
+    ("BoathookSendingErrorRate", False, "20m", {SENT.format("retry"): "0+4x60", SENT.format("succeeded"): "0x60"}),
+    ("BoathookSlowAcknowledgements", True, "20m", acknowledged("0+9x60", "0+10x60")),
+    ("BoathookSlowAcknowledgements", False, "20m", acknowledged("0+99x60", "0+100x60")),
+    ("BoathookSlowAcknowledgements", False, "20m", acknowledged("0x60", "0+2x60")),
+    ("BoathookSignatureFailures", True, "30m", {UNPROVEN: "0x20 0+3x60"}),
+    ("BoathookSignatureFailures", False, "30m", {UNPROVEN: "0x20 0+1x60"}),
+    ("BoathookSignatureFailures", False, "24h", {UNPROVEN: "0+3x1500"}),
+    ("BoathookAllSignaturesFailing", True, "40m", {UNPROVEN: "0+1x60", ACCEPTED: "7x60"}),
+    ("BoathookAllSignaturesFailing", True, "40m", {UNPROVEN: "0+1x60"}),
+    ("BoathookAllSignaturesFailing", False, "40m", {UNPROVEN: "0+1x60", ACCEPTED: "0x20 0+1x60"}),
+    ("BoathookAllSignaturesFailing", False, "40m", {UNPROVEN: "0+1x60", 'boathook_duplicates_total{source="stripe"}': "0+1x60"}),
+    ("BoathookConflictSeen", True, "10m", {'boathook_conflicts_total{source="stripe"}': "0x5 1x60"}),
+    ("BoathookConflictSeen", True, "10m", {'boathook_conflicts_total{source="stripe"}': "_x5 1x60"}),
+    ("BoathookConflictSeen", False, "90m", {'boathook_conflicts_total{source="stripe"}': "4x120"}),
+    ("BoathookEndpointDisabled", True, "10m", {'boathook_endpoints_disabled_total{because="gone"}': "0x5 1x60"}),
+    ("BoathookEndpointDisabled", True, "10m", {'boathook_endpoints_disabled_total{because="gone"}': "_x5 1x60"}),
+    ("BoathookEndpointDisabled", False, "90m", {'boathook_endpoints_disabled_total{because="gone"}': "2x120"}),
+    ("BoathookNothingProcessed", True, "20m", {DUE: "5x60", ENDED.format("succeeded"): "7x60"}),
+    ("BoathookNothingProcessed", False, "20m", {DUE: "5x60", ENDED.format("succeeded"): "0+1x60"}),
+    ("BoathookNothingProcessed", False, "20m", {DUE: "5x60", SENT.format("succeeded"): "0+1x60"}),
+    ("BoathookNothingProcessed", False, "20m", {DUE: "0x60", ENDED.format("succeeded"): "7x60"}),
+    ("BoathookNoticesFail", True, "20m", {'boathook_notices_total{channel="ops", outcome="failed"}': "0+1x60"}),
+    ("BoathookNoticesFail", False, "20m", {'boathook_notices_total{channel="ops", outcome="sent"}': "0+1x60"}),
 ]  # fmt: skip
 
 
@@ -98,35 +154,120 @@ def test_the_page_says_what_to_do_about_each_alert_and_about_no_other():
 
 @pytest.fixture(scope="module")
 def gateway(shared_boathook: Callable[..., Running]) -> Running:
-    running = shared_boathook(roles="gateway")
-    body, headers = signed(payload("alerts_1", "invoice.paid"))
-    assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers).status_code == 200
+    running = shared_boathook()
+    for key, kind in (("alerts_1", "invoice.paid"), ("alerts_2", "broken.thing")):
+        body, headers = signed(payload(key, kind))
+        assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers).status_code == 200
     return running
 
 
-def test_every_series_that_the_rules_name_is_really_shown(gateway: Running):
-    named = {name for rule in ALERTS.values() for name in re.findall(r"\bboathook_\w+", rule["expr"])}
-    assert len(named) > 6
-    until(lambda: [name for name in named if not has_series(gateway, name)] == [])
+RULES = " ".join(rule["expr"] for rule in ALERTS.values())
+BOARDS = [
+    target["expr"]
+    for name in dashboards.NAMES
+    for panel in json.loads(dashboards.read(name))["panels"]
+    for target in panel["targets"]
+]
+UNSEEN = {"boathook_sends_total": set(SENDS.values()), "boathook_notices_total": {"sent", "failed"}}
+"""Metrics that count nothing here, with what their label may say."""
 
 
-def test_every_label_that_the_rules_choose_by_is_really_there(gateway: Running):
-    chosen = [
-        pair for rule in ALERTS.values() for pair in re.findall(r"\b(boathook_\w+)\{(\w+)=\"(\w+)\"", rule["expr"])
+def named(expression: str) -> set[str]:
+    """Return the metrics that an expression names."""
+    return set(re.findall(r"\bboathook_\w+", expression))
+
+
+def known(gateway: Running) -> dict[str, str]:
+    """Return the kinds of the metrics that are really shown."""
+    return dict(re.findall(r"^# TYPE (\w+) (\w+)$", metrics(gateway), re.MULTILINE))
+
+
+def family(name: str) -> str:
+    """Return the metric that a series belongs to."""
+    short = re.sub(r"_(bucket|count|sum)$", "", name)
+    return short if short in METRICS and METRICS[short].kind is Kind.HISTOGRAM else name
+
+
+@pytest.mark.parametrize("expression", [RULES, *BOARDS], ids=lambda text: text[:60])
+def test_every_metric_that_rules_and_dashboards_name_is_really_shown(gateway: Running, expression: str):
+    assert named(expression)
+    assert {name for name in named(expression) if family(name) not in known(gateway)} == set()
+
+
+@pytest.mark.parametrize(
+    "expression", [*(rule["expr"] for rule in ALERTS.values()), *BOARDS], ids=lambda text: text[:60]
+)
+def test_every_label_that_they_name_is_one_of_the_metric(expression: str):
+    scraped = {"instance", "job", "le"}
+    allowed = scraped.union(*(METRICS[family(name)].labels for name in named(expression)))
+    grouped = [
+        word.strip() for words in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression) for word in words.split(",")
     ]
-    assert chosen
+    assert set(grouped) <= allowed
+    for name, chosen in re.findall(r"\b(boathook_\w+)\{([^}]*)\}", expression):
+        labels = set(re.findall(r"(\w+)(?:=~|!=|!~|=)", chosen))
+        assert labels <= {*METRICS[family(name)].labels, *scraped}, name
+
+
+def test_every_value_that_the_rules_choose_by_is_really_there(gateway: Running):
+    chosen = [
+        (name, label, value)
+        for expression in (RULES, *BOARDS)
+        for name, inner in re.findall(r"\b(boathook_\w+)\{([^}]*)\}", expression)
+        for label, value in re.findall(r'(\w+)="(\w+)"', inner)
+    ]
+    assert len(chosen) > 6
     for name, label, value in chosen:
-        shown = r"\d+" if value.isdigit() else value
-        assert re.search(rf'^{name}\{{[^}}]*{label}="{shown}"', metrics(gateway), re.MULTILINE), (name, label)
+        if name in UNSEEN:
+            assert value in UNSEEN[name]
+        elif (label, value) not in {("recipient", "endpoint"), ("status", "503")}:
+            until(lambda name=name, label=label, value=value: has(gateway, name, label, value))  # type: ignore[misc]
+
+
+def has(gateway: Running, name: str, label: str, value: str) -> bool:
+    return re.search(rf'^{name}\{{[^}}]*{label}="{value}"', metrics(gateway), re.MULTILINE) is not None
 
 
 def metrics(gateway: Running) -> str:
     return httpx.get(f"{gateway.base}/metrics").text
 
 
-def has_series(gateway: Running, name: str) -> bool:
-    return re.search(rf"^{name}[ {{]", metrics(gateway), re.MULTILINE) is not None
+def test_prometheus_understands_every_expression_of_the_dashboards(promtool: str, tmp_path: Path):
+    expressions = [text.replace("$__rate_interval", "5m").replace("$instance", ".*") for text in BOARDS]
+    rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(expressions)]
+    file = tmp_path / "panels.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rules[0]["expr"] += " by by"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    assert subprocess.run([promtool, "check", "rules", file], capture_output=True, check=False).returncode != 0
+
+
+def test_the_dashboards_are_what_their_tables_say():
+    for path, text in write_dashboards.pages().items():
+        assert path.read_text(encoding="utf-8") == text, "run make docs"
+    assert tuple(write_dashboards.BOARDS) == dashboards.NAMES
+
+
+def test_the_panels_of_a_dashboard_have_names_and_places_of_their_own():
+    for name in dashboards.NAMES:
+        panels = json.loads(dashboards.read(name))["panels"]
+        assert len({panel["title"] for panel in panels}) == len({panel["id"] for panel in panels}) == len(panels) > 5
+        assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
+        assert all(panel["description"] for panel in panels)
 
 
 def test_the_command_prints_the_rules(gateway: Running):
     assert gateway.cli("alerts").stdout == ALERT_RULES.read_text()
+
+
+def test_the_command_prints_the_dashboards_or_writes_them(gateway: Running):
+    printed = [json.loads(line)["uid"] for line in gateway.cli("dashboards").stdout.splitlines()]
+    assert printed == [f"boathook-{name}" for name in dashboards.NAMES]
+    gateway.cli("dashboards", "--out", "boards/of/ours")
+    written = {path.name for path in (gateway.folder / "boards/of/ours").iterdir()}
+    assert written == {f"boathook-{name}.json" for name in dashboards.NAMES}
+    refused = gateway.cli("dashboards", "--out", "boathook.toml", check=False)
+    assert refused.returncode == 2
+    assert "--out" in refused.stderr

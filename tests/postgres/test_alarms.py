@@ -5,6 +5,7 @@ import json
 import socket
 import time
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 import pytest
 
@@ -266,24 +267,28 @@ class TestChannels:
             assert (found["ops"].sent, found["ops"].waiting, found["ops"].error) == (1, 0, None)
             assert (found["dead"].sent, found["dead"].waiting, found["dead"].failures) == (0, 1, 1)
             assert "127.0.0.1" in (found["dead"].error or "")
-            assert (found["dead"].not_before or datetime.min) > datetime.now(UTC)
+            assert found["dead"].not_before is not None
+            assert found["dead"].not_before > datetime.now(UTC)
 
     async def test_a_channel_that_comes_back_is_told_what_it_missed(self, db):
-        async with Receiver(script=(b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n",)) as receiver:
-            async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
-                await stand.tell_figure(LEVEL, 11)
-                await stand.look()
-                await stand.deliver()
-                await stand.deliver()
-                assert len(receiver.requests) == 1  # it rests first
-                receiver.script = (OK,)
-                await stand.pass_time(minutes=1)
-                await stand.deliver()
-                assert (await stand.channels())["ops"].failures == 0
-                assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
-                await stand.pass_time(minutes=1)
-                await stand.deliver()
-                assert len(receiver.requests) == 2
+        broken = (b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n",)
+        async with (
+            Receiver(script=broken) as receiver,
+            standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand,
+        ):
+            await stand.tell_figure(LEVEL, 11)
+            await stand.look()
+            await stand.deliver()
+            await stand.deliver()
+            assert len(receiver.requests) == 1  # it rests first
+            receiver.script = (OK,)
+            await stand.pass_time(minutes=1)
+            await stand.deliver()
+            assert (await stand.channels())["ops"].failures == 0
+            assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
+            await stand.pass_time(minutes=1)
+            await stand.deliver()
+            assert len(receiver.requests) == 2
 
     async def test_what_cannot_be_told_for_a_day_is_given_up(self, db, refused):
         channels = {"dead": webhook(refused)}
@@ -384,7 +389,7 @@ class TestQuietHours:
 class TestAlone:
     """What a host tells while PostgreSQL is away."""
 
-    RULES = {"spooled": {"metric": "boathook_spool_records", "by": ["host"], "above": 0, "clear_s": 0}}
+    RULES: ClassVar = {"spooled": {"metric": "boathook_spool_records", "by": ["host"], "above": 0, "clear_s": 0}}
 
     def alone(self, settings):
         return Alone(settings, compile_rules(settings), "me", Notifier(settings))

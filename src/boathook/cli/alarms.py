@@ -83,7 +83,7 @@ def silence(
 
 
 @alarms.command("test", epilog=example("boathook alarms test ops"))
-def test_channel(
+def try_channel(
     ctx: typer.Context, channel: Annotated[str, typer.Argument(help="The channel's name.")], as_json: Json = False
 ) -> None:
     """Send a channel a message that says it is a test. Exits with 1 if it does not arrive."""
