@@ -157,6 +157,37 @@ async def test_letters_of_a_group_are_paged_newest_death_first(yard: Graveyard):
     assert seen == [ids.show_delivery(*key) for key in reversed(keys)]
 
 
+@pytest.mark.parametrize("limit", [1, 3, 50])
+async def test_letters_are_searched_in_looks_that_leave_nothing_out(yard: Graveyard, monkeypatch, limit: int):
+    monkeypatch.setattr(dead_groups, "LOOK", 2)
+    keys = await yard.bury(*(f"row {n}" for n in range(5)))
+    rare = await yard.bury("rare", to="handler:mail", code="TIMEOUT")
+    chosen = [
+        (Filter(limit=limit), [*reversed([*keys, *rare])]),
+        (Filter(limit=limit, recipient="*mail"), rare),
+        (Filter(limit=limit, code="KeyError", source="stripe", type="payment.*"), [*reversed(keys)]),
+        (Filter(limit=limit, source="github"), []),
+        (Filter(limit=limit, until=datetime.now(UTC) - timedelta(hours=1)), []),
+    ]
+    for wanted, expected in chosen:
+        seen, before = [], None
+        while True:
+            found = await dead_groups.search_letters(yard.db, wanted, before=before)
+            seen += [row.id for row in found.rows]
+            if (before := found.place) is None:
+                break
+        assert seen == [ids.show_delivery(*key) for key in expected]
+
+
+async def test_a_search_that_takes_long_says_how_far_it_came(yard: Graveyard, monkeypatch):
+    monkeypatch.setattr(dead_groups, "LOOK", 2)
+    monkeypatch.setattr(dead_groups, "LOOKED_S", 0.0)
+    await yard.bury("a", "b", "c", "d")
+    found = await dead_groups.search_letters(yard.db, Filter(code="NONE"), before=None)
+    assert (found.rows, found.is_full) == ([], False)
+    assert found.place is not None
+
+
 async def test_only_the_dead_are_in_a_group(yard: Graveyard):
     await yard.accept("alive", "handler:upgrade")
     assert await yard.groups() == []

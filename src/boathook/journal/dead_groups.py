@@ -4,6 +4,7 @@ Which group a letter belongs to is not stored. It follows from its recipient, co
 that holds dead letters alone, so other deliveries pay nothing for it.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,7 +13,7 @@ from uuid import UUID
 
 from boathook.domain import ids
 from boathook.journal.database import Connection, Database, Record
-from boathook.journal.ledger import DeliveryRow, delivery_row, like
+from boathook.journal.ledger import DeliveryRow, Filter, delivery_row, like
 from boathook.journal.moves import Key
 from boathook.journal.statements import load
 
@@ -22,6 +23,10 @@ MOST_GROUPS: Final = 500
 """Groups that a look takes in."""
 MOST_LETTERS: Final = 100_000
 """Letters that are counted of a group."""
+LOOK: Final = 5_000
+"""Letters that one look goes through."""
+LOOKED_S: Final = 0.12
+"""Looks follow each other until a page is full or so much time is used up."""
 _TYPED: Final = 50
 """Letters of a group whose types are looked up."""
 _FORESEEN: Final = 5_000
@@ -79,6 +84,25 @@ class Foresight:
     """Letters whose content was deleted, among those looked at."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a look at letters goes on: with those that died before this one."""
+
+    died_at: datetime
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLetters:
+    """What a search for letters came to."""
+
+    rows: Sequence[DeliveryRow]
+    place: Place | None
+    """Where it goes on; None where there is nothing older."""
+    is_full: bool
+    """Whether it ended because the page is full, and not because its time was over."""
+
+
 async def list_groups(
     database: Database | Connection, *, recipient: str | None = None, code: str | None = None
 ) -> tuple[list[Group], bool]:
@@ -119,6 +143,27 @@ async def page_letters(
     return [delivery_row(row) for row in await database.fetch(SQL["page_letters"], key, *place, limit)]
 
 
+async def search_letters(database: Database, wanted: Filter, *, before: Place | None) -> FoundLetters:
+    """Return the next letters that are wanted, those that died last first, in a bounded time."""
+    rows: list[DeliveryRow] = []
+    ends = time.monotonic() + LOOKED_S
+    chosen = (wanted.source, wanted.application, like(wanted.type), like(wanted.recipient), wanted.code)
+    while True:
+        place = (None, None, None) if before is None else (before.died_at, *before.key)
+        left = wanted.limit - len(rows)
+        arguments = (*chosen, wanted.since, wanted.until, *place, LOOK, left)
+        looked = await database.fetch(SQL["look_at_letters"], *arguments)
+        fitting = [row for row in looked if row["fits"]]
+        rows += [_letter(row) for row in fitting]
+        if len(fitting) == left:
+            return FoundLetters(rows, _place(fitting[-1]), is_full=True)
+        if not looked or looked[-1]["number"] < LOOK:
+            return FoundLetters(rows, None, is_full=False)
+        before = _place(looked[-1])
+        if time.monotonic() > ends:
+            return FoundLetters(rows, before, is_full=False)
+
+
 async def foresee(database: Database | Connection, group: Group) -> Foresight:
     """Return what would keep a group's letters from running."""
     rows = await database.fetch(SQL["foresee_replay"], group.key, group.recipient, _FORESEEN)
@@ -139,6 +184,14 @@ async def _describe(
     arguments = (list(keys), like(recipient), code, MOST_LETTERS, REPLAY_GROUP)
     rows = await database.fetch(SQL["describe_groups"], *arguments)
     return [_group(row) for row in rows]
+
+
+def _letter(row: Record) -> DeliveryRow:
+    return delivery_row({name: value for name, value in row.items() if name not in {"fits", "number"}})
+
+
+def _place(row: Record) -> Place:
+    return Place(row["ended_at"], (row["event_id"], row["ordinal"]))
 
 
 def _group(row: Record) -> Group:

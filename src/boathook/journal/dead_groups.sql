@@ -85,6 +85,43 @@ from (
 join boathook.event e on e.id = d.event_id
 order by d.died_at desc, d.event_id desc, d.ordinal desc
 
+-- name: look_at_letters
+-- Looks at the $11 letters that died before a place ($8 to $10), within a time ($6, $7), and returns up to $12 of those that fit:
+-- source, application, type pattern, recipient pattern, code. The last one looked at is among them, `fits` or not.
+with looked as materialized (
+    select *, row_number() over (order by died_at desc, event_id desc, ordinal desc) as number
+    from boathook.delivery
+    where state = 'dead' and died_at >= coalesce($6::timestamptz, '-infinity') and died_at < coalesce($7::timestamptz, 'infinity')
+        and ($8::timestamptz is null or died_at <= $8)
+        and ($8::timestamptz is null or (died_at, event_id, ordinal) < ($8, $9::uuid, $10::integer))
+    order by died_at desc, event_id desc, ordinal desc
+    limit $11
+),
+fitting as (
+    select d.*, e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
+    from looked d
+    join boathook.event e on e.id = d.event_id
+    where ($1::text is null or e.source = $1)
+        and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
+        and ($3::text is null or e.type like $3 or d.item_type like $3)
+        and ($4::text is null or d.recipient like $4)
+        and ($5::text is null or d.code = $5)
+    order by d.number
+    limit $12
+),
+last as (
+    select * from looked where number = $11::bigint and number not in (select number from fitting)
+)
+select true as fits, number, event_id, ordinal::integer as ordinal, recipient, state, attempts, null::timestamptz as due_at, code,
+    error as note, died_at as ended_at, order_key, replays::integer as replays, is_replay, is_manual, item_path, source,
+    application, grade, type
+from fitting
+union all
+select false, number, event_id, ordinal::integer, recipient, state, attempts, null, code, null, died_at, order_key, replays::integer,
+    is_replay, is_manual, item_path, null, null, '', ''
+from last
+order by number
+
 -- name: foresee_replay
 -- Says of a recipient whether it takes deliveries and has a route, and of the group's $3 oldest letters how many have lost
 -- their content, so that they cannot be tried again.

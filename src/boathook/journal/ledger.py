@@ -298,7 +298,7 @@ def _event(row: Record) -> EventRow:
     return EventRow(**values | {"id": ids.show(ids.EVENT, row["id"])})
 
 
-def delivery_row(row: Record) -> DeliveryRow:
+def delivery_row(row: Record | Mapping[str, Any]) -> DeliveryRow:
     """Return a delivery as listings show it, from a row with all their columns."""
     values = dict(row)
     ordinal = values.pop("ordinal")

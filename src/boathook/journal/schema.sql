@@ -147,7 +147,6 @@ create index delivery_due on boathook.delivery (recipient, due_at) where state =
 create index delivery_suspect on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked and lost >= 2;
 create index delivery_leased on boathook.delivery (lease_until) where state = 'leased';
 create index delivery_dead on boathook.delivery (recipient, died_at) where state = 'dead';
-create index delivery_died on boathook.delivery (died_at) where state = 'dead';
 create index delivery_order on boathook.delivery (recipient, order_key, seq) where order_key is not null and state <> 'dead';
 -- Two leases with one order key cannot exist, whatever races.
 create unique index delivery_one_lease_per_order_key on boathook.delivery (recipient, order_key)
@@ -577,8 +576,9 @@ create function boathook.dead_group(recipient text, code text, error text) retur
         concat_ws(E'\n', recipient, coalesce(code, ''), boathook.dead_shape(error)), 'UTF8')), 1, 16), 'hex')::uuid
 $$;
 
--- Holds dead letters alone, so that a delivery costs nothing more until it dies.
+-- Both hold dead letters alone, so that a delivery costs nothing more until it dies.
 create index delivery_dead_group on boathook.delivery (boathook.dead_group(recipient, code, error), died_at) where state = 'dead';
+create index delivery_died on boathook.delivery (died_at, event_id, ordinal) where state = 'dead';
 
 -- What of a row of the audit is sealed, as bytes that are the same on every server.
 create function boathook.audit_content(entry boathook.audit) returns bytea language sql stable as $$

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -14,7 +15,7 @@ from boathook.admin.operators import Role
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.journal import dead_groups, ledger
-from boathook.journal.dead_groups import Group
+from boathook.journal.dead_groups import FoundLetters, Group, Place
 from boathook.journal.ledger import DeliveryRow, Filter
 from boathook.journal.moves import Action, Key, Selection
 
@@ -62,14 +63,21 @@ async def list_groups(visit: Visit) -> Response:
 async def list_letters(visit: Visit) -> Response:
     """Show dead letters one by one."""
     wishes = asking.words(visit.query, _WISHES)
-    rows: list[DeliveryRow] = []
-    error = ""
+    found, error = FoundLetters([], None, is_full=False), ""
     try:
-        rows = await ledger.list_dead(visit.desk.database, _filter(visit))
-    except (InvalidValue, ValueError) as problem:
+        found = await dead_groups.search_letters(visit.desk.database, _filter(visit), before=_place(visit))
+    except InvalidValue as problem:
         error = str(problem)
-    more = asking.link(f"{DEAD}/letters", wishes, after=rows[-1].id) if len(rows) == _LETTERS else ""
-    return visit.page("dead/letters.html", letters=_tell_all(rows), wishes=wishes, more=more, error=error)
+    place = found.place and f"{found.place.died_at.isoformat()}~{ids.show_delivery(*found.place.key)}"
+    return visit.page(
+        "dead/letters.html",
+        letters=_tell_all(found.rows),
+        wishes=wishes,
+        more=asking.link(f"{DEAD}/letters", wishes, before=place) if place else "",
+        is_full=found.is_full,
+        looked_back_to=found.place and found.place.died_at,
+        error=error,
+    )
 
 
 @routes.get("/dead/groups/{group}")
@@ -282,9 +290,18 @@ async def _last_letter(visit: Visit) -> DeliveryRow | None:
         return None
 
 
+def _place(visit: Visit) -> Place | None:
+    at, _, letter = (asking.word(visit.query, "before") or "").partition("~")
+    if not letter:
+        return None
+    try:
+        return Place(datetime.fromisoformat(at), ids.read_delivery(letter))
+    except ValueError:
+        raise InvalidValue("this is no place among the dead letters", "before") from None
+
+
 def _filter(visit: Visit) -> Filter:
     read = partial(asking.word, visit.query)
-    after = read("after")
     return Filter(
         source=read("source"),
         application=read("application"),
@@ -293,7 +310,6 @@ def _filter(visit: Visit) -> Filter:
         code=read("code"),
         since=asking.moment(visit.query, "since"),
         until=asking.moment(visit.query, "until"),
-        after=after and ids.show_delivery(*ids.read_delivery(after)),
         limit=_LETTERS,
     )
 
