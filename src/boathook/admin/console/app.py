@@ -15,6 +15,7 @@ from boathook.admin.console import (
     conflicts,
     dead,
     endpoint_lists,
+    endpoint_secrets,
     endpoint_sending,
     endpoints,
     event_types,
@@ -59,6 +60,7 @@ AREAS: Final = (
     endpoints.routes,
     applications.routes,
     to_console(endpoints.pages),
+    to_console(endpoint_secrets.pages),
     to_console(endpoint_sending.pages),
     to_console(endpoint_lists.pages),
 )  # fmt: skip

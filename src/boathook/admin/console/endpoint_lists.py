@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 from uuid import UUID
@@ -164,7 +164,7 @@ async def show_message(side: Side) -> Response:
     async with side.work() as (work, application):
         found = await messages.get(work, application, side.visit.path["message"])
         places = await message_journal.list_destinations(work.connection, application.id, found.id, None, limit=_PAGE)
-        listing = Listing(window=open_window(_now()), limit=_PAGE, has_response=False)
+        listing = Listing(window=open_window(datetime.now(UTC)), limit=_PAGE, has_response=False)
         tries = await attempt_journal.list_some(work.connection, application.shown_id, listing, message_id=found.id)
     return side.page(
         "applications/message.html",
@@ -197,10 +197,6 @@ async def resend(side: Side) -> Response:
         found = await messages.get(work, application, side.visit.path["message"])
         await messages.resend(work, application, found.shown_id, side.field("endpoint"))
     return side.to(f"/messages/{found.shown_id}", "It is sent once more.")
-
-
-def _now() -> datetime:
-    return datetime.now().astimezone()
 
 
 def _payload_of(message: MessageRow) -> str | None:

@@ -22,6 +22,7 @@ from boathook.admin.console.endpoint_forms import (
     problems_of,
     refilled,
 )
+from boathook.admin.console.endpoint_secrets import GRACES
 from boathook.admin.console.endpoint_words import HEIGHT, WIDTH, bars_of, name_disabler, standing_of
 from boathook.admin.console.pages import Routes, Visit
 from boathook.admin.desk import Work
@@ -40,8 +41,6 @@ _MOST: Final = 100
 _MOST_TYPES: Final = 500
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 _REFUSALS: Final = (InvalidValue, InvalidMessage, Taken, LimitReached)
-GRACES: Final = (("0", "not at all"), ("3600", "one hour"), ("86400", "one day"), ("604800", "one week"))
-"""How long a former secret may sign along: seconds, and how a form says it."""
 
 
 @routes.get("/applications/in-trouble")
@@ -292,37 +291,6 @@ async def delete_endpoint(side: Side) -> Response:
             )
         await endpoints.delete(work, application, endpoint.shown_id)
     return side.to("/endpoints" if side.is_portal else "", f"{endpoint.shown_id} is deleted.")
-
-
-@pages.post("/endpoints/{endpoint}/secret", Capability.VIEW_ENDPOINT_SECRET)
-async def reveal_secret(side: Side) -> Response:
-    """Show what the receiver verifies with; who looked is noted."""
-    async with side.work() as (work, application):
-        endpoint = await _get(side, work, application)
-        secret = await endpoint_secrets.reveal_secret(work, application, endpoint.shown_id)
-    return side.page("endpoints/secret.html", application=application, endpoint=endpoint, secret=secret)
-
-
-@pages.post("/endpoints/{endpoint}/headers", Capability.VIEW_ENDPOINT_SECRET)
-async def reveal_headers(side: Side) -> Response:
-    """Show the headers sent with each message, but those that prove who sends; who looked is noted."""
-    async with side.work() as (work, application):
-        endpoint = await _get(side, work, application)
-        headers = await endpoint_secrets.reveal_headers(work, application, endpoint.shown_id)
-    return side.page("endpoints/headers.html", application=application, endpoint=endpoint, headers=headers)
-
-
-@pages.post("/endpoints/{endpoint}/rotate", Capability.MANAGE_ENDPOINT_SECRET)
-async def rotate_secret(side: Side) -> Response:
-    """Give an endpoint another secret; the present one signs along for a while."""
-    grace = side.field("grace")
-    if grace not in dict(GRACES):
-        raise InvalidValue(f"write one of {', '.join(dict(GRACES))} seconds", "grace")
-    async with side.work() as (work, application):
-        endpoint = await _get(side, work, application)
-        await endpoint_secrets.rotate_secret(work, application, endpoint.shown_id, grace=timedelta(seconds=int(grace)))
-    along = "" if grace == "0" else f" The former one signs along for {dict(GRACES)[grace]}."
-    return side.to(f"/endpoints/{endpoint.shown_id}", f"It has another secret.{along}")
 
 
 async def _get(side: Side, work: Work, application: Application) -> Endpoint:

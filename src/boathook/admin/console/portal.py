@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from boathook.admin import event_types, keys
-from boathook.admin.console import endpoint_lists, endpoint_sending, endpoints
+from boathook.admin.console import endpoint_lists, endpoint_secrets, endpoint_sending, endpoints
 from boathook.admin.console.application_visits import Page, Pages, Side
 from boathook.admin.console.frame import Frame, State, check_origin, read_form
 from boathook.admin.console.portal_visits import (
@@ -31,7 +31,7 @@ pages = Pages()
 
 def all_pages() -> list[Page]:
     """Return every page of an application that the portal has."""
-    areas = (endpoints.pages, endpoint_sending.pages, endpoint_lists.pages, pages)
+    areas = (endpoints.pages, endpoint_secrets.pages, endpoint_sending.pages, endpoint_lists.pages, pages)
     return [page for area in areas for page in area.entries if not page.is_for_operators]
 
 
