@@ -13,6 +13,7 @@ from boathook.admin.console.live import MOST_READERS
 from tests.browser.conftest import ADMIN, PASSWORD, Screen, Stand
 from tests.support import until
 
+expect.set_options(timeout=30_000)
 DRAIN_S = 20.0
 """What the settings allow for stopping."""
 FORM_TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
@@ -135,12 +136,24 @@ def test_one_who_does_not_read_holds_nobody_up(console: Stand, client: httpx.Cli
         read_until(lines, "payment.slow_reader")
 
 
+def test_readers_who_leave_are_no_fault(console: Stand, screen: Screen) -> None:
+    page = screen.go("")
+    expect(page.locator("#now-link")).to_have_text("Live")
+    page.goto("about:blank")
+    with signed_in(console) as client, client.stream("GET", "/console/now/live") as answer:
+        read_until(answer.iter_lines(), "event: state")
+    assert httpx.get(f"{console.base}/healthz").status_code == 200
+    assert "application_fault" not in console.running.log()
+
+
 def test_more_readers_than_a_process_takes_are_told_to_come_later(console: Stand, client: httpx.Client) -> None:
     assert client.head("/console/now/live").status_code == 200
+    held = []
     with contextlib.ExitStack() as stack:
         for _ in range(MOST_READERS):
-            answer = stack.enter_context(client.stream("GET", "/console/now/live"))
-            next(answer.iter_lines())
+            reading = stack.enter_context(client.stream("GET", "/console/now/live")).iter_lines()
+            read_until(reading, "event: state")
+            held.append(reading)  # one that nobody holds any more closes its connection
         refused = client.get("/console/now/live")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         assert "Acknowledgement" in client.get("/console/now/state").text

@@ -7,11 +7,12 @@ cuts off one that reads nothing at all, and counts each as the connection it is.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Final
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from boathook.admin import operators
 from boathook.admin.console.pages import Visit
@@ -118,10 +119,47 @@ def stream(visit: Visit, live: Live) -> Response:
     if visit.request.method == "HEAD":
         return Response(media_type="text/event-stream")
     # Proxies that would collect an answer before they pass it on are told not to.
-    return StreamingResponse(_events(visit, live), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+    return _EventStream(_events(visit, live), headers={"x-accel-buffering": "no"})
 
 
-async def _events(visit: Visit, live: Live) -> AsyncIterator[bytes]:
+class _EventStream(StreamingResponse):
+    """An answer that goes on until its reader goes.
+
+    A reader who only stops sending looks like one who is gone, so the answer is always ended as one that is whole.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
+        super().__init__(events, headers=headers)
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        pumping = asyncio.create_task(self._pump(send), name="console:stream")
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pumping.cancel()
+            leaving.cancel()
+            await asyncio.wait({pumping, leaving})
+        if not pumping.cancelled():
+            pumping.result()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pump(self, send: Send) -> None:
+        async with contextlib.aclosing(self._events) as events:
+            async for piece in events:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _events(visit: Visit, live: Live) -> AsyncGenerator[bytes, None]:
     yield f"retry: {_RETRY_MS}\n\n".encode()
     closing = asyncio.create_task(visit.desk.closing.wait())
     readings = live.readings()

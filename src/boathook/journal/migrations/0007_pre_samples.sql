@@ -8,6 +8,3 @@ create table boathook.sample (
     primary key (step_s, at, host)
 );
 create index sample_not_rolled_up on boathook.sample (at) where not is_rolled_up;
-
--- Those who look on are shown the latest dead letters, among however many there are.
-create index delivery_died on boathook.delivery (died_at) where state = 'dead';
