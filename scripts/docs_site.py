@@ -48,29 +48,38 @@ def _listed(entry: Any, docs: Path) -> Any:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Take in every file outside of docs/ that a page leads to, and those that these lead to."""
     docs = Path(config.docs_dir)
-    left = [path for path in docs.rglob("*.md") if "files" not in path.relative_to(docs).parts[:1]]
+    left = [target for page in docs.rglob("*.md") for target in targets(page)]
     seen: set[Path] = set()
     while left:
-        page = left.pop()
-        for target in targets(page):
-            if target not in seen and target.is_file() and not target.is_relative_to(docs):
-                seen.add(target)
-                files.append(_taken_in(target, config))
-                left += [target] if target.suffix == ".md" else []
+        target = left.pop()
+        if target in seen or not target.exists() or target.is_relative_to(docs):
+            continue
+        seen.add(target)
+        files.append(_taken_in(target, config))
+        left += targets(target)
     return files
 
 
-def targets(page: Path) -> list[Path]:
-    """Return the files that a page's links lead to, whether they exist or not."""
-    prose = _FENCE.sub("", page.read_text(encoding="utf-8"))
+def targets(path: Path) -> list[Path]:
+    """Return what a page's links lead to, whether it exists or not; of a folder, its files; of other files, nothing."""
+    if path.is_dir():
+        return sorted(one for one in path.iterdir() if one.is_file())
+    if path.suffix != ".md":
+        return []
+    prose = _FENCE.sub("", path.read_text(encoding="utf-8"))
     links = (match[2] for match in _LINK.finditer(prose))
-    return [(page.parent / link).resolve() for link in links if not re.match(r"\w+:", link)]
+    return [(path.parent / link).resolve() for link in links if not re.match(r"\w+:", link)]
 
 
 def _taken_in(path: Path, config: MkDocsConfig) -> File:
-    file = File.generated(config, place_of(path), content=path.read_text(encoding="utf-8"))
+    file = File.generated(config, place_of(path), content=_listing(path) if path.is_dir() else path.read_bytes())
     file.inclusion = file.inclusion.NOT_IN_NAV
     return file
+
+
+def _listing(folder: Path) -> str:
+    names = (path.name for path in targets(folder))
+    return f"# {folder.relative_to(ROOT)}\n\n" + "".join(f"- [{name}]({name})\n" for name in names)
 
 
 def place_of(path: Path) -> str:
@@ -78,6 +87,8 @@ def place_of(path: Path) -> str:
     inside = path.relative_to(ROOT).as_posix()
     if inside.startswith("docs/"):
         return inside.removeprefix("docs/")
+    if path.is_dir():
+        return f"{FOLDER}/{inside}/index.md"
     return f"{FOLDER}/{inside}" if path.suffix == ".md" else f"{FOLDER}/{inside}.txt"
 
 
@@ -102,7 +113,7 @@ def _relinked(prose: str, origin: Path, here: str) -> str:
     def lead(link: re.Match[str]) -> str:
         start, target, anchor, end = link.groups()
         path = (origin.parent / target).resolve()
-        if re.match(r"\w+:", target) or not path.is_file():
+        if re.match(r"\w+:", target) or not path.exists():
             return link[0]
         return f"{start}{posixpath.relpath(place_of(path), here or '.')}{anchor or ''}{end}"
 
