@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.cli.running import all_settings
+from boathook.admin.shown_settings import all_settings
 from boathook.config import SECTIONS, Settings, SourceSettings, defaults, load
 from boathook.domain.errors import ConfigError
 
