@@ -2,8 +2,12 @@
 
 import contextlib
 import json
+import threading
 from datetime import timedelta
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from standardwebhooks.webhooks import Webhook
 
 from boathook import config
 from boathook.dispatch.alarms.rules import compile_rules
@@ -11,6 +15,7 @@ from boathook.dispatch.alarms.telling import Teller
 from boathook.dispatch.alarms.watch import Watch
 from boathook.journal import alarms as kept
 from boathook.outbound.notifier import Notifier
+from tests.support import until
 
 SECRET = "whsec_" + "c2VjcmV0LW9mLWFsYXJtcy1vZi10ZXN0cw=="
 
@@ -105,3 +110,42 @@ def told(receiver) -> list[tuple[str, str, str]]:
         for request in receiver.requests
         for one in json.loads(request.body)["data"]["alarms"]
     ]
+
+
+class Mast:
+    """Where alarms are told: a receiver by others' library."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        mast = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                found = Webhook(SECRET).verify(body, {name.lower(): value for name, value in self.headers.items()})
+                mast.told += found["data"]["alarms"]
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/alarms"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def kinds(self, rule: str, subject: str | None = None) -> list[str]:
+        return [
+            one["kind"] for one in self.told if one["rule"] == rule and (subject is None or one["subject"] == subject)
+        ]
+
+    def await_kind(self, rule: str, *kinds: str, subject: str | None = None) -> dict[str, Any]:
+        until(lambda: self.kinds(rule, subject) == list(kinds), timeout=60)
+        return [one for one in self.told if one["rule"] == rule][-1]

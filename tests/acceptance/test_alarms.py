@@ -2,18 +2,15 @@
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
 import psycopg
 import pytest
-from standardwebhooks.webhooks import Webhook
 
 from tests.acceptance.conftest import Running, payload, signed
-from tests.alarming import SECRET
+from tests.alarming import SECRET, Mast
 from tests.support import until
 
 QUICK = """
@@ -68,44 +65,10 @@ summary = "{{subject}} sends everything again"
 """
 
 
-class Mast:
-    """Where alarms are told: a receiver by others' library."""
-
-    def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
-        mast = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                found = Webhook(SECRET).verify(body, {name.lower(): value for name, value in self.headers.items()})
-                mast.told += found["data"]["alarms"]
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/alarms"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def kinds(self, rule: str, subject: str | None = None) -> list[str]:
-        return [
-            one["kind"] for one in self.told if one["rule"] == rule and (subject is None or one["subject"] == subject)
-        ]
-
-    def await_kind(self, rule: str, *kinds: str, subject: str | None = None) -> dict[str, Any]:
-        until(lambda: self.kinds(rule, subject) == list(kinds), timeout=60)
-        return [one for one in self.told if one["rule"] == rule][-1]
-
-
 @pytest.fixture(scope="module")
 def mast() -> Iterator[Mast]:
-    made = Mast()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with Mast() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -341,6 +341,20 @@ async def test_figures_that_stop_coming_neither_fire_nor_recover_anything(db, re
             assert [one.state for one in await later.opened()] == ["firing"]
 
 
+async def test_a_figure_that_pauses_while_keepers_change_ends_nothing_and_one_that_is_gone_for_good_does(db, receiver):
+    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
+        await stand.tell_figure(LEVEL, 11)
+        await stand.look()
+        await stand.tell_figure("boathook_sending", 0)
+        await stand.look()
+        assert [one.state for one in await stand.opened()] == ["firing"]
+        await db.execute("update boathook.alarm_sample set at = at - interval '61 seconds'")
+        await stand.tell_figure("boathook_sending", 0)
+    async with standing(db, stand.settings) as later:
+        await later.look()
+        assert await later.opened() == []
+
+
 async def test_an_alarm_of_a_rule_that_is_taken_away_ends(db, receiver):
     async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
         await stand.tell_figure(LEVEL, 11)

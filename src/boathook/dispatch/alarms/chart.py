@@ -69,6 +69,17 @@ class Chart:
         """When anything was told last."""
         return max((samples[-1].at for samples in self._hosts.values()), default=None)
 
+    def is_paused(self, metric: str, since: datetime) -> bool:
+        """Return whether a metric was told of after a moment, but by no host in what it told last.
+
+        So it is while one keeper has gone and the next has not counted yet: that says nothing about any figure.
+        """
+        lately = [one for samples in self._hosts.values() for one in samples[bisect_right(samples, since, key=_AT) :]]
+        latest = [samples[-1] for samples in self._hosts.values()]
+        return any(metric in one.series for one in lately) and not any(
+            metric in one.series for one in latest if one.at > since
+        )
+
     def values(self, pick: Pick, since: datetime) -> dict[str, float]:
         """Return the latest values by subject, of hosts that have told something since a moment."""
         is_highest = METRICS[pick.metric].merge is Merge.MAX

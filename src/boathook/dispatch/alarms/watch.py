@@ -72,7 +72,7 @@ class Watch:
         self._read_until = self._chart.latest or self._read_until
 
     async def _read(self, connection: Connection, rule: Rule, now: datetime) -> list[Reading] | None:
-        """Return what a rule sees; None where nothing can be said, as no host has told anything lately."""
+        """Return what a rule sees; None where nothing can be said, as nobody tells its figures at the moment."""
         match rule.settings.rows:
             case "dead_letters":
                 rows = await kept.count_dead(connection, rule.settings.over_s, MOST_SUBJECTS)
@@ -81,6 +81,9 @@ class Watch:
             case _:
                 latest = self._chart.latest
                 if latest is None or (now - latest).total_seconds() > self._fresh_s:
+                    return None
+                since = now - timedelta(seconds=self._fresh_s)
+                if rule.settings.measure == "value" and self._chart.is_paused(rule.settings.metric, since):
                     return None
                 return read(rule, self._chart, now, self._fresh_s)
         return ranked(rule, [rule.judge(*row) for row in rows])

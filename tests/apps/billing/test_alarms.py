@@ -1,0 +1,68 @@
+"""A payment that waits for its user is told of, by a rule that the app declares and its owner may change."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from boathook.server import with_apps
+from tests.acceptance.conftest import Running
+from tests.alarming import SECRET, Mast
+from tests.apps.billing.stand import Stand, served, unique
+
+RULES = """
+[notifications]
+every_s = 1.0
+group_s = 0.0
+gap_s = 0.0
+[notifications.channels.ops]
+kind = "webhook"
+url = "{url}"
+secret = "{secret}"
+[notifications.rules."billing.unlinked_payments"]
+above = 0.5
+clear_s = 0.0
+"""
+
+
+@pytest.fixture(scope="module")
+def mast() -> Iterator[Mast]:
+    with Mast() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory, admin_url, pg_template, mast) -> Iterator[Stand]:
+    folder = tmp_path_factory.mktemp("alarms")
+    extra = RULES.format(url=mast.url, secret=SECRET)
+    with served(folder, admin_url, pg_template, extra=extra) as running:
+        yield running
+
+
+def test_an_unlinked_payment_is_told_of_and_that_it_was_linked(stand: Stand, mast: Mast):
+    waits, known = unique("payment"), unique("payment")
+    stand.tell(known, email=stand.user())
+    stand.await_applied(known)
+    stand.tell(waits)
+    told = mast.await_kind("billing.unlinked_payments", "fires", subject="UNLINKED_PAYMENT")
+    assert told["summary"] == "a payment waits for its user: UNLINKED_PAYMENT"
+    stand.cli("billing", "link", waits, stand.user())
+    mast.await_kind("billing.unlinked_payments", "fires", "recovered", subject="UNLINKED_PAYMENT")
+    assert mast.kinds("billing.missing_users") == []
+
+
+def test_the_commands_know_the_rule(stand: Running):
+    history = {one["rule"] for one in stand.listing("alarms", "history")}
+    assert "billing.unlinked_payments" in history
+
+
+def test_what_the_owner_sets_wins_over_what_the_app_declares(tmp_path):
+    from boathook import config
+
+    file = tmp_path / "boathook.toml"
+    table = '[notifications.rules."billing.unlinked_payments"]\nabove = 7\n'
+    file.write_text(f'[apps]\nload = ["boathook.apps.billing"]\n[billing]\nsecret = "x"\n{table}')
+    settings, _ = with_apps(config.load(file))
+    rules = settings.notifications.rules
+    assert rules["billing.unlinked_payments"].above == 7
+    assert rules["billing.unlinked_payments"].metric == "billing_oldest_waiting_seconds"
+    assert rules["billing.missing_users"].above == 86_400

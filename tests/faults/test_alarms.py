@@ -1,0 +1,95 @@
+"""Alarms where it counts: PostgreSQL is lost, and the keeper is killed. Each is told once all the same."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from tests.acceptance.conftest import Running, boathooks, payload, signed
+from tests.alarming import SECRET, Mast
+from tests.faults.rig.postgres import OwnServer
+from tests.support import until
+
+SETTINGS = """
+[outbound]
+allow = ["127.0.0.0/8"]
+[notifications]
+every_s = 1.0
+group_s = 0.0
+gap_s = 0.0
+[notifications.channels.ops]
+kind = "webhook"
+url = "{url}"
+secret = "{secret}"
+[notifications.rules.spool_in_use]
+for_s = 1.0
+clear_s = 1.0
+[notifications.rules.waiting]
+summary = "much waits"
+metric = "boathook_backlog"
+labels = {{ state = "later" }}
+above = 0.0
+clear_s = 0.0
+"""
+
+
+@pytest.fixture
+def mast() -> Iterator[Mast]:
+    with Mast() as made:
+        yield made
+
+
+@pytest.fixture
+def make(tmp_path: Path, own_server: OwnServer) -> Iterator[Callable[..., Running]]:
+    with boathooks(tmp_path, own_server.url) as made:
+        yield made
+
+
+def post(running: Running, key: str, kind: str = "payment.paid") -> None:
+    body, headers = signed(payload(key, kind))
+    assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=30).status_code == 200
+
+
+def test_the_spool_in_use_is_told_while_postgresql_is_away_and_once(make, own_server: OwnServer, mast: Mast) -> None:
+    running = make(extra=SETTINGS.format(url=mast.url, secret=SECRET))
+    post(running, "before")
+    until(lambda: rows(own_server, "select from boathook.alarm_sample"))
+    own_server.stop()
+    post(running, "meanwhile")
+    told = mast.await_kind("spool_in_use", "fires")  # PostgreSQL is still away
+    assert told["severity"] == "critical"
+    own_server.restart()
+    mast.await_kind("spool_in_use", "fires", "recovered")
+    assert len(rows(own_server, "select from boathook.alarm where rule = 'spool_in_use'")) == 1
+
+
+def test_killed_keepers_neither_tell_twice_nor_forget(make, own_server: OwnServer, mast: Mast) -> None:
+    extra = SETTINGS.format(url=mast.url, secret=SECRET)
+    first, second = (make(extra=extra) for _ in range(2))
+    with psycopg.connect(own_server.url, autocommit=True) as connection:
+        post(first, "flaky_1")
+        later = "update boathook.delivery set due_at = now() + interval '1 day' where state = 'pending'"
+        until(lambda: post_broken(first) and connection.execute(later).rowcount)
+        mast.await_kind("waiting", "fires")
+        for running in (first, second, first):
+            running.kill("keeper")
+            looked = connection.execute("select at from boathook.alarm_round").fetchone()
+            until(lambda looked=looked: connection.execute("select at from boathook.alarm_round").fetchone() > looked)
+        assert mast.kinds("waiting") == ["fires"]
+        connection.execute("update boathook.delivery set due_at = now() where state = 'pending'")
+        mast.await_kind("waiting", "fires", "recovered")
+
+
+_number = iter(range(10_000))
+
+
+def post_broken(running: Running) -> bool:
+    post(running, f"broken_{next(_number)}", "flaky.thing")
+    return True
+
+
+def rows(server: OwnServer, sql: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(server.url) as connection:
+        return connection.execute(sql).fetchall()
