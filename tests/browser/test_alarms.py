@@ -1,0 +1,133 @@
+"""The page of alarms in a browser: what fires, a silence made and ended, a channel tried, the history."""
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from tests.acceptance.conftest import Running, shared_boathook  # noqa: F401 - a fixture
+from tests.alarming import SECRET, Mast
+from tests.browser.conftest import ADMIN, Screen, Stand
+from tests.support import until
+
+
+@pytest.fixture(scope="module")
+def mast() -> Iterator[Mast]:
+    with Mast() as made:
+        yield made
+
+
+SETTINGS = """
+[outbound]
+allow = ["127.0.0.0/8"]
+[notifications]
+every_s = 1.0
+group_s = 0.0
+gap_s = 0.0
+[notifications.channels.ops]
+kind = "webhook"
+url = "{url}"
+secret = "{secret}"
+[notifications.channels.deaf]
+kind = "webhook"
+url = "http://127.0.0.1:47123/x"
+secret = "{secret}"
+least = "critical"
+[notifications.rules.mine]
+metric = "boathook_duplicates_total"
+by = ["source"]
+measure = "increase"
+over_s = 4.0
+clear_s = 0.0
+above = 1.0
+summary = "<i>all of {{subject}}</i> is sent again"
+"""
+
+
+@pytest.fixture(scope="module")
+def console(shared_boathook: Callable[..., Running], mast: Mast) -> Iterator[Stand]:  # noqa: F811
+    """A boathook that tells of alarms, and the admin anna."""
+    extra = SETTINGS.format(url=mast.url, secret=SECRET)
+    running = shared_boathook(roles="gateway,worker,console,keeper", senders=1, extra=extra)
+    until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200, timeout=60)
+    stand = Stand(running)
+    stand.add_operator(ADMIN, "admin")
+    yield stand
+    stand.db.close()
+
+
+def repeat(console: Stand, key: str) -> None:
+    for _ in range(5):
+        console.post_event(key)
+
+
+def test_what_fires_is_shown_silenced_and_goes_into_the_history(console: Stand, screen: Screen, mast: Mast) -> None:
+    page = screen.go("/alarms")
+    assert page.get_by_text("Nothing fires.").is_visible()
+    repeat(console, "alarm_1")
+    until(lambda: mast.kinds("mine")[:1] == ["fires"])
+    page.reload()
+    row = page.locator("section[aria-labelledby=firing] tbody tr")
+    if row.count():  # it fires for some seconds only
+        assert "<i>all of stripe</i> is sent again" in row.inner_text()  # text, not markup
+    until(lambda: mast.kinds("mine") == ["fires", "recovered"])
+    page.goto(f"{console.base}/console/alarms/history")
+    assert "mine" in page.locator("tbody").inner_text()
+
+
+def test_a_silence_is_made_with_a_note_and_ended(console: Stand, screen: Screen) -> None:
+    page = screen.go("/alarms?rule=mine&subject=stripe")
+    page.get_by_label("Why").fill("the sender is told")
+    page.get_by_role("button", name="Silence", exact=True).click()
+    assert "Nobody is told of mine about stripe" in page.locator(".notice").first.inner_text()
+    row = page.locator("section[aria-labelledby=silences] tbody tr").first
+    assert "the sender is told" in row.inner_text()
+    assert "console:anna" in row.inner_text()
+    row.get_by_role("button", name="End it").click()
+    assert "ended" in page.locator("section[aria-labelledby=silences] tbody tr").first.inner_text()
+    assert console.ask("select count(*) from boathook.audit where action in ('alarm.silence', 'alarm.unsilence')") == [
+        (2,)
+    ]
+
+
+def test_a_silence_without_a_reason_is_refused_at_its_field(screen: Screen) -> None:
+    screen.expected.add("status of 400")
+    page = screen.go("/alarms")
+    page.get_by_label("Why").fill("   ")
+    page.get_by_role("button", name="Silence", exact=True).click()
+    assert "say why" in page.locator(".field.wrong").inner_text()
+
+
+def test_a_channel_that_listens_takes_a_test_and_one_that_does_not_says_why(screen: Screen, mast: Mast) -> None:
+    page = screen.go("/alarms")
+    channels = page.locator("section[aria-labelledby=channels]")
+    channels.locator("tr", has_text="ops").get_by_role("button", name="Send a test").click()
+    assert "ops has taken a test message" in page.locator(".notice").first.inner_text()
+    assert mast.kinds("test") == ["test"]
+    channels.locator("tr", has_text="deaf").get_by_role("button", name="Send a test").click()
+    assert "deaf could not be told" in page.locator(".notice").first.inner_text()
+
+
+def test_rules_are_shown_with_their_figures_and_thresholds(screen: Screen) -> None:
+    page = screen.go("/alarms")
+    row = page.locator("section[aria-labelledby=rules] tbody tr", has_text="mine")
+    assert "increase above 1, over 4 s" in row.inner_text()
+    assert "stripe" in row.inner_text()
+
+
+def test_a_viewer_sees_it_all_and_may_change_nothing(console: Stand, screen: Screen) -> None:
+    screen.expected.add("status of 403")
+    console.add_operator("vera", "viewer")
+    screen.page.context.clear_cookies()
+    console.sign_in(screen.page, "vera")
+    page = screen.go("/alarms")
+    assert page.get_by_role("heading", name="Rules").is_visible()
+    assert page.get_by_role("button", name="Send a test").count() == 0
+    assert page.get_by_role("button", name="Silence", exact=True).count() == 0
+    answer = page.evaluate("fetch('/console/alarms/channels/ops/test', {method: 'POST'}).then(answer => answer.status)")
+    assert answer == 403
+
+
+def test_without_signing_in_nothing_is_shown(console: Stand) -> None:
+    answer = httpx.get(f"{console.base}/console/alarms", follow_redirects=False)
+    assert answer.status_code in {303, 401}
