@@ -10,7 +10,7 @@ from boathook.admin import keys as keys_of
 from boathook.admin import listening
 from boathook.admin.listening import OVERLAP, Seats, Tail, beginning, describe
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue
+from boathook.domain.errors import InvalidValue, JournalUnavailable
 from boathook.domain.model import NewEvent
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
@@ -78,10 +78,32 @@ async def test_one_look_is_bounded_in_events_and_in_time(db: Database):
     begin = NOW - timedelta(minutes=10)
     await EventStore(db).append([made(f"k{n}", begin) for n in range(60)] + [made("late", NOW - timedelta(minutes=5))])
     tail = Tail(db, Wish(), begin)
-    events, has_more = await tail.look(NOW)
-    assert (len(events), has_more) == (25, True)
-    spans = [len((await tail.look(NOW))[0]) for _ in range(4)]
-    assert spans == [25, 10, 0, 0]
+    spans = [len((await tail.look(NOW))[0]) for _ in range(5)]
+    assert spans == [25, 25, 10, 0, 0]
+
+
+async def test_a_minute_with_more_events_than_one_statement_returns_is_heard_whole(db: Database, monkeypatch):
+    monkeypatch.setattr(listening, "_MOST_IDS", 7)
+    wanted = [made(f"k{n:02}", NOW + timedelta(milliseconds=10 * n)) for n in range(40)]
+    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    await store.append(wanted)
+    assert await keys(tail, NOW + timedelta(seconds=1)) == [one.dedup_key for one in wanted]
+    await store.append([made("late", NOW + timedelta(milliseconds=55))])
+    assert [key for look in range(24) for key in await keys(tail, NOW + timedelta(seconds=2 + look))] == ["late"]
+
+
+async def test_what_could_not_be_read_is_read_by_the_next_look(db: Database, monkeypatch):
+    tail = Tail(db, Wish(), NOW)
+    await EventStore(db).append([made("kept", NOW)])
+
+    async def fails(*_: Any) -> Any:
+        raise JournalUnavailable("away")
+
+    with monkeypatch.context() as away:
+        away.setattr(listening, "read_events", fails)
+        with pytest.raises(JournalUnavailable):
+            await tail.look(NOW + timedelta(seconds=1))
+    assert await keys(tail, NOW + timedelta(seconds=2)) == ["kept"]
 
 
 async def test_only_what_is_wished_for_is_heard(db: Database):

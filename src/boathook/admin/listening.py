@@ -7,8 +7,10 @@ PostgreSQL was away, and what a transaction published that stayed open for more 
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,7 +22,7 @@ from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.domain.model import Event, Origin
 from boathook.inbound.providers import find
 from boathook.journal.database import Database
-from boathook.journal.listening import Wish, hear
+from boathook.journal.listening import Wish, find_ids, read_events
 
 OVERLAP: Final = timedelta(seconds=60)
 """How long an event may take from its id to its commit and still be heard."""
@@ -30,12 +32,14 @@ MOST_LISTENERS: Final = 16
 """Of one gateway; each costs two short looks a second."""
 _NEAR: Final = timedelta(seconds=5)
 """How far most looks go back; nearly everything is committed much sooner."""
-_NEAR_LOOKS: Final = 9
+_NEAR_SWEEPS: Final = 9
 """Looks that only go so far, between two that go back as far as the overlap."""
 _STRIDE: Final = timedelta(minutes=1)
 """What one look covers while there is much to catch up with, so that none takes long whatever is looked for."""
 _PAGE: Final = 25
 """Events of one look: each may have a megabyte."""
+_MOST_IDS: Final = 20_000
+"""Ids of one statement."""
 MESSAGE_SCHEME: Final = "standard-webhooks"
 """How messages of our own are signed, as a provider's name."""
 
@@ -77,7 +81,14 @@ class Tail:
         self._wish = wish
         self._since = since
         self._heard: set[UUID] = set()
+        """Those that a look may find again."""
+        self._waiting: deque[UUID] = deque()
+        """Those found and not told of yet."""
+        self._next: UUID | None = None
+        """Where a sweep goes on that found more than one statement is to return."""
         self._near = 0
+        """How many sweeps need not go back as far as the overlap."""
+        self._is_behind = False
 
     async def look(self, now: datetime) -> tuple[list[Event], bool]:
         """Return what there is to hear, oldest first, and whether there may be more of it at once.
@@ -85,22 +96,33 @@ class Tail:
         Raises:
             JournalUnavailable: PostgreSQL is away; another look goes on where this one began.
         """
-        edge = now - OVERLAP
-        end = self._since + _STRIDE
+        if not self._waiting:
+            await self._sweep(now)
+        chosen = list(islice(self._waiting, _PAGE))
+        events = await read_events(self._database, chosen) if chosen else []
+        for _ in chosen:
+            self._waiting.popleft()
+        return events, bool(self._waiting) or self._is_behind
+
+    async def _sweep(self, now: datetime) -> None:
+        """Find what was not heard yet, in a stride of the past or, once that is behind, up to now."""
+        edge, end = now - OVERLAP, self._since + _STRIDE
         until = end if end < edge else None
-        # Where the last whole look has reached the edge, and nothing is left over from it, a shorter one is enough.
         is_near = self._near > 0 and until is None
         since = max(self._since, now - _NEAR) if is_near else self._since
-        found = await hear(self._database, self._wish, since, until, heard=self._heard, most=_PAGE)
-        self._heard.update(event.id for event in found)
-        if len(found) == _PAGE:
-            return found, True
-        if is_near:
+        first = self._next or ids.first_of(since)
+        found = await find_ids(self._database, self._wish, first, until, most=_MOST_IDS)
+        news = [event for event in found if event not in self._heard]
+        self._waiting.extend(news)
+        self._heard.update(news)
+        is_whole = len(found) < _MOST_IDS
+        self._next = None if is_whole else UUID(int=found[-1].int + 1)
+        self._is_behind = not is_whole or until is not None
+        if is_whole and is_near:
             self._near -= 1
-            return found, False
-        self._go_on(until or max(self._since, edge))
-        self._near = _NEAR_LOOKS if until is None else 0
-        return found, until is not None
+        elif is_whole:
+            self._near = 0 if until is not None else _NEAR_SWEEPS
+            self._go_on(until or max(self._since, edge))
 
     def _go_on(self, since: datetime) -> None:
         self._since = since

@@ -1,6 +1,6 @@
 """Reads events as they are committed, for those who listen."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -29,19 +29,20 @@ class Wish:
     """A pattern of the event's type or, of a batch, an item's; ``*`` stands for any run of characters."""
 
 
-async def hear(
-    database: Database, wish: Wish, since: datetime, until: datetime | None, *, heard: Collection[UUID], most: int
-) -> list[Event]:
-    """Return events whose ids were made within a span of time, oldest first, at most so many.
+async def find_ids(database: Database, wish: Wish, first: UUID, until: datetime | None, *, most: int) -> list[UUID]:
+    """Return the ids of events from one on, oldest first, at most so many.
 
     Args:
-        since: inclusive.
-        until: exclusive; None: no end.
-        heard: those to leave out.
+        first: inclusive.
+        until: when ids that are looked at were made before; None: no end.
     """
     last = _LAST if until is None else UUID(int=ids.first_of(until).int - 1)
     rows = await database.fetch(
-        SQL["hear"], ids.first_of(since), last, wish.organization, wish.source, wish.application, like(wish.type),
-        list(heard), most,
-    )  # fmt: skip
-    return [to_event(row) for row in rows]
+        SQL["find_heard"], first, last, wish.organization, wish.source, wish.application, like(wish.type), most
+    )
+    return [row["id"] for row in rows]
+
+
+async def read_events(database: Database, events: Sequence[UUID]) -> list[Event]:
+    """Return events with their bytes, oldest first; those that retention has dropped meanwhile are left out."""
+    return [to_event(row) for row in await database.fetch(SQL["read_heard"], list(events))]

@@ -1,8 +1,8 @@
--- name: hear
--- Finds events of a range of ids with their bytes, oldest first, except those that were heard already.
+-- name: find_heard
+-- Finds the ids of events within a range, oldest first.
 -- $3 is who asks: the default organization has the sources and what is for a name that is no application; each has the
 -- messages of its own applications. The items of a batch are looked into where their types differ.
-select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.headers, e.content_type, e.body
+select e.id
 from boathook.event e
 where e.id >= $1 and e.id <= $2 and e.expunged_at is null
     and coalesce(
@@ -12,6 +12,12 @@ where e.id >= $1 and e.id <= $2 and e.expunged_at is null
     and ($6::text is null or e.type like $6 or e.type = 'batch' and (
         exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $6)
         or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $6)))
-    and not exists (select from unnest($7::uuid[]) as heard (id) where heard.id = e.id)
 order by e.id
-limit $8
+limit $7
+
+-- name: read_heard
+-- Reads events with their bytes, oldest first.
+select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
+from boathook.event
+where id = any ($1::uuid[])
+order by id
