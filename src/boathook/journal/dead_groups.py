@@ -5,7 +5,7 @@ that holds dead letters alone, so other deliveries pay nothing for it.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -19,17 +19,20 @@ from boathook.journal.statements import load
 
 SQL = load(__file__)
 
-MOST_GROUPS: Final = 500
+MOST_GROUPS: Final = 300
 """Groups that a look takes in."""
 MOST_LETTERS: Final = 100_000
 """Letters that are counted of a group."""
-LOOK: Final = 5_000
+LOOK: Final = 2_000
 """Letters that one look goes through."""
-LOOKED_S: Final = 0.12
+LOOKED_S: Final = 0.1
 """Looks follow each other until a page is full or so much time is used up."""
 _TYPED: Final = 50
 """Letters of a group whose types are looked up."""
 _FORESEEN: Final = 5_000
+_RECENT: Final = 20_000
+_SAMPLED: Final = 500
+"""Of the letters that died last, where there are too many groups to look at all."""
 
 REPLAY_GROUP: Final = "dead.replay-group"
 IGNORE_GROUP: Final = "dead.ignore-group"
@@ -108,12 +111,15 @@ async def list_groups(
 ) -> tuple[list[Group], bool]:
     """Return groups whose recipient is like a pattern and whose code is this, and whether there may be more of them.
 
-    The largest come first. Their types are not looked up, see `with_types`.
+    The largest come first. Where there are too many to look at all, those of what died last are among them. Their types
+    are not looked up, see `with_types`.
     """
     rows = await database.fetch(SQL["walk_groups"], UUID(int=0), MOST_GROUPS)
-    keys = [row["key"] for row in rows]
-    groups = await _describe(database, keys, recipient, code)
-    return sorted(groups, key=lambda one: (-one.number, one.key)), len(keys) == MOST_GROUPS
+    is_cut = len(rows) == MOST_GROUPS
+    if is_cut:
+        rows += await database.fetch(SQL["list_recent"], like(recipient), code, _RECENT, _SAMPLED)
+    groups = await _describe(database, {row["key"] for row in rows}, recipient, code)
+    return sorted(groups, key=lambda one: (-one.number, one.key)), is_cut
 
 
 async def find_group(database: Database | Connection, key: UUID) -> Group | None:
@@ -179,9 +185,11 @@ async def lock_group(
 
 
 async def _describe(
-    database: Database | Connection, keys: Sequence[UUID], recipient: str | None, code: str | None
+    database: Database | Connection, keys: Iterable[UUID], recipient: str | None, code: str | None
 ) -> list[Group]:
-    arguments = (list(keys), like(recipient), code, MOST_LETTERS, REPLAY_GROUP)
+    chosen = list(keys)
+    shown = [ids.show(ids.DEAD_GROUP, key) for key in chosen]
+    arguments = (chosen, like(recipient), code, MOST_LETTERS, REPLAY_GROUP, shown)
     rows = await database.fetch(SQL["describe_groups"], *arguments)
     return [_group(row) for row in rows]
 

@@ -22,13 +22,26 @@ with recursive keys as (
 )
 select key from keys
 
+-- name: list_recent
+-- Lists the groups of $4 letters, where recipient and code fit, among the $3 that died last.
+select distinct boathook.dead_group(recipient, code, error) as key
+from (
+    select recipient, code, error
+    from (
+        select recipient, code, error from boathook.delivery where state = 'dead' order by died_at desc limit $3
+    ) as newest
+    where ($1::text is null or recipient like $1) and ($2::text is null or code = $2)
+    limit $4
+) as fitting
+
 -- name: describe_groups
--- Says of these groups of dead letters, where their recipient and code fit, how many there are, up to $4, how many of them
--- died again after a replay, the oldest and the newest, and who replayed the group last, by an action called $5.
+-- Says of these groups of dead letters ($1, shown as $6), where their recipient and code fit, how many there are, up to $4,
+-- how many of them died again after a replay, the oldest and the newest, and who replayed the group last, by an action
+-- called $5.
 select k.key, l.event_id, l.ordinal::integer as ordinal, l.recipient, l.code, l.error, boathook.dead_shape(l.error) as shape,
     l.attempts, l.died_at as newest, c.oldest, c.number, c.again, r.at as replayed_at, r.actor as replayed_by,
     c.since_replay
-from unnest($1::uuid[]) as k (key)
+from unnest($1::uuid[], $6::text[]) as k (key, shown)
 cross join lateral (
     select event_id, ordinal, recipient, code, error, attempts, died_at
     from boathook.delivery
@@ -38,7 +51,7 @@ cross join lateral (
 ) as l
 left join lateral (
     select at, actor from boathook.audit
-    where subject = boathook.show_id('grp', k.key) and action = $5
+    where subject = k.shown and action = $5
     order by id desc
     limit 1
 ) as r on true
