@@ -1,5 +1,6 @@
 """Secrets of sources in the journal: sealed for one place, ended in time, never the last one gone."""
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -160,3 +161,25 @@ async def test_every_change_is_in_the_audit_and_no_text_is(db: Database):
     assert [row["action"] for row in rows] == ["source.secret.add", "source.secret.end", "source.secret.remove"]
     assert {row["subject"] for row in rows} == {"git"}
     assert not any("kept quiet" in (row["note"] or "") for row in rows)
+
+
+async def add_at_once(desk: Desk, number: int) -> list[object]:
+    return await asyncio.gather(*(add(desk, "the very same") for _ in range(number)), return_exceptions=True)
+
+
+async def test_of_those_who_add_one_secret_at_once_one_does(db: Database):
+    found = await add_at_once(desk_of(db), 4)
+    assert sum(isinstance(one, source_secrets.MadeSecret) for one in found) == 1
+    assert sum(isinstance(one, InvalidValue) for one in found) == 3
+
+
+async def test_without_the_lock_it_would_be_there_twice(db: Database, monkeypatch: pytest.MonkeyPatch):
+    """The twin: nobody waits for who looks and adds before."""
+    together = asyncio.Barrier(3)
+
+    async def nobody_waits(*_: object) -> None:
+        await together.wait()
+
+    monkeypatch.setattr(stored, "lock", nobody_waits)
+    found = await add_at_once(desk_of(db), 3)
+    assert sum(isinstance(one, source_secrets.MadeSecret) for one in found) > 1

@@ -101,21 +101,23 @@ class Traffic:
     accepted: float = 0
     duplicates: float = 0
     refused: float = 0
-    requests_a_minute: float = 0
-    refused_a_minute: float = 0
+    requests_lately: float = 0
+    """Of the last minute, or of the time since this process began where that is less; as the next one."""
+    refused_lately: float = 0
     skew_s: float | None = None
     """The sender's clock minus ours, at the latest verified request."""
 
 
 def traffic(history: History) -> Mapping[str, Traffic]:
     """Return what came in lately at each source, by its name."""
-    metrics, found = history.to_json()["metrics"], dict[str, Traffic]()
+    seen, found = history.to_json(), dict[str, Traffic]()
+    metrics, window_s = seen["metrics"], seen["window_s"]
     for one, series in _series(metrics, "boathook_requests_total", found):
         one.requests += series["value"]
-        one.requests_a_minute += series["per_second"] * 60
+        one.requests_lately += series["per_second"] * window_s
     for one, series in _series(metrics, "boathook_rejections_total", found):
         one.refused += series["value"]
-        one.refused_a_minute += series["per_second"] * 60
+        one.refused_lately += series["per_second"] * window_s
     for one, series in _series(metrics, "boathook_events_accepted_total", found):
         one.accepted += series["value"]
     for one, series in _series(metrics, "boathook_duplicates_total", found):
