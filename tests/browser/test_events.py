@@ -174,6 +174,22 @@ def test_a_command_of_curl_is_offered_for_every_shell(console: Stand, screen: Sc
     expect(page.locator("[data-kind=curl]")).to_contain_text('request = "POST"')
 
 
+def test_secrets_of_headers_are_masked_until_an_operator_asks_and_that_is_noted(console: Stand, screen: Screen):
+    event = console.post_event("masked", "payment.masked")
+    headers = '{"x-api-key": "hush", "user-agent": "shop"}'
+    console.db.execute(
+        "update boathook.event set headers = %s where id = boathook.read_id('evt', %s)", [headers, event]
+    )
+    page = screen.go(f"/events/{event}")
+    assert "hush" not in page.content()
+    page.goto(f"{page.url}/curl?shell=fish")
+    assert "hush" not in page.content()
+    page.get_by_role("button", name="Show them").click()
+    expect(page.locator("[data-kind=curl]")).to_contain_text("x-api-key: hush")
+    audit = console.ask("select actor, action from boathook.audit where subject = %s", event)
+    assert audit == [("console:anna", "event.reveal_headers")]
+
+
 @pytest.mark.parametrize(
     ("name", "body", "says"),
     [

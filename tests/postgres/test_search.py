@@ -15,7 +15,7 @@ from boathook.domain import ids
 from boathook.domain.errors import IllegalMove, InvalidValue, JournalUnavailable, NotFound, NotPossible
 from boathook.domain.model import Accepted, Duplicate, NewEvent, NewItem, State
 from boathook.inbound.arrival import hash_of
-from boathook.journal import books, ledger, search, timeline
+from boathook.journal import books, ledger, replays, search, timeline
 from boathook.journal.database import Database
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action
@@ -191,6 +191,15 @@ class TestALook:
             await other.execute("lock table boathook.event in access exclusive mode")
             with pytest.raises(JournalUnavailable, match="statement timeout"):
                 await search.look(db, Wanted())
+
+    async def test_would_wait_without_its_limit(self, db: Database, monkeypatch):
+        monkeypatch.setattr(search, "_TIMEOUT_S", 0.2)
+        monkeypatch.setitem(search.SQL, "limit_statement", "select $1::text")
+        async with db.transaction() as other:
+            await other.execute("lock table boathook.event in access exclusive mode")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await search.look(db, Wanted())
 
     async def test_of_an_event_with_many_deliveries_counts_some(self, store: Store):
         await put(store, "many", to=tuple(f"r{number}" for number in range(1_500)))
@@ -430,6 +439,16 @@ class TestOwingOneRecipientAgain:
         with pytest.raises(IllegalMove, match="dead letter"):
             await owe_again(store.db, (event, 0), ACTION)
         assert await store.db.fetchval("select count(*) from boathook.delivery") == 1
+
+    async def test_would_add_another_were_it_not_asked_what_is_owed(self, store: Store, monkeypatch):
+        event = await put(store, "one", to=("a",))
+        await store.end(event)
+        statement = replays.SQL["owe_again"]
+        monkeypatch.setitem(replays.SQL, "owe_again", statement.replace("and not is_open", ""))
+        assert replays.SQL["owe_again"] != statement
+        for _ in range(2):
+            await owe_again(store.db, (event, 0), ACTION)
+        assert await store.db.fetchval("select count(*) from boathook.delivery") == 2
 
     async def test_owes_each_item_by_itself(self, store: Store):
         made = batch(("a", b"1"), ("b", b"2"))

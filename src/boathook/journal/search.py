@@ -23,7 +23,7 @@ from boathook.journal.statements import load
 
 SQL = load(__file__)
 
-BUDGET_S: Final = 0.12
+BUDGET_S: Final = 0.15
 """How long a look goes on taking steps."""
 PAGE: Final = 50
 _TIMEOUT_S: Final = 1.5
