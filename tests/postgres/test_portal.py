@@ -10,6 +10,7 @@ import pytest
 
 from boathook.admin import endpoints, event_types, keys
 from boathook.admin.api.auth import Capability, Principal
+from boathook.admin.console import portal_visits
 from boathook.admin.console.application_visits import Page
 from boathook.admin.console.frame import token_of
 from boathook.admin.console.portal import all_pages
@@ -17,6 +18,7 @@ from boathook.admin.console.portal_visits import Guest
 from boathook.admin.endpoints import NewEndpoint
 from boathook.admin.event_types import NewEventType
 from boathook.domain import ids
+from boathook.journal import api_keys
 from tests.postgres.portal_stand import House, Pages, Tenant, opened_house
 
 PAGES = sorted(all_pages(), key=lambda page: (page.path, page.method))
@@ -228,6 +230,26 @@ async def test_a_form_of_another_site_or_session_does_nothing(estate: Estate, pa
     for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
         assert (await pages.post(estate.path(page), data=form, headers=headers)).status_code == 403
     assert await estate.state() == before
+
+
+async def test_without_the_forms_token_another_site_would_change_things(estate: Estate, monkeypatch):
+    monkeypatch.setattr(portal_visits, "check_token", lambda _session, _given: None)
+    (page,) = [page for page in PAGES if page.path == "/endpoints/{endpoint}/disable"]
+    before = await estate.state()
+    assert (await estate.send(page, await estate.house.token(estate.tenant), csrf="")).status_code == 303
+    assert await estate.state() != before
+
+
+async def test_without_a_look_at_the_key_a_key_of_the_api_would_be_let_in(estate: Estate, monkeypatch):
+    async def find_any(desk: Any, token: str) -> Any:
+        async with desk.work() as work:
+            return await api_keys.find(work.connection, keys.hash_token(token))
+
+    monkeypatch.setattr(portal_visits, "find_key", find_any)
+    async with estate.house.desk.work(actor="test") as work:
+        plain = (await keys.create(work, application=estate.tenant.application)).token
+    (page,) = [page for page in PAGES if (page.method, page.path) == ("GET", "/endpoints/{endpoint}")]
+    assert (await estate.send(page, plain)).status_code == 200
 
 
 async def test_another_site_cannot_let_a_visitor_into_its_own_portal(house: House):
