@@ -7,7 +7,7 @@ time.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,7 +23,7 @@ from boathook.journal.statements import load
 
 SQL = load(__file__)
 
-BUDGET_S: Final = 0.15
+BUDGET_S: Final = 0.14
 """How long a look goes on taking steps."""
 PAGE: Final = 50
 _TIMEOUT_S: Final = 1.5
@@ -133,8 +133,8 @@ class _Walk:
         """Whether its page is."""
         return len(self.hits) >= self.limit
 
-    async def step(self, connection: Connection, is_time_up: Callable[[], bool]) -> None:
-        """Look at the next rows, and take what fits."""
+    async def step(self, connection: Connection, until: float) -> None:
+        """Look at the next rows, and take what fits; texts are looked for until a moment of the monotonic clock."""
         wanted = self.wanted
         began = time.monotonic()
         row = await connection.fetchrow(
@@ -144,13 +144,13 @@ class _Walk:
         assert row is not None
         self.looked_at += row["looked"]
         if wanted.texts or wanted.words:
-            await self._keep_texts(connection, row, is_time_up)
+            await self._keep_texts(connection, row, until)
         else:
             self._take(row["ids"])
             self._arrive(row)
-        self._pace(time.monotonic() - began)
+        self._pace(time.monotonic() - began, until - time.monotonic())
 
-    async def _keep_texts(self, connection: Connection, row: Record, is_time_up: Callable[[], bool]) -> None:
+    async def _keep_texts(self, connection: Connection, row: Record, until: float) -> None:
         wanted = self.wanted
         for portion, is_too_large in _portions(row["ids"], row["sizes"]):
             searched = [] if is_too_large else portion
@@ -161,7 +161,7 @@ class _Walk:
             if self.is_full:
                 return
             self.place = portion[-1]
-            if is_time_up():
+            if time.monotonic() >= until:
                 return
         self._arrive(row)
 
@@ -177,11 +177,11 @@ class _Walk:
             self.is_over = row["looked"] < self.length
             self.place = row["last"] or self.place
 
-    def _pace(self, took_s: float) -> None:
-        if took_s < _QUICK_S:
-            self.length = min(2 * self.length, _LONGEST_STEP)
-        elif took_s > 2 * _QUICK_S:
-            self.length = max(self.length // 2, _FIRST_STEP)
+    def _pace(self, took_s: float, left_s: float) -> None:
+        """Choose the length of the next step by how long this one took, such that it is over in time."""
+        wanted = 2 * self.length if took_s < _QUICK_S else self.length // 2 if took_s > 2 * _QUICK_S else self.length
+        in_time = int(self.length * left_s / took_s)
+        self.length = max(_FIRST_STEP, min(wanted, in_time, _LONGEST_STEP))
 
 
 async def look(database: Database, wanted: Wanted, *, limit: int = PAGE, budget_s: float = BUDGET_S) -> Look:
@@ -196,14 +196,10 @@ async def look(database: Database, wanted: Wanted, *, limit: int = PAGE, budget_
     # One more than the page holds shows that there is more.
     walk = _Walk(wanted, _statement(wanted), place, low, limit + 1)
     until = time.monotonic() + budget_s
-
-    def is_time_up() -> bool:
-        return time.monotonic() >= until
-
     async with _reading(database) as connection:
         while not (walk.is_over or walk.is_full):
-            await walk.step(connection, is_time_up)
-            if is_time_up():
+            await walk.step(connection, until)
+            if time.monotonic() >= until:
                 break
         events = await _read(connection, walk.hits[:limit])
     further = walk.hits[limit - 1] if walk.is_full else None if walk.is_over or walk.place <= low else walk.place
