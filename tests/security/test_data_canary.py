@@ -106,7 +106,8 @@ COMMANDS: Final = (
     "sources list --json", "sources providers --json", "sources show stripe", "sources show query", "sources show basic",
     "sources show vk", "sources show meta --json", "events list --json", "deliveries list --json", "dead list",
     "dead list --json", "rejections list", "rejections list --json", "keys list", "keys list --json", "apps list --json",
-    "endpoints list --json", "verify", "verify --json", "applications list --json",
+    "endpoints list --json", "verify", "verify --json", "applications list --json", "sources secrets list github",
+    "sources secrets list github --json",
 )  # fmt: skip
 
 
@@ -173,6 +174,7 @@ class Scenario:
             self._receive()
             self._refuse()
             self._tell()
+            self._add()
             self._use_keys()
         with psycopg.connect(self.url, autocommit=True) as connection:
             for what, least in (("delivery where state = 'dead'", 8), ("rejection", 14)):
@@ -243,6 +245,13 @@ class Scenario:
         assert self.running.cli("sources", "secret", "notion").stdout.strip() == told
         body = b'{"id":"n1","type":"page.created"}'
         self.post("/in/notion", body, sign("notion", told, body), 200)
+
+    def _add(self) -> None:
+        """Let boathook make a secret for a source, and use it until every gateway knows it."""
+        made = json.loads(self.running.cli("sources", "secrets", "add", "github", "--json").stdout)
+        added, body = self.canary("added", made["secret"]), b'{"action":"opened","number":9}'
+        headers = {**sign("github", added, body, id="added-1", type="issues"), "content-type": "application/json"}
+        until(lambda: self.http.post("/in/github", content=body, headers=headers).status_code == 200)
 
     def _use_keys(self) -> None:
         made = self.running.cli("keys", "create", "--scope", "organization", "--json")
@@ -373,7 +382,7 @@ def test_no_secret_is_found_where_it_need_not_be(scenario: Scenario):
 
 def test_what_must_hold_a_secret_is_readable_by_its_owner_alone(scenario: Scenario):
     for file in (scenario.running.folder / "data").rglob("*"):
-        if "captured" in str(file) or "key" in file.name or "vault" in file.name:
+        if "captured" in str(file) or "secret" in file.name or "key" in file.name or "vault" in file.name:
             assert file.stat().st_mode & 0o077 == 0, file
 
 

@@ -52,7 +52,7 @@ def _sealed(check: str, found: sealing.Findings) -> Finding:
     if found.unreadable:
         reasons = "; ".join(found.unreadable)
         names = _names(found.endpoints)
-        fix = f"add the missing key to outbound.encryption_keys, or give these endpoints other secrets: {names}"
+        fix = f"add the missing key to outbound.encryption_keys, or give these others: {names}"
         return Finding(check, Verdict.FAIL, f"{found.unreadable.total()} cannot be read: {reasons}", fix)
     if found.old:
         fix = "run `boathook endpoints reencrypt`; then the old key may go"
