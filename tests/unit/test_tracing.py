@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boathook import config
 from boathook.domain import ids
+from boathook.domain.errors import ConfigError
+from boathook.inbound.gates import spec_of
+from boathook.server import traces
 from boathook.telemetry import tracing
 from boathook.telemetry.tracing import Context, Kind, Rules, Span, Tracer, read_traceparent, span_id_of
 
@@ -137,3 +141,27 @@ def test_switched_off_it_changes_nothing_and_imports_nothing():
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+class TestSettings:
+    def test_without_the_extra_it_says_what_to_install(self, monkeypatch):
+        monkeypatch.setattr(traces, "find_spec", lambda _: None)
+        traces.check(config.load(None))
+        with pytest.raises(ConfigError, match=r"boathook\[otel\]"):
+            traces.check(config.load(None, {"tracing.endpoint": "http://127.0.0.1:4318"}))
+
+    def test_a_header_whose_secret_is_missing_is_named(self):
+        wanted = config.load(None, {"tracing.endpoint": "http://127.0.0.1:4318"})
+        tables = wanted.tracing.model_copy(update={"headers": {"authorization": "env:NOT_THERE"}})
+        with pytest.raises(ConfigError, match=r"tracing\.headers\.authorization.*NOT_THERE"):
+            traces.check(wanted.model_copy(update={"tracing": tables}))
+
+    def test_senders_traces_are_kept_with_events_only_where_they_are_wanted(self):
+        def kept(**tracing_settings: str) -> tuple[str, ...]:
+            dotted = {f"tracing.{name}": value for name, value in tracing_settings.items()}
+            source = {"sources.s": {"provider": "stripe", "secrets": ["x"]}}
+            return spec_of(config.load(None, {**dotted, **source}), "s").keep
+
+        assert kept() == ()
+        assert kept(endpoint="http://127.0.0.1:4318") == ("traceparent",)
+        assert kept(endpoint="http://127.0.0.1:4318", incoming="ignore") == ()

@@ -145,7 +145,9 @@ def _headline(
     where = gateway.url if gateway else (_host_of(settings) or "the embedded PostgreSQL")
     line = Text("Listening ", style="bold") + Text(f"at {where} for {what or 'all events'}")
     if target is not None:
-        how = "headers as kept, not signed" if signing is None else f"signed as {signing.provider or 'by its provider'}"
+        how = (
+            "headers as kept, not signed" if signing is None else f"signed as {signing.provider or 'its provider'} does"
+        )
         line += Text(" → ", style="bold") + Text(f"{target} ({how})", style="cyan")
     return line + Text("  Ctrl-C ends it", style="dim")
 
