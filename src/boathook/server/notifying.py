@@ -1,6 +1,5 @@
 """What a service manager wants to hear of a service: that it is ready, that it lives, that it stops (sd_notify(3))."""
 
-import contextlib
 import os
 import socket
 import time
@@ -28,8 +27,7 @@ class Service:
     def beat(self, *, is_ready: bool) -> None:
         """Tell that the service is ready, once it is, and from time to time that it lives."""
         if is_ready and not self._is_ready:
-            self._is_ready = True
-            self._tell("READY=1")
+            self._is_ready = self._tell("READY=1")
         now = time.monotonic()
         if self._every_s and now - self._beat_at >= self._every_s:
             self._beat_at = now
@@ -39,12 +37,17 @@ class Service:
         """Tell that the service stops."""
         self._tell("STOPPING=1")
 
-    def _tell(self, state: str) -> None:
+    def _tell(self, state: str) -> bool:
+        """Return whether whoever asked has been told; the work goes on without, and does not wait for that."""
         if not self._address:
-            return
-        # Whoever asked to be told may be gone; the work goes on without.
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-            line.sendto(state.encode(), self._address)
+            return True
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+            line.setblocking(False)
+            try:
+                line.sendto(state.encode(), self._address)
+            except OSError:  # it is gone, or does not listen
+                return False
+        return True
 
 
 def _address(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The script of docs/how-to/move-from-svix.md, run from one organization to another by Svix's own client."""
+"""Pages that speak to boathook by Svix's own client: the move from Svix, and the first five minutes of sending."""
 
 import subprocess
 import sys
@@ -56,3 +56,15 @@ def test_the_script_brings_everything_over_once(house):
     assert other["disabled"]
     old.close()
     new.close()
+
+
+def test_the_first_message_of_the_page_on_sending_is_sent(house):
+    page = PAGE.parents[1] / "sending.md"
+    block = next(block for block in blocks(page) if block.language == "python")
+    side = open_side(house)
+    text = block.text.replace("bhk_the_token", side.token).replace("http://127.0.0.1:8080", side.base)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (message,) = side.pages("/app/acme/msg")
+    assert (message["eventType"], message["eventId"]) == ("invoice.paid", "in_1")
+    side.close()
