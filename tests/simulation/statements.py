@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from boathook.journal import (
+    audit,
     deliveries,
     endpoints,
     events,
@@ -78,6 +79,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
         "read_routes": lambda t: single(routes=f'{{"version": {t.tables.routes_version}, "routes": {t.tables.routes}}}'),
     },
     tasks: {"take_task": lambda _t: []},
+    audit: {"seal_rows": lambda _t, _most: single(sealed=0)},
     verify_runs: {"claim_run": lambda _t, *_: []},
     upkeep: {"take_turn": lambda _t: single(turn=False)},
 }  # fmt: skip
