@@ -131,3 +131,11 @@ def test_a_viewer_sees_it_all_and_may_change_nothing(console: Stand, screen: Scr
 def test_without_signing_in_nothing_is_shown(console: Stand) -> None:
     answer = httpx.get(f"{console.base}/console/alarms", follow_redirects=False)
     assert answer.status_code in {303, 401}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_telephone(screen: Screen, scheme: str) -> None:
+    screen.page.set_viewport_size({"width": 360, "height": 800})
+    screen.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of the two
+    page = screen.go("/alarms")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import msgspec
 
@@ -14,8 +14,10 @@ from boathook.domain.signing import sign_standard
 from boathook.domain.telling import Bulletin
 from boathook.outbound import notices
 from boathook.outbound.answers import HttpAnswer
-from boathook.outbound.client import Client
 from boathook.outbound.mail import Server, send_mail
+
+if TYPE_CHECKING:
+    from boathook.outbound.client import Client
 
 _JSON: Final = {"Content-Type": "application/json"}
 _MOST_ANSWER: Final = 65_536
@@ -93,6 +95,9 @@ class Notifier:
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str] | None = None) -> HttpAnswer:
         if self._client is None:
+            # Most keepers never tell anybody over HTTP, and what it stands on is heavy.
+            from boathook.outbound.client import Client
+
             outbound = self._settings.outbound
             proxy = self._settings.resolve(outbound.proxy, "outbound.proxy")
             self._client = Client(outbound.model_copy(update={"proxy": proxy}))

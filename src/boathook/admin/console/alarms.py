@@ -9,6 +9,7 @@ from boathook.admin import alarms as actions
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.operators import Role
 from boathook.domain.errors import InvalidValue
+from boathook.domain.telling import show_number
 from boathook.outbound.notifier import NotSent, Sent
 
 routes = Routes()
@@ -40,6 +41,7 @@ async def _show(visit: Visit, status: int = 200, error: InvalidValue | None = No
         found=found,
         ended=ended,
         view=_viewer(visit),
+        number=show_number,
         lengths=_LENGTHS,
         wanted={name: str(given.get(name, usual)) for name, usual in _SILENCE.items()},
         error=error,
@@ -58,7 +60,7 @@ async def show_history(visit: Visit) -> Response:
         ended = await actions.read_history(work.connection, before=before, limit=_HISTORY + 1)
     last = ended[_HISTORY - 1].recovered_at if len(ended) > _HISTORY else None
     more = f"{_LIST}/history?before={last.isoformat().replace('+', '%2B')}" if last is not None else ""
-    return visit.page("alarms/history.html", ended=ended[:_HISTORY], more=more, view=_viewer(visit))
+    return visit.page("alarms/history.html", ended=ended[:_HISTORY], more=more, view=_viewer(visit), number=show_number)
 
 
 @routes.post("/alarms/silences", role=Role.OPERATOR)
