@@ -23,7 +23,7 @@ from boathook.journal.statements import load
 
 SQL = load(__file__)
 
-BUDGET_S: Final = 0.14
+BUDGET_S: Final = 0.11
 """How long a look goes on taking steps."""
 PAGE: Final = 50
 _TIMEOUT_S: Final = 1.5
@@ -32,9 +32,9 @@ _FIRST_STEP: Final = 200
 _LONGEST_STEP: Final = 20_000
 _QUICK_S: Final = 0.02
 """A step that took no longer is followed by one of twice its length; one that took twice as long by one of half."""
-_MOST_BYTES: Final = 4 << 20
+_MOST_BYTES: Final = 2 << 20
 """Of bodies that a text is looked for in by one statement, unless one alone is larger; unpacking costs most of it."""
-_MOST_BODIES: Final = 1_000
+_MOST_BODIES: Final = 500
 LARGEST_BODY: Final = 8 << 20
 """Bytes of the largest body that a text is looked for in."""
 _MOST_APPLICATIONS: Final = 2_000
