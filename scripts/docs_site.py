@@ -16,6 +16,8 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = "files"
 """Where files from outside of docs/ are on the site."""
+GALLERY: Final = "<!-- screenshots -->"
+"""What stands on a page in the place of the console's screenshots."""
 SECTIONS: Final = {"Providers": "providers/*.md", "Decisions": "decisions/*.md"}
 """Sections of the navigation that list whole folders."""
 
@@ -94,7 +96,8 @@ def place_of(path: Path) -> str:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead links out of docs/ to the files' places on the site."""
-    del config, files
+    del files
+    markdown = markdown.replace(GALLERY, _gallery(Path(config.docs_dir)))
     origin = origin_of(page.file.src_uri)
     here = posixpath.dirname(page.file.src_uri)
     pieces, end = [], 0
@@ -102,6 +105,14 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         pieces += [_relinked(markdown[end : fence.start()], origin, here), _drawn(fence[0])]
         end = fence.end()
     return "".join([*pieces, _relinked(markdown[end:], origin, here)])
+
+
+def _gallery(docs: Path) -> str:
+    """Return the screenshots of the console, each as bright as the page that it is on."""
+    names = sorted({path.stem.removesuffix("-light") for path in docs.glob("screenshots/*-light.png")})
+    return "\n".join(
+        f"![{name}](screenshots/{name}-{shade}.png#only-{shade})" for name in names for shade in ("light", "dark")
+    )
 
 
 def origin_of(place: str) -> Path:
