@@ -18,7 +18,7 @@ from boathook.config.sources import FIELDS
 from boathook.inbound.places import Json, Place
 from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.recipe import Capture, Echo, Recipe, Say, SignText, Sure, Visit
-from boathook.journal.rules import LINES, WALKS, WHOLE, Rule
+from boathook.journal.rules import LINES, SEALS, WALKS, WHOLE, Rule
 from boathook.telemetry.metrics import TABLE, Kind, Metric
 from scripts import docs_http, docs_providers, docs_python
 
@@ -409,7 +409,7 @@ def books() -> str:
     parts = [BOOKS.format(generated=GENERATED.format(origin="src/boathook/journal/rules.py"))]
     for walk in WALKS:
         parts += [_rule(rule, "`--deep` only. " if walk.is_deep else "") for rule in walk.rules]
-    parts += [_rule(rule, "") for rule in (LINES, *WHOLE)]
+    parts += [_rule(rule, "") for rule in (LINES, SEALS, *WHOLE)]
     return "".join(parts)
 
 
