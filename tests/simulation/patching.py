@@ -11,12 +11,12 @@ import os as real_os
 import random as real_random
 import sys
 import time as real_time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, timedelta
 from types import ModuleType
 from typing import Any
 
-from boathook.dispatch import lanes, mailing
+from boathook.dispatch import keeper, lanes, mailing
 from boathook.spool import shelf
 from tests.simulation.loop import PROCESS, VirtualLoop
 from tests.simulation.sending.receivers import Courier
@@ -138,6 +138,17 @@ class _Os:
         return _loop().rng.randbytes(size)
 
 
+class _NoAlarms:
+    """Alarms are looked at beside the work, on connections of their own; what is simulated is the work."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    @contextlib.asynccontextmanager
+    async def watched_meanwhile(self) -> AsyncIterator[None]:
+        yield
+
+
 _hear: Callable[[str, dict[str, object]], None] | None = None
 _pass: Callable[[str], None] | None = None
 _LOG = _Log()
@@ -191,7 +202,9 @@ def patched() -> Iterator[None]:
     shelf._YOUNG_S = 1.0  # type: ignore[misc]
     # Nothing of the wire is left, and claims have the same places in sets in every process.
     undo += [(mailing, "Courier", vars(mailing)["Courier"]), (lanes.Flight, "__hash__", lanes.Flight.__hash__)]
+    undo.append((keeper, "Alarms", vars(keeper)["Alarms"]))
     vars(mailing)["Courier"] = Courier
+    vars(keeper)["Alarms"] = _NoAlarms
     lanes.Flight.__hash__ = _place_of  # type: ignore[method-assign, assignment]
     try:
         yield
