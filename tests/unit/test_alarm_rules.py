@@ -1,14 +1,17 @@
 """Rules: what figures of several hosts over time make of thresholds, and which settings make no sense."""
 
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 import pytest
+from pydantic import ValidationError
 
-from boathook import config
+from boathook import Boathook, config
 from boathook.dispatch.alarms.chart import Chart, Pick
 from boathook.dispatch.alarms.rules import compile_rules, read
 from boathook.domain.errors import ConfigError
 from boathook.journal.alarms import HostSeries
+from boathook.outbound.notifier import check_channels
 from boathook.telemetry.metrics import METRICS
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -187,3 +190,74 @@ def test_boathooks_own_rules_make_sense_and_can_be_changed_one_key_at_a_time():
     assert rules["error_rate"].settings.measure == "share"
     assert "spool_in_use" not in rules
     assert "dead_letters" in rules
+
+
+class TestRulesOfApps:
+    def test_they_are_named_after_the_app(self):
+        hook = Boathook("shop")
+        hook.alarm("late", "{subject} is late", metric=ACCEPTED, measure="increase", below=1)
+        (rule,) = (hook.manifest.alarms or {}).items()
+        assert (rule[0], rule[1].metric, rule[1].below) == ("shop.late", ACCEPTED, 1)
+
+    @pytest.mark.parametrize("keys", [{"abve": 1}, {"above": "much"}, {"severity": "grave"}])
+    def test_a_key_that_is_wrong_is_named(self, keys):
+        with pytest.raises(ConfigError, match=rf"hook.alarm: shop.late.{next(iter(keys))}"):
+            Boathook("shop").alarm("late", "it is late", metric=ACCEPTED, **keys)
+
+    def test_two_of_one_name_are_refused(self):
+        hook = Boathook("shop")
+        hook.alarm("late", "it is late", metric=ACCEPTED, above=1)
+        with pytest.raises(ConfigError, match="two rules are named"):
+            hook.alarm("late", "it is late", metric=ACCEPTED, above=2)
+
+
+class TestSettings:
+    def channel(self, **keys):
+        tables = config.defaults()
+        tables["notifications"]["channels"] = {"ops": keys}
+        return config.Settings.model_validate(tables)
+
+    MAIL: ClassVar = {"kind": "email", "host": "mail.example.com", "sender": "a@example.com", "to": ["b@example.com"]}
+
+    def test_what_is_right_is_taken(self):
+        assert self.channel(**self.MAIL).notifications.channels["ops"].port == 587
+
+    @pytest.mark.parametrize(
+        ("keys", "message"),
+        [
+            ({**MAIL, "to": []}, "to"),
+            ({**MAIL, "to": ["nobody"]}, "is no address"),
+            ({**MAIL, "sender": "a@b.c\nBcc: d@e.f"}, "is no address"),
+            ({**MAIL, "username": "anna"}, "belong together"),
+            ({**MAIL, "username": "anna", "password": "x", "security": "none"}, "not sent in the clear"),
+            ({"kind": "pigeon"}, "pigeon"),
+            ({"kind": "slack"}, "url"),
+            ({"kind": "telegram", "token": "evn:TOKEN", "chat": "1"}, "env:NAME"),
+        ],
+    )
+    def test_a_channel_that_makes_no_sense_is_refused(self, keys, message):
+        with pytest.raises(ValidationError, match=message):
+            self.channel(**keys)
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [("quiet_hours", "22-7"), ("quiet_hours", "25:00-07:00"), ("quiet_zone", "Berlin"), ("every_s", 0)],
+    )
+    def test_a_setting_that_makes_no_sense_is_refused(self, key, value):
+        with pytest.raises(ConfigError, match=f"notifications.{key}"):
+            config.load(None, {f"notifications.{key}": value})
+
+    def test_a_rule_cannot_tell_a_channel_that_is_not_there(self):
+        with pytest.raises(ValidationError, match=r"there is no channel 'nobody'"):
+            settings_with(mine={"metric": ACCEPTED, "above": 1, "channels": ["nobody"]})
+
+    def test_a_secret_may_stand_in_a_variable_that_looks_like_a_setting(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("BOATHOOK_NOTIFICATIONS_TOKEN", "12:abc")
+        file = tmp_path / "boathook.toml"
+        file.write_text(
+            '[notifications.channels.ops]\nkind = "telegram"\nchat = "1"\ntoken = "env:BOATHOOK_NOTIFICATIONS_TOKEN"\n'
+        )
+        check_channels(config.load(file))
+        monkeypatch.delenv("BOATHOOK_NOTIFICATIONS_TOKEN")
+        with pytest.raises(ConfigError, match=r"notifications.channels.ops.token"):
+            check_channels(config.load(file))
