@@ -63,7 +63,12 @@ class TestService:
         service.beat(is_ready=False)
         service.beat(is_ready=True)
         assert manager.hear() == ["WATCHDOG=1", "READY=1"]
-        until(lambda: service.beat(is_ready=True) or manager.hear().count("WATCHDOG=1") > 2)
+
+        def lives() -> bool:
+            service.beat(is_ready=True)
+            return manager.hear().count("WATCHDOG=1") > 2
+
+        until(lives)
         service.stop()
         assert manager.hear()[-1] == "STOPPING=1"
         assert manager.hear().count("READY=1") == 1
