@@ -132,7 +132,7 @@ select o.id, 0, number,
     case when application is not null then recipient end, case when application is not null then 'https://' || type || '.example/hook' end,
     case when application is not null then case when number < tries or state = 'dead' then 500 else 200 end end,
     case when application is not null then (n %% 90)::integer end,
-    case when application is not null then '{"webhook-id":"x","content-type":"application/json"}'::json end,
+    case when application is not null then '[["webhook-id","x"],["content-type","application/json"]]'::json end,
     case when application is not null then convert_to('{"ok":true}', 'UTF8') end, case when application is not null then false end
 from owed o cross join lateral generate_series(1, o.tries) as number
 where state in ('succeeded', 'ignored', 'dead');

@@ -220,7 +220,7 @@ def test_hostile_errors_and_answers_are_text_only(console: Stand, screen: Screen
     settle(console, event, "dead")
     console.db.execute(
         """update boathook.attempt set error = %s, traceback = %s, url = 'https://x.example/' || %s, status = 500,
-               response = convert_to(%s, 'UTF8'), request_headers = json_build_object('x-a', %s::text)
+               response = convert_to(%s, 'UTF8'), request_headers = json_build_array(json_build_array('x-a', %s::text))
            where event_id = boathook.read_id('evt', %s) and number = 1""",
         [HOSTILE] * 5 + [event],
     )

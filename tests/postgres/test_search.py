@@ -403,6 +403,14 @@ class TestAStory:
         assert [one.is_replay for one in only.deliveries] == [True]
         assert (await timeline.read_story(store.db, event, only=9)).deliveries == []
 
+    async def test_shows_the_headers_that_an_endpoint_was_sent(self, store: Store):
+        event = await put(store, "one", to=("a",))
+        await store.end(event)
+        pairs = '[["webhook-id","msg_1"],["authorization","[redacted]"]]'
+        await store.db.execute("update boathook.attempt set request_headers = $1", pairs)
+        (one,) = (await timeline.read_story(store.db, event)).tries
+        assert one.request_headers == {"webhook-id": "msg_1", "authorization": "[redacted]"}
+
     async def test_of_very_many_deliveries_comes_in_pages(self, store: Store):
         event = await put(store, "many", to=tuple(f"r{number}" for number in range(230)))
         first: int | None = 0

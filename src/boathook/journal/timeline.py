@@ -174,8 +174,9 @@ def _delivery(row: Record) -> DeliveryRow:
 
 
 def _try(row: Record) -> Try:
+    # They are kept as pairs, in the order in which they were sent.
     headers = row["request_headers"]
-    return Try(**dict(row) | {"request_headers": {} if headers is None else msgspec.json.decode(headers)})
+    return Try(**dict(row) | {"request_headers": {} if headers is None else dict(msgspec.json.decode(headers))})
 
 
 def _conflict(row: Record | Mapping[str, Any]) -> ConflictRow:
