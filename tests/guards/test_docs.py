@@ -121,6 +121,11 @@ def test_the_states_page_draws_the_legal_moves():
     assert set(drawn) == {(str(state), str(move)) for state, moves in LEGAL_MOVES.items() for move in moves}
 
 
+def test_the_page_on_upgrades_knows_which_kinds_of_migrations_there_are():
+    kinds = {path.name.split("_")[1] for path in (ROOT / "src/boathook/journal/migrations").glob("[0-9]*.sql")}
+    assert ("All up to now are *pre*." in read("how-to/upgrade.md")) is (kinds == {"pre"})
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 class TestEachPage:
     def test_its_links_lead_somewhere(self, page):
