@@ -261,3 +261,12 @@ class TestSettings:
         monkeypatch.delenv("BOATHOOK_NOTIFICATIONS_TOKEN")
         with pytest.raises(ConfigError, match=r"notifications.channels.ops.token"):
             check_channels(config.load(file))
+
+
+def test_old_samples_are_thinned_and_what_was_counted_stays():
+    made = chart(*(("a", s, {ACCEPTED: {("stripe",): 1000 - s}}) for s in range(0, 1000, 10)))
+    before = made.increases(Pick(ACCEPTED), ago(900))
+    made.thin(ago(300), 60)
+    assert 40 <= len(made._hosts["a"]) <= 45
+    assert made.increases(Pick(ACCEPTED), ago(300)) == {"": 300}
+    assert abs(made.increases(Pick(ACCEPTED), ago(900))[""] - before[""]) <= 60

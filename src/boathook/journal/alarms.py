@@ -5,6 +5,7 @@ So a keeper that takes over finds everything as it was: nothing is forgotten, an
 does not tell again. A keeper that dies while a message is on its way leaves it to the next, under the same id.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -128,7 +129,12 @@ async def put_sample(database: Database, host: str, series: Mapping[str, Any]) -
 async def read_samples(connection: Connection, since: datetime) -> list[HostSeries]:
     """Return what hosts have told after a moment, oldest first."""
     rows = await connection.fetch(SQL["read_samples"], since)
-    return [HostSeries(row["host"], row["at"], msgspec.json.decode(row["series"])) for row in rows]
+
+    def decode() -> list[HostSeries]:
+        return [HostSeries(row["host"], row["at"], msgspec.json.decode(row["series"])) for row in rows]
+
+    # A day of many hosts is much to read at once, and the event loop has other things to do.
+    return await asyncio.to_thread(decode)
 
 
 async def tidy(database: Database, *, fine_s: float, kept_s: float, alarms_before: datetime) -> int:

@@ -7,13 +7,16 @@ insert into boathook.alarm_sample (host, at, series) values ($1, clock_timestamp
 select host, at, series::text as series from boathook.alarm_sample where at > $1 order by at, host
 
 -- name: thin_samples
--- Drops what is too old to be looked at; of older rows of each host the first of a quarter of an hour is left.
+-- Drops what is too old to be looked at; of rows older than ten minutes the first of each minute of a host is left, of
+-- those older than $1 seconds the first of a quarter of an hour.
 delete from boathook.alarm_sample s
 where s.at < now() - make_interval(secs => $2)
-    or (s.at < now() - make_interval(secs => $1) and exists (
+    or (s.at < now() - interval '10 minutes' and exists (
         select from boathook.alarm_sample o
         where o.host = s.host and o.at < s.at
-            and o.at >= date_bin('15 minutes', s.at, 'epoch'::timestamptz)))
+            and o.at >= date_bin(
+                case when s.at < now() - make_interval(secs => $1) then interval '15 minutes' else interval '1 minute' end,
+                s.at, 'epoch'::timestamptz)))
 
 -- name: take_turn
 -- Lets nobody else look at the rules until the transaction ends, and returns its time.

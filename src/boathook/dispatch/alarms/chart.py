@@ -64,6 +64,14 @@ class Chart:
             if not samples:
                 del self._hosts[host]
 
+    def thin(self, before: datetime, step_s: float) -> None:
+        """Of what is older, leave each host the first sample of so many seconds."""
+        for samples in self._hosts.values():
+            old = bisect_right(samples, before, key=_AT)
+            firsts = {int(one.at.timestamp() // step_s): one for one in reversed(samples[:old])}
+            if len(firsts) < old:
+                samples[:old] = reversed(firsts.values())
+
     @property
     def latest(self) -> datetime | None:
         """When anything was told last."""

@@ -1,5 +1,6 @@
 """Looks at the rules and moves the alarms, all in one transaction: a keeper that takes over finds no half of it."""
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,13 +15,15 @@ from boathook.dispatch.alarms.telling import new_id
 from boathook.domain import ids
 from boathook.domain.alarms import AlarmState, Patience, Reading, Silence, Standing, move
 from boathook.journal import alarms as kept
-from boathook.journal.alarms import Alarm, Round
+from boathook.journal.alarms import Alarm, HostSeries, Round
 from boathook.journal.database import Connection, Database
 from boathook.telemetry import emit
 from boathook.telemetry.log import get_logger
 
 SHOWN: Final = 10
 """Subjects of a rule whose figures are kept to be shown."""
+THINNED_S: Final = {600.0: 60.0, 7_200.0: 900.0}
+"""How far apart samples are kept, by their age: figures of long windows need no more, and are had sooner."""
 _OVERLAP: Final = timedelta(seconds=5)
 """Samples are committed a little out of order."""
 _LOG = get_logger("alarms")
@@ -47,6 +50,7 @@ class Watch:
         self._chart = Chart()
         self._read_until: datetime | None = None
         self._fresh_s = max(60.0, 3 * settings.every_s)
+        self._reach_s = max((rule.reach_s for rule in rules), default=0.0)
 
     async def look(self) -> None:
         """Look once at everything. Raises JournalError."""
@@ -67,9 +71,15 @@ class Watch:
 
     async def _catch_up(self, connection: Connection, now: datetime) -> None:
         since = now - timedelta(seconds=USUAL_S) if self._read_until is None else self._read_until - _OVERLAP
-        self._chart.add(await kept.read_samples(connection, since))
-        self._chart.forget(now - timedelta(seconds=USUAL_S))
+        told = await kept.read_samples(connection, since)
+        await asyncio.to_thread(self._take_in, told, now)
         self._read_until = self._chart.latest or self._read_until
+
+    def _take_in(self, told: Sequence[HostSeries], now: datetime) -> None:
+        self._chart.add(told)
+        self._chart.forget(now - timedelta(seconds=USUAL_S))
+        for age_s, step_s in THINNED_S.items():
+            self._chart.thin(now - timedelta(seconds=max(age_s, 2 * self._reach_s if step_s > 60 else 0)), step_s)
 
     async def _read(self, connection: Connection, rule: Rule, now: datetime) -> list[Reading] | None:
         """Return what a rule sees; None where nothing can be said, as nobody tells its figures at the moment."""
@@ -85,7 +95,7 @@ class Watch:
                 since = now - timedelta(seconds=self._fresh_s)
                 if rule.settings.measure == "value" and self._chart.is_paused(rule.settings.metric, since):
                     return None
-                return read(rule, self._chart, now, self._fresh_s)
+                return await asyncio.to_thread(read, rule, self._chart, now, self._fresh_s)
         return ranked(rule, [rule.judge(*row) for row in rows])
 
     async def _judge(
