@@ -19,7 +19,7 @@ from boathook.admin.desk import Work, new_id
 from boathook.admin.keys import hash_token
 from boathook.admin.oidc import Person
 from boathook.domain.errors import InvalidValue, NotFound, NotPossible, Taken
-from boathook.domain.roles import Role as Role  # noqa: PLC0414 - whoever acts needs both
+from boathook.domain.roles import Role
 from boathook.journal import operators
 from boathook.journal.audit import note
 from boathook.journal.operators import Browser, Operator

@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from boathook.admin import alarms as actions
 from boathook.admin.console.pages import BASE, Routes, Visit
-from boathook.admin.operators import Role
 from boathook.domain.errors import InvalidValue
+from boathook.domain.roles import Role
 from boathook.domain.telling import show_number
 from boathook.outbound.notifier import NotSent, Sent
 

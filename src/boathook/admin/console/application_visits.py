@@ -17,7 +17,7 @@ from boathook.admin import applications
 from boathook.admin.api.auth import Capability
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.desk import Desk, Work
-from boathook.admin.operators import Role
+from boathook.domain.roles import Role
 from boathook.journal.applications import Application
 
 HOME: Final = f"{BASE}/applications"

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from boathook.admin import bulk, failures, operations
 from boathook.admin.console import asking
 from boathook.admin.console.pages import BASE, Routes, Visit
-from boathook.admin.operators import Role
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
+from boathook.domain.roles import Role
 from boathook.journal import dead_groups, ledger
 from boathook.journal.dead_groups import FoundLetters, Group, Place
 from boathook.journal.ledger import DeliveryRow, Filter

@@ -9,9 +9,9 @@ from boathook.admin import applications
 from boathook.admin import keys as actions
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.desk import Work
-from boathook.admin.operators import Role
 from boathook.domain import ids
 from boathook.domain.errors import AdminError, BoathookError, InvalidValue, NotFound
+from boathook.domain.roles import Role
 from boathook.journal.api_keys import Key
 from boathook.journal.applications import Application
 

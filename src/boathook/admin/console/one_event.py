@@ -14,10 +14,10 @@ from boathook.admin import contents, curl, operations
 from boathook.admin.console.pages import Routes, Visit
 from boathook.admin.contents import Content
 from boathook.admin.curl import Shell
-from boathook.admin.operators import Role
 from boathook.domain import ids
 from boathook.domain.errors import NotFound, NotPossible
 from boathook.domain.model import State
+from boathook.domain.roles import Role
 from boathook.journal import ledger, timeline
 from boathook.journal.audit import note
 from boathook.journal.batches import Pieces

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from boathook.admin import operators
 from boathook.admin.console.frame import Frame, State, check_origin, check_token, read_form, token_of
 from boathook.admin.desk import Desk, Work
-from boathook.admin.operators import Role
+from boathook.domain.roles import Role
 from boathook.journal.operators import Operator
 
 BASE: Final = "/console"

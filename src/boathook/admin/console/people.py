@@ -4,8 +4,8 @@ from starlette.responses import Response
 
 from boathook.admin import operators
 from boathook.admin.console.pages import BASE, Routes, Visit
-from boathook.admin.operators import Role
 from boathook.domain.errors import AdminError, NotPossible
+from boathook.domain.roles import Role
 
 routes = Routes()
 _LIST = f"{BASE}/operators"

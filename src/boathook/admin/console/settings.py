@@ -7,9 +7,9 @@ import msgspec
 from starlette.responses import Response
 
 from boathook.admin.console.pages import Routes, Visit
-from boathook.admin.operators import Role
 from boathook.admin.shown_settings import all_settings
 from boathook.config import defaults
+from boathook.domain.roles import Role
 
 routes = Routes()
 

@@ -18,8 +18,9 @@ from boathook.admin import operators
 from boathook.admin.console.frame import Frame, check_origin, read_form
 from boathook.admin.console.pages import BASE, SIGN_IN, Routes, Visit, cookie_name
 from boathook.admin.oidc import Attempt, Provider, Refused
-from boathook.admin.operators import Role, SignedIn
+from boathook.admin.operators import SignedIn
 from boathook.domain.errors import BoathookError, FetchFailed, NotPossible
+from boathook.domain.roles import Role
 from boathook.journal.operators import Browser
 from boathook.telemetry.log import get_logger
 

@@ -8,11 +8,11 @@ from starlette.responses import Response
 from boathook.admin import source_secrets as actions
 from boathook.admin import told_secrets
 from boathook.admin.console.pages import BASE, Routes, Visit
-from boathook.admin.operators import Role
 from boathook.admin.source_secrets import LONGEST_GRACE
 from boathook.admin.sources import SourceView, Traffic, base_of, example_of, steps_of, traffic, view_of
 from boathook.admin.trial import MARK, Step, try_source
 from boathook.domain.errors import ConfigError, InvalidValue
+from boathook.domain.roles import Role
 from boathook.inbound.added import AddedSecrets
 from boathook.inbound.gates import is_told
 from boathook.inbound.providers import RECIPES, find
