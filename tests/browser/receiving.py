@@ -15,6 +15,8 @@ class Receiver:
     status: int = 200
     body: bytes = b"thank you"
     kind: str = "text/plain"
+    statuses: dict[str, int] = field(default_factory=dict)
+    """What single paths answer instead."""
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
     def to(self, path: str) -> list[tuple[str, dict[str, str], bytes]]:
@@ -38,7 +40,7 @@ def receiving() -> Iterator[Receiver]:
             self._answer()
 
         def _answer(self) -> None:
-            self.send_response(receiver.status)
+            self.send_response(receiver.statuses.get(self.path, receiver.status))
             self.send_header("content-type", receiver.kind)
             self.send_header("content-length", str(len(receiver.body)))
             self.end_headers()

@@ -3,7 +3,7 @@
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jwt
 import msgspec
@@ -16,6 +16,7 @@ from boathook.config import Settings
 from boathook.domain.errors import FetchFailed
 from boathook.domain.roles import Role
 from boathook.outbound.answers import HttpAnswer
+from boathook.outbound.client import Client
 
 ISSUER, CLIENT = "https://login.example.com", "boathook"
 KEY = rsa.generate_private_key(65_537, 2_048)
@@ -75,7 +76,7 @@ def sign(content: dict[str, Any], key: Any = KEY, algorithm: str = "RS256", kid:
 async def come_back(token: str, issuer: str = ISSUER) -> Person:
     provider = Provider(SETTINGS)
     provider.close()
-    provider._client = Stub(token, issuer)
+    provider._client = cast("Client", Stub(token, issuer))
     return await provider.come_back(Attempt(nonce="expected"), "code", "https://hooks.example.com/return")
 
 

@@ -1,0 +1,166 @@
+"""Every page of the console, found by following its links: each works, for everybody, on any screen.
+
+With BOATHOOK_SCREENSHOTS set to a folder, it is filled with a picture of each page, light and dark.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page
+
+from boathook.admin.console.app import AREAS
+from tests.browser.conftest import Screen, Stand
+from tests.browser.furnishing import Furnisher, paths_of
+from tests.browser.receiving import receiving
+
+WORDS = ("a note about a boat", "the harbour master asks", "anna paid twice", "three ropes", "a parcel for the pier")
+SHOTS = os.environ.get("BOATHOOK_SCREENSHOTS")
+_IDS = re.compile(r"[a-z]+_[0-9a-z]{26}(_\d+)?|qtask_\w+|grp_\w+|(?<=/)\d+(?=/|$)")
+_OWN_WORDS = re.compile(r"(?<=/event-types/)[^/?]+|(?<=/sources/)[^/?]+|(?<=/sources-senders/)[^/?]+")
+_LONG = {"/console/now/live"}
+"""What is not a page."""
+
+
+@pytest.fixture(scope="module")
+def furnished(console: Stand) -> Iterator[Stand]:
+    with receiving() as receiver:
+        furnisher = Furnisher(console, receiver, WORDS)
+        furnisher.all()
+        furnisher.api.close()
+        yield console
+
+
+@pytest.fixture(scope="module")
+def pages(furnished: Stand, browser: Browser) -> list[str]:
+    """One address for each kind of page."""
+    page = browser.new_page()
+    furnished.sign_in(page)
+    found: dict[str, str] = {}
+    waiting = ["/console", "/console/account", "/console/settings", "/console/sources/stripe"]
+    while waiting:
+        path = waiting.pop(0)
+        if kind_of(path) in found or path in _LONG:
+            continue
+        answer = page.goto(f"{furnished.base}{path}")
+        assert answer is not None
+        assert answer.status == 200, f"{path}: {answer.status}"
+        if "text/html" not in answer.headers["content-type"]:
+            continue
+        found[kind_of(path)] = path
+        waiting += [one for one in paths_of(page, furnished.base) if kind_of(one) not in found]
+    page.close()
+    return list(found.values())
+
+
+def kind_of(path: str) -> str:
+    """Return an address without what makes it one of many alike."""
+    return _OWN_WORDS.sub("*", _IDS.sub("*", path.partition("?")[0]))
+
+
+def test_every_page_that_there_is_was_found(pages: list[str]):
+    """A page that no link leads to is one that nobody finds."""
+    shown = {kind_of(path) for path in pages}
+    areas = {
+        re.sub(r"\{\w+(:\w+)?\}", "*", entry.path) for area in AREAS for entry in area.entries if entry.method == "GET"
+    }
+    wanted = {f"/console{path}" for path in areas if not path.endswith(_PARTS)}
+    missing = {
+        path for path in wanted if not any(re.fullmatch(re.escape(path).replace(r"\*", "[^/]+"), one) for one in shown)
+    }
+    assert missing <= _ELSEWHERE, missing - _ELSEWHERE
+
+
+_PARTS = ("/state", "/live", "/charts", "/story", "/body", "/curl", "/payload", "/download/*", "/jobs")
+"""Parts of pages, and downloads."""
+_ELSEWHERE = {
+    "/console/alarms/history",  # once one has recovered: tests/browser/test_alarms.py
+    "/console/jobs/*",  # after bulk work has been asked for: tests/browser/test_dead.py
+    "/console/verify/*",  # after a check has been asked for: tests/browser/test_verify.py
+    "/console/applications/*/endpoints/*/tests/*",  # after a test message: tests/browser/test_endpoints.py
+    "/console/applications/*/endpoints/*/tasks/*",  # after a recovery: tests/browser/test_endpoints.py
+}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("scheme", "rules"), [("light", None), ("dark", ["color-contrast"])])
+def test_no_page_has_a_serious_fault_for_those_who_cannot_see_or_point(
+    furnished: Stand, pages: list[str], browser: Browser, scheme: Any, rules: list[str] | None
+):
+    faults: list[str] = []
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    screen = Screen(context.new_page(), furnished)
+    furnished.sign_in(screen.page)
+    for path in pages:
+        screen.page.goto(f"{furnished.base}{path}")
+        faults += [f"{path}: {fault}" for fault in serious_faults(screen.page, rules)]
+        if SHOTS:
+            screen.page.screenshot(path=Path(SHOTS) / f"{name_of(path)}-{scheme}.png")
+    context.close()
+    screen.check()
+    assert not faults, "\n".join(faults)
+
+
+def name_of(path: str) -> str:
+    """Return what a page's picture is called."""
+    return kind_of(path).removeprefix("/console").strip("/").replace("/", "-").replace("*", "one") or "now"
+
+
+def serious_faults(page: Page, rules: list[str] | None = None) -> list[str]:
+    """Return what axe-core finds serious or worse."""
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    if rules is not None:
+        options["runOnly"] = {"type": "rule", "values": rules}
+    found = Axe().run(page, options=options).response["violations"]
+    return [
+        f"{one['id']} ({one['impact']}): {one['nodes'][0]['html'][:200]}"
+        for one in found
+        if one["impact"] in {"serious", "critical"}
+    ]
+
+
+def test_axe_sees_a_page_that_is_faulty(screen: Screen):
+    """The sabotage twin: without its label, the field for searching is one that nobody can name."""
+    page = screen.go("/events")
+    page.evaluate("document.querySelectorAll('label').forEach(one => one.remove())")
+    page.evaluate(
+        "document.querySelectorAll('input').forEach(one => { one.placeholder = ''; one.removeAttribute('aria-label') })"
+    )
+    assert any(fault.startswith(("label", "select-name")) for fault in serious_faults(page))
+
+
+def test_every_page_fits_a_phone_and_has_one_title(furnished: Stand, pages: list[str], browser: Browser):
+    context = browser.new_context(viewport={"width": 360, "height": 740})
+    page = context.new_page()
+    furnished.sign_in(page)
+    wide, headings = [], []
+    for path in pages:
+        page.goto(f"{furnished.base}{path}")
+        if page.evaluate("document.documentElement.scrollWidth") > 360:
+            wide.append(f"{path}: {page.evaluate(_WIDEST)}")
+        if page.locator("h1").count() != 1:
+            headings.append(path)
+    context.close()
+    assert (wide, headings) == ([], [])
+
+
+_WIDEST = """() => [...document.querySelectorAll('main *')].filter(one => one.getBoundingClientRect().right > 361
+    && !one.closest('.scroll, pre')).map(one => one.outerHTML.slice(0, 160)).slice(-2)"""
+
+
+def test_the_keys_lead_everywhere(screen: Screen):
+    page = screen.go("")
+    for key, heading in (("e", "Events"), ("d", "Dead letters"), ("s", "Sources"), ("u", "Audit")):
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        page.get_by_role("heading", level=1, name=heading).wait_for()
+    page.keyboard.press("?")
+    page.get_by_role("heading", name="Keys", exact=True).wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
