@@ -497,3 +497,14 @@ async def test_a_fault_in_a_look_ends_no_other(pg_url, db, receiver):
         await asyncio.sleep(0)
         await db.execute("alter table boathook.hidden rename to alarm_round")
         await eventually(lambda: told(receiver) == [("fires", "high", "")])
+
+
+async def test_figures_of_a_clock_that_was_ahead_hide_no_present_ones(db, receiver):
+    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
+        await stand.tell_figure(LEVEL, 5)
+        await db.execute("update boathook.alarm_sample set at = at + interval '1 hour'")
+        await stand.look()
+        await stand.tell_figure(LEVEL, 11)
+        await stand.look()
+        await stand.deliver()
+        assert told(receiver) == [("fires", "high", "")]

@@ -1,5 +1,6 @@
 """What hosts have counted: kept, rolled up without losing or doubling anything, and read back in steps."""
 
+import asyncio
 import functools
 import os
 import signal
@@ -21,7 +22,7 @@ from boathook.telemetry.exporters import Buckets, Merged
 from boathook.telemetry.metrics import METRICS
 from boathook.telemetry.tally import MOST_NAMES, OTHERS, Arrived, Owed, Tally, Worked, counted
 from tests.conftest import FreshServer
-from tests.support import eventually
+from tests.support import LOCK_WAITED_FOR, eventually
 
 NOON = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
 """A full hour so lately that nothing of it is dropped."""
@@ -261,3 +262,38 @@ async def test_samples_of_an_outage_are_told_once_it_is_over(fresh_server: Fresh
     await eventually(functools.partial(is_kept, database, 7))
     await database.close()
     await sampler.close()
+
+
+async def test_two_who_roll_up_at_once_neither_lose_nor_double_anything(db: Database) -> None:
+    """As two keepers do of whom one has lost its seat and does not know it yet."""
+    await keep(db, told("a", NOON), told("a", NOON + timedelta(seconds=15)))
+    async with db.transaction() as other:
+        await other.execute(samples.SQL["take_turn"])
+        taken = await other.fetch(samples.SQL["take_rows"], 1)
+        rolling = asyncio.create_task(roll_up(db))
+        await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
+        row = HostSample("a", NOON, samples._to_sample(taken[0]).tally)
+        for step_s in (120, 900):
+            await samples._add(other, step_s, [row])
+        await other.execute(samples.SQL["mark_rolled_up"], [NOON], ["a"])
+    assert await rolling == 1
+    for step_s in (120, 900):
+        (one,) = await read_since(db, NOON, step_s)
+        assert (one.tally.arrived.accepted, one.tally.span_s) == (2, 30), step_s
+
+
+async def test_a_sampler_outlives_a_fault_in_one_turn(db: Database, tmp_path: Path, monkeypatch) -> None:
+    sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.05)
+    turn, faults = sampler._turn, iter([True, True])
+
+    async def faulty() -> None:
+        if next(faults, False):
+            raise RuntimeError("a surprise")
+        await turn()
+
+    monkeypatch.setattr(sampler, "_turn", faulty)
+    sampler.open()
+    try:
+        await eventually(lambda: db.fetchval("select count(*) > 1 from boathook.sample"))
+    finally:
+        await sampler.close()

@@ -1,6 +1,7 @@
 """Secrets of sources in the journal: sealed for one place, ended in time, never the last one gone."""
 
 import asyncio
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from boathook.admin import sealing, source_secrets
 from boathook.admin.desk import Desk
-from boathook.config import Settings, SourceSettings
+from boathook.config import Settings, SourceSettings, load
+from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound, NotPossible, SecretUnreadable
 from boathook.inbound.added import FILE_NAME, AddedSecrets
 from boathook.journal import source_secrets as stored
@@ -36,7 +38,7 @@ def desk_of(db: Database, *, file_secret: str = "in the file", vault: Vault | No
 
 async def add(desk: Desk, text: str | None, source: str = "git", **more: object) -> source_secrets.MadeSecret:
     async with desk.work(actor="test") as work:
-        return await source_secrets.add(work, source, text, **more)  # type: ignore[arg-type]
+        return await source_secrets.add(work, source, text, **more)
 
 
 def with_key(settings: Settings, key: str, folder: Path) -> Settings:
@@ -83,6 +85,25 @@ async def test_a_damaged_file_keeps_nobody_from_starting(db: Database, tmp_path:
     assert added.known == ()
     added.save()
     assert (tmp_path / FILE_NAME).read_text().strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ends_at", "2026-01-01T00:00:00"),
+        ("ends_at", "9999-12-31T23:59:59-14:00"),
+        ("id", "ffffffff-ffff-ffff-ffff-ffffffffffff"),
+        ("id", "evt_01h455vb4pex5vsknk084sn02q"),
+        ("sealed", "%%%"),
+        ("sealed", "AAAA"),
+        ("source", "nowhere"),
+    ],
+)
+def test_a_file_of_others_keeps_nobody_from_starting(tmp_path: Path, key: str, value: str):
+    row = {"id": ids.show(ids.SOURCE_SECRET, ids.make(1, 1)), "source": "git", "sealed": "AAAA", "ends_at": None}
+    (tmp_path / FILE_NAME).write_text(json.dumps([row | {key: value}]))
+    added = AddedSecrets(with_key(load(None), KEY, tmp_path))
+    assert added.of("git", datetime.now(UTC).timestamp()) == ()
 
 
 @pytest.mark.parametrize(

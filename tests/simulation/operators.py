@@ -1,6 +1,7 @@
 """What the statements of operators' moves do on the fake journal."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -206,6 +207,23 @@ def count_backlog(t: Transaction) -> list[Record]:
                 recipient=recipient, due=len(due), later=len(ready) - len(due), blocked=sum(row.is_blocked for row in rows),
                 leased=sum(row.state == "leased" for row in rows), dead=sum(row.state == "dead" for row in rows),
                 oldest_due_s=max(((t.now - row.due_at).total_seconds() for row in due), default=0.0),
+                ages=_ages([t.now - row.due_at for row in due]),
             )
         )  # fmt: skip
     return found
+
+
+def _ages(waited: Sequence[timedelta]) -> list[int]:
+    counts = [0] * (len(_AGES) + 1)
+    for length in waited:
+        counts[bisect_right(_AGES, length)] += 1
+    return counts
+
+
+_AGES = [timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10), timedelta(hours=1)]
+
+
+def count_troubled_endpoints(t: Transaction) -> list[Record]:
+    disabled = {row.id for row in t.rows("endpoint") if row.is_disabled}
+    failing = [row for row in t.rows("health") if row.failures > 0 and row.endpoint_id not in disabled]
+    return [Record(failing=len(failing), disabled=len(disabled))]

@@ -17,6 +17,7 @@ from boathook.journal import (
     memory,
     moves,
     registry,
+    samples,
     sending,
     tasks,
     upkeep,
@@ -54,6 +55,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
         "renew_leases": leases.renew_leases, "set_back": leases.set_back, "give_back": leases.give_back, "find_lost": leases.find_lost,
         "unblock_heads": leases.unblock_heads, "find_held": leases.find_held, "find_settled": leases.find_settled,
         "recall_effect": leases.recall_effect, "remember_effect": leases.remember_effect, "count_backlog": operators.count_backlog,
+        "count_troubled_endpoints": operators.count_troubled_endpoints,
         "age_of_oldest_snapshot": lambda _t: single(age=0.0),
     },
     lines: {"unblock_lines": leases.unblock_lines},
@@ -80,6 +82,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     },
     tasks: {"take_task": lambda _t: []},
     audit: {"seal_rows": lambda _t, _most: single(sealed=0)},
+    samples: {"take_turn": lambda _t: [], "take_rows": lambda _t, _most: [], "drop_old": lambda _t, *_: []},
     verify_runs: {"claim_run": lambda _t, *_: []},
     upkeep: {"take_turn": lambda _t: single(turn=False)},
 }  # fmt: skip

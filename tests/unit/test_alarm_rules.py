@@ -270,3 +270,12 @@ def test_old_samples_are_thinned_and_what_was_counted_stays():
     assert 40 <= len(made._hosts["a"]) <= 45
     assert made.increases(Pick(ACCEPTED), ago(300)) == {"": 300}
     assert abs(made.increases(Pick(ACCEPTED), ago(900))[""] - before[""]) <= 60
+
+
+def test_a_clock_that_was_wrong_for_a_while_hides_nothing_that_comes_after_it():
+    chart, now = Chart(), datetime(2026, 1, 2, tzinfo=UTC)
+    chart.add([HostSeries("a", now + timedelta(hours=1), {"boathook_connections": [[[], 5]]})])
+    chart.forget_after(now)
+    assert chart.latest is None
+    chart.add([HostSeries("a", now, {"boathook_connections": [[[], 7]]})])
+    assert chart.values(Pick("boathook_connections"), now - timedelta(minutes=1)) == {"": 7}

@@ -64,6 +64,33 @@ class TestWebhook:
         async with Receiver(script=answering(b"", "429 Slow", "retry-after: 77\r\n")) as receiver:
             assert await send(webhook(receiver.url)) == NotSent("it answered 429", 77.0)
 
+    async def test_a_redirect_is_not_followed(self):
+        async with Receiver() as other:
+            head = f"location: {other.url}\r\n"
+            async with Receiver(script=answering(b"", "307 Temporary Redirect", head)) as receiver:
+                assert await send(webhook(receiver.url)) == NotSent("it answered 307")
+        assert other.requests == []
+
+    async def test_whoever_answers_2xx_has_taken_it_however_much_follows(self):
+        async with Receiver(script=answering(b"x" * 10_000_000)) as receiver:
+            assert await send(webhook(receiver.url)) == Sent()
+
+    async def test_a_failure_with_a_long_answer_is_a_failure(self):
+        async with Receiver(script=answering(b"x" * 10_000_000, "500 No")) as receiver:
+            assert isinstance(await send(webhook(receiver.url)), NotSent)
+
+    @pytest.mark.parametrize("asked", ["9" * 400, "1e999", "nan", "-5", "Fri, 31 Dec 1999 23:59:59 GMT", "\u0661"])
+    async def test_no_wish_to_be_left_alone_is_too_strange(self, asked):
+        head = f"retry-after: {asked}\r\n".encode().decode("latin-1")
+        async with Receiver(script=answering(b"", "503 No", head)) as receiver:
+            outcome = await send(webhook(receiver.url))
+        assert isinstance(outcome, NotSent)
+        assert 0 <= outcome.retry_after_s <= 3600
+
+    async def test_a_fault_while_telling_is_a_failure_of_this_channel_and_nothing_else(self, monkeypatch):
+        monkeypatch.setattr(notices, "document", lambda _: 1 / 0)
+        assert await send(webhook("http://127.0.0.1:9999/x")) == NotSent("it could not be told: ZeroDivisionError")
+
     async def test_a_secret_that_is_none_is_said_by_its_key(self):
         outcome = await send(webhook("http://127.0.0.1:9999/x", secret="whsec_%%%"))
         assert isinstance(outcome, NotSent)
@@ -108,6 +135,13 @@ class TestTelegram:
             outcome = await send(self.channel(receiver))
         assert isinstance(outcome, NotSent)
         assert outcome.retry_after_s == 40
+
+    async def test_a_wish_of_astronomic_length_is_cut(self):
+        answer = b'{"ok":false,"parameters":{"retry_after":' + b"9" * 400 + b"}}"
+        async with Receiver(script=answering(answer, "429 Slow")) as receiver:
+            outcome = await send(self.channel(receiver))
+        assert isinstance(outcome, NotSent)
+        assert 0 <= outcome.retry_after_s <= 3600
 
     async def test_a_host_that_cannot_be_reached_is_told_without_the_token(self):
         async with Receiver() as receiver:

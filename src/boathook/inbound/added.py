@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 from uuid import UUID
 
 import msgspec
@@ -85,7 +85,7 @@ class _Row(msgspec.Struct, frozen=True):
     id: str
     source: str
     sealed: str
-    ends_at: datetime | None
+    ends_at: Annotated[datetime, msgspec.Meta(tz=True)] | None
 
 
 _ROWS: Final = msgspec.json.Decoder(list[_Row])
@@ -96,7 +96,7 @@ def _read(file: Path) -> tuple[SourceSecret, ...]:
         return tuple(_secret(row) for row in _ROWS.decode(file.read_bytes()))
     except FileNotFoundError:
         return ()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         _LOG.error("source_secrets_unreadable", file=str(file), error=str(error), note="it is written anew in time")
         return ()
 

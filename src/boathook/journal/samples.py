@@ -106,6 +106,7 @@ async def roll_up(database: Database) -> int:
 
 async def _roll_up(database: Database) -> int:
     async with database.transaction() as connection:
+        await connection.execute(SQL["take_turn"])
         taken = [_to_sample(row) for row in await connection.fetch(SQL["take_rows"], _AT_ONCE)]
         if taken:
             for step_s in KEPT_S.keys() - {STEP_S}:

@@ -19,13 +19,17 @@ from boathook.sample
 where step_s = 15 and at >= $1
 order by host, at desc
 
+-- name: take_turn
+-- Lets nobody else roll rows up until the transaction ends: two who begin the same coarser row would each lose the other's part.
+select pg_advisory_xact_lock(hashtextextended('boathook.samples', 0))
+
 -- name: take_rows
 -- Picks rows that are not in the coarser ones yet, the oldest first.
 select at, host, tally::text as tally from boathook.sample
 where not is_rolled_up
 order by at, host
 limit $1
-for update skip locked
+for update
 
 -- name: read_coarser
 -- Reads what the coarser rows hold already, at the given places.

@@ -15,10 +15,12 @@ from boathook.domain.telling import Bulletin
 from boathook.outbound import notices
 from boathook.outbound.answers import HttpAnswer
 from boathook.outbound.mail import Server, send_mail
+from boathook.telemetry.log import get_logger
 
 if TYPE_CHECKING:
     from boathook.outbound.client import Client
 
+_LOG = get_logger("alarms")
 _JSON: Final = {"Content-Type": "application/json"}
 _MOST_ANSWER: Final = 65_536
 _LONGEST_REST_S: Final = 3_600.0
@@ -58,10 +60,17 @@ class Notifier:
         try:
             async with asyncio.timeout(self._settings.notifications.timeout_s + 1.0):
                 return await self._send(name, channel, bulletin)
-        except (ConfigError, FetchFailed) as error:
+        except FetchFailed as error:
+            # Who answers 2xx has taken it, whatever else follows; Telegram alone says more in its answer.
+            is_taken = (error.status or 0) // 100 == 2 and not isinstance(channel, TelegramChannel)
+            return Sent() if is_taken else NotSent(str(error))
+        except ConfigError as error:
             return NotSent(str(error))
         except TimeoutError:
             return NotSent("it took too long")
+        except Exception as error:  # noqa: BLE001 - whatever a receiver brings about, its channel rests and is tried again
+            _LOG.error("notice_fault", channel=name, exc_info=error)
+            return NotSent(f"it could not be told: {type(error).__name__}")
 
     def close(self) -> None:
         """Give up what is under way."""
@@ -158,5 +167,5 @@ def _telegram_verdict(answer: HttpAnswer, token: str) -> Sent | NotSent:
 def _rest(told: object) -> float:
     try:
         return min(max(0.0, float(told)), _LONGEST_REST_S)  # type: ignore[arg-type]  # whatever it is not, is refused
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0.0

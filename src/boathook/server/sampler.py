@@ -68,7 +68,10 @@ class Sampler:
 
     async def _run(self) -> None:
         while True:
-            await self._turn()
+            try:
+                await self._turn()
+            except Exception as error:  # noqa: BLE001 - one sample that fails must not end all that would follow
+                _LOG.error("sampler_fault", exc_info=error)
             await asyncio.sleep(self._step_s - time.time() % self._step_s)
 
     async def _turn(self) -> None:

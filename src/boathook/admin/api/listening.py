@@ -91,6 +91,8 @@ class _Telling(Response):
         self._tail = tail
         self._since = since
         self._credentials = headers
+        self._is_paused = False
+        """Whether PostgreSQL was away at the latest look, which the log is told once."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Tell, until the listener is gone, its token is revoked, or the process stops."""
@@ -129,9 +131,13 @@ class _Telling(Response):
 
     async def _look(self) -> tuple[list[Any], bool]:
         try:
-            return await self._tail.look(datetime.now(UTC))
+            found = await self._tail.look(datetime.now(UTC))
+            self._is_paused = False
+            return found
         except JournalError as error:
-            _LOG.warning("listening_paused", error=str(error))
+            if not self._is_paused:
+                _LOG.warning("listening_paused", error=str(error), note="until PostgreSQL is back")
+            self._is_paused = True
             return [], False
 
     async def _is_welcome(self) -> bool:

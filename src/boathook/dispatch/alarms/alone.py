@@ -49,6 +49,7 @@ class Alone:
     async def look(self, series: Mapping[str, list[list[Any]]]) -> None:
         """Judge what this host has counted, and tell what is the matter."""
         now = datetime.now(UTC)
+        self._chart.forget_after(now)
         self._chart.add([HostSeries(self._host, now, series)])
         self._chart.forget(now - timedelta(seconds=USUAL_S))
         for rule in self._rules:

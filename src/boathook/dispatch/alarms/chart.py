@@ -72,6 +72,13 @@ class Chart:
             if len(firsts) < old:
                 samples[:old] = reversed(firsts.values())
 
+    def forget_after(self, moment: datetime) -> None:
+        """Drop what is told to be of the future: a clock that was wrong for a while must not hide what comes after it."""
+        for host, samples in list(self._hosts.items()):
+            del samples[bisect_right(samples, moment, key=_AT) :]
+            if not samples:
+                del self._hosts[host]
+
     @property
     def latest(self) -> datetime | None:
         """When anything was told last."""

@@ -70,13 +70,14 @@ class Watch:
             self._show(await kept.list_open(connection))
 
     async def _catch_up(self, connection: Connection, now: datetime) -> None:
-        since = now - timedelta(seconds=USUAL_S) if self._read_until is None else self._read_until - _OVERLAP
+        since = now - timedelta(seconds=USUAL_S) if self._read_until is None else min(now, self._read_until) - _OVERLAP
         told = await kept.read_samples(connection, since)
         await asyncio.to_thread(self._take_in, told, now)
         self._read_until = self._chart.latest or self._read_until
 
     def _take_in(self, told: Sequence[HostSeries], now: datetime) -> None:
-        self._chart.add(told)
+        self._chart.forget_after(now + _OVERLAP)
+        self._chart.add(one for one in told if one.at <= now + _OVERLAP)
         self._chart.forget(now - timedelta(seconds=USUAL_S))
         for age_s, step_s in THINNED_S.items():
             self._chart.thin(now - timedelta(seconds=max(age_s, 2 * self._reach_s if step_s > 60 else 0)), step_s)
