@@ -132,13 +132,13 @@ class _Telling(Response):
     async def _look(self) -> tuple[list[Any], bool]:
         try:
             found = await self._tail.look(datetime.now(UTC))
-            self._is_paused = False
-            return found
         except JournalError as error:
             if not self._is_paused:
                 _LOG.warning("listening_paused", error=str(error), note="until PostgreSQL is back")
             self._is_paused = True
             return [], False
+        self._is_paused = False
+        return found
 
     async def _is_welcome(self) -> bool:
         try:

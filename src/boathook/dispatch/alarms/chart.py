@@ -73,7 +73,7 @@ class Chart:
                 samples[:old] = reversed(firsts.values())
 
     def forget_after(self, moment: datetime) -> None:
-        """Drop what is told to be of the future: a clock that was wrong for a while must not hide what comes after it."""
+        """Drop what is told to be of the future, so that a clock that was wrong for a while hides nothing after it."""
         for host, samples in list(self._hosts.items()):
             del samples[bisect_right(samples, moment, key=_AT) :]
             if not samples:
