@@ -62,8 +62,9 @@ def test_a_dead_letter_appears_while_the_page_is_open(console: Stand, screen: Sc
 
 def test_charts_are_drawn_of_tables_that_hold_the_same_numbers(console: Stand, screen: Screen) -> None:
     console.ask("""
-        insert into boathook.sample (step_s, at, host, tally, is_rolled_up)
-        select 15, now() - interval '10 min', 'elsewhere', '{"span_s": 15, "sources": {"shop": {"accepted": 1875}}}', false
+        insert into boathook.sample (step_s, at, host, tally, summary, is_rolled_up)
+        select 15, now() - interval '10 min', 'elsewhere', told, told, false
+        from (select '{"span_s": 15, "sources": {"shop": {"accepted": 1875}}}'::json as told) as host
         returning 1
     """)
     page = screen.go("?span=hour")

@@ -20,7 +20,7 @@ from boathook.server.sampler import Sampler
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import Buckets, Merged
 from boathook.telemetry.metrics import METRICS
-from boathook.telemetry.tally import MOST_NAMES, OTHERS, Arrived, Owed, Tally, Worked, counted
+from boathook.telemetry.tally import ENDPOINTS, MOST_NAMES, OTHERS, Arrived, Owed, Tally, Worked, counted
 from tests.conftest import FreshServer
 from tests.support import LOCK_WAITED_FOR, eventually
 
@@ -83,6 +83,22 @@ async def test_rolling_up_neither_loses_nor_doubles_anything(db: Database, step_
     assert all(one.hosts == 2 for one in found)
     await roll_up(db)
     assert [one.tally for one in await read_since(db, NOON, step_s)] == [one.tally for one in found]
+
+
+async def test_what_is_read_for_charts_says_the_same_without_names(db: Database) -> None:
+    told_now = Tally(
+        span_s=15,
+        sources={"shop": Arrived(accepted=3, faults=1), "bank": Arrived(accepted=4, rejected=2)},
+        recipients={"handler:a": Worked(succeeded=5), "handler:b": Worked(dead=1), ENDPOINTS: Worked(retried=7)},
+        owed={"handler:a": Owed(due=2), ENDPOINTS: Owed(later=9)},
+    )
+    await keep(db, HostSample("a", NOON, told_now))
+    await roll_up(db)
+    for step_s in (15, 120, 900):
+        (one,) = await read_since(db, NOON, step_s)
+        assert {*one.tally.sources, *one.tally.recipients, *one.tally.owed} == {OTHERS, ENDPOINTS}
+        for side in ("arrived", "worked", "sends", "backlog"):
+            assert getattr(one.tally, side) == getattr(told_now, side)
 
 
 async def test_what_comes_late_is_rolled_up_into_steps_that_are_over(db: Database) -> None:

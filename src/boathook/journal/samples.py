@@ -16,7 +16,7 @@ import msgspec
 
 from boathook.journal.database import Connection, Database
 from boathook.journal.statements import load
-from boathook.telemetry.tally import Tally, one_after_another, side_by_side
+from boathook.telemetry.tally import Tally, one_after_another, side_by_side, summarized
 
 SQL = load(__file__)
 
@@ -52,7 +52,8 @@ class HostSample:
 async def read_since(database: Database, since: datetime, step_s: int = STEP_S) -> list[Sample]:
     """Return what all hosts have counted since the step that *since* lies in, oldest first.
 
-    Steps in which nobody told anything are left out, and the last one is not over yet. What was counted is a `Tally`:
+    Steps in which nobody told anything are left out, and the last one is not over yet. What was counted is a `Tally`
+    that names no sources and no handlers (see `summarized`):
     counts as ``sample.tally.arrived.accepted``, levels as ``sample.tally.backlog.due``, quantiles as
     ``sample.tally.quantile("ack", 0.95)``; for a rate, divide by ``sample.tally.span_s``.
 
@@ -91,7 +92,7 @@ async def keep(database: Database, samples: Sequence[HostSample]) -> None:
     """
     if samples:
         ats = [one.at for one in samples]
-        await database.execute(SQL["keep_samples"], samples[0].host, ats, [_written(one.tally) for one in samples])
+        await database.execute(SQL["keep_samples"], samples[0].host, ats, *_written(samples))
 
 
 async def roll_up(database: Database) -> int:
@@ -120,7 +121,7 @@ async def _add(connection: Connection, step_s: int, rows: Iterable[HostSample]) 
     fresh = list(_coarsened(rows, step_s))
     held = map(_to_sample, await connection.fetch(SQL["read_coarser"], step_s, *_places(fresh)))
     sums = list(_coarsened([*held, *fresh], step_s))
-    await connection.execute(SQL["write_coarser"], step_s, *_places(sums), [_written(one.tally) for one in sums])
+    await connection.execute(SQL["write_coarser"], step_s, *_places(sums), *_written(sums))
 
 
 def _coarsened(samples: Iterable[HostSample], step_s: int) -> Iterable[HostSample]:
@@ -140,8 +141,14 @@ def _places(samples: Sequence[HostSample]) -> tuple[list[datetime], list[str]]:
     return [one.at for one in samples], [one.host for one in samples]
 
 
-def _written(tally: Tally) -> str:
-    return msgspec.json.encode(tally).decode()
+def _written(samples: Sequence[HostSample]) -> tuple[list[str], list[str]]:
+    """Return tallies and their summaries as they are stored."""
+    tallies = [one.tally for one in samples]
+    return _as_json(tallies), _as_json(map(summarized, tallies))
+
+
+def _as_json(tallies: Iterable[Tally]) -> list[str]:
+    return [msgspec.json.encode(tally).decode() for tally in tallies]
 
 
 def _to_sample(row: Any) -> HostSample:

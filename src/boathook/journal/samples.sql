@@ -1,15 +1,15 @@
 -- name: keep_samples
 -- Keeps what a host has counted; what is there already was told before.
-insert into boathook.sample (step_s, at, host, tally, is_rolled_up)
-select 15, u.at, $1, u.tally::json, false
-from unnest($2::timestamptz[], $3::text[]) as u (at, tally)
+insert into boathook.sample (step_s, at, host, tally, summary, is_rolled_up)
+select 15, u.at, $1, u.tally::json, u.summary::json, false
+from unnest($2::timestamptz[], $3::text[], $4::text[]) as u (at, tally, summary)
 on conflict do nothing
 
 -- name: read_samples
--- Reads what was kept since a moment in steps of $2 seconds, and the finest rows that are not in those yet.
-select at, host, tally::text as tally from boathook.sample where step_s = $2 and at >= $1
+-- Reads summaries since a moment in steps of $2 seconds, and those of the finest rows that are not in those yet.
+select at, host, summary::text as tally from boathook.sample where step_s = $2 and at >= $1
 union all
-select at, host, tally::text from boathook.sample where not is_rolled_up and $2 > 15 and at >= $1
+select at, host, summary::text from boathook.sample where not is_rolled_up and $2 > 15 and at >= $1
 order by at
 
 -- name: read_latest
@@ -40,10 +40,10 @@ for update of s
 
 -- name: write_coarser
 -- Writes coarser rows over what they held.
-insert into boathook.sample (step_s, at, host, tally, is_rolled_up)
-select $1, u.at, u.host, u.tally::json, true
-from unnest($2::timestamptz[], $3::text[], $4::text[]) as u (at, host, tally)
-on conflict (step_s, at, host) do update set tally = excluded.tally
+insert into boathook.sample (step_s, at, host, tally, summary, is_rolled_up)
+select $1, u.at, u.host, u.tally::json, u.summary::json, true
+from unnest($2::timestamptz[], $3::text[], $4::text[], $5::text[]) as u (at, host, tally, summary)
+on conflict (step_s, at, host) do update set tally = excluded.tally, summary = excluded.summary
 
 -- name: mark_rolled_up
 -- Notes that rows are in the coarser ones.

@@ -10,7 +10,8 @@
 --   effect, newest       what handlers asked to be remembered
 --   reply                what a handler answers the sender who waits       (partitioned by event id)
 --   conflict, rejection  what did not become an event, kept to be looked at
---   audit, retention     who did what; what was dropped, and how much of it
+--   audit, audit_head,   who did what, and the last seal on it;
+--   retention            what was dropped, and how much of it
 --   application, endpoint, endpoint_secret, event_type   whom we send to, where, how signed, and what
 --   endpoint_health      how an endpoint does: failures in a row, its breaker, its place in its rate
 --   api_key, idempotency, task   who may call the API, what was answered before, what is done in the background
@@ -273,6 +274,13 @@ create index audit_by_subject on boathook.audit (subject, id);
 create unique index audit_sealed on boathook.audit (sealed_as) where sealed_as is not null;
 create index audit_to_seal on boathook.audit (id) where sealed_as is null;
 create index audit_by_time on boathook.audit (at, id);
+
+-- The last seal there is, one row: without it, nobody would miss rows taken away from the end of the chain.
+create table boathook.audit_head (
+    is_only boolean primary key default true check (is_only),
+    place bigint not null,
+    seal bytea not null
+);
 
 create table boathook.retention (
     id bigint generated always as identity primary key,
@@ -542,6 +550,8 @@ create table boathook.sample (
     at timestamptz not null,
     host text not null check (host <> ''),
     tally json not null,
+    -- The same without names of sources and recipients, as reading many rows for a chart is to be quick.
+    summary json not null,
     is_rolled_up boolean not null,
     primary key (step_s, at, host)
 );
@@ -598,14 +608,17 @@ declare
     sealed integer := 0;
 begin
     perform pg_advisory_xact_lock(hashtextextended('boathook.seal_audit', 0));
-    select sealed_as, seal into last_place, last_seal
-    from boathook.audit where sealed_as is not null order by sealed_as desc limit 1;
+    select place, audit_head.seal into last_place, last_seal from boathook.audit_head;
     for entry in select * from boathook.audit where sealed_as is null order by id limit most loop
         sealed := sealed + 1;
         last_place := coalesce(last_place, 0) + 1;
         last_seal := sha256(coalesce(last_seal, '') || boathook.audit_content(entry));
         update boathook.audit set sealed_as = last_place, seal = last_seal where id = entry.id;
     end loop;
+    if sealed > 0 then
+        insert into boathook.audit_head (place, seal) values (last_place, last_seal)
+        on conflict (is_only) do update set place = excluded.place, seal = excluded.seal;
+    end if;
     return sealed;
 end $$;
 

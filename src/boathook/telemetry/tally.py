@@ -258,6 +258,22 @@ def side_by_side(tallies: Iterable[Tally]) -> Tally:
     return _joined(list(tallies), span=max, share=sum)
 
 
+def summarized(tally: Tally) -> Tally:
+    """Return a tally that says the same of all sources, all handlers and all endpoints together, and names none."""
+    handlers = [worked for recipient, worked in tally.recipients.items() if recipient != ENDPOINTS]
+    return msgspec.structs.replace(
+        tally,
+        sources=_named({OTHERS: tally.arrived}),
+        recipients=_named({ENDPOINTS: tally.sends, OTHERS: _total(Worked, handlers)}),
+        owed=_named({OTHERS: tally.backlog}),
+    )
+
+
+def _named(records: Mapping[str, Record]) -> dict[str, Record]:
+    """Leave out what is all zero."""
+    return {name: record for name, record in records.items() if record != type(record)()}
+
+
 Rule = Callable[[Sequence[Any]], Any]
 
 
@@ -316,7 +332,7 @@ def _total(kind: type[Record], records: Iterable[Record]) -> Record:
 
 def _bounded(kind: type[Record], records: Mapping[str, Record]) -> dict[str, Record]:
     """Keep the names with the largest numbers, and make one of the others; what is all zero is left out."""
-    busy = {name: record for name, record in records.items() if record != kind()}
+    busy = _named(records)
     if len(busy) <= MOST_NAMES:
         return busy
     kept = sorted(busy, key=lambda name: (name != OTHERS, -_weight(busy[name])))[:MOST_NAMES]

@@ -86,6 +86,8 @@ async def _lines(visit: Visit, found: Found, write: Callable[[Sequence[AuditRow]
 def page_of(row: AuditRow) -> str:
     """Return the page of what a row is about; empty where there is none."""
     prefix, _, rest = row.subject.partition("_")
+    if row.action.startswith("store.verify"):
+        return f"{BASE}/verify/{row.subject}"
     if prefix in _PAGES and rest:
         return f"{BASE}/{_PAGES[prefix]}/{row.subject}"
     return f"{BASE}/sources/{row.subject}" if row.action.startswith("source.") and row.subject.isidentifier() else ""

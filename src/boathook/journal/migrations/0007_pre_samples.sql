@@ -4,6 +4,8 @@ create table boathook.sample (
     at timestamptz not null,
     host text not null check (host <> ''),
     tally json not null,
+    -- The same without names of sources and recipients, as reading many rows for a chart is to be quick.
+    summary json not null,
     is_rolled_up boolean not null,
     primary key (step_s, at, host)
 );
