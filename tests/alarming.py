@@ -18,6 +18,17 @@ from boathook.outbound.notifier import Notifier
 from tests.support import until
 
 SECRET = "whsec_" + "c2VjcmV0LW9mLWFsYXJtcy1vZi10ZXN0cw=="
+QUICK = """
+[notifications.channels.ops]
+kind = "webhook"
+url = "{url}"
+secret = "{secret}"
+[notifications]
+every_s = 1.0
+group_s = 0.0
+gap_s = 0.0
+"""
+"""Settings of a boathook that tells a webhook of each alarm at once."""
 
 
 def settings_of(*, url: str = "", channels: Any = None, rules: Any = None, own: bool = False, **keys: Any):

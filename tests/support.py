@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 async def eventually(
-    predicate: Callable[[], Result | Awaitable[Result]], *, timeout: float = 60.0, every: float = 0.02
+    predicate: Callable[[], Result] | Callable[[], Awaitable[Result]], *, timeout: float = 60.0, every: float = 0.02
 ) -> Result:
     """Return the predicate's first true value; fail where it has none within *timeout* seconds.
 

@@ -10,19 +10,13 @@ import psycopg
 import pytest
 
 from tests.acceptance.conftest import Running, payload, signed
-from tests.alarming import SECRET, Mast
+from tests.alarming import QUICK, SECRET, Mast
 from tests.support import until
 
-QUICK = """
-[notifications]
-every_s = 1.0
-group_s = 0.0
-gap_s = 0.0
+SETTINGS = (
+    QUICK
+    + """
 most_an_hour = 10000
-[notifications.channels.ops]
-kind = "webhook"
-url = "{url}"
-secret = "{secret}"
 [notifications.rules.dead_letters]
 over_s = 6.0
 clear_s = 0.0
@@ -63,6 +57,7 @@ above = 2.0
 clear_s = 0.0
 summary = "{{subject}} sends everything again"
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +68,7 @@ def mast() -> Iterator[Mast]:
 
 @pytest.fixture(scope="module")
 def gateway(shared_boathook: Callable[..., Running], mast: Mast) -> Running:
-    extra = QUICK.format(url=mast.url, secret=SECRET).replace("{{", "{").replace("}}", "}")
+    extra = SETTINGS.format(url=mast.url, secret=SECRET).replace("{{", "{").replace("}}", "}")
     return shared_boathook(
         extra=f"""
 [sources.other]

@@ -14,16 +14,21 @@ import pytest
 
 from tests.acceptance.conftest import Running
 from tests.conftest import with_database
-from tests.guards.test_docs import DOCS, blocks
+from tests.guards.documents import ROOT, blocks
 from tests.support import until
 
 SECRET = "parcels-test-secret"
-PAGE = DOCS / "apps.md"
+PAGE = ROOT / "docs" / "apps.md"
+
+
+def shown(language: str) -> list[str]:
+    """Return what the page shows in a language."""
+    return [block.text for block in blocks(PAGE) if block.language == language]
 
 
 def write_app(folder: Path) -> None:
     """Write the files that the page shows."""
-    [code], [sql] = blocks(PAGE, "python"), blocks(PAGE, "sql")
+    [code], [sql] = shown("python"), shown("sql")
     migrations = folder / "parcels" / "migrations"
     migrations.mkdir(parents=True)
     (folder / "parcels" / "__init__.py").write_text(code)
@@ -41,7 +46,7 @@ class Parcels(Running):
         self.environment["PARCELS_SECRET"] = SECRET
 
     def _configuration(self, extra: str) -> str:
-        return super()._configuration(extra or blocks(PAGE, "toml")[1])
+        return super()._configuration(extra or shown("toml")[1])
 
     def configure(self, extra: str) -> None:
         (self.folder / "boathook.toml").write_text(self._configuration(extra))

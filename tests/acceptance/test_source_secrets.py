@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import httpx
 import psycopg
@@ -92,7 +93,7 @@ def test_a_rotation_under_load_refuses_nothing(running: Running):
             held = [one["name"] for one in running.listing("sources", "secrets", "list", "stripe")]
             add(running, secret)
             began = time.monotonic()
-            until(lambda secret=secret: is_known(running.base, secret), timeout=30)
+            until(partial(is_known, running.base, secret), timeout=30)
             assert time.monotonic() - began < 20, "every gateway knows it within seconds"
             load.secret = secret
             load.more()

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.acceptance.conftest import Running, shared_boathook  # noqa: F401 - a fixture
-from tests.alarming import SECRET, Mast
+from tests.alarming import QUICK, SECRET, Mast
 from tests.browser.conftest import ADMIN, Screen, Stand
 from tests.support import until
 
@@ -17,17 +17,11 @@ def mast() -> Iterator[Mast]:
         yield made
 
 
-SETTINGS = """
+SETTINGS = (
+    QUICK
+    + """
 [outbound]
 allow = ["127.0.0.0/8"]
-[notifications]
-every_s = 1.0
-group_s = 0.0
-gap_s = 0.0
-[notifications.channels.ops]
-kind = "webhook"
-url = "{url}"
-secret = "{secret}"
 [notifications.channels.deaf]
 kind = "webhook"
 url = "http://127.0.0.1:47123/x"
@@ -42,6 +36,7 @@ clear_s = 0.0
 above = 1.0
 summary = "<i>all of {{subject}}</i> is sent again"
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +131,6 @@ def test_without_signing_in_nothing_is_shown(console: Stand) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_telephone(screen: Screen, scheme: str) -> None:
     screen.page.set_viewport_size({"width": 360, "height": 800})
-    screen.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of the two
+    screen.page.emulate_media(color_scheme=scheme)
     page = screen.go("/alarms")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

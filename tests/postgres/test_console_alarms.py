@@ -10,6 +10,7 @@ from boathook.admin.desk import Desk
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.handlers.outbox import Outbox
 from boathook.journal.vault import Vault
+from boathook.outbound.notifier import Sent
 from tests.alarming import settings_of, standing, told, webhook
 from tests.postgres.test_alarms import HIGH, LEVEL
 from tests.unit.receivers import Receiver
@@ -84,7 +85,7 @@ async def test_a_silence_that_makes_no_sense_is_refused_by_its_field(db, change,
 
 async def test_a_test_arrives_and_says_that_it_is_one(receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)})
-    assert await actions.test_channel(settings, "ops", "anna") == actions.Sent()
+    assert await actions.test_channel(settings, "ops", "anna") == Sent()
     assert [(kind, rule) for kind, rule, _ in told(receiver)] == [("test", "test")]
     assert json.loads(receiver.requests[0].body)["type"] == "alarms.test"
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -66,7 +67,7 @@ def desk(db: Database) -> Desk:
     return Desk(load(None), db, Vault(["a key that only tests know"]), Outbox())
 
 
-async def decide(desk: Desk, what, *args, **more) -> Task:
+async def decide(desk: Desk, what, *args, **more) -> Any:
     async with desk.work(actor="console:anna") as work:
         return await what(work, *args, **more)
 

@@ -9,7 +9,17 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from boathook.domain.replies import check_media_type, check_status
 
-_OWN_PATHS = ("/in/", "/api/v1/", "/console", "/portal", "/healthz", "/readyz", "/metrics", "/metrics.json", "/selftest")
+_OWN_PATHS = (
+    "/in/",
+    "/api/v1/",
+    "/console",
+    "/portal",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/metrics.json",
+    "/selftest",
+)
 
 Network = IPv4Network | IPv6Network
 Role = Literal["gateway", "worker", "keeper", "console"]

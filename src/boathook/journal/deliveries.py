@@ -101,7 +101,7 @@ class Backlog:
     dead: int
     oldest_due_s: float
     ages: Sequence[int]
-    """Of those that are due, how many have been so for less than ten seconds, a minute, ten minutes, an hour, or longer."""
+    """Of those that are due, how many have been so for less than 10 s, a minute, 10 minutes, an hour, or longer."""
 
 
 class Fate(Enum):

@@ -6,22 +6,17 @@ import pytest
 
 from boathook.server import with_apps
 from tests.acceptance.conftest import Running
-from tests.alarming import SECRET, Mast
+from tests.alarming import QUICK, SECRET, Mast
 from tests.apps.billing.stand import Stand, served, unique
 
-RULES = """
-[notifications]
-every_s = 1.0
-group_s = 0.0
-gap_s = 0.0
-[notifications.channels.ops]
-kind = "webhook"
-url = "{url}"
-secret = "{secret}"
+RULES = (
+    QUICK
+    + """
 [notifications.rules."billing.unlinked_payments"]
 above = 0.5
 clear_s = 0.0
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What visitors ask for, read from addresses and forms: moments, numbers, and links back to a page with other wishes."""
+"""What visitors ask for, read from addresses and forms, and links back to a page with other wishes."""
 
 import re
 from collections.abc import Iterable, Mapping
