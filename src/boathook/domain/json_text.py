@@ -19,10 +19,11 @@ _INDENT: Final = "  "
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _TOKEN: Final = re.compile(
     r"""
+    [ \t\n\r]*+(?:
     (?P<mark>[\[\]{},:])
     | (?P<string>"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*")
     | (?P<plain>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![0-9.eE+-]) | (?:true|false|null)\b)
-    """,
+    )""",
     re.VERBOSE,
 )
 _MAY_BE_CUT: Final = re.compile(r'"|-|[0-9tfn]')
@@ -98,16 +99,16 @@ class _Writer:
         self._length = 0
 
     def write(self) -> None:
-        at = self._skip(0)
-        while at < len(self._text):
-            match = _TOKEN.match(self._text, at)
-            if match is None:
-                return self._end_within(at)
-            self._take(match, at)
-            at = self._skip(match.end())
+        at = 0
+        while match := _TOKEN.match(self._text, at):
+            self._take(match)
+            at = match.end()
             if self._length > LONGEST:
-                self.is_cut = self.is_cut or at < len(self._text)
+                self.is_cut = self.is_cut or self._skip(at) < len(self._text)
                 return None
+        at = self._skip(at)
+        if at < len(self._text):
+            return self._end_within(at)
         if self._wanted != "end":
             if self._is_whole:
                 raise _Wrong("it ends too early", len(self._text))
@@ -124,8 +125,9 @@ class _Writer:
         self._write(self._before_value() + self._text[at:][:LONGEST])
         self.is_cut = True
 
-    def _take(self, match: re.Match[str], at: int) -> None:
-        word, kind = match[0], match.lastgroup
+    def _take(self, match: re.Match[str]) -> None:
+        kind = match.lastgroup or ""
+        word, at = match[kind], match.start(kind)
         if kind == "mark":
             return self._take_mark(word, at)
         if self._wanted in {"key", "first key"}:
