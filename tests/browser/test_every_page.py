@@ -1,16 +1,18 @@
 """Every page of the console, found by following its links: each works, for everybody, on any screen.
 
-With BOATHOOK_SCREENSHOTS set to a folder, it is filled with a picture of each page, light and dark.
+With SCREENSHOTS set to a folder, it is filled with a picture of each page, light and dark.
 """
 
 import os
 import re
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
 from playwright.sync_api import Browser, Page
 
 from boathook.admin.console.app import AREAS
@@ -19,8 +21,8 @@ from tests.browser.furnishing import Furnisher, paths_of
 from tests.browser.receiving import receiving
 
 WORDS = ("a note about a boat", "the harbour master asks", "anna paid twice", "three ropes", "a parcel for the pier")
-SHOTS = os.environ.get("BOATHOOK_SCREENSHOTS")
-_IDS = re.compile(r"[a-z]+_[0-9a-z]{26}(_\d+)?|qtask_\w+|grp_\w+|(?<=/)\d+(?=/|$)")
+SHOTS = os.environ.get("SCREENSHOTS")
+_IDS = re.compile(r"[a-z]+_[0-9a-z]{26,27}(_\d+)?|qtask_\w+|grp_\w+|(?<=/)\d+(?=/|$)")
 _OWN_WORDS = re.compile(r"(?<=/event-types/)[^/?]+|(?<=/sources/)[^/?]+|(?<=/sources-senders/)[^/?]+")
 _LONG = {"/console/now/live"}
 """What is not a page."""
@@ -99,10 +101,16 @@ def test_no_page_has_a_serious_fault_for_those_who_cannot_see_or_point(
         screen.page.goto(f"{furnished.base}{path}")
         faults += [f"{path}: {fault}" for fault in serious_faults(screen.page, rules)]
         if SHOTS:
-            screen.page.screenshot(path=Path(SHOTS) / f"{name_of(path)}-{scheme}.png")
+            take(screen.page, Path(SHOTS) / f"{name_of(path)}-{scheme}.png")
     context.close()
     screen.check()
     assert not faults, "\n".join(faults)
+
+
+def take(page: Page, to: Path) -> None:
+    """Write a picture of a page, of no more colours than it needs."""
+    picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
+    picture.quantize(64, dither=Image.Dither.NONE).save(to, optimize=True)
 
 
 def name_of(path: str) -> str:
