@@ -154,7 +154,7 @@ class Provider:
             )
         except jwt.PyJWTError as error:
             raise Refused(f"the identity provider's token does not hold: {error}") from None
-        if not secrets.compare_digest(str(claims.get("nonce", "")), nonce):
+        if not secrets.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise Refused("the identity provider's token belongs to another attempt; sign in again")
         if claims.get("azp", self._console.oidc_client_id) != self._console.oidc_client_id:
             raise Refused("the identity provider's token was made for another application")

@@ -7,22 +7,25 @@ knows the SHA-256 alone.
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerifyMismatchError
 
-from boathook.admin.desk import Work, new_id
+from boathook.admin.desk import Desk, Work, new_id
 from boathook.admin.keys import hash_token
 from boathook.admin.oidc import Person
-from boathook.domain.errors import InvalidValue, NotFound, NotPossible, Taken
+from boathook.domain.errors import InvalidValue, LimitReached, NotFound, NotPossible, Taken
 from boathook.domain.roles import Role
 from boathook.journal import operators
 from boathook.journal.audit import note
 from boathook.journal.operators import Browser, Operator
+
+Result = TypeVar("Result")
 
 SHORTEST_PASSWORD: Final = 12
 _LONGEST_PASSWORD: Final = 1_024
@@ -30,8 +33,11 @@ _LONGEST_NAME: Final = 120
 _HASHER: Final = PasswordHasher()
 _NOBODYS: Final = _HASHER.hash(secrets.token_urlsafe())
 """What a password of nobody is compared with, so that an unknown name takes as long as a known one."""
-_AT_ONCE: Final = asyncio.Semaphore(2)
-"""Each comparison takes 64 MiB and a good part of a second of one core."""
+_COMPARING: Final = ThreadPoolExecutor(1, "passwords")
+"""One at a time: each takes 64 MiB and a good part of a second of several cores, which are there for events as well."""
+_MOST_WAITING: Final = 8
+"""Whoever comes when so many wait is told to come again: strangers may ask for as many comparisons as they like."""
+_waiting = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +145,29 @@ async def _keep_an_admin(work: Work, operator: Operator) -> None:
         raise NotPossible(f"{operator.name} is the only admin; make another one first", "last_admin")
 
 
-async def sign_in(work: Work, name: str, password: str, lifetime: timedelta, browser: Browser) -> SignedIn | None:
-    """Return a new session if this is the password of *name*; an unknown name is refused as late."""
-    operator = await operators.find(work.connection, name)
+async def sign_in(desk: Desk, name: str, password: str, lifetime: timedelta, browser: Browser) -> SignedIn | None:
+    """Return a new session if this is the password of *name*; an unknown name is refused as late.
+
+    No transaction is open while a password is compared, so that strangers who guess keep nobody from the database.
+
+    Raises:
+        LimitReached: too many passwords wait to be compared.
+    """
+    async with desk.work() as work:
+        operator = await operators.find(work.connection, name)
     known = _NOBODYS if operator is None or operator.password_hash is None else operator.password_hash
     is_right = len(password) <= _LONGEST_PASSWORD and await _is_password(known, password)
     if operator is None or not is_right or operator.password_hash is None or operator.disabled_at is not None:
         return None
-    if _HASHER.check_needs_rehash(operator.password_hash):
-        await operators.update(work.connection, operator.id, password_hash=await _hash(password))
-    return await begin(work, operator, lifetime, browser)
+    renewed = await _hash(password) if _HASHER.check_needs_rehash(operator.password_hash) else None
+    async with desk.work() as work:
+        # Locked, as a change of the password that comes at this moment is to end this session as well.
+        present = await operators.lock(work.connection, operator.id)
+        if present is None or present.password_hash != operator.password_hash or present.disabled_at is not None:
+            return None
+        if renewed is not None:
+            await operators.update(work.connection, present.id, password_hash=renewed)
+        return await begin(work, present, lifetime, browser)
 
 
 async def sign_in_through(work: Work, person: Person, lifetime: timedelta, browser: Browser) -> SignedIn:
@@ -247,13 +266,22 @@ async def _hashed(password: str) -> str:
 
 
 async def _hash(password: str) -> str:
-    async with _AT_ONCE:
-        return await asyncio.to_thread(_HASHER.hash, password)
+    return await _in_turn(_HASHER.hash, password)
 
 
 async def _is_password(password_hash: str, password: str) -> bool:
-    async with _AT_ONCE:
-        try:
-            return await asyncio.to_thread(_HASHER.verify, password_hash, password)
-        except (VerifyMismatchError, InvalidHashError):
-            return False
+    try:
+        return await _in_turn(_HASHER.verify, password_hash, password)
+    except (VerifyMismatchError, InvalidHashError):
+        return False
+
+
+async def _in_turn(work: Callable[..., Result], *values: str) -> Result:
+    global _waiting  # noqa: PLW0603 - it goes with the thread, which is one for a process too
+    if _waiting > _MOST_WAITING:
+        raise LimitReached("too many passwords wait to be compared; try again in a few seconds")
+    _waiting += 1
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_COMPARING, work, *values)
+    finally:
+        _waiting -= 1

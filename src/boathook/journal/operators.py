@@ -88,6 +88,12 @@ async def bind(connection: Connection, id: UUID, subject: str) -> Operator:
     return _operator(row)
 
 
+async def lock(connection: Connection, id: UUID) -> Operator | None:
+    """Return who has this id, as nobody else can change them until the transaction ends."""
+    row = await connection.fetchrow(SQL["lock_operator"], id)
+    return None if row is None else _operator(row)
+
+
 async def lock_admins(connection: Connection) -> list[UUID]:
     """Return the ids of the admins who may sign in, locked until the transaction ends."""
     return [row["id"] for row in await connection.fetch(SQL["lock_admins"])]

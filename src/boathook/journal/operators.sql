@@ -7,8 +7,12 @@ insert into boathook.operator (id, name, role, password_hash, subject) values ($
 select * from boathook.operator where lower(name) = lower($1)
 
 -- name: find_operator_by_subject
--- Returns whom an identity provider calls so.
-select * from boathook.operator where subject = $1
+-- Returns whom an identity provider calls so; locked, so that whoever keeps them out meanwhile ends this session too.
+select * from boathook.operator where subject = $1 for update
+
+-- name: lock_operator
+-- Returns one as nobody else can change them until the transaction ends.
+select * from boathook.operator where id = $1 for update
 
 -- name: list_operators
 -- Returns all, in the order of their names.

@@ -32,6 +32,11 @@ _PREFIX: Final = "/api/"
 _PAGES: Final = ("/console", "/portal")
 _API: Final = "/api/v1/"
 _UNAVAILABLE: Final = b'{"code":"unavailable","detail":"this is not available yet, try again later"}'
+_GUARDS: Final = (
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""Of what is answered where a page would be: as little can be done with it as with the page itself."""
 _NOT_FOUND: Final = b'{"ok":false,"error":"not found"}'
 _LOG = get_logger("server")
 
@@ -113,7 +118,7 @@ class Console:
             await door(scope, receive, send)
         elif path.startswith(_PAGES) and self._is_page(path):
             if self._pages is None:
-                await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"))
+                await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"), *_GUARDS)
             else:
                 await self._pages(seen_through_proxies(scope, self._settings.server.trusted_proxies), receive, send)
         elif path.startswith(_PREFIX) and self._api is not None and not self._may_be_mounted(path):

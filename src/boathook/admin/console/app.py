@@ -101,13 +101,36 @@ class Console:
         path = scope["path"]
         if path.endswith("/"):
             scope = {**scope, "path": path.rstrip("/")}
-        await cast("Asgi", self._router)(scope, receive, send)
+        answer = _Guarded(self._frame, send)
+        try:
+            # A route with another method raises within an application, and answers in words of its own without.
+            await cast("Asgi", self._router)({**scope, "app": self}, receive, answer.send)
+        except Exception as error:
+            if answer.is_begun:
+                raise
+            response = self._frame.show_error(error, visit=None)
+            await cast("Asgi", response)(scope, receive, answer.send)
 
     async def _answer_404(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         response = self._frame.show(
             "error.html", 404, visit=None, title="Not found", text="There is no such page.", back=BASE
         )
         await cast("Asgi", response)(scope, receive, send)
+
+
+class _Guarded:
+    """Sends an answer with the headers of every page, whoever made it: files, refusals and faults need them too."""
+
+    def __init__(self, frame: Frame, send: Send) -> None:
+        self._frame = frame
+        self._send = send
+        self.is_begun = False
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.is_begun = True
+            message = {**message, "headers": self._frame.completed(message.get("headers", ()))}
+        await self._send(message)
 
 
 class _Reports:

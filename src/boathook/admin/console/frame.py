@@ -4,7 +4,7 @@ import functools
 import hashlib
 import hmac
 import mimetypes
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,12 +94,24 @@ class Frame:
             response.headers.setdefault(name, value)
         return response
 
+    def completed(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return an answer's headers as ASGI has them; one that is not guarded yet gets what it lacks."""
+        given = list(headers)
+        if any(name == b"content-security-policy" for name, _ in given):
+            return given
+        names = {name for name, _ in given}
+        lacking = ((name.encode(), value.encode()) for name, value in self._headers.items())
+        return [*given, *(one for one in lacking if one[0] not in names)]
+
     def show_error(
         self, error: Exception, *, back: str = "/console", template: str = "error.html", **values: Any
     ) -> Response:
         """Return the page for an error, which says what to do."""
         status, title, text = _told(error)
-        return self.show(template, status, title=title, text=text, back=back, **values)
+        response = self.show(template, status, title=title, text=text, back=back, **values)
+        if isinstance(error, HTTPException) and error.headers:
+            response.headers.update(error.headers)
+        return response
 
     async def serve_file(self, request: Request) -> Response:
         """Answer a request for a file; one that names its content's hash may be kept for ever."""

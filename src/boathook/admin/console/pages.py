@@ -130,7 +130,8 @@ class Visit:
     def values(self) -> dict[str, Any]:
         """What every template may use."""
         place = max(
-            (one for one in NAV if self.request.url.path.startswith(BASE + one.path)), key=lambda one: len(one.path)
+            (one for one in NAV if self.request.scope["path"].startswith(BASE + one.path)),
+            key=lambda one: len(one.path),
         )
         return {
             "visit": self,
@@ -221,7 +222,7 @@ async def _admit(frame: Frame, request: Request) -> Visit | None:
 def _to_sign_in(frame: Frame, request: Request) -> Response:
     if "hx-request" in request.headers or "text/event-stream" in request.headers.get("accept", ""):
         return frame.guarded(Response(status_code=401, headers={"hx-redirect": SIGN_IN}))
-    wanted = request.url.path if request.method == "GET" else BASE
+    wanted = request.scope["path"] if request.method == "GET" else BASE
     query = f"?{request.url.query}" if request.url.query and request.method == "GET" else ""
     return frame.guarded(RedirectResponse(f"{SIGN_IN}?next={quote(wanted + query, safe='')}", 303))
 

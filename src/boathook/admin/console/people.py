@@ -88,9 +88,9 @@ async def change_own_password(visit: Visit) -> Response:
     """Change one's own password, which takes the present one."""
     form = visit.form
     try:
+        if not await operators.is_password_of(visit.operator, str(form.get("present", ""))):
+            raise NotPossible("the present password is wrong", "wrong_password")
         async with visit.work() as work:
-            if not await operators.is_password_of(visit.operator, str(form.get("present", ""))):
-                raise NotPossible("the present password is wrong", "wrong_password")
             await operators.set_password(work, visit.operator.name, str(form.get("password", "")), keep=visit.session)
     except AdminError as error:
         return visit.page("people/account.html", 400, error=str(error))

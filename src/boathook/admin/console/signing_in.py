@@ -3,8 +3,10 @@
 import base64
 import secrets
 import time
+import unicodedata
 from collections import OrderedDict
 from datetime import timedelta
+from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,7 +21,7 @@ from boathook.admin.console.frame import Frame, check_origin, read_form
 from boathook.admin.console.pages import BASE, SIGN_IN, Routes, Visit, cookie_name
 from boathook.admin.oidc import Attempt, Provider, Refused
 from boathook.admin.operators import SignedIn
-from boathook.domain.errors import BoathookError, FetchFailed, NotPossible
+from boathook.domain.errors import BoathookError, FetchFailed, LimitReached, NotPossible
 from boathook.domain.roles import Role
 from boathook.journal.operators import Browser
 from boathook.telemetry.log import get_logger
@@ -29,33 +31,44 @@ routes = Routes()
 AWAY: Final = f"{SIGN_IN}/away"
 RETURN: Final = f"{SIGN_IN}/return"
 _ATTEMPT: Final = "boathook_attempt"
-_TRIES_OF_NAME: Final = 10
+_REFILL_S: Final = 12.0
+_TRIES: Final = 10
+"""Of one name from one address."""
 _TRIES_OF_ADDRESS: Final = 60
 """More, as a whole office may share one."""
-_REFILL_S: Final = 12.0
+_TRIES_OF_NAME: Final = 120
+"""More again, and ten times as fast refilled: else a single stranger who keeps guessing would keep its owner out."""
+_NAME_REFILL_S: Final = _REFILL_S / 10
+_NETWORK: Final = 64
+"""Bits of an IPv6 address that count: whoever has one has all that begin alike."""
 _REMEMBERED: Final = 10_000
 _LONGEST_AGENT: Final = 300
+_LONGEST_NAME: Final = 120
 _LOG = get_logger("console")
 
 
 class Tries:
-    """How often somebody may still try: a bucket for each address and each name, refilled slowly."""
+    """How often somebody may still try: a bucket for a name from an address, the address, and the name, in this order.
+
+    Each is asked only where those before it had something left.
+    """
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, name: str, address: str) -> bool:
-        """Count one try for a name from an address; return whether both had one left."""
-        of_name, of_address = (
-            self._take(f"name:{name}", _TRIES_OF_NAME),
-            self._take(f"address:{address}", _TRIES_OF_ADDRESS),
+        """Count one try for a name from an address; return whether there was one left."""
+        name, address = _folded(name), _network_of(address)
+        return (
+            self._take(f"both:{address} {name}", _TRIES, _REFILL_S)
+            and self._take(f"address:{address}", _TRIES_OF_ADDRESS, _REFILL_S)
+            and self._take(f"name:{name}", _TRIES_OF_NAME, _NAME_REFILL_S)
         )
-        return of_name and of_address
 
-    def _take(self, key: str, most: int) -> bool:
+    def _take(self, key: str, most: int, refill_s: float) -> bool:
         now = time.monotonic()
         left, at = self._buckets.pop(key, (float(most), now))
-        left = min(float(most), left + (now - at) / _REFILL_S)
+        left = min(float(most), left + (now - at) / refill_s)
         is_left = left >= 1
         self._buckets[key] = (left - 1 if is_left else left, now)
         if len(self._buckets) > _REMEMBERED:
@@ -63,9 +76,24 @@ class Tries:
         return is_left
 
     def forget(self, name: str, address: str) -> None:
-        """Let both begin anew, as somebody has proved who they are."""
-        self._buckets.pop(f"name:{name}", None)
-        self._buckets.pop(f"address:{address}", None)
+        """Let all begin anew, as somebody has proved who they are."""
+        name, address = _folded(name), _network_of(address)
+        for key in (f"both:{address} {name}", f"address:{address}", f"name:{name}"):
+            self._buckets.pop(key, None)
+
+
+def _folded(name: str) -> str:
+    """Return a name without what the database may hold for the same: case, accents and compatible forms."""
+    plain = unicodedata.normalize("NFKD", name[:_LONGEST_NAME]).casefold()
+    return "".join(char for char in plain if not unicodedata.combining(char))
+
+
+def _network_of(address: str) -> str:
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    return str(found) if found.version == 4 else str(ip_network((found.packed, _NETWORK), strict=False))
 
 
 class SigningIn:
@@ -108,15 +136,16 @@ class SigningIn:
             return self._page("", str(error.detail), status=error.status_code)
         name, wanted = str(form.get("name", "")).strip(), str(form.get("next", ""))
         browser = browser_of(request)
-        tried = (name.lower()[:_LONGEST_AGENT], browser.client_address)
+        tried = (name, browser.client_address)
         if not desk.settings.console.passwords:
             return self._page(wanted, "Passwords are switched off here.", name, 403)
         if not self._tries.take(*tried):
             return self._page(wanted, "Too many tries; wait a minute and try again.", name, 429)
         try:
             lifetime = timedelta(hours=desk.settings.console.session_hours)
-            async with desk.work() as work:
-                signed_in = await operators.sign_in(work, name, str(form.get("password", "")), lifetime, browser)
+            signed_in = await operators.sign_in(desk, name, str(form.get("password", "")), lifetime, browser)
+        except LimitReached as error:
+            return self._page(wanted, f"{error}.", name, 503)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
             return self._frame.show_error(error, visit=None)
         if signed_in is None:
@@ -151,7 +180,7 @@ class SigningIn:
         if (
             self._provider is None
             or attempt is None
-            or not secrets.compare_digest(query.get("state", ""), attempt.state)
+            or not secrets.compare_digest(query.get("state", "").encode(), attempt.state.encode())
         ):
             return self._page("", "This belongs to another attempt; sign in again.", status=400)
         if "code" not in query:
