@@ -1,6 +1,7 @@
 """The audit: searched in bounded looks, and sealed row by row without anybody's waiting for it."""
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -49,6 +50,51 @@ async def test_a_chain_of_many_pages_holds_and_a_change_on_any_of_them_shows(
         await db.execute("update boathook.audit set note = note || '!' where sealed_as = $1", place)
         assert await broken(db) == ["the audit is as it was written"], place
         await db.execute("update boathook.audit set note = 'why' where sealed_as = $1", place)
+    assert await broken(db) == []
+
+
+@pytest.mark.parametrize("page", [2, 3, 4, 500])
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "delete from boathook.audit where sealed_as = 4",
+        "delete from boathook.audit where sealed_as = 1",
+        "delete from boathook.audit where sealed_as = 6",
+        "delete from boathook.audit where sealed_as > 2",
+        "delete from boathook.audit",
+        "delete from boathook.audit_head",
+        "update boathook.audit set actor = 'cli:boris' where sealed_as = 6",
+        "update boathook.audit set at = at - interval '1 day' where sealed_as = 3",
+        "update boathook.audit a set subject = b.subject from boathook.audit b where a.sealed_as + b.sealed_as = 5",
+        "update boathook.audit set sealed_as = null, seal = null where sealed_as = 6",
+        "update boathook.audit set sealed_as = null, seal = null where sealed_as = 2",
+        "update boathook.audit set sealed_as = sealed_as + 1000; update boathook.audit set sealed_as = 1007 - sealed_as",
+        "insert into boathook.audit (actor, action, subject, sealed_as, seal) values ('cli:boris', 'x', 'y', 7, 'seal')",
+    ],
+)
+async def test_whatever_is_done_to_what_is_sealed_shows_and_goes_on_to_show(
+    db: Database, monkeypatch: pytest.MonkeyPatch, page: int, deed: str
+):
+    monkeypatch.setattr(books, "_SEALS", page)
+    await note(db, 6)
+    await audit.seal(db)
+    assert await broken(db) == []
+    async with db.acquire() as connection:
+        await connection.execute(deed)
+    assert await broken(db) == ["the audit is as it was written"]
+    with contextlib.suppress(JournalError):  # where the next place is taken, sealing fails aloud
+        await note(db, 2)
+        await audit.seal(db)
+    assert await broken(db) == ["the audit is as it was written"]
+
+
+async def test_without_the_last_seal_nobody_would_miss_the_last_rows(db: Database):
+    await note(db, 6)
+    await audit.seal(db)
+    await db.execute("delete from boathook.audit where sealed_as > 4")
+    await db.execute(
+        "update boathook.audit_head h set place = 4, seal = a.seal from boathook.audit a where a.sealed_as = 4"
+    )
     assert await broken(db) == []
 
 

@@ -1,7 +1,8 @@
 """The audit: who did what to what, written in the transaction that does it, and sealed soon after.
 
 The keeper seals rows one after the other: a seal is the hash of the seal before it with the row's own content, so a row
-that is changed, removed or put in between later shows when the books are read. Those who write rows do not seal them:
+that is changed, removed or put in between later shows when the books are read. The last seal is kept beside the rows,
+so that those at the end are missed as well. Those who write rows do not seal them:
 they would have to wait for each other until each has committed, some of them while they hold deliveries that the others
 want. What is changed before it is sealed, within seconds, does not show; nor does it if somebody writes the whole chain
 anew, unless the last seal is kept elsewhere, as it is in the log.

@@ -35,4 +35,4 @@ select boathook.seal_audit($1)
 
 -- name: read_head
 -- Reads the last seal.
-select sealed_as as place, encode(seal, 'hex') as seal from boathook.audit where sealed_as is not null order by sealed_as desc limit 1
+select place, encode(seal, 'hex') as seal from boathook.audit_head

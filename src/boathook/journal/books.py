@@ -236,7 +236,7 @@ class _Check:
                 if row["is_broken"]:
                     self._counts[SEALS.statement] += 1
                     self._keep(SEALS.statement, row)
-            if len(rows) < _SEALS:
+            if rows[-1]["is_end"]:
                 return
             place, is_first = rows[-1]["place"], False
             await sleep((time.monotonic() - began) * self._scope.rest)

@@ -488,13 +488,9 @@ from heads h
 order by h.step
 
 -- name: page_seals
--- Judges the seals of $2 rows of the audit from place $1 on; the first was judged before, and the second hangs on it.
-select s.sealed_as as place, null::uuid as id, null::integer as ordinal,
-    'place ' || before + 1 || ' of the chain, and the hash of its content and what was before' as expected,
-    case when s.sealed_as <> before + 1 then 'row ' || s.row || ' at place ' || s.sealed_as
-        else 'row ' || s.row || ' with another seal: ' || s.action || ' by ' || s.actor end as found,
-    s.sealed_as <> before + 1 or s.seal <> s.due as is_broken
-from (
+-- Judges the seals of $2 rows of the audit from place $1 on; the first was judged before, and the second hangs on it. Behind
+-- the last row of all it says whether that is the one that was sealed last.
+with chain as (
     select a.id as row, a.actor, a.action, a.sealed_as, a.seal, coalesce(lag(a.sealed_as) over w, $1 - 1) as before,
         sha256(coalesce(lag(a.seal) over w, '') || boathook.audit_content(a)) as due
     from boathook.audit a
@@ -502,8 +498,25 @@ from (
     window w as (order by a.sealed_as)
     order by a.sealed_as
     limit $2
-) as s
-order by s.sealed_as
+),
+newest as (
+    select coalesce(max(sealed_as), 0) as place, (array_agg(seal order by sealed_as desc))[1] as seal, count(*) as rows from chain
+)
+select place, null::uuid as id, null::integer as ordinal, expected, found, is_broken, is_end
+from (
+    select s.sealed_as as place,
+        'place ' || before + 1 || ' of the chain, and the hash of its content and what was before' as expected,
+        case when s.sealed_as <> before + 1 then 'row ' || s.row || ' at place ' || s.sealed_as
+            else 'row ' || s.row || ' with another seal: ' || s.action || ' by ' || s.actor end as found,
+        s.sealed_as <> before + 1 or s.seal <> s.due as is_broken, false as is_end
+    from chain s
+    union all
+    select n.place, 'the last seal at place ' || coalesce(h.place, 0), 'it at place ' || n.place,
+        coalesce(h.place, 0) <> n.place or h.seal is distinct from n.seal, true
+    from newest n left join boathook.audit_head h on true
+    where n.rows < $2
+) as judged
+order by place, is_end
 
 -- name: find_double_leases
 -- Finds order keys of which more than one delivery is under lease.

@@ -28,6 +28,13 @@ create unique index audit_sealed on boathook.audit (sealed_as) where sealed_as i
 create index audit_to_seal on boathook.audit (id) where sealed_as is null;
 create index audit_by_time on boathook.audit (at, id);
 
+-- The last seal there is, one row: without it, nobody would miss rows taken away from the end of the chain.
+create table boathook.audit_head (
+    is_only boolean primary key default true check (is_only),
+    place bigint not null,
+    seal bytea not null
+);
+
 -- What of a row of the audit is sealed, as bytes that are the same on every server.
 create function boathook.audit_content(entry boathook.audit) returns bytea language sql stable as $$
     select convert_to(
@@ -46,13 +53,16 @@ declare
     sealed integer := 0;
 begin
     perform pg_advisory_xact_lock(hashtextextended('boathook.seal_audit', 0));
-    select sealed_as, seal into last_place, last_seal
-    from boathook.audit where sealed_as is not null order by sealed_as desc limit 1;
+    select place, audit_head.seal into last_place, last_seal from boathook.audit_head;
     for entry in select * from boathook.audit where sealed_as is null order by id limit most loop
         sealed := sealed + 1;
         last_place := coalesce(last_place, 0) + 1;
         last_seal := sha256(coalesce(last_seal, '') || boathook.audit_content(entry));
         update boathook.audit set sealed_as = last_place, seal = last_seal where id = entry.id;
     end loop;
+    if sealed > 0 then
+        insert into boathook.audit_head (place, seal) values (last_place, last_seal)
+        on conflict (is_only) do update set place = excluded.place, seal = excluded.seal;
+    end if;
     return sealed;
 end $$;
