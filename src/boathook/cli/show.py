@@ -1,11 +1,10 @@
 """How things look on a terminal, and as JSON."""
 
 import json
-import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -14,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from boathook.cli.session import Misused, err, out
+from boathook.domain import moments
+from boathook.domain.errors import InvalidValue
 from boathook.journal.ledger import Filter
 
 Row = TypeVar("Row")
@@ -21,7 +22,6 @@ Row = TypeVar("Row")
 PAGE: Final = 1_000
 _LEAST_WIDTH: Final = 6
 _GAP: Final = 2
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _STYLES: Final = {
     "dead": "red",
     "fail": "red",
@@ -53,16 +53,10 @@ class Column:
 
 def read_moment(text: str) -> datetime:
     """Read a moment: ISO 8601 (UTC unless it says otherwise), or so long ago, such as ``90s``, ``2h`` or ``7d``."""
-    if match := re.fullmatch(r"(\d{1,9})([smhdw])", text.strip()):
-        return datetime.now(UTC) - timedelta(seconds=min(int(match[1]) * _UNITS[match[2]], 50 * 365 * 86_400))
     try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise Misused(f"{text!r} is no moment: write 2h, 7d or 2026-01-31T12:00:00Z") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    if moment.year < 1970:
-        raise Misused(f"{text!r} is before 1970, when boathook's clock begins")
-    return moment
+        return moments.read_moment(text.strip(), datetime.now(UTC))
+    except InvalidValue as error:
+        raise Misused(str(error)) from None
 
 
 def age(moment: datetime | None) -> str:

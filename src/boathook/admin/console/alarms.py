@@ -1,11 +1,12 @@
 """Alarms: what fires, what has, what is silenced, whom it is told, and what the rules see."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from boathook.admin import alarms as actions
+from boathook.admin.console import asking
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.domain.errors import InvalidValue
 from boathook.domain.roles import Role
@@ -55,11 +56,11 @@ _SILENCE: Final = {"rule": "*", "subject": "*", "note": "", "length": "4"}
 @routes.get("/alarms/history")
 async def show_history(visit: Visit) -> Response:
     """Show alarms that have recovered, a page at a time."""
-    before = _moment(visit.query.get("before", ""))
+    before = asking.moment(visit.query, "before")
     async with visit.work() as work:
         ended = await actions.read_history(work.connection, before=before, limit=_HISTORY + 1)
     last = ended[_HISTORY - 1].recovered_at if len(ended) > _HISTORY else None
-    more = f"{_LIST}/history?before={last.isoformat().replace('+', '%2B')}" if last is not None else ""
+    more = asking.link(f"{_LIST}/history", {}, before=last.isoformat()) if last is not None else ""
     return visit.page("alarms/history.html", ended=ended[:_HISTORY], more=more, view=_viewer(visit), number=show_number)
 
 
@@ -111,15 +112,3 @@ def _length(hours: str) -> timedelta:
     if hours not in {known for known, _ in _LENGTHS}:
         raise InvalidValue("choose one of these", "length")
     return timedelta(hours=int(hours))
-
-
-def _moment(text: str) -> datetime | None:
-    if not text:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidValue("write a moment such as 2026-01-31T12:00:00Z", "before") from None
-    if moment.tzinfo is None:
-        raise InvalidValue("write a moment with its time zone, such as 2026-01-31T12:00:00Z", "before")
-    return moment

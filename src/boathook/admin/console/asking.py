@@ -1,18 +1,15 @@
 """What visitors ask for, read from addresses and forms, and links back to a page with other wishes."""
 
-import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlencode
 
 from starlette.datastructures import FormData, QueryParams
 
 from boathook.domain.errors import InvalidValue
+from boathook.domain.moments import read_moment
 
-_AGO: Final = re.compile(r"(\d{1,6})\s*([smhdw])")
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_FIRST_YEAR: Final = 1970
 _LONGEST: Final = 500
 
 
@@ -30,18 +27,7 @@ def moment(asked: QueryParams | FormData, name: str) -> datetime | None:
         InvalidValue: it is no moment.
     """
     text = word(asked, name)
-    if text is None:
-        return None
-    if found := _AGO.fullmatch(text):
-        return datetime.now(UTC) - timedelta(seconds=min(int(found[1]) * _UNITS[found[2]], 50 * 365 * 86_400))
-    try:
-        read = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidValue(f"{text!r} is no moment: write 2h, 7d or 2026-01-31T12:00", name) from None
-    read = read if read.tzinfo else read.replace(tzinfo=UTC)
-    if read.year < _FIRST_YEAR:
-        raise InvalidValue(f"{text!r} is before {_FIRST_YEAR}", name)
-    return read
+    return None if text is None else read_moment(text, datetime.now(UTC), name)
 
 
 def number(asked: QueryParams | FormData, name: str) -> float | None:
@@ -58,6 +44,12 @@ def number(asked: QueryParams | FormData, name: str) -> float | None:
 def words(asked: QueryParams | FormData, names: Iterable[str]) -> dict[str, str]:
     """Return what was asked for under these names, as it was written; empty where that is nothing."""
     return {name: word(asked, name) or "" for name in names}
+
+
+def sources(configured: Iterable[str], chosen: str) -> list[tuple[str, str]]:
+    """Return the sources that can be chosen, with the one that was, even if it is configured no more."""
+    names = {*configured, chosen} - {""}
+    return [("", "any"), *((name, name) for name in sorted(names))]
 
 
 def link(path: str, asked: Mapping[str, str], **more: str | int | None) -> str:

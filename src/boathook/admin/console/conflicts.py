@@ -1,14 +1,13 @@
 """Conflicts: requests whose key or body, but not both, belonged to an event already."""
 
-from urllib.parse import urlencode
 from uuid import UUID
 
 from starlette.responses import Response
 
 from boathook.admin import comparing, contents
-from boathook.admin.console.events import read_moment, source_choices
+from boathook.admin.console import asking
 from boathook.admin.console.one_event import attachment, content_of
-from boathook.admin.console.pages import Routes, Visit
+from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.domain import ids
 from boathook.domain.differences import pair
 from boathook.domain.errors import InvalidValue, NotFound
@@ -24,14 +23,14 @@ _FIELDS = ("source", "application", "since", "until")
 @routes.get("/conflicts")
 async def list_conflicts(visit: Visit) -> Response:
     """Show conflicts, the latest first."""
-    fields = {name: visit.query.get(name, "").replace("\x00", "").strip() for name in _FIELDS}
-    sources = source_choices(visit, fields["source"])
+    fields = asking.words(visit.query, _FIELDS)
+    sources = asking.sources(visit.desk.settings.sources, fields["source"])
     try:
         wanted = Filter(
             source=fields["source"] or None,
             application=fields["application"] or None,
-            since=read_moment(fields["since"], "since"),
-            until=read_moment(fields["until"], "until"),
+            since=asking.moment(visit.query, "since"),
+            until=asking.moment(visit.query, "until"),
             after=_after(visit.query.get("after", "")),
             limit=_PAGE + 1,
         )
@@ -41,10 +40,7 @@ async def list_conflicts(visit: Visit) -> Response:
             "conflicts/list.html", 400, fields=fields, sources=sources, errors=errors, rows=[], older=None
         )
     rows = await ledger.list_conflicts(visit.desk.database, wanted)
-    asked = {name: text for name, text in fields.items() if text}
-    older = None
-    if len(rows) > _PAGE:
-        older = f"/console/conflicts?{urlencode(asked | {'after': rows[_PAGE - 1].id})}"
+    older = asking.link(f"{BASE}/conflicts", fields, after=rows[_PAGE - 1].id) if len(rows) > _PAGE else None
     return visit.page("conflicts/list.html", fields=fields, sources=sources, errors={}, rows=rows[:_PAGE], older=older)
 
 

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from boathook.admin import endpoints, messages, tasks
 from boathook.admin.api.auth import Capability
+from boathook.admin.console import asking
 from boathook.admin.console.application_visits import Pages, Side
 from boathook.admin.console.endpoints import known_types
 from boathook.admin.tasks import Span
@@ -95,12 +96,10 @@ async def replay_missing(side: Side) -> Response:
 
 
 def _since(side: Side) -> datetime:
-    text = side.field("since").strip()
-    try:
-        moment = datetime.fromisoformat(text)
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise InvalidValue("write a moment in UTC such as 2026-01-31T12:00", "since") from None
+    since = asking.moment(side.visit.form, "since")
+    if since is None:
+        raise InvalidValue("write a moment in UTC such as 2026-01-31T12:00", "since")
+    return since.astimezone(UTC)
 
 
 def _to_task(side: Side, task: Task) -> Response:

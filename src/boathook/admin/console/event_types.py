@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import msgspec
 from starlette.datastructures import FormData
@@ -11,6 +10,7 @@ from starlette.responses import Response
 
 from boathook.admin import environment
 from boathook.admin import event_types as actions
+from boathook.admin.console import asking
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.event_types import NewEventType
 from boathook.admin.openapi import read_document
@@ -122,8 +122,7 @@ async def list_types(visit: Visit) -> Response:
         rows = await actions.list_some(work, place=after, limit=_PAGE + 1, with_archived=with_archived)
     more = ""
     if len(rows) > _PAGE:
-        wanted = {"after": rows[_PAGE - 1].name} | ({"archived": "yes"} if with_archived else {})
-        more = f"{_LIST}?{urlencode(wanted)}"
+        more = asking.link(_LIST, {}, after=rows[_PAGE - 1].name, archived="yes" if with_archived else None)
     return visit.page("event_types/list.html", rows=rows[:_PAGE], more=more, with_archived=with_archived)
 
 

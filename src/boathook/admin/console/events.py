@@ -2,28 +2,26 @@
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Final
-from urllib.parse import urlencode
 from uuid import UUID
 
 from starlette.responses import Response
 
 from boathook.admin import searching
+from boathook.admin.console import asking
 from boathook.admin.console.one_event import routes
-from boathook.admin.console.pages import Visit
+from boathook.admin.console.pages import BASE, Visit
 from boathook.admin.searching import Direct, Question
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import State
 from boathook.journal.search import LARGEST_BODY, Look
 
-__all__ = ["list_events", "read_moment", "routes", "source_choices"]
+__all__ = ["list_events", "routes"]
 
+_EVENTS: Final = f"{BASE}/events"
 _MOST_LOOKS: Final = 100
 """How often a page that keeps looking looks again by itself."""
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS: Final = ("q", "text", "key", "source", "application", "type", "state", "since", "until")
 
 
@@ -32,7 +30,7 @@ async def list_events(visit: Visit) -> Response:
     """Show what fits a question."""
     fields = {name: visit.query.get(name, "").strip() for name in _FIELDS}
     try:
-        question = _question(fields, visit.query.get("below", ""))
+        question = _question(visit, fields)
         found = await searching.answer(visit.desk.database, question, visit.desk.settings.sources)
     except InvalidValue as error:
         return _list(visit, 400, fields, None, {str(error.where[0]): str(error)})
@@ -41,30 +39,7 @@ async def list_events(visit: Visit) -> Response:
     return _list(visit, 200, fields, found, {})
 
 
-def read_moment(text: str, field: str) -> datetime | None:
-    """Read what people write into a field: ``2h``, ``7d`` or ISO 8601, UTC if it does not say; None where empty."""
-    if not text:
-        return None
-    now = datetime.now(UTC)
-    if match := re.fullmatch(r"(\d{1,6})([smhdw])", text):
-        return now - timedelta(seconds=min(int(match[1]) * _UNITS[match[2]], 50 * 365 * 86_400))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidValue("write 2h, 7d or 2026-01-31T12:00", field) from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    if not 1970 <= moment.year <= now.year + 10:
-        raise InvalidValue("write a year between 1970 and ten years ahead", field)
-    return max(moment, _BEGINNING)
-
-
-def source_choices(visit: Visit, chosen: str) -> list[tuple[str, str]]:
-    """Return the sources that can be chosen, with the one that was, even if it is configured no more."""
-    names = dict.fromkeys([*visit.desk.settings.sources, *([chosen] if chosen else [])])
-    return [("", "any"), *((name, name) for name in names)]
-
-
-def _question(fields: Mapping[str, str], below: str) -> Question:
+def _question(visit: Visit, fields: Mapping[str, str]) -> Question:
     return Question(
         words=fields["q"],
         text=fields["text"],
@@ -73,9 +48,9 @@ def _question(fields: Mapping[str, str], below: str) -> Question:
         application=fields["application"],
         type=fields["type"],
         state=fields["state"],
-        since=read_moment(fields["since"], "since"),
-        until=read_moment(fields["until"], "until"),
-        below=_below(below),
+        since=asking.moment(visit.query, "since"),
+        until=asking.moment(visit.query, "until"),
+        below=_below(visit.query.get("below", "")),
     )
 
 
@@ -92,15 +67,14 @@ def _list(
     look = found if isinstance(found, Look) else None
     further = None
     if look is not None and look.place is not None:
-        asked = {name: text for name, text in fields.items() if text}
-        further = f"/console/events?{urlencode(asked | {'below': ids.show(ids.EVENT, look.place)})}"
+        further = asking.link(_EVENTS, fields, below=ids.show(ids.EVENT, look.place))
     return visit.page(
         "events/list.html",
         status,
         fields=fields,
         errors=errors,
         states=[("", "any"), *((str(state), str(state)) for state in State)],
-        sources=source_choices(visit, fields["source"]),
+        sources=asking.sources(visit.desk.settings.sources, fields["source"]),
         look=look,
         direct=found if isinstance(found, Direct) else None,
         events=[] if found is None else found.events,
@@ -109,7 +83,7 @@ def _list(
         most_looks=_MOST_LOOKS,
         largest=LARGEST_BODY,
         has_filters=any(text for name, text in fields.items() if name != "q"),
-        text_url=f"/console/events?{urlencode({'text': fields['q']})}",
+        text_url=asking.link(_EVENTS, {}, text=fields["q"]),
     )
 
 
@@ -122,12 +96,12 @@ def _place_of(found: Direct) -> str | None:
     (named,) = found.named
     kind = named.id.partition("_")[0]
     if kind == ids.CONFLICT:
-        return f"/console/conflicts/{named.id}"
+        return f"{BASE}/conflicts/{named.id}"
     if kind == ids.REJECTION:
-        return f"/console/rejections/{named.id}"
+        return f"{BASE}/rejections/{named.id}"
     if not found.events:
         return None
     event = found.events[0].event.id
     if kind == ids.DELIVERY:
-        return f"/console/events/{event}?delivery={ids.read_delivery(named.id)[1]}"
-    return f"/console/events/{event}" + (f"?{urlencode({'item': named.item_path})}" if named.item_path else "")
+        return f"{_EVENTS}/{event}?delivery={ids.read_delivery(named.id)[1]}"
+    return asking.link(f"{_EVENTS}/{event}", {}, item=named.item_path)

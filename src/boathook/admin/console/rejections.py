@@ -49,7 +49,7 @@ async def list_rejections(visit: Visit) -> Response:
         more=asking.link(REJECTIONS, wishes, after=rows[-1].id) if len(rows) == _PAGE else "",
         reasons=[("", "any"), *((str(reason), str(reason).replace("_", " ")) for reason in Reason)],
         states=_STATES,
-        sources=[("", "any"), *((name, name) for name in sorted(visit.desk.settings.sources))],
+        sources=asking.sources(visit.desk.settings.sources, wishes["source"]),
     )
 
 

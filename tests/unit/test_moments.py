@@ -1,0 +1,48 @@
+"""What people write for a moment is read, or refused with what to write instead."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from boathook.domain.errors import InvalidValue
+from boathook.domain.moments import read_moment
+
+NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "gone"),
+    [
+        ("90s", timedelta(seconds=90)),
+        ("2h", timedelta(hours=2)),
+        ("7 d", timedelta(days=7)),
+        ("3w", timedelta(weeks=3)),
+    ],
+)
+def test_so_long_ago(text, gone):
+    assert read_moment(text, NOW) == NOW - gone
+
+
+def test_however_long_ago_it_is_a_moment():
+    assert read_moment("999999999w", NOW).year == 1976
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        ("2026-01-31T12:00", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31T12:00+02:00", datetime(2026, 1, 31, 10, tzinfo=UTC)),
+        ("1970-01-01T00:00+14:00", datetime(1970, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_moment_without_a_zone_is_in_utc(text, moment):
+    assert read_moment(text, NOW) == moment
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2x", "-2h", "2026-13-01", "1969-12-31", "9999-12-31T23:59-12:00"])
+def test_what_is_none_is_refused_at_its_field(text):
+    with pytest.raises(InvalidValue) as caught:
+        read_moment(text, NOW, "since")
+    assert caught.value.where == ("since",)
