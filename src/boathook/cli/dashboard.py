@@ -63,15 +63,12 @@ def line(seen: Present) -> Text:
 def _figures(seen: Present) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold")
-    for name, figures in _lines(seen):
+    for name, figures in (*_flow(seen), *_stock(seen)):
         table.add_row(name, figures)
     return table
 
 
-def _lines(seen: Present) -> list[tuple[str, Text]]:
-    backlog = seen.backlog
-    oldest = f" (the oldest for {show_span(seen.oldest_due_s)})" if backlog.due else ""
-    spool = f"{seen.spool_records} events, {show_size(seen.spool_bytes)}"
+def _flow(seen: Present) -> list[tuple[str, Text]]:
     return [
         ("boathook", Text(f"{seen.at:%Y-%m-%d %H:%M:%S} UTC   {_hosts(seen)}")),
         (
@@ -100,6 +97,14 @@ def _lines(seen: Present) -> list[tuple[str, Text]]:
                 (f"{show_rate(seen.sent)}/s to endpoints", ""),
             ),
         ),
+    ]
+
+
+def _stock(seen: Present) -> list[tuple[str, Text]]:
+    backlog = seen.backlog
+    oldest = f" (the oldest for {show_span(seen.oldest_due_s)})" if backlog.due else ""
+    spool = f"{seen.spool_records} events, {show_size(seen.spool_bytes)}"
+    return [
         (
             "owed",
             _joined(
