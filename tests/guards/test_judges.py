@@ -9,6 +9,7 @@ import pytest
 from boathook.inbound.providers import RECIPES
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(300)
 CLAIMED = {recipe.name for recipe in RECIPES if recipe.checked}
 
 
@@ -16,7 +17,7 @@ CLAIMED = {recipe.name for recipe in RECIPES if recipe.checked}
 def judged() -> set[str]:
     """Every provider that a test is marked with, as pytest collects them."""
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "tests.guards.judges", "tests"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return {line.removeprefix("judged: ") for line in done.stdout.splitlines() if line.startswith("judged: ")}
 

@@ -49,7 +49,7 @@ class TestEachLock:
 
 
 def test_what_runs_is_what_was_tested():
-    tested = pins(LOCKS[1])
-    assert {name: list(map(str, versions)) for name, versions in pins(LOCKS[0]).items()} == {
-        name: list(map(str, tested[name])) for name in pins(LOCKS[0])
-    }
+    """The same versions; where one is wanted may be told more narrowly for fewer packages."""
+    run, tested = map(pins, LOCKS)
+    for name, chosen in run.items():
+        assert {str(pin.specifier) for pin in chosen} <= {str(pin.specifier) for pin in tested[name]}
