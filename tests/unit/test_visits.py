@@ -260,7 +260,21 @@ async def test_an_application_that_never_ends_is_not_waited_for_for_ever(monkeyp
 
 
 @pytest.mark.parametrize(
-    "path", ["/api", "/api/v1", "/api/v1/app", "/in", "/in/stripe", "/healthz", "/readyz", "/metrics", "/metrics.json"]
+    "path",
+    [
+        "/api",
+        "/api/v1",
+        "/api/v1/app",
+        "/in",
+        "/in/stripe",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/metrics.json",
+        "/console",
+        "/console/events",
+        "/portal",
+    ],  # fmt: skip
 )
 def test_no_app_gets_a_path_of_ours(path: str):
     with pytest.raises(ConfigError, match=f"fleet cannot have {path}, which is boathook's own"):
@@ -268,7 +282,7 @@ def test_no_app_gets_a_path_of_ours(path: str):
 
 
 def test_paths_that_only_look_like_ours_are_free():
-    paths = ["/api/v12", "/inbox", "/healthzz", "/api/rentprog/webhook/dead", "/console"]
+    paths = ["/api/v12", "/inbox", "/healthzz", "/api/rentprog/webhook/dead", "/consoles"]
     assert [
         mount.path for mount in check_mounts({"fleet": [Mount(path=path, app=read_all) for path in paths]})
     ] == paths

@@ -116,7 +116,7 @@ def show_number(value: float) -> str:
 
 def show_length(seconds: float) -> str:
     """Write a length of time in its two largest units."""
-    left, parts = int(max(0, seconds)), []
+    left, parts = int(max(0, seconds)), list[str]()
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         if left >= size or (unit == "s" and not parts):
             parts.append(f"{left // size} {unit}")
