@@ -8,6 +8,7 @@ import pytest
 
 from boathook.admin import keys as keys_of
 from boathook.admin import listening
+from boathook.admin.api import listening as api_listening
 from boathook.admin.listening import OVERLAP, Seats, Tail, beginning, describe
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, JournalUnavailable
@@ -199,3 +200,34 @@ class TestRoute:
     async def test_names_the_field_that_is_wrong(self, api, query, field):
         error = await api.ask(422, "GET", f"/listen?{query}")
         assert error["detail"][0]["loc"][-1] == field
+
+
+class _Away:
+    """A tail whose database is away for some looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    async def look(self, _now: datetime) -> tuple[list[Any], bool]:
+        self.looks -= 1
+        if self.looks >= 0:
+            raise JournalUnavailable("it is away")
+        return [], False
+
+
+async def test_the_log_is_told_once_that_a_listener_waits_however_long(db: Database):
+    told = []
+
+    class Log:
+        def warning(self, event: str, **_: Any) -> None:
+            told.append(event)
+
+    tail = _Away(5)
+    telling = api_listening._Telling(make_desk(db), Seats(), tail, NOW, {}, Log())
+    for _ in range(6):
+        assert await telling._look() == ([], False)
+    assert told == ["listening_paused"]
+    tail.looks = 3
+    for _ in range(3):
+        await telling._look()
+    assert told == ["listening_paused"] * 2

@@ -288,7 +288,7 @@ async def test_two_who_roll_up_at_once_neither_lose_nor_double_anything(db: Data
         taken = await other.fetch(samples.SQL["take_rows"], 1)
         rolling = asyncio.create_task(roll_up(db))
         await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
-        row = HostSample("a", NOON, samples._to_sample(taken[0]).tally)
+        (row,) = samples._readable(taken)
         for step_s in (120, 900):
             await samples._add(other, step_s, [row])
         await other.execute(samples.SQL["mark_rolled_up"], [NOON], ["a"])
@@ -313,3 +313,13 @@ async def test_a_sampler_outlives_a_fault_in_one_turn(db: Database, tmp_path: Pa
         await eventually(lambda: db.fetchval("select count(*) > 1 from boathook.sample"))
     finally:
         await sampler.close()
+
+
+async def test_a_row_that_nobody_can_read_stops_neither_the_keeper_nor_a_chart(db: Database) -> None:
+    await keep(db, told("a", NOON), told("b", NOON))
+    await db.execute("""update boathook.sample set tally = '"x"', summary = '"x"' where host = 'a'""")
+    assert await roll_up(db) == 2
+    assert await roll_up(db) == 0
+    for step_s in (15, 120):
+        (one,) = await read_since(db, NOON, step_s)
+        assert (one.hosts, one.tally.arrived.accepted) == (1, 1)

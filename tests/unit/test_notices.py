@@ -1,7 +1,9 @@
 """Messages about alarms: each channel's own form, judged by others' servers and libraries, and nothing in them but text."""
 
 import asyncio
+import contextlib
 import json
+import threading
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
 
@@ -13,6 +15,7 @@ from boathook.domain.telling import Bulletin, Kind, Told, collapse, show_length,
 from boathook.outbound import notices
 from boathook.outbound.notifier import Notifier, NotSent, Sent
 from tests.alarming import SECRET, settings_of, webhook
+from tests.support import eventually
 from tests.unit.receivers import Authority, Receiver
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -237,6 +240,28 @@ class TestMail:
             notifier = Notifier(settings_of(channels={"ops": self.channel(silent.port, authority)}, timeout_s=0.3))
             outcome = await notifier.send("ops", bulletin())
         assert isinstance(outcome, NotSent)
+
+    async def test_a_server_that_answers_byte_by_byte_holds_one_thread_and_no_more(self):
+        async def trickle(_reader, writer):
+            with contextlib.suppress(OSError):
+                while not is_over.is_set():
+                    writer.write(b"2")
+                    await writer.drain()
+                    await asyncio.sleep(0.05)
+            writer.close()
+
+        is_over = asyncio.Event()
+        channel = {"kind": "email", "host": "127.0.0.1", "to": ["a@b.c"], "sender": "x@y.z", "security": "none"}
+        async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server:
+            channel["port"] = server.sockets[0].getsockname()[1]
+            notifier = Notifier(settings_of(channels={"ops": channel}, timeout_s=0.5))
+            first, second = [await notifier.send("ops", bulletin()) for _ in range(2)]
+            notifier.close()
+            assert isinstance(first, NotSent)
+            assert second == NotSent("127.0.0.1 has neither taken nor refused an earlier message")
+            assert sum(thread.name == "boathook-mail" for thread in threading.enumerate()) == 1
+            is_over.set()
+            await eventually(lambda: all(thread.name != "boathook-mail" for thread in threading.enumerate()))
 
     async def test_tls_from_the_first_byte(self, post_office, tmp_path):
         _, _, authority = post_office

@@ -6,6 +6,7 @@ is not in the coarser rows yet is read beside them, so that nothing is missed or
 """
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ async def read_since(database: Database, since: datetime, step_s: int = STEP_S) 
 
 def _added_up(rows: Iterable[Any], step_s: int) -> list[Sample]:
     steps: dict[datetime, list[HostSample]] = {}
-    for one in _coarsened(map(_to_sample, rows), step_s):
+    for one in _coarsened(_readable(rows), step_s):
         steps.setdefault(one.at, []).append(one)
     return [Sample(at, side_by_side(one.tally for one in of), len(of)) for at, of in sorted(steps.items())]
 
@@ -81,7 +82,7 @@ def _added_up(rows: Iterable[Any], step_s: int) -> list[Sample]:
 async def read_latest(database: Database, *, within_s: float) -> list[HostSample]:
     """Return the latest row of each host that has told something within so many seconds."""
     rows = await database.fetch(SQL["read_latest"], datetime.now(UTC) - timedelta(seconds=within_s))
-    return [_to_sample(row) for row in rows]
+    return list(_readable(rows))
 
 
 async def keep(database: Database, samples: Sequence[HostSample]) -> None:
@@ -108,18 +109,20 @@ async def roll_up(database: Database) -> int:
 async def _roll_up(database: Database) -> int:
     async with database.transaction() as connection:
         await connection.execute(SQL["take_turn"])
-        taken = [_to_sample(row) for row in await connection.fetch(SQL["take_rows"], _AT_ONCE)]
-        if taken:
+        rows = await connection.fetch(SQL["take_rows"], _AT_ONCE)
+        if taken := list(_readable(rows)):
             for step_s in KEPT_S.keys() - {STEP_S}:
                 await _add(connection, step_s, taken)
-            await connection.execute(SQL["mark_rolled_up"], *_places(taken))
-    return len(taken)
+        if rows:
+            places = [row["at"] for row in rows], [row["host"] for row in rows]
+            await connection.execute(SQL["mark_rolled_up"], *places)
+    return len(rows)
 
 
 async def _add(connection: Connection, step_s: int, rows: Iterable[HostSample]) -> None:
     """Add rows to those of a coarser step."""
     fresh = list(_coarsened(rows, step_s))
-    held = map(_to_sample, await connection.fetch(SQL["read_coarser"], step_s, *_places(fresh)))
+    held = _readable(await connection.fetch(SQL["read_coarser"], step_s, *_places(fresh)))
     sums = list(_coarsened([*held, *fresh], step_s))
     await connection.execute(SQL["write_coarser"], step_s, *_places(sums), *_written(sums))
 
@@ -151,8 +154,11 @@ def _as_json(tallies: Iterable[Tally]) -> list[str]:
     return [msgspec.json.encode(tally).decode() for tally in tallies]
 
 
-def _to_sample(row: Any) -> HostSample:
-    return HostSample(row["host"], row["at"], _DECODER.decode(row["tally"]))
+def _readable(rows: Iterable[Any]) -> Iterable[HostSample]:
+    """Yield the samples in rows; charts can do without one that another version has written otherwise."""
+    for row in rows:
+        with contextlib.suppress(msgspec.DecodeError):
+            yield HostSample(row["host"], row["at"], _DECODER.decode(row["tally"]))
 
 
 _DECODER: Final = msgspec.json.Decoder(Tally)

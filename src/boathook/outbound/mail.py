@@ -25,12 +25,19 @@ class Server:
     """Certificates to trust instead of the system's."""
 
 
+_LEFT: Final[dict[tuple[Server, str], threading.Thread]] = {}
+"""The threads that were left to themselves last, by server and recipients."""
+
+
 async def send_mail(server: Server, message: EmailMessage, *, timeout_s: float) -> str | None:
     """Send one message; return None, or why it was not sent in one line that holds no secret.
 
-    The server's certificate is checked. The thread is left to itself where the time is up: it ends soon after, as each
-    of its waits has an end.
+    The server's certificate is checked. The thread is left to itself where the time is up: it ends as soon as one of
+    its waits is too long. A server that answers byte by byte may hold it for hours; until it ends, no other is begun.
     """
+    key = server, str(message["To"])
+    if (left := _LEFT.get(key)) is not None and left.is_alive():
+        return f"{server.host} has neither taken nor refused an earlier message"
     loop = asyncio.get_running_loop()
     done: asyncio.Future[str | None] = loop.create_future()
 
@@ -39,11 +46,13 @@ async def send_mail(server: Server, message: EmailMessage, *, timeout_s: float) 
         if not loop.is_closed():
             loop.call_soon_threadsafe(lambda: None if done.done() else done.set_result(outcome))
 
-    threading.Thread(target=run, name="boathook-mail", daemon=True).start()
+    thread = threading.Thread(target=run, name="boathook-mail", daemon=True)
+    thread.start()
     try:
         async with asyncio.timeout(timeout_s):
             return await done
     except TimeoutError:
+        _LEFT[key] = thread
         return f"{server.host} did not take the message within {timeout_s:g} s"
 
 

@@ -67,9 +67,9 @@ async def listen(
     except ValueError as error:
         raise invalid(str(error), "query", "after") from None
     wish = Wish(organization=call.principal.organization, source=source, application=application, type=type)
-    _LOG.info("listening", actor=call.principal.actor, source=source, application=application, type=type)
     tail = Tail(call.desk.database, wish, since)
-    return _Telling(call.desk, _seats(request), tail, since, dict(request.headers))
+    log = _LOG.bind(actor=call.principal.actor, source=source, application=application, type=type)
+    return _Telling(call.desk, _seats(request), tail, since, dict(request.headers), log)
 
 
 def _seats(request: Request) -> Seats:
@@ -84,8 +84,11 @@ def _seats(request: Request) -> Seats:
 class _Telling(Response):
     """An answer that goes on for as long as somebody listens."""
 
-    def __init__(self, desk: Desk, seats: Seats, tail: Tail, since: datetime, headers: dict[str, str]) -> None:
+    def __init__(
+        self, desk: Desk, seats: Seats, tail: Tail, since: datetime, headers: dict[str, str], log: Any
+    ) -> None:
         super().__init__()
+        self._log = log
         self._desk = desk
         self._seats = seats
         self._tail = tail
@@ -103,6 +106,7 @@ class _Telling(Response):
                 )
                 await to_response(full)(scope, receive, send)
                 return
+            self._log.info("listening")
             await send({"type": "http.response.start", "status": 200, "headers": _HEAD})
             await _first_of(self._tell(send), _gone(receive), self._desk.closing.wait())
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -134,7 +138,7 @@ class _Telling(Response):
             found = await self._tail.look(datetime.now(UTC))
         except JournalError as error:
             if not self._is_paused:
-                _LOG.warning("listening_paused", error=str(error), note="until PostgreSQL is back")
+                self._log.warning("listening_paused", error=str(error), note="until PostgreSQL is back")
             self._is_paused = True
             return [], False
         self._is_paused = False
