@@ -274,7 +274,7 @@ async def test_an_application_that_never_ends_is_not_waited_for_for_ever(monkeyp
         "/console",
         "/console/events",
         "/portal",
-    ],  # fmt: skip
+    ],
 )
 def test_no_app_gets_a_path_of_ours(path: str):
     with pytest.raises(ConfigError, match=f"fleet cannot have {path}, which is boathook's own"):
