@@ -11,6 +11,7 @@ import pytest
 
 from boathook.admin import comparing, searching
 from boathook.admin.searching import Direct, Question
+from boathook.bench.history import SOURCES, fill
 from boathook.domain import ids
 from boathook.domain.errors import IllegalMove, InvalidValue, JournalUnavailable, NotFound, NotPossible
 from boathook.domain.model import Accepted, Duplicate, NewEvent, NewItem, State
@@ -21,7 +22,6 @@ from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action
 from boathook.journal.replays import owe_again
 from boathook.journal.search import FoundEvent, Look, Wanted
-from tests.browser.million import SOURCES, fill
 from tests.postgres.mailbag import Mailbag, ago, id_at
 from tests.postgres.test_books import Store, filled, new_event
 

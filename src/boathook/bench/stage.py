@@ -27,8 +27,14 @@ _START_DEADLINE_S = 60.0
 class Stage:
     """A folder and a PostgreSQL for the time of one bench; everything made is removed at its end."""
 
-    def __init__(self, database_url: str, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, database_url: str, report: Callable[[str], None], *, events: int = 0, is_log_filled: bool = True
+    ) -> None:
         self.report = report
+        self.is_log_filled = is_log_filled
+        """Whether commits are measured, which a young server holds up."""
+        self.events = events
+        """How long a history there is to be, for benches that need one."""
         self._given_url = database_url
         self._server: EmbeddedServer | None = None
         self._databases: list[str] = []
@@ -39,7 +45,8 @@ class Stage:
         if not self._given_url:
             self._server = asyncio.run(EmbeddedServer.start(self.folder, progress=self.report))
         asyncio.run(self._check())
-        asyncio.run(self._fill_log())
+        if self.is_log_filled:
+            asyncio.run(self._fill_log())
         return self
 
     def __exit__(
@@ -168,7 +175,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**_environment(), "PYTHONUNBUFFERED": "1"},
             )
         deadline = time.monotonic() + _START_DEADLINE_S
         while self._path and not self._answers():
@@ -201,6 +208,15 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment without settings of boathook's, which would lead its server to somebody's own database."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("BOATHOOK_") or name.startswith("BOATHOOK_BENCH_")
+    }
 
 
 def _children(pid: int) -> list[Path]:

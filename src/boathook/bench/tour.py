@@ -19,8 +19,9 @@ ENDLESS: Final = frozenset({f"{BASE}/now/live"})
 NOWHERE: Final = "there-is-no-such-text"
 _OF_EVENTS: Final = (
     "source=rare", "type=invoice.paid", "type=no.such", "application=tenant-99", "state=dead", "state=pending",
-    "state=leased", "state=ignored", "key=evt-77", "q=evt-77", f"q={NOWHERE}", f"text={NOWHERE}", f"text={NEEDLE}", "until=26d",
-    f"source=rare&text={NOWHERE}&since=28d", f"application=tenant-99&state=dead&text={NOWHERE}", "since=27d&until=26d&state=dead",
+    "state=leased", "state=ignored", "key=evt-77", "q=evt-77", f"q={NOWHERE}", f"text={NOWHERE}", f"text={NEEDLE}",
+    "until=26d", f"source=rare&text={NOWHERE}&since=28d", f"application=tenant-99&state=dead&text={NOWHERE}",
+    "since=27d&until=26d&state=dead",
 )  # fmt: skip
 _OF_LISTS: Final = ("result=failed", "answer=4xx", "type=no.such", "result=failed&type=no.such")
 QUESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -31,7 +32,8 @@ QUESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{BASE}/conflicts": ("source=rare", "application=tenant-99", "until=26d"),
     f"{BASE}/conflicts/{{id}}": ("view=unified",),
     f"{BASE}/dead": ("code=TIMEOUT", "recipient=handler:push", "code=NONE"),
-    f"{BASE}/dead/letters": ("code=TIMEOUT", "recipient=handler:push", "code=NONE", "type=no.such", "source=rare", "until=26d"),
+    f"{BASE}/dead/letters": ("code=TIMEOUT", "recipient=handler:push", "code=NONE", "type=no.such", "source=rare",
+                               "until=26d"),
     f"{BASE}/rejections": ("source=rare", "reason=too_large", "state=accepted", "until=26d"),
     f"{BASE}/audit": ("actor=nobody", "action=event.replay", "subject=nothing", "until=26d", "actor=nobody&since=27d"),
     f"{BASE}/applications": ("q=tenant-9", f"q={NOWHERE}"),

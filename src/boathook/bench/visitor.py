@@ -1,11 +1,11 @@
 """A browser that cannot draw: it keeps cookies, fills forms in, follows links, and looks at its watch."""
 
-import http.client  # noqa: TID251 - it visits the bench's own server
 import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import unescape
+from http.client import HTTPConnection  # noqa: TID251 - it visits the bench's own server
 from typing import Final, Self
 from urllib.parse import urlencode
 
@@ -37,7 +37,7 @@ class Visitor:
 
     def __init__(self, port: int) -> None:
         self._origin = f"http://127.0.0.1:{port}"
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
         self._cookies: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -89,4 +89,6 @@ class Visitor:
 def _told(answer: Answer) -> str:
     """Return what a page says, without its marks."""
     main = re.search(rb"<main.*?</main>", answer.body, re.DOTALL)
-    return " ".join(re.sub(r"<[^>]*>", " ", (main[0] if main else answer.body).decode("utf-8", "replace")).split())[:500]
+    return " ".join(re.sub(r"<[^>]*>", " ", (main[0] if main else answer.body).decode("utf-8", "replace")).split())[
+        :500
+    ]

@@ -1,5 +1,6 @@
 """Commands that run boathook, and look after a set-up: serve, migrate, doctor, demo, bench, send."""
 
+import operator
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from boathook.admin.doctor import Finding
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_FEWEST_EVENTS = 2_000
+"""In fewer there is not something of everything."""
+_PAGE_COLUMNS = (
+    show.Column("page", operator.itemgetter("page"), is_whole=True),
+    *(show.Column(title, operator.itemgetter(f"{title}_ms")) for title in ("p50", "p95", "max", "first")),
+)
 
 
 def serve(
@@ -163,9 +171,13 @@ def demo(
 def bench(
     ctx: typer.Context,
     name: Annotated[
-        str, typer.Argument(help="ingest, duplicates, handle, latency, deliver, fanout, isolation, both or spool.")
+        str,
+        typer.Argument(help="ingest, duplicates, handle, latency, deliver, fanout, isolation, both, spool or console."),
     ],
     seconds: Annotated[float, typer.Option(min=0.5, help="How long one measurement lasts.")] = 6.0,
+    events: Annotated[
+        int, typer.Option(min=_FEWEST_EVENTS, help="How many events are stored for the console to look at.")
+    ] = 100_000,
     as_json: Json = False,
 ) -> None:
     """
@@ -178,10 +190,12 @@ def bench(
     except ImportError as error:
         raise ConfigError(f"the bench needs {error.name}: pip install 'boathook[bench,embedded]'") from None
     url = session(ctx).settings().database_url()
-    figures = benches.run(name, seconds=seconds, database_url=url, report=_report_bench)
+    figures = benches.run(name, seconds=seconds, events=events, database_url=url, report=_report_bench)
     if as_json:
         show.print_json(figures)
     else:
+        if pages := figures.pop("pages", None):
+            show.print_rows(pages, _PAGE_COLUMNS, as_json=False, plain=dict)
         show.facts({key.replace("_", " "): _figure(value) for key, value in figures.items()})
 
 

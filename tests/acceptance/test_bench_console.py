@@ -1,0 +1,72 @@
+"""`boathook bench console` visits every page there is, over HTTP, and judges them by their target."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any, cast
+
+import pytest
+
+from boathook.bench import tour
+from boathook.bench.console import TARGET_MS
+from boathook.bench.visitor import Answer, Visitor
+from boathook.domain.errors import ConfigError
+
+pytestmark = pytest.mark.timeout(400)
+
+EVENTS = 2_000
+
+
+@pytest.fixture(scope="module")
+def figures(admin_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the command prints of a short history."""
+    done = subprocess.run(
+        [sys.executable, "-m", "boathook", "bench", "console", "--events", str(EVENTS), "--seconds", "0.5", "--json"],
+        cwd=tmp_path_factory.mktemp("bench"),
+        env={**os.environ, "BOATHOOK_DATABASE_URL": admin_url},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_every_page_is_visited_but_the_one_that_has_no_end(figures: dict[str, Any]):
+    visited = {page["page"].partition("?")[0] for page in figures["pages"]}
+    assert visited == {*tour.console_pages(), *tour.portal_pages()} - tour.ENDLESS
+    assert {page["page"] for page in figures["pages"]} >= {
+        f"{path}?{question}" for path, questions in tour.QUESTIONS.items() for question in questions
+    }
+
+
+def test_the_slowest_page_decides_whether_the_target_is_met(figures: dict[str, Any]):
+    worst = max(page["p95_ms"] for page in figures["pages"])
+    assert figures["events"] == EVENTS
+    assert (figures["slowest_p95_ms"], figures["target_ms"]) == (worst, TARGET_MS)
+    assert figures["is_met"] == (worst <= TARGET_MS)
+    assert all(page["status"] in {200, 303} for page in figures["pages"])
+    assert all(page["p50_ms"] <= page["p95_ms"] <= page["max_ms"] for page in figures["pages"])
+
+
+class Deserted:
+    """A console of which a link leads nowhere."""
+
+    def get(self, path: str) -> Answer:
+        if path == "/console":
+            return Answer(200, 1.0, b'<a href="/console/events">Events</a>', "")
+        return Answer(404, 1.0, b"", "")
+
+
+def test_a_link_that_leads_nowhere_is_told():
+    walk = tour.Tour(tour.console_pages())
+    with pytest.raises(ConfigError, match="/console/events, which is answered 404"):
+        walk.follow(cast("Visitor", Deserted()), "/console")
+
+
+def test_a_page_that_no_link_leads_to_is_told():
+    walk = tour.Tour(("/console", "/console/events", "/console/attic"))
+    walk.found["/console"] = walk.found["/console/events"] = "-"
+    assert walk.missing == ["/console/attic"]
