@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Any
 from urllib.parse import quote
 
@@ -31,6 +32,7 @@ from boathook.admin.oidc import Attempt
 from boathook.domain import ids
 from boathook.domain.roles import Role
 from boathook.journal.database import Database
+from boathook.server.proxies import seen_through_proxies
 from tests.postgres.portal_stand import ORIGIN, House, Pages, opened_house
 
 ENTRIES = [entry for area in AREAS for entry in area.entries]
@@ -381,3 +383,37 @@ async def test_a_state_that_no_provider_writes_is_refused_with_a_page(db: Databa
         answer = await browser.get(f"{RETURN}?state=%C3%A9&code=x", headers={"cookie": f"boathook_attempt={cookie}"})
     assert answer.status_code == 400
     assert "another attempt" in answer.text
+
+
+async def test_an_open_browser_does_not_help_to_guess_its_owners_password(siege: Siege, monkeypatch):
+    async def is_wrong(_operator: object, _password: str) -> bool:
+        return False
+
+    monkeypatch.setattr(operators, "is_password_of", is_wrong)
+    (entry,) = [one for one in FORMS if one.path == "/account/password"]
+    answers = [await siege.send(entry, "viewer") for _ in range(12)]
+    assert ["too many tries" in answer.text for answer in answers] == [False] * 10 + [True] * 2
+    assert {answer.status_code for answer in answers} == {400}
+
+
+@pytest.mark.parametrize(("trusted", "is_believed"), [("127.0.0.0/8", True), ("192.0.2.0/24", False)])
+async def test_only_a_trusted_proxy_is_believed_about_https_and_the_client(
+    siege: Siege, trusted: str, is_believed: bool
+):
+    async def behind(scope: Any, receive: Any, send: Any) -> None:
+        await siege.house.app(seen_through_proxies(scope, (ip_network(trusted),)), receive, send)
+
+    async with siege.house.desk.work(actor="test") as work:
+        await operators.create(work, "zoe", Role.ADMIN, PASSWORD)
+    form = {"name": "zoe", "password": PASSWORD, "next": "//evil.example"}
+    async with Pages(behind) as browser:
+        headers = {"x-forwarded-proto": "https", "x-forwarded-for": "203.0.113.9, 198.51.100.7"}
+        answer = await browser.post(f"{BASE}/sign-in", data=form, headers=headers)
+    assert answer.headers["location"] == BASE
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("__Host-boathook=") is is_believed
+    assert ("Secure" in cookie) is is_believed
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    noted = "select note from boathook.audit where action = 'operator.sign_in' and actor = 'console:zoe'"
+    assert await siege.database.fetchval(noted) == ("198.51.100.7" if is_believed else "127.0.0.1")

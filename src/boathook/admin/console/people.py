@@ -4,11 +4,13 @@ from starlette.responses import Response
 
 from boathook.admin import operators
 from boathook.admin.console.pages import BASE, Routes, Visit
+from boathook.admin.console.signing_in import Tries
 from boathook.domain.errors import AdminError, NotPossible
 from boathook.domain.roles import Role
 
 routes = Routes()
 _LIST = f"{BASE}/operators"
+_tries = Tries()
 
 
 @routes.get("/operators", role=Role.ADMIN)
@@ -88,13 +90,22 @@ async def change_own_password(visit: Visit) -> Response:
     """Change one's own password, which takes the present one."""
     form = visit.form
     try:
-        if not await operators.is_password_of(visit.operator, str(form.get("present", ""))):
-            raise NotPossible("the present password is wrong", "wrong_password")
+        await _prove(visit, str(form.get("present", "")))
         async with visit.work() as work:
             await operators.set_password(work, visit.operator.name, str(form.get("password", "")), keep=visit.session)
     except AdminError as error:
         return visit.page("people/account.html", 400, error=str(error))
     return visit.to(f"{BASE}/account", "Your password is changed; you are signed out everywhere else.")
+
+
+async def _prove(visit: Visit, password: str) -> None:
+    """Raise NotPossible where it is not the visitor's password; who only found an open browser may guess slowly."""
+    who = visit.operator.shown_id
+    if not _tries.take(who, who):
+        raise NotPossible("too many tries; wait a minute and try again", "too_many_tries")
+    if not await operators.is_password_of(visit.operator, password):
+        raise NotPossible("the present password is wrong", "wrong_password")
+    _tries.forget(who, who)
 
 
 @routes.post("/account/sign-out-everywhere", role=Role.VIEWER)
