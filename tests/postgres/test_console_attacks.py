@@ -22,7 +22,7 @@ import pytest
 from starlette.routing import Route
 
 from boathook.admin import keys, operators
-from boathook.admin.console import pages as console_pages
+from boathook.admin.console import visits
 from boathook.admin.console.app import AREAS
 from boathook.admin.console.frame import token_of
 from boathook.admin.console.pages import BASE, Entry, Visit
@@ -210,8 +210,8 @@ async def test_without_the_check_of_roles_a_viewer_would_make_an_admin(siege: Si
 
 
 async def test_without_the_checks_of_forms_another_site_would_make_an_admin(siege: Siege, monkeypatch):
-    monkeypatch.setattr(console_pages, "check_origin", lambda _request, _url: None)
-    monkeypatch.setattr(console_pages, "check_token", lambda _session, _given: None)
+    monkeypatch.setattr(visits, "check_origin", lambda _request, _url: None)
+    monkeypatch.setattr(visits, "check_token", lambda _session, _given: None)
     (entry,) = [one for one in FORMS if one.path == "/operators"]
     assert (await siege.send(entry, "admin", csrf="", origin="https://evil.example")).status_code == 303
     assert await siege.database.fetchval("select true from boathook.operator where name = 'taken.over'")

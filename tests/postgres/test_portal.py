@@ -10,7 +10,7 @@ import pytest
 
 from boathook.admin import endpoints, event_types, keys
 from boathook.admin.api.auth import Capability, Principal
-from boathook.admin.console import portal_visits
+from boathook.admin.console import portal_visits, visits
 from boathook.admin.console.application_visits import Page
 from boathook.admin.console.frame import token_of
 from boathook.admin.console.portal import all_pages
@@ -233,7 +233,7 @@ async def test_a_form_of_another_site_or_session_does_nothing(estate: Estate, pa
 
 
 async def test_without_the_forms_token_another_site_would_change_things(estate: Estate, monkeypatch):
-    monkeypatch.setattr(portal_visits, "check_token", lambda _session, _given: None)
+    monkeypatch.setattr(visits, "check_token", lambda _session, _given: None)
     (page,) = [page for page in PAGES if page.path == "/endpoints/{endpoint}/disable"]
     before = await estate.state()
     assert (await estate.send(page, await estate.house.token(estate.tenant), csrf="")).status_code == 303

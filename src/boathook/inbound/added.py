@@ -17,6 +17,7 @@ import msgspec
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError
 from boathook.domain.ids import SOURCE_SECRET, made_at, read, show
+from boathook.inbound.captured import sync_folder
 from boathook.journal.source_secrets import SourceSecret
 from boathook.journal.vault import Vault, open_vault
 from boathook.telemetry.log import get_logger
@@ -133,12 +134,4 @@ def _write(file: Path, known: Sequence[SourceSecret]) -> None:
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
-    _sync(file.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(file.parent)

@@ -38,7 +38,7 @@ class CapturedSecrets:
             return first is not None and _is_same(first, secret)
         finally:
             draft.unlink()
-        _sync(self._folder)
+        sync_folder(self._folder)
         return True
 
     def confirmed(self, source: str) -> str | None:
@@ -49,7 +49,7 @@ class CapturedSecrets:
         """Let the secret that was told count from now on, and return it; None where none was told."""
         if _read(self._told(source)) is not None and self.confirmed(source) is None:
             self._told(source).rename(self._counting(source))
-            _sync(self._folder)
+            sync_folder(self._folder)
         return self.confirmed(source)
 
     def forget(self, source: str) -> bool:
@@ -58,7 +58,7 @@ class CapturedSecrets:
         for file in files:
             file.unlink()
         if files:
-            _sync(self._folder)
+            sync_folder(self._folder)
         return bool(files)
 
     def _told(self, source: str) -> Path:
@@ -91,7 +91,8 @@ def _write(file: Path, text: str) -> None:
         os.fsync(descriptor)
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

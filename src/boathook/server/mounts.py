@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
 
 from boathook.admin.api.auth import Principal, authenticate, refused
 from boathook.admin.api.errors import ApiError, to_response
@@ -16,6 +15,7 @@ from boathook.config import Settings
 from boathook.domain.errors import BoathookError, JournalError
 from boathook.handlers.manifest import Mount
 from boathook.inbound.app import Asgi, Receive, Send, read_headers
+from boathook.inbound.origins import is_ours
 from boathook.journal.database import Database, translated
 from boathook.server.lifespan import Lifespan
 from boathook.server.paths import check_mounts
@@ -174,19 +174,7 @@ def is_same_origin(scope: Scope, public_url: str) -> bool:
     if not origins:
         return True
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-    ours = {_netloc(f"//{host}"), _netloc(public_url)} - {""}
-    return len(origins) == 1 and _netloc(origins[0]) in ours
-
-
-def _netloc(url: str) -> str:
-    """Return host and port, without a port that the scheme implies; nothing for what is no address."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return ""
-    host = parts.hostname or ""
-    return host if port is None or port in {80, 443} else f"{host}:{port}"
+    return len(origins) == 1 and is_ours(origins[0], host, public_url)
 
 
 def _socket_token(scope: Scope) -> str | None:

@@ -140,6 +140,7 @@ class _Reports:
         self._quiet_until = 0.0
 
     async def note(self, request: Request) -> Response:
+        """Take one report."""
         body = b""
         async for chunk in request.stream():
             body += chunk
@@ -149,7 +150,8 @@ class _Reports:
         if time.monotonic() > self._quiet_until:
             self._quiet_until = time.monotonic() + 1
             _LOG.warning("csp_report", report=_shortened(body))
-        return Response(status_code=204)
+        # A page that was kept from showing one of ours within it sends its report from its own origin.
+        return Response(status_code=204, headers={"cross-origin-resource-policy": "cross-origin"})
 
 
 def _shortened(body: bytes) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSyntaxError
 from starlette.datastructures import FormData
@@ -27,6 +27,7 @@ from boathook.domain.errors import (
     Overloaded,
     SendError,
 )
+from boathook.inbound.origins import is_ours
 from boathook.telemetry.exporters import History
 from boathook.telemetry.log import get_logger
 
@@ -218,19 +219,8 @@ def check_origin(request: Request, public_url: str) -> None:
         if site is None:
             raise Forged
         return
-    ours = {_authority(f"//{request.headers.get('host', '')}"), _authority(public_url)} - {""}
-    if _authority(origin) not in ours:
+    if not is_ours(origin, request.headers.get("host", ""), public_url):
         raise Forged
-
-
-def _authority(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return ""
-    host = parts.hostname or ""
-    return host if port in {None, 80, 443} else f"{host}:{port}"
 
 
 def token_of(session: str) -> str:

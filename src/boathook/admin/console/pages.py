@@ -1,28 +1,27 @@
 """A visit of somebody who has signed in, and the routes of an area of the console."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
-from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from boathook.admin import operators
-from boathook.admin.console.frame import Frame, State, check_origin, check_token, read_form, token_of
-from boathook.admin.desk import Desk, Work
+from boathook.admin.console.frame import Frame, State, token_of
+from boathook.admin.console.visits import Call, read_notice, read_proven_form, write_notice
+from boathook.admin.desk import Work
 from boathook.domain.roles import Role
 from boathook.journal.operators import Operator
 
 BASE: Final = "/console"
 SIGN_IN: Final = f"{BASE}/sign-in"
 _NOTICE: Final = "boathook_notice"
-_LONGEST_NOTICE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +55,16 @@ NAV: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class Visit(Call):
     """One request of somebody who has signed in."""
 
-    frame: Frame
-    request: Request
     operator: Operator
     session: str = field(repr=False)
-    form: FormData
 
     @property
     def state(self) -> State:
         """The parts pages stand on."""
         return self.frame.state
-
-    @property
-    def desk(self) -> Desk:
-        """The parts actions stand on."""
-        return self.frame.state.desk
 
     @property
     def role(self) -> Role:
@@ -84,21 +75,6 @@ class Visit:
     def actor(self) -> str:
         """Who acts, for the audit."""
         return f"console:{self.operator.name}"
-
-    @property
-    def query(self) -> QueryParams:
-        """The parameters of the address."""
-        return self.request.query_params
-
-    @property
-    def path(self) -> Mapping[str, Any]:
-        """The parameters in the path."""
-        return self.request.path_params
-
-    @property
-    def is_fragment(self) -> bool:
-        """Whether a page asks for a part of itself."""
-        return "hx-request" in self.request.headers
 
     def may(self, role: Role) -> bool:
         """Return whether they may do what *role* may."""
@@ -112,7 +88,7 @@ class Visit:
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
         """Return a page, with what each needs."""
-        notice, kind = ("", "") if self.is_fragment else _read_notice(self.request)
+        notice, kind = ("", "") if self.is_fragment else read_notice(self.request, _NOTICE)
         response = self.frame.show(template, status, notice=notice, notice_kind=kind, **self.values, **values)
         if notice:
             response.delete_cookie(_NOTICE, path=BASE)
@@ -122,8 +98,9 @@ class Visit:
         """Send the browser to a page of ours, which shows a notice."""
         response = RedirectResponse(url, 303)
         if notice:
-            value = quote(f"{kind}:{notice[:_LONGEST_NOTICE]}", safe="")
-            response.set_cookie(_NOTICE, value, max_age=60, path=BASE, httponly=True, samesite="strict")
+            response.set_cookie(
+                _NOTICE, write_notice(notice, kind), max_age=60, path=BASE, httponly=True, samesite="strict"
+            )
         return self.frame.guarded(response)
 
     @property
@@ -211,11 +188,7 @@ async def _admit(frame: Frame, request: Request) -> Visit | None:
         operator = await operators.find_session(work, session, timedelta(hours=desk.settings.console.idle_hours))
     if operator is None:
         return None
-    form = FormData()
-    if request.method == "POST":
-        check_origin(request, desk.settings.server.public_url)
-        form = await read_form(request)
-        check_token(session, str(form.get("csrf", request.headers.get("x-csrf-token", ""))))
+    form = await read_proven_form(frame, request, session)
     return Visit(frame=frame, request=request, operator=operator, session=session, form=form)
 
 
@@ -225,8 +198,3 @@ def _to_sign_in(frame: Frame, request: Request) -> Response:
     wanted = request.scope["path"] if request.method == "GET" else BASE
     query = f"?{request.url.query}" if request.url.query and request.method == "GET" else ""
     return frame.guarded(RedirectResponse(f"{SIGN_IN}?next={quote(wanted + query, safe='')}", 303))
-
-
-def _read_notice(request: Request) -> tuple[str, str]:
-    kind, _, text = unquote(request.cookies.get(_NOTICE, "")).partition(":")
-    return (text, kind) if kind in {"good", "bad"} else ("", "")

@@ -4,14 +4,12 @@ The token itself is the session: it is what the cookie holds and what is looked 
 is revoked, or has ended, lets nobody in any more.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import quote, unquote
 
-from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -19,7 +17,8 @@ from starlette.routing import Route
 
 from boathook.admin.api.auth import Principal, principal_of
 from boathook.admin.console.application_visits import Page, Side
-from boathook.admin.console.frame import Frame, check_origin, check_token, read_form, token_of
+from boathook.admin.console.frame import Frame, token_of
+from boathook.admin.console.visits import Call, read_notice, read_proven_form, write_notice
 from boathook.admin.desk import Desk, Work
 from boathook.admin.keys import hash_token
 from boathook.admin.portal import PATH, Look
@@ -31,7 +30,6 @@ LAYOUT: Final = "portal/base.html"
 _SESSION: Final = "boathook-portal"
 _NOTICE: Final = "boathook-portal-notice"
 _LOOK: Final = "boathook-portal-look"
-_LONGEST_NOTICE: Final = 1_000
 _NOT_LET_IN: Final = "This link is not valid any more. Ask for another one where you had it from."
 _REFUSED: Final = "your link does not allow this; ask for one that does where you had it from"
 
@@ -44,39 +42,16 @@ class NotLetIn(HTTPException):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guest:
+class Guest(Call):
     """One request of a visitor of the portal."""
 
-    frame: Frame
-    request: Request
     principal: Principal
     token: str = field(repr=False)
-    form: FormData
-
-    @property
-    def desk(self) -> Desk:
-        """The parts actions stand on."""
-        return self.frame.state.desk
 
     @property
     def actor(self) -> str:
         """Who acts, for the audit."""
         return f"portal:{ids.show(ids.API_KEY, self.principal.key_id)}"
-
-    @property
-    def query(self) -> QueryParams:
-        """The parameters of the address."""
-        return self.request.query_params
-
-    @property
-    def path(self) -> Mapping[str, Any]:
-        """The parameters in the path."""
-        return self.request.path_params
-
-    @property
-    def is_fragment(self) -> bool:
-        """Whether a page asks for a part of itself."""
-        return "hx-request" in self.request.headers
 
     @property
     def side(self) -> Side:
@@ -100,7 +75,7 @@ class Guest:
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
         """Return a page, with what each needs."""
-        notice, kind = ("", "") if self.is_fragment else _read_notice(self.request)
+        notice, kind = ("", "") if self.is_fragment else read_notice(self.request, _cookie(self.request, _NOTICE))
         shown = {**self.values, "notice": notice, "notice_kind": kind}
         response = self.frame.show(template, status, **shown, **values)
         if notice:
@@ -111,7 +86,7 @@ class Guest:
         """Send the browser to a page of ours, which shows a notice."""
         response = RedirectResponse(url, 303)
         if notice:
-            value = quote(f"{kind}:{notice[:_LONGEST_NOTICE]}", safe="")
+            value = write_notice(notice, kind)
             set_cookie(response, self.request, self.desk, _NOTICE, value, lifetime_s=60)
         return self.frame.guarded(response)
 
@@ -149,11 +124,7 @@ async def admit(frame: Frame, request: Request) -> Guest:
     desk = frame.state.desk
     token = request.cookies.get(_cookie(request, _SESSION), "")
     key = await find_key(desk, token)
-    form = FormData()
-    if request.method == "POST":
-        check_origin(request, desk.settings.server.public_url)
-        form = await read_form(request)
-        check_token(token, str(form.get("csrf", request.headers.get("x-csrf-token", ""))))
+    form = await read_proven_form(frame, request, token)
     return Guest(frame=frame, request=request, principal=principal_of(key), token=token, form=form)
 
 
@@ -222,8 +193,3 @@ def set_cookie(response: Response, request: Request, desk: Desk, name: str, valu
 def _cookie(request: Request, name: str) -> str:
     """Return a cookie's name; over https it is one that no plain page can set."""
     return f"__Secure-{name}" if request.url.scheme == "https" else name
-
-
-def _read_notice(request: Request) -> tuple[str, str]:
-    kind, _, text = unquote(request.cookies.get(_cookie(request, _NOTICE), "")).partition(":")
-    return (text, kind) if kind in {"good", "bad"} else ("", "")
