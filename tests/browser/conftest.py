@@ -3,6 +3,7 @@
 Playwright's plain interface runs an event loop of its own in the test's thread, so tests that use `screen` are no coroutines.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, sync_playwright
 
 from tests.acceptance.conftest import Running, payload, shared_boathook, signed  # noqa: F401 - a fixture
+from tests.browser.receiving import Receiver, receiving
 from tests.support import until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -96,6 +98,12 @@ class Screen:
 
 
 @pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
 def console(shared_boathook: Callable[..., Running]) -> Iterator[Stand]:  # noqa: F811
     """A boathook with every role, the shop's handlers, and the admin anna."""
     running = shared_boathook(
@@ -144,3 +152,12 @@ def screen(console: Stand, stranger: Screen) -> Screen:
     """A page of the admin, who has signed in."""
     console.sign_in(stranger.page)
     return stranger
+
+
+def shoot(page: Page, name: str) -> None:
+    """Keep pictures of a page where somebody asks for them."""
+    if folder := os.environ.get("BOATHOOK_TEST_SHOTS"):
+        for look in ("light", "dark"):
+            page.emulate_media(color_scheme=look)
+            page.screenshot(path=f"{folder}/{name}-{look}.png", full_page=True)
+        page.emulate_media(color_scheme="no-preference")

@@ -1,31 +1,13 @@
 """Applications and endpoints on the console, clicked through as an operator does."""
 
-import os
 import re
-from collections.abc import Iterator
 
-import pytest
 from playwright.sync_api import Page, expect
 from standardwebhooks.webhooks import Webhook
 
-from tests.browser.conftest import Screen, Stand
-from tests.browser.receiving import Receiver, receiving
+from tests.browser.conftest import Screen, Stand, shoot
+from tests.browser.receiving import Receiver
 from tests.support import until
-
-
-@pytest.fixture(scope="module")
-def receiver() -> Iterator[Receiver]:
-    with receiving() as receiver:
-        yield receiver
-
-
-def shoot(page: Page, name: str) -> None:
-    """Keep pictures of a page where somebody asks for them."""
-    if folder := os.environ.get("BOATHOOK_TEST_SHOTS"):
-        for look in ("light", "dark"):
-            page.emulate_media(color_scheme=look)
-            page.screenshot(path=f"{folder}/{name}-{look}.png", full_page=True)
-        page.emulate_media(color_scheme="no-preference")
 
 
 def make_application(screen: Screen, name: str) -> Page:

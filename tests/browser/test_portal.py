@@ -1,22 +1,15 @@
 """The customers' portal in a real browser: entered by a link, used as a customer does, and shown within other pages."""
 
-import os
 from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from tests.acceptance.conftest import Running, shared_boathook  # noqa: F401 - a fixture
-from tests.browser.conftest import ADMIN, Screen, Stand
+from tests.browser.conftest import ADMIN, Screen, Stand, shoot
 from tests.browser.receiving import Receiver, receiving
 from tests.support import until
-
-
-@pytest.fixture(scope="module")
-def receiver() -> Iterator[Receiver]:
-    with receiving() as receiver:
-        yield receiver
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +42,6 @@ def console(
     stand.add_operator(ADMIN, "admin")
     yield stand
     stand.db.close()
-
-
-def shoot(page: Page, name: str) -> None:
-    """Keep pictures of a page where somebody asks for them."""
-    if folder := os.environ.get("BOATHOOK_TEST_SHOTS"):
-        for look in ("light", "dark"):
-            page.emulate_media(color_scheme=look)
-            page.screenshot(path=f"{folder}/{name}-{look}.png", full_page=True)
-        page.emulate_media(color_scheme="no-preference")
 
 
 def make_link(console: Stand, name: str, *words: str) -> str:
