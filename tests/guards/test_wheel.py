@@ -62,5 +62,7 @@ def test_it_installs_the_command_and_tells_its_extras(wheel):
     [points] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     assert "boathook = boathook.cli:main" in wheel.read(points).decode()
     metadata = metadata_of(wheel)
-    assert {"embedded", "sqlalchemy", "psycopg", "django", "bench", "otel", "all"} == set(metadata.get_all("Provides-Extra"))
+    assert {"embedded", "sqlalchemy", "psycopg", "django", "bench", "otel", "all"} == set(
+        metadata.get_all("Provides-Extra")
+    )
     assert metadata["License-Expression"] == "Apache-2.0"
