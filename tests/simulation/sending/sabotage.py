@@ -95,7 +95,7 @@ def believing_every_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 ALL: dict[Sabotage, tuple[str, int]] = {
-    settling_without_fence: ("C7", 5),
+    settling_without_fence: ("C7", 263),
     without_rescue: ("C11", 5),
     renewing_nothing: ("C12: .* was taken again", 31),
     probing_all_at_once: ("L3", 2),

@@ -98,8 +98,9 @@ class Visit(Call):
         """Send the browser to a page of ours, which shows a notice."""
         response = RedirectResponse(url, 303)
         if notice:
+            value, is_secure = write_notice(notice, kind), self.request.url.scheme == "https"
             response.set_cookie(
-                _NOTICE, write_notice(notice, kind), max_age=60, path=BASE, httponly=True, samesite="strict"
+                _NOTICE, value, max_age=60, path=BASE, secure=is_secure, httponly=True, samesite="strict"
             )
         return self.frame.guarded(response)
 
