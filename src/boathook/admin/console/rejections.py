@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from boathook.admin import contents
 from boathook.admin.console import asking
+from boathook.admin.console.one_event import content_of
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
@@ -61,9 +62,8 @@ async def show_rejection(visit: Visit) -> Response:
 
     refusal = await diagnose(visit.desk.database, visit.desk.settings, _id(visit))
     body = refusal.stored.body
-    shown = contents.show(
-        body[: contents.MOST], len(body), visit.query.get("view"), content_type=refusal.row.content_type
-    )
+    view, content_type = visit.query.get("view"), refusal.row.content_type
+    shown = await content_of(body[: contents.MOST], len(body), view, content_type)
     return visit.page(
         "rejections/one.html",
         row=refusal.row,
