@@ -11,7 +11,7 @@ BENCHES := ingest duplicates handle latency deliver fanout isolation both spool
 export UV_PYTHON_DOWNLOADS := never
 export UV_PYTHON := $(BIN)/python
 
-.PHONY: help setup dev demo test check format bench soak docs wheel lock clean
+.PHONY: help setup dev demo test check format bench soak docs screenshots wheel lock clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ docs: dev ## write the generated pages of docs/ anew, and the whole as a site th
 	@$(BIN)/python -m scripts.write_dashboards
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open build/site/index.html"
+
+screenshots: dev ## take the pictures of the console's pages in docs/screenshots anew
+	@scripts/need-program chromium chromium
+	@SCREENSHOTS=$(CURDIR)/docs/screenshots $(BIN)/pytest -q tests/browser/test_every_page.py
 
 wheel: dev ## build dist/boathook-*.whl
 	@$(BIN)/python -m hatchling build -t wheel -d dist
