@@ -594,9 +594,13 @@ def test_samples_bring_ids_and_types(name, google_keys, sns_keys):
 
 
 def test_names_and_aliases():
-    assert find("amazon-sns") is find("sns") is cloud.SNS
-    assert find("google-pubsub") is find("pubsub") is cloud.PUBSUB
-    assert find("graph") is find("microsoft-graph") is cloud.MICROSOFT_GRAPH
+    for alias, name, recipe in (
+        ("amazon-sns", "sns", cloud.SNS),
+        ("google-pubsub", "pubsub", cloud.PUBSUB),
+        ("graph", "microsoft-graph", cloud.MICROSOFT_GRAPH),
+    ):
+        assert find(alias) is find(name)
+        assert find(name).proof == recipe.proof
 
 
 @pytest.mark.parametrize(("name", "final"), [("okta", {400, 404, 410, 429}), ("sns", {400, 403, 404, 410})])
