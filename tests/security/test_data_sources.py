@@ -89,7 +89,7 @@ def test_none_of_them_is_stored_with_a_rejection(stand: Stand):
 
 def test_sabotage_if_all_headers_were_kept_the_canary_is_found(monkeypatch: pytest.MonkeyPatch):
     stand = ALL[0]
-    monkeypatch.setattr(verify, "_kept_headers", lambda _recipe: tuple(HEADERS))
+    monkeypatch.setattr(verify, "_kept_headers", lambda *_: tuple(HEADERS))
     verdict = stand.verifier().verify(crowded(stand.request(stand.sent()), frozenset()), NOW)
     assert isinstance(verdict, Verified)
     assert CANARY in str(verdict.kept_headers)
