@@ -157,7 +157,8 @@ def test_nobody_goes_back_for_more_than_a_day():
 
 async def test_a_listener_is_told_how_to_sign_but_no_secret(db: Database):
     await EventStore(db).append([event("k", source="own")])
-    (found,), _ = await Tail(db, Wish(), NOW - timedelta(seconds=9)).look(datetime.now(UTC))
+    began = datetime.now(UTC) - timedelta(seconds=9)
+    (found,), _ = await Tail(db, Wish(), began).look(datetime.now(UTC))
     desk = make_desk(
         db,
         sources__own={"provider": "token", "username": "u", "password": "hush-hush", "id_path": "id"},
