@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import time_machine
 
 from boathook.domain import signing
 from boathook.domain.filters import Router
@@ -51,6 +52,13 @@ FLOODS = tuple(
     join.join([b"v1" + mark + b"00" * 8] * 10_000) for join in (b",", b" ", b";", b"&") for mark in (b"=", b",")
 )
 CORPUS = (*MOMENTS, *IDS, *SIGNATURES, *FLOODS)
+
+
+@pytest.fixture(autouse=True)
+def when_they_were_signed() -> Iterator[None]:
+    """The moment at which the tests were collected, however long ago: the gateway judges by the clock."""
+    with time_machine.travel(NOW):
+        yield
 
 
 class Takes:

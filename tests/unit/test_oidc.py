@@ -63,7 +63,7 @@ class Stub:
 def claims(**changes: Any) -> dict[str, Any]:
     now = int(time.time())
     all_ = {
-        "iss": ISSUER, "aud": CLIENT, "sub": "17", "iat": now, "exp": now + 300, "nonce": "expected",
+        "iss": ISSUER, "aud": CLIENT, "sub": "17", "iat": now, "exp": now + 86_400, "nonce": "expected",
         "email": "ada@example.com", "email_verified": True, "groups": ["ops"],
     } | changes  # fmt: skip
     return {name: value for name, value in all_.items() if value is not None}
