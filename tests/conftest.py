@@ -5,6 +5,7 @@ import contextlib
 import functools
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import uuid
@@ -72,6 +73,9 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)
     config.stash[_RUN_ID] = worker["run_id"] if worker else uuid.uuid4().hex[:12]
     _place_for_servers()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So it is in the background of a shell, and all that the tests start would be deaf to Ctrl-C too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
