@@ -1,6 +1,7 @@
 """Signing in to the console through an identity provider that others wrote."""
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
 from urllib.parse import parse_qs, urlsplit
 
@@ -38,6 +39,7 @@ def running(shared_boathook: Callable[..., Running]) -> Iterator[Running]:
         )
         until(lambda: httpx.get(f"{made.base}/console/sign-in").status_code == 200)
         yield made
+    gc.collect()  # sockets that the provider leaves open are complained of here, and not in another test
 
 
 class Traveller:

@@ -152,7 +152,8 @@ def test_one_trace_leads_from_the_request_through_queue_and_handler_to_the_endpo
     post(running, "whole-1", "order.made", {"traceparent": FROM_SENDER}, application="acme")
     send = receiver.one(TRACE, "send")
     receive, commit = receiver.one(TRACE, "receive stripe"), receiver.one(TRACE, "commit")
-    handle = receiver.one(TRACE, next(one.name for one in receiver.trace(TRACE) if one.name.startswith("handle ")))
+    names = until(lambda: [one.name for one in receiver.trace(TRACE) if one.name.startswith("handle ")])
+    handle = receiver.one(TRACE, names[0])
     publish, users = receiver.one(TRACE, "publish"), receiver.one(TRACE, "count stock")
     assert receive.parent_span_id.hex() == PARENT
     assert commit.parent_span_id == receive.span_id

@@ -30,6 +30,9 @@ app = "boathook.demo.handlers:hook"
 [worker]
 poll_s = 0.1
 
+[spool]
+after_s = 10.0
+
 [outbound]
 allow = ["127.0.0.0/8"]
 

@@ -48,7 +48,9 @@ class Serving:
 
     async def _is_ready(self, client: Client) -> bool:
         with contextlib.suppress(ConnectionError):
-            return (await client.request("GET", "/readyz", {})).status == 200
+            # The console comes up after the gateway; traffic meanwhile would share one processor with its imports.
+            pages = ("/readyz", "/console/sign-in")
+            return all([(await client.request("GET", page, {})).status == 200 for page in pages])
         return False
 
     async def wait(self) -> int:

@@ -132,7 +132,7 @@ def test_dead_letters_are_told_by_telegram_and_collapsed(stand: Stand, bot: BotA
         texts = [text for text in bot.taken if text.startswith("Dead letter: fleet.apply")]
         return len(texts) + sum(int(text.rpartition("(and ")[2].split()[0]) for text in texts if "(and " in text)
 
-    until(lambda: told() >= 5)
+    until(lambda: told() >= 5, timeout=110)
     texts = [text for text in bot.taken if text.startswith("Dead letter: fleet.apply")]
     assert len(texts) < 5, "repeats were not collapsed"
     assert "poisoned" in texts[0]
