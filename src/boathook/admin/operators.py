@@ -31,8 +31,11 @@ SHORTEST_PASSWORD: Final = 12
 _LONGEST_PASSWORD: Final = 1_024
 _LONGEST_NAME: Final = 120
 _HASHER: Final = PasswordHasher()
-_NOBODYS: Final = _HASHER.hash(secrets.token_urlsafe())
-"""What a password of nobody is compared with, so that an unknown name takes as long as a known one."""
+_NOBODYS: Final = "$argon2id$v=19$m={0.memory_cost},t={0.time_cost},p={0.parallelism}${1}${2}".format(
+    _HASHER, "A" * 22, "A" * 43
+)
+"""What a password of nobody is compared with, so that an unknown name takes as long as a known one: zeros in the place
+of salt and hash, which no password is known to lead to. To make a real one would take as long at each start."""
 _COMPARING: Final = ThreadPoolExecutor(1, "passwords")
 """One at a time: each takes 64 MiB and a good part of a second of several cores, which are there for events as well."""
 _MOST_WAITING: Final = 8
