@@ -26,6 +26,7 @@ demo: setup ## start everything and send it real signed traffic; ARGS="--seconds
 test: check ## run the checks and all tests; ARGS="-k name" picks some
 	@scripts/need-program promtool prometheus
 	@scripts/need-program chromium chromium
+	@scripts/need-program curl curl
 	@scripts/need-program strace strace
 	@scripts/need-program systemd-analyze systemd
 	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
