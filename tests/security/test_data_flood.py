@@ -20,6 +20,10 @@ PER_ROW = 16_384
 NOISE = 1 << 20
 """Bytes of log that PostgreSQL writes by itself, whoever asks."""
 MEMORY = 32 << 20
+BY_ITSELF = "sample"
+"""What the supervisor writes down four times a minute, whoever asks: `boathook.server.sampler`."""
+SAMPLES = 8
+"""Per minute, at most: those, what was left over, and the last one at the end."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +58,18 @@ class Measured:
             found.append(f"told: {self.told} lines")
         if self.rows["boathook.rejection"] > self.most_kept:
             found.append(f"quarantine: {self.rows['boathook.rejection']} rows")
-        if others := {name: rows for name, rows in self.rows.items() if rows and name != "boathook.rejection"}:
+        own = {"boathook.rejection", f"boathook.{BY_ITSELF}"}
+        if others := {name: rows for name, rows in self.rows.items() if rows and name not in own}:
             found.append(f"rows: {others}")
+        if self.rows[f"boathook.{BY_ITSELF}"] > SAMPLES * (1 + self.seconds / 60):
+            found.append(f"samples: {self.rows}")
         if self.wal > NOISE + PER_ROW * self.most_kept:
             found.append(f"log: {self.wal} bytes")
         if self.grown > MEMORY:
             found.append(f"memory: {self.grown} bytes")
         if self.taken != real:
             found.append(f"poisoned: {real - self.taken} of {real}")
-        strange = {name: (change[1], change[2]) for name, change in self.written.items() if any(change[1:])}
+        strange = {name: change[1:] for name, change in self.written.items() if any(change[1:]) and name != BY_ITSELF}
         if strange:
             found.append(f"changed: {strange}")
         for table in ("dedup", "event"):

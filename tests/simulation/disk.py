@@ -101,18 +101,21 @@ class Disk:
         for folder in (path, *path.parents):
             self._folders.setdefault(folder, self._clock())
 
-    def create(self, path: Path, size: int) -> "File":
+    def create(self, path: Path, size: int, head: bytes = b"") -> "File":
         if path.parent not in self._folders:
             raise FileNotFoundError(errno.ENOENT, "no such folder")
         if path in self._files:
             raise FileExistsError(errno.EEXIST, "the file exists")
         if self.trouble.full and self._rng.random() < self.trouble.full:
             sometimes("the disk was full")
+            if self._rng.random() < 0.5:
+                sometimes("a file could neither be made whole nor be removed")
+                self._files[path] = _Node(bytearray(), changed_at=self._clock())
             raise OSError(errno.ENOSPC, "no space left on device")
         sometimes("the spool began another segment", if_=any(name.endswith(".seg") for name in self.names(path.parent)))
-        node = _Node(bytearray(size), changed_at=self._clock())
+        node = _Node(bytearray(head.ljust(size, b"\0")), changed_at=self._clock())
         self._change(path.parent, lambda: self._files.__setitem__(path, node), lambda: self._files.pop(path, None))
-        return File(self, node)
+        return File(self, node, len(head))
 
     def read(self, path: Path) -> bytes:
         if self.trouble.unreadable and self._rng.random() < self.trouble.unreadable:
@@ -216,10 +219,10 @@ class Disk:
 class File:
     """A file that is being written."""
 
-    def __init__(self, disk: Disk, node: _Node) -> None:
+    def __init__(self, disk: Disk, node: _Node, end: int) -> None:
         self._disk = disk
         self._node = node
-        self._end = 0
+        self._end = end
 
     def write(self, data: bytes) -> None:
         self._disk.write(self._node, self._end, data)

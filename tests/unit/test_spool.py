@@ -232,8 +232,8 @@ class Failing(RealDisk):
         self.synced: list[Path] = []
         self.error = errno.EIO
 
-    def create(self, path: Path, size: int) -> File:
-        disk, real = self, super().create(path, size)
+    def create(self, path: Path, size: int, head: bytes = b"") -> File:
+        disk, real = self, super().create(path, size, head)
 
         class Fragile:
             def write(self, data: bytes) -> None:
@@ -300,6 +300,64 @@ class TestFailingDisks:
             with pytest.raises(SpoolUnavailable):
                 shelf.write([b"x"])
         assert not shelf.is_failing
+
+
+class Powered(RealDisk):
+    """A disk that tells before each sync what a power cut could leave of the file: each page as it is now or was then."""
+
+    def __init__(self, *, is_head_synced: bool = True) -> None:
+        self.left: list[bytes] = []
+        self._is_head_synced = is_head_synced
+
+    def create(self, path: Path, size: int, head: bytes = b"") -> File:
+        disk, real = self, super().create(path, size, head)
+        durable = path.read_bytes() if self._is_head_synced else bytes(size)
+
+        class Paged:
+            def write(self, data: bytes) -> None:
+                real.write(data)
+
+            def sync(self) -> None:
+                nonlocal durable
+                disk.left += torn(durable, path.read_bytes())
+                real.sync()
+                durable = path.read_bytes()
+
+            def close(self, size: int | None = None) -> None:
+                real.close(size)
+
+        return Paged()
+
+
+PAGE = 512
+
+
+def torn(then: bytes, now: bytes) -> list[bytes]:
+    """Return every mixture of the pages that differ."""
+    found = [then]
+    for start in range(0, len(now), PAGE):
+        page = now[start : start + PAGE]
+        if page != then[start : start + PAGE]:
+            found += [one[:start] + page + one[start + PAGE :] for one in found]
+    return found
+
+
+class TestPowerCuts:
+    def cut(self, folder: Path, disk: Powered) -> list[Segment]:
+        """Write two segments, cutting the power before each sync, and return what each cut leaves."""
+        shelf = Shelf(folder, SMALL, disk)
+        for size in (1200, 700, 1900, 900):
+            shelf.write([b"a" * size, b"b" * 100])
+        assert len(list(folder.glob("*/*.seg"))) == 2
+        return [Segment(folder, read_segment(data)) for data in disk.left]
+
+    def test_whatever_pages_a_power_cut_leaves_no_segment_looks_damaged(self, tmp_path: Path):
+        left = self.cut(tmp_path, Powered())
+        assert any(one.contents.torn for one in left)
+        assert not any(one.is_damaged for one in left)
+
+    def test_twin_a_header_that_waits_for_the_first_sync_can_be_torn_off(self, tmp_path: Path):
+        assert any(one.is_damaged for one in self.cut(tmp_path, Powered(is_head_synced=False)))
 
 
 class TestGroups:

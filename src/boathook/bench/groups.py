@@ -42,8 +42,8 @@ class _TallyingDisk(RealDisk):
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def create(self, path: Path, size: int) -> File:
-        return _Tallied(super().create(path, size), self.sizes)
+    def create(self, path: Path, size: int, head: bytes = b"") -> File:
+        return _Tallied(super().create(path, size, head), self.sizes)
 
 
 def append_rates(folder: Path, seconds: float, report: Callable[[str], None]) -> dict[str, Any]:

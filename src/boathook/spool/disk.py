@@ -47,8 +47,8 @@ class Disk(Protocol):
         """Make a folder and those above it, readable for its owner alone."""
         ...
 
-    def create(self, path: Path, size: int) -> File:
-        """Make a file that is not there yet, with room for *size* bytes if that can be reserved."""
+    def create(self, path: Path, size: int, head: bytes = b"") -> File:
+        """Make a file that is not there yet, with *head* in it and room for *size* bytes, if that can be reserved."""
         ...
 
     def read(self, path: Path) -> bytes:
@@ -99,11 +99,13 @@ class RealDisk:
                 folder.mkdir(mode=_PRIVATE_FOLDER)
             _sync_folder(folder.parent)
 
-    def create(self, path: Path, size: int) -> File:
+    def create(self, path: Path, size: int, head: bytes = b"") -> File:
         """See `Disk`."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
+        file = _RealFile(descriptor)
         try:
             _reserve(descriptor, size)
+            file.write(head)
             os.fsync(descriptor)
             _sync_folder(path.parent)
         except BaseException:
@@ -111,7 +113,7 @@ class RealDisk:
             with contextlib.suppress(OSError):
                 path.unlink()
             raise
-        return _RealFile(descriptor)
+        return file
 
     def read(self, path: Path) -> bytes:
         """See `Disk`."""

@@ -79,8 +79,6 @@ class _Open:
     since: float
     """When its first events came, in seconds since 1970."""
     records: int = 0
-    is_begun: bool = False
-    """Whether its head is written."""
 
 
 @dataclass(slots=True)
@@ -209,14 +207,13 @@ class Shelf:
         self._make_space(life.folder)
         framer = Framer(self._next)
         path = life.folder / f"{self._next:020d}{WAITING}"
-        file = self._disk.create(path, room)
-        self._open = _Open(path, file, framer, room, len(framer.header), time.time())
         try:
-            file.write(framer.header)
+            # Its header is durable before the first record is written: a power cut then leaves none that looks damaged.
+            file = self._disk.create(path, room, framer.header)
         except OSError:
-            self._next += 1  # the file bears this one in its name, and the next file needs another
+            self._next += 1  # what may be left of the file bears this one in its name, and the next file needs another
             raise
-        self._open.is_begun = True
+        self._open = _Open(path, file, framer, room, len(framer.header), time.time())
         return self._open
 
     def _own_life(self) -> _Life:
@@ -261,7 +258,7 @@ class Shelf:
             self._own = None
 
     def _leave(self, broken: _Open) -> None:
-        if broken.is_begun and not broken.records:  # nobody was answered for it, and many would fill a failing disk
+        if not broken.records:  # nobody was answered for it, and many would fill a failing disk
             with contextlib.suppress(OSError):
                 self._disk.remove(broken.path)
                 return
@@ -378,13 +375,7 @@ class Shelf:
         data = framer.header + framer.frame(sequence, payload, 0) + framer.seal(sequence)
         unfinished = path.with_suffix(".new")
         self._disk.remove(unfinished)
-        file = self._disk.create(unfinished, len(data))
-        try:
-            file.write(data)
-            file.close(len(data))
-        except OSError:
-            file.close()
-            raise
+        self._disk.create(unfinished, len(data), data).close()
         self._disk.rename(unfinished, path)
 
     def aside(self) -> tuple[int, int]:
