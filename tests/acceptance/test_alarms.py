@@ -9,7 +9,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.conftest import Running, free_port, payload, signed
 from tests.alarming import QUICK, SECRET, Mast
 from tests.support import until
 
@@ -23,6 +23,10 @@ clear_s = 0.0
 [notifications.rules.error_rate]
 over_s = 10.0
 at_least = 6.0
+clear_s = 0.0
+[notifications.rules.sending_error_rate]
+over_s = 20.0
+at_least = 3.0
 clear_s = 0.0
 [notifications.rules.slow_acknowledgements]
 over_s = 6.0
@@ -70,6 +74,7 @@ def mast() -> Iterator[Mast]:
 def gateway(shared_boathook: Callable[..., Running], mast: Mast) -> Running:
     extra = SETTINGS.format(url=mast.url, secret=SECRET).replace("{{", "{").replace("}}", "}")
     return shared_boathook(
+        senders=1,
         extra=f"""
 [sources.other]
 provider = "stripe"
@@ -155,6 +160,17 @@ def test_an_endpoint_is_disabled(gateway: Running, mast: Mast) -> None:
         assert mast.await_kind("endpoint_disabled", "fires")["subject"] == endpoint
         connection.execute(disable.format("false", "null", "null"))
         mast.await_kind("endpoint_disabled", "fires", "recovered")
+
+
+def test_requests_to_endpoints_fail(gateway: Running, mast: Mast) -> None:
+    application = gateway.listing("applications", "create", "Remote")[0]["id"]
+    to = ("--application", application)
+    gateway.cli("endpoints", "create", *to, "--url", f"https://127.0.0.1:{free_port()}/nobody")
+    for _ in range(3):
+        gateway.cli("send", *to, "--type", "invoice.paid", "--data", "{}")
+    alarm = mast.await_kind("sending_error_rate", "fires")
+    assert (alarm["severity"], alarm["summary"]) == ("warning", "requests to endpoints fail")
+    mast.await_kind("sending_error_rate", "fires", "recovered")
 
 
 _seen: list[Any] = []

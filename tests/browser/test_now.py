@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from boathook.admin.console.live import MOST_READERS
+from boathook.admin.console.live import MOST_EACH
 from tests.browser.conftest import ADMIN, PASSWORD, Screen, Stand
 from tests.support import until
 
@@ -147,11 +147,11 @@ def test_readers_who_leave_are_no_fault(console: Stand, screen: Screen) -> None:
     assert "application_fault" not in console.running.log()
 
 
-def test_more_readers_than_a_process_takes_are_told_to_come_later(console: Stand, client: httpx.Client) -> None:
+def test_an_operator_who_reads_too_often_is_told_to_come_later(console: Stand, client: httpx.Client) -> None:
     assert client.head("/console/now/live").status_code == 200
     held = []
     with contextlib.ExitStack() as stack:
-        for _ in range(MOST_READERS):
+        for _ in range(MOST_EACH):
             reading = stack.enter_context(client.stream("GET", "/console/now/live")).iter_lines()
             read_until(reading, "event: state")
             held.append(reading)  # one that nobody holds any more closes its connection

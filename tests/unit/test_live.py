@@ -36,7 +36,7 @@ def made(counting: Counting, **more: int) -> Live:
 
 async def test_all_readers_share_one_producer(counting: Counting) -> None:
     live = made(counting)
-    readers = [live.readings() for _ in range(10)]
+    readers = [live.readings("ann") for _ in range(10)]
     for _ in range(5):
         told = [await anext(reader) for reader in readers]
         assert all(told)
@@ -48,7 +48,7 @@ async def test_all_readers_share_one_producer(counting: Counting) -> None:
 
 async def test_a_slow_reader_is_told_the_newest_and_nothing_older(counting: Counting) -> None:
     live = made(counting)
-    assert await stale_readings(live, counting, live.readings()) == 0
+    assert await stale_readings(live, counting, live.readings("ann")) == 0
 
 
 async def test_readers_who_queue_would_be_told_what_is_old(counting: Counting) -> None:
@@ -64,7 +64,7 @@ async def test_readers_who_queue_would_be_told_what_is_old(counting: Counting) -
             told.put_nowait((live._number, state))
 
         live._publish = note  # type: ignore[method-assign]
-        with live._counted():
+        with live._counted("ann"):
             while True:
                 yield await told.get()
 
@@ -85,7 +85,7 @@ async def stale_readings(live: Live, counting: Counting, readings: AsyncGenerato
 
 async def test_nothing_is_produced_for_nobody(counting: Counting) -> None:
     live = made(counting)
-    reader = live.readings()
+    reader = live.readings("ann")
     await anext(reader)
     producer = live._producer
     assert producer is not None
@@ -101,7 +101,7 @@ async def test_a_page_and_a_stream_share_a_look_that_is_still_good(counting: Cou
 
 async def test_a_look_that_fails_is_followed_by_others(counting: Counting) -> None:
     live = made(counting)
-    reader = live.readings()
+    reader = live.readings("ann")
     await anext(reader)
     counting.is_broken = True
     looks = counting.looks
@@ -118,19 +118,30 @@ async def test_a_state_that_stays_is_told_once_and_then_only_that_it_does(
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.05)
     counting.is_still = True
     live = made(counting)
-    reader = live.readings()
+    reader = live.readings("ann")
     assert [await anext(reader) for _ in range(3)] == [(1, "still"), None, None]
     await reader.aclose()
 
 
 async def test_readers_are_bounded(counting: Counting) -> None:
     live = made(counting, most=2)
-    readers = [live.readings() for _ in range(2)]
-    full = [live.is_full]
+    assert await rooms(live, ["ann", "bob"], asked="cid") == [True, True, False, True, True]
+
+
+async def test_one_person_cannot_take_the_places_of_all(counting: Counting) -> None:
+    live = made(counting, most=9, most_each=2)
+    assert await rooms(live, ["ann", "ann"], asked="ann") == [True, True, False, True, True]
+    assert await rooms(live, ["ann", "ann"], asked="bob") == [True] * 5
+
+
+async def rooms(live: Live, names: list[str], *, asked: str) -> list[bool]:
+    """Return whether there is room for *asked* before, with each reader that comes, and with each that goes."""
+    readers = [live.readings(name) for name in names]
+    found = [live.has_room(asked)]
     for reader in readers:
         await anext(reader)
-        full.append(live.is_full)
+        found.append(live.has_room(asked))
     for reader in readers:
         await reader.aclose()
-        full.append(live.is_full)
-    assert full == [False, False, True, False, False]
+        found.append(live.has_room(asked))
+    return found

@@ -7,6 +7,7 @@ cuts off one that reads nothing at all, and counts each as the connection it is.
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Final
@@ -22,6 +23,8 @@ from boathook.telemetry.log import get_logger
 EVERY_S: Final = 2.0
 MOST_READERS: Final = 64
 """Of one process; who comes then is told to ask for the state now and then instead."""
+MOST_EACH: Final = 16
+"""Of one operator, so that nobody's forgotten tabs take the places of all."""
 HEARTBEAT_S: Final = 10.0
 RECHECK_S: Final = 5.0
 """How often it is looked whether a reader is still signed in."""
@@ -39,15 +42,22 @@ class Live:
         look: returns the state as text.
         every_s: how long it is good for.
         most: readers at once.
+        most_each: those of them that one person may be.
     """
 
     def __init__(
-        self, look: Callable[[], Awaitable[str]], *, every_s: float = EVERY_S, most: int = MOST_READERS
+        self,
+        look: Callable[[], Awaitable[str]],
+        *,
+        every_s: float = EVERY_S,
+        most: int = MOST_READERS,
+        most_each: int = MOST_EACH,
     ) -> None:
         self._look = look
         self._every_s = every_s
         self._most = most
-        self._readers = 0
+        self._most_each = most_each
+        self._readers: Counter[str] = Counter()
         self._number = 0
         self._latest = ""
         self._looked_at = -every_s
@@ -55,10 +65,9 @@ class Live:
         self._changed = asyncio.Event()
         self._producer: asyncio.Task[None] | None = None
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no more readers are let in."""
-        return self._readers >= self._most
+    def has_room(self, reader: str) -> bool:
+        """Return whether this person may read once more."""
+        return self._readers.total() < self._most and self._readers[reader] < self._most_each
 
     async def now(self) -> str:
         """Return the state, produced anew where it is not good any more."""
@@ -67,9 +76,9 @@ class Live:
                 self._publish(await self._look())
         return self._latest
 
-    async def readings(self) -> AsyncGenerator[Reading, None]:
+    async def readings(self, reader: str) -> AsyncGenerator[Reading, None]:
         """Yield the state with its number, and again whenever it has changed; None where it has not for a while."""
-        with self._counted():
+        with self._counted(reader):
             state = await self.now()
             seen = self._number
             yield seen, state
@@ -82,15 +91,15 @@ class Live:
                 yield (seen, self._latest) if is_new else None
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _counted(self, reader: str) -> Iterator[None]:
         """Produce for as long as there is a reader."""
-        self._readers += 1
+        self._readers[reader] += 1
         if self._producer is None:
             self._producer = asyncio.create_task(self._produce(), name="console:live")
         try:
             yield
         finally:
-            self._readers -= 1
+            self._readers -= Counter([reader])
             if not self._readers and self._producer is not None:
                 self._producer.cancel()
                 self._producer = None
@@ -114,7 +123,7 @@ class Live:
 
 def stream(visit: Visit, live: Live) -> Response:
     """Answer with a state as it changes, until the browser goes, the operator is signed out or the process stops."""
-    if live.is_full:
+    if not live.has_room(visit.operator.name):
         return Response(status_code=503, headers={"retry-after": "5"})
     if visit.request.method == "HEAD":
         return Response(media_type="text/event-stream")
@@ -162,7 +171,7 @@ async def _left(receive: Receive) -> None:
 async def _events(visit: Visit, live: Live) -> AsyncGenerator[bytes, None]:
     yield f"retry: {_RETRY_MS}\n\n".encode()
     closing = asyncio.create_task(visit.desk.closing.wait())
-    readings = live.readings()
+    readings = live.readings(visit.operator.name)
     checked_at = time.monotonic()
     try:
         while (reading := await _next(readings, closing)) is not _ENDED:
