@@ -16,12 +16,16 @@ The flow, and the names you meet on it:
 `LeaseLost` that a delivery belongs to another worker by now.
 """
 
-from boathook.domain.errors import BoathookError, ConfigError, LeaseLost
-from boathook.domain.policy import Breaker, Dead, Ignore, Retry, RetryPolicy
-from boathook.handlers.api import Boathook
-from boathook.handlers.event import Event
-from boathook.handlers.transaction import Transaction
-from boathook.verification import verify
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from boathook.domain.errors import BoathookError, ConfigError, LeaseLost
+    from boathook.domain.policy import Breaker, Dead, Ignore, Retry, RetryPolicy
+    from boathook.handlers.api import Boathook
+    from boathook.handlers.event import Event
+    from boathook.handlers.transaction import Transaction
+    from boathook.verification import verify
 
 __all__ = [
     "Boathook",
@@ -37,3 +41,31 @@ __all__ = [
     "Transaction",
     "verify",
 ]
+
+_HOMES: typing.Final = {
+    "Boathook": "handlers.api",
+    "BoathookError": "domain.errors",
+    "Breaker": "domain.policy",
+    "ConfigError": "domain.errors",
+    "Dead": "domain.policy",
+    "Event": "handlers.event",
+    "Ignore": "domain.policy",
+    "LeaseLost": "domain.errors",
+    "Retry": "domain.policy",
+    "RetryPolicy": "domain.policy",
+    "Transaction": "handlers.transaction",
+    "verify": "verification",
+}
+
+# Every command and every child process passes through this module, and most need few of these names or none. So each
+# is imported when it is first asked for; type checkers do not see how, lest they take any name for one of ours.
+if not typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return list(__all__)

@@ -3,12 +3,16 @@
 import inspect
 from types import ModuleType
 
+import pytest
+
 import boathook
 
 MOST = 12
 
 
 def shown() -> list[str]:
+    for name in boathook.__all__:
+        getattr(boathook, name)  # which imports it
     return sorted(
         name for name, value in vars(boathook).items() if not name.startswith("_") and not isinstance(value, ModuleType)
     )
@@ -21,6 +25,14 @@ def test_all_is_sorted_and_small():
 
 def test_all_is_what_the_root_shows():
     assert shown() == list(boathook.__all__)
+
+
+def test_a_name_that_is_not_public_is_not_found():
+    with pytest.raises(AttributeError, match="no attribute 'Delivery'"):
+        boathook.Delivery  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(ImportError):
+        exec("from boathook import Delivery")
+    assert dir(boathook) == boathook.__all__
 
 
 def test_every_public_name_says_what_it_does():
