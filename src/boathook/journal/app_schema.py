@@ -45,8 +45,9 @@ class Revision:
 async def migrate_apps(url: str, folders: Sequence[tuple[str, Path]]) -> list[str]:
     """Apply what the database lacks of the files in each app's folder; return their titles.
 
-    Each is applied in a session and a transaction of its own; processes that start together may all call it. Those of
-    boathook itself come first. A file that was applied but is no longer there is left alone.
+    Each is applied in a session of its own, and in one transaction unless it begins with ``-- concurrently``; processes
+    that start together may all call it. Those of boathook itself come first. A file that was applied but is no longer
+    there is left alone.
 
     Raises:
         ConfigError: there is no such folder, or a file in it has an impossible name, or cannot be read.
@@ -61,7 +62,7 @@ async def migrate_apps(url: str, folders: Sequence[tuple[str, Path]]) -> list[st
         lacking = _lacking(revisions, await _applied(turn_of_ours))
         for revision in lacking:
             async with session(url) as connection:
-                await _apply(connection, revision)
+                await _apply(url, connection, revision)
     return [revision.title for revision in lacking]
 
 
@@ -123,8 +124,8 @@ def _lacking(revisions: Sequence[Revision], applied: Mapping[tuple[str, str], by
     return [revision for revision in revisions if (revision.app, revision.name) not in applied]
 
 
-async def _apply(connection: asyncpg.Connection, revision: Revision) -> None:
+async def _apply(url: str, connection: asyncpg.Connection, revision: Revision) -> None:
     async def note() -> None:
         await connection.execute(SQL["note_app_revision"], revision.app, revision.name, revision.sha256)
 
-    await apply(connection, revision.title, revision.sql, note)
+    await apply(url, connection, revision.title, revision.sql, note)

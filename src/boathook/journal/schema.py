@@ -3,6 +3,8 @@
 A revision is a pair of files, `NNNN_pre_what.py` for its place in the order and `NNNN_pre_what.sql` for what it does.
 What is named *pre* is safe while the older boathook still runs, what is named *post* only once it is gone; so
 a rolling upgrade runs `migrate(url, only_pre=True)`, replaces the processes, and runs `migrate(url)`.
+A `.sql` file is applied in one transaction. Where it builds an index on a table that grows, it begins with the line
+``-- concurrently`` and holds nothing else (`building`), so that nobody waits for it who writes to the table.
 `schema.sql` stays the whole schema as it is after all of them; a test compares the two.
 """
 
@@ -33,12 +35,13 @@ _WRITE_VERSION = "insert into boathook.alembic_version (version_num) values ($1)
 
 
 async def migrate(url: str, *, only_pre: bool = False) -> list[str]:
-    """Apply what the database lacks, each revision in a transaction of its own; return the names of those applied.
+    """Apply what the database lacks, revision by revision; return the names of those applied.
 
     Processes that start together may all call it. A database that a newer boathook has migrated is left alone.
 
     Raises:
-        JournalUnavailable: the server cannot be reached.
+        JournalUnavailable: the server cannot be reached, another process has been migrating for too long, or an index
+            waits for transactions that began before it; what was done stands, and calling again goes on from there.
         JournalError: a revision was refused; the message names it.
     """
     async with turn(url) as connection:
@@ -48,7 +51,7 @@ async def migrate(url: str, *, only_pre: bool = False) -> list[str]:
         for name in await _after(version):
             if only_pre and "_post_" in name:
                 break
-            await _apply(connection, name)
+            await _apply(url, connection, name)
             applied.append(name)
         return applied
 
@@ -74,13 +77,13 @@ async def _version(where: Database | asyncpg.Connection) -> str | None:
     return version
 
 
-async def _apply(connection: asyncpg.Connection, name: str) -> None:
+async def _apply(url: str, connection: asyncpg.Connection, name: str) -> None:
     async def note() -> None:
         await connection.execute(_CREATE_VERSION_TABLE)
         await connection.execute(_FORGET_VERSION)
         await connection.execute(_WRITE_VERSION, name)
 
-    await apply(connection, name, (MIGRATIONS / f"{name}.sql").read_text(encoding="utf-8"), note)
+    await apply(url, connection, name, (MIGRATIONS / f"{name}.sql").read_text(encoding="utf-8"), note)
 
 
 async def _after(version: str | None) -> list[str]:

@@ -17,10 +17,6 @@ create function boathook.dead_group(recipient text, code text, error text) retur
         concat_ws(E'\n', recipient, coalesce(code, ''), boathook.dead_shape(error)), 'UTF8')), 1, 16), 'hex')::uuid
 $$;
 
--- Both hold dead letters alone, so that a delivery costs nothing more until it dies.
-create index delivery_dead_group on boathook.delivery (boathook.dead_group(recipient, code, error), died_at) where state = 'dead';
-create index delivery_died on boathook.delivery (died_at, event_id, ordinal) where state = 'dead';
-
 -- Which place a row has in the audit's chain, and its seal: the hash of the seal before it with its own content.
 alter table boathook.audit add column sealed_as bigint, add column seal bytea;
 alter table boathook.audit add constraint a_sealed_row_has_a_seal check ((sealed_as is null) = (seal is null));

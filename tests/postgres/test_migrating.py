@@ -1,0 +1,335 @@
+"""Indexes of tables in use: writers go on while they are built, and what was cut off anywhere is done by migrating again."""
+
+import asyncio
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncpg
+import psycopg
+import pytest
+
+from boathook.domain.errors import JournalError, JournalUnavailable
+from boathook.journal import building, revising, schema
+from boathook.journal.app_schema import migrate_apps
+from boathook.journal.schema import migrate, pending
+from tests.support import eventually
+
+INDEXES = ("delivery_dead_group", "delivery_died")
+REVISION = "0011_pre_dead_indexes"
+BEFORE = "0010_pre_dead_groups"
+DEAD = """
+    insert into boathook.delivery (event_id, ordinal, recipient, state, died_at, code, error)
+    select gen_random_uuid(), 0, 'handler:a', 'dead', now(), 'BROKEN', 'the order ' || n || ' of "anna" broke at line 17'
+    from generate_series(1, $1::integer) as n
+"""
+WRITE = "insert into boathook.delivery (event_id, ordinal, recipient) values (gen_random_uuid(), 0, 'handler:a')"
+BUILDERS = """
+    select pid from pg_stat_activity
+    where datname = current_database() and application_name = 'boathook:migrate' and query like $1 and wait_event_type = 'Lock'
+"""
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def held(url: str, statement: str) -> AsyncIterator[None]:
+    """Keep a transaction open that has done *statement*, and sees the database as it was then."""
+    async with connected(url) as connection, connection.transaction(isolation="repeatable_read"):
+        await connection.execute(statement)
+        yield
+
+
+async def set_back(url: str) -> None:
+    """Bring a database to where it lacks the indexes of dead letters."""
+    async with connected(url) as connection:
+        for index in INDEXES:
+            await connection.execute(f"drop index if exists boathook.{index}")
+        await connection.execute("update boathook.alembic_version set version_num = $1", BEFORE)
+
+
+async def validity(url: str) -> dict[str, bool]:
+    async with connected(url) as connection:
+        rows = await connection.fetch(
+            "select c.relname, i.indisvalid from pg_index i join pg_class c on c.oid = i.indexrelid"
+            " where c.relname = any ($1)",
+            INDEXES,
+        )
+    return dict(map(tuple, rows))
+
+
+async def waiting(url: str, query: str) -> int:
+    """Return the process id of the server's that builds, once it waits for somebody."""
+    async with connected(url) as connection:
+        return await eventually(lambda: connection.fetchval(BUILDERS, query))
+
+
+async def kill(url: str, pid: int) -> None:
+    async with connected(url) as connection:
+        await connection.execute("select pg_terminate_backend($1, 10000)", pid)
+
+
+@pytest.fixture
+async def url(pg_url: str) -> str:
+    await set_back(pg_url)
+    return pg_url
+
+
+@pytest.fixture
+def transactional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same indexes, made in the revision's transaction."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(schema.MIGRATIONS, folder)
+    file = folder / f"{REVISION}.sql"
+    file.write_text(file.read_text().replace("-- concurrently\n", "").replace(" concurrently", ""))
+    monkeypatch.setattr(schema, "MIGRATIONS", folder)
+    schema._scripts.cache_clear()
+    yield
+    schema._scripts.cache_clear()
+
+
+async def longest_write_in_the_build(url: str) -> float:
+    """Return for what share of the time of migrating a writer had to wait at most, with 100,000 dead letters."""
+    async with connected(url) as writer:
+        await writer.execute(DEAD, 100_000)
+        began = time.monotonic()
+        migrating = asyncio.create_task(migrate(url))
+        longest = 0.0
+        while not migrating.done():
+            at = time.monotonic()
+            await writer.execute(WRITE)
+            longest = max(longest, time.monotonic() - at)
+        assert REVISION in await migrating
+        return longest / (time.monotonic() - began)
+
+
+async def test_writers_go_on_while_an_index_is_built(url: str):
+    assert await longest_write_in_the_build(url) < 0.4
+    assert await validity(url) == dict.fromkeys(INDEXES, True)
+
+
+@pytest.mark.usefixtures("transactional")
+async def test_in_a_transaction_they_would_wait_for_it(url: str):
+    """The sabotage of the test before."""
+    assert await longest_write_in_the_build(url) > 0.6
+
+
+class Lines:
+    """What is logged."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, object]]] = []
+
+    def warning(self, event: str, **fields: object) -> None:
+        self.told.append((event, fields))
+
+    info = warning
+
+    def of(self, event: str) -> list[dict[str, object]]:
+        return [fields for name, fields in self.told if name == event]
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
+    logged = Lines()
+    for module in (building, revising):
+        monkeypatch.setattr(module, "_LOG", logged)
+    return logged
+
+
+READ = "select from boathook.event"
+
+
+@pytest.mark.parametrize("holding", [READ, WRITE], ids=["a snapshot", "a writer"])
+@pytest.mark.parametrize("index", INDEXES)
+async def test_what_was_killed_in_the_middle_is_built_by_migrating_again(url: str, index: str, holding: str):
+    if index == INDEXES[1]:
+        await migrate(url)
+        async with connected(url) as connection:
+            await connection.execute(f"drop index boathook.{index}")
+            await connection.execute("update boathook.alembic_version set version_num = $1", BEFORE)
+    async with held(url, holding):
+        migrating = asyncio.create_task(migrate(url))
+        await kill(url, await waiting(url, "create index concurrently%"))
+        with pytest.raises(JournalError, match=REVISION):
+            await migrating
+        assert (await validity(url))[index] is False
+        assert REVISION in await pending(url)
+    assert REVISION in await migrate(url)
+    assert await validity(url) == dict.fromkeys(INDEXES, True)
+    assert await pending(url) == []
+
+
+async def leave_half_built(url: str) -> None:
+    async with held(url, READ):
+        migrating = asyncio.create_task(migrate(url))
+        await kill(url, await waiting(url, "create index concurrently%"))
+        await asyncio.gather(migrating, return_exceptions=True)
+    assert await validity(url) == {INDEXES[0]: False}
+
+
+async def test_what_was_killed_while_a_half_built_index_was_dropped_is_built_too(url: str):
+    await leave_half_built(url)
+    async with held(url, "select from boathook.delivery"):
+        migrating = asyncio.create_task(migrate(url))
+        await kill(url, await waiting(url, "drop index concurrently%"))
+        with pytest.raises(JournalError):
+            await migrating
+    assert REVISION in await migrate(url)
+    assert await validity(url) == dict.fromkeys(INDEXES, True)
+
+
+async def test_without_dropping_it_a_half_built_index_would_stay(url: str, monkeypatch: pytest.MonkeyPatch):
+    """The sabotage of the two before: `if not exists` passes by what is there, whole or not."""
+    await leave_half_built(url)
+    monkeypatch.setitem(building.SQL, "find_remnants", "select null where $1 = $2")
+    assert REVISION in await migrate(url)
+    assert (await validity(url))[INDEXES[0]] is False
+
+
+async def migrated_together(url: str) -> list[list[str] | BaseException]:
+    """Let two migrate at once, of whom one builds while the other waits for its turn."""
+    async with held(url, READ):
+        both = [asyncio.create_task(migrate(url)) for _ in range(2)]
+        await waiting(url, "create index concurrently%")
+    return await asyncio.gather(*both, return_exceptions=True)
+
+
+async def test_two_that_start_together_take_turns_at_building(url: str):
+    done = await migrated_together(url)
+    assert sorted(REVISION in one for one in done if isinstance(one, list)) == [False, True]
+    assert await validity(url) == dict.fromkeys(INDEXES, True)
+
+
+async def test_waiting_within_a_statement_the_one_would_stop_the_other(url: str, monkeypatch: pytest.MonkeyPatch):
+    """The sabotage of the test before: who waits for the lock has a snapshot, for which the build waits."""
+    taken = revising._TAKE_TURN.replace("pg_try_advisory_lock", "pg_advisory_lock").replace(
+        "select ", "select true from "
+    )
+    monkeypatch.setattr(revising, "_TAKE_TURN", taken)
+    monkeypatch.setattr(revising, "_LOCK_TIMEOUT", "60s")
+    monkeypatch.setattr(building, "_TRIES", 1)
+    assert any(isinstance(one, JournalError) for one in await migrated_together(url))
+
+
+async def test_whom_a_build_waits_for_is_told_and_in_the_end_refused(
+    url: str, lines: Lines, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(building, "_WAIT", "2s")
+    monkeypatch.setattr(building, "_TELL_S", 0.05)
+    async with held(url, READ):
+        with pytest.raises(JournalUnavailable) as refusal:
+            await migrate(url)
+    assert re.search(
+        rf"{REVISION} waits .* 2s long: pid \d+ \(.*idle in transaction\) since .*pg_terminate", str(refusal.value)
+    )
+    assert "idle in transaction" in str(lines.of("migration_waits")[0]["holders"])
+    assert REVISION in await migrate(url)
+    assert [line["index"] for line in lines.of("index_half_built")] == ["boathook.delivery_dead_group"]
+    assert await validity(url) == dict.fromkeys(INDEXES, True)
+
+
+async def test_who_waits_too_long_for_the_turn_is_told_what_to_do(
+    url: str, lines: Lines, monkeypatch: pytest.MonkeyPatch
+):
+    for bound, seconds in {"_TURN_S": 1.0, "_TELL_S": 0.4}.items():
+        monkeypatch.setattr(revising, bound, seconds)
+    async with revising.turn(url):
+        with pytest.raises(JournalUnavailable, match="another process has been migrating"):
+            await migrate(url)
+    assert lines.of("migration_turn")
+    assert REVISION in await migrate(url)
+
+
+async def test_indexes_that_a_database_has_already_stay(url: str):
+    async with connected(url) as connection:
+        for statement in building._split(REVISION, (schema.MIGRATIONS / f"{REVISION}.sql").read_text()):
+            await connection.execute(statement.replace(" concurrently", ""))
+        before = await connection.fetch("select oid from pg_class where relname = any ($1) order by oid", INDEXES)
+        assert REVISION in await migrate(url, only_pre=True)
+        assert (
+            await connection.fetch("select oid from pg_class where relname = any ($1) order by oid", INDEXES) == before
+        )
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """An app's folder, of which the second file builds an index."""
+    (tmp_path / "0001_first.sql").write_text("create schema shelf; create table shelf.book (title text)")
+    (tmp_path / "0002_find.sql").write_text(
+        "-- concurrently\ncreate index concurrently if not exists book_title on shelf.book (title);\n"
+    )
+    return tmp_path
+
+
+async def test_apps_build_indexes_in_the_same_way(pg_url: str, app: Path):
+    applied = await migrate_apps(pg_url, [("shelf", app)])
+    assert applied == ["shelf/0001_first", "shelf/0002_find"]
+    with psycopg.connect(pg_url) as connection:
+        assert connection.execute(
+            "select indisvalid from pg_index where indexrelid = 'shelf.book_title'::regclass"
+        ).fetchall() == [(True,)]
+    assert await migrate_apps(pg_url, [("shelf", app)]) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create table shelf.other (a int)",
+        "create index concurrently book_title on shelf.book (title)",
+        "create index concurrently if not exists book_title on book (title)",
+        "drop index concurrently shelf.book_title",
+        "drop index concurrently if exists book_title",
+    ],
+)
+async def test_what_cannot_be_repeated_or_undone_is_refused_before_anything_is_done(
+    pg_url: str, app: Path, statement: str
+):
+    (app / "0002_find.sql").write_text((app / "0002_find.sql").read_text() + statement)
+    with pytest.raises(JournalError, match=r"shelf/0002_find is of the kind .*can be repeated") as refusal:
+        await migrate_apps(pg_url, [("shelf", app)])
+    assert repr(statement) in str(refusal.value)
+    with psycopg.connect(pg_url) as connection:
+        assert connection.execute("select to_regclass('shelf.book_title')").fetchone() == (None,)
+
+
+async def test_a_statement_that_the_database_refuses_is_named(pg_url: str, app: Path):
+    (app / "0002_find.sql").write_text("-- concurrently\ncreate index concurrently if not exists a on shelf.none (a)")
+    with pytest.raises(JournalError, match=r'shelf/0002_find was refused: relation "shelf.none" does not exist'):
+        await migrate_apps(pg_url, [("shelf", app)])
+
+
+async def test_a_build_in_a_transaction_is_told_how_to_be_written(pg_url: str, app: Path):
+    (app / "0002_find.sql").write_text("create index concurrently if not exists book_title on shelf.book (title)")
+    with pytest.raises(JournalError, match="has the first line `-- concurrently`"):
+        await migrate_apps(pg_url, [("shelf", app)])
+
+
+CREATED = re.compile(r"^create (?:unlogged )?table (?:if not exists )?(boathook\.\w+)", re.MULTILINE)
+INDEXED = re.compile(r"^\s*create (?:unique )?index \w+ on (boathook\.\w+)", re.MULTILINE)
+
+
+def closed_by(sql: str) -> set[str]:
+    """Return the tables that a revision closes to writers while it builds an index of theirs."""
+    return set(INDEXED.findall(sql)) - set(CREATED.findall(sql))
+
+
+def test_no_revision_closes_a_table_of_deliveries_or_events_for_an_index():
+    latest = [path for path in schema.MIGRATIONS.glob("*.sql") if path.stem > BEFORE]
+    assert latest
+    assert {path.stem: closed for path in latest if (closed := closed_by(path.read_text()))} == {}
+
+
+def test_one_that_does_would_be_seen():
+    sql = "create table boathook.a (b int);\ncreate index a_b on boathook.a (b);\ncreate index d on boathook.delivery (b);"
+    assert closed_by(sql) == {"boathook.delivery"}
