@@ -64,8 +64,9 @@ def _split(name: str, sql: str) -> list[str]:
         if not _CREATE.fullmatch(statement) and not _DROP.fullmatch(statement):
             raise JournalError(
                 f"migration {name} is of the kind `{_MARK}`, which can be repeated wherever it was cut off: write"
-                " `create index concurrently if not exists NAME on SCHEMA.TABLE ...` and `drop index concurrently if exists"
-                f" SCHEMA.NAME` alone, not {statement.partition(chr(10))[0]!r}"
+                " `create index concurrently if not exists NAME on SCHEMA.TABLE ...` and"
+                " `drop index concurrently if exists SCHEMA.NAME` alone, not"
+                f" {statement.partition(chr(10))[0]!r}"
             )
     return statements
 
