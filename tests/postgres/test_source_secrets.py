@@ -147,6 +147,17 @@ async def test_the_last_secret_of_a_source_neither_ends_nor_goes(db: Database):
     assert [one.note for one in await stored.list_all(db)] == [""]
 
 
+async def test_one_that_no_key_opens_does_not_make_another_one_dispensable(db: Database):
+    await add(desk_of(db, file_secret="", vault=Vault(["a key that is lost since, alas"])), "of the lost key")
+    desk = desk_of(db, file_secret="")
+    made = await add(desk, "the one that works")
+    async with desk.work(actor="test") as work:
+        with pytest.raises(NotPossible, match="the last secret"):
+            await source_secrets.remove(work, "git", made.secret.shown_id)
+        with pytest.raises(NotPossible, match="the last secret"):
+            await source_secrets.end(work, "git", made.secret.shown_id, timedelta(days=1))
+
+
 async def test_what_ended_cannot_be_brought_back(db: Database):
     desk = desk_of(db)
     made = await add(desk, "over")

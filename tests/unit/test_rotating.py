@@ -3,8 +3,10 @@
 import asyncio
 import json
 import secrets
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from boathook.config import Settings, SourceSettings, load
 from boathook.domain import ids
-from boathook.domain.errors import JournalUnavailable
+from boathook.domain.errors import ConfigError, JournalUnavailable
 from boathook.inbound.added import FILE_NAME, AddedSecrets
 from boathook.inbound.gates import Gate, compile_gates
 from boathook.inbound.rotating import Rotation
@@ -49,8 +51,10 @@ class Journal:
 
     def __init__(self, known: Sequence[SourceSecret] | None = ()) -> None:
         self.known = known
+        self.asked = 0
 
     async def __call__(self) -> Sequence[SourceSecret]:
+        self.asked += 1
         if self.known is None:
             raise JournalUnavailable("away")
         return self.known
@@ -122,6 +126,7 @@ async def test_an_end_comes_although_the_journal_is_away(settings: Settings, mon
 async def test_a_start_without_the_journal_knows_what_was_known(settings: Settings):
     _, rotation = start(settings, Journal([made("added")]))
     await rotation.look()
+    await rotation.save()
     gate, _ = start(settings, Journal(None))
     assert passes(gate, "added")
     # The twin: it is the file that tells.
@@ -159,6 +164,7 @@ async def test_a_disk_that_takes_nothing_stops_nothing(settings: Settings, monke
     monkeypatch.setattr("boathook.inbound.added._write", full)
     gate, rotation = start(settings, Journal([made("added")]))
     await rotation.look()
+    await rotation.save()
     assert passes(gate, "added")
 
 
@@ -181,8 +187,104 @@ async def test_a_fault_is_told_and_later_changes_get_through(settings: Settings,
             return await super().__call__()
 
     gate, rotation = start(settings, Faulty([made("added")]))
+    async with followed(rotation):
+        await asyncio.sleep(0)
+        rotation.hear("")
+        await eventually(lambda: passes(gate, "added"), timeout=30)
+
+
+async def test_an_end_waits_neither_for_a_journal_that_hangs_nor_for_a_disk_that_does(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("boathook.inbound.rotating.END_S", 0.01)
+    is_stuck, is_over = threading.Event(), threading.Event()
+
+    def hangs(*_: object) -> None:
+        is_stuck.set()
+        is_over.wait(60)
+
+    class Hanging(Journal):
+        async def __call__(self) -> Sequence[SourceSecret]:
+            if is_stuck.is_set():
+                await asyncio.Event().wait()
+            return await super().__call__()
+
+    monkeypatch.setattr("boathook.inbound.added._write", hangs)
+    gate, rotation = start(settings, Hanging([made("added", ends_in=timedelta(hours=1))]))
+    async with followed(rotation):
+        await eventually(lambda: passes(gate, "added") and is_stuck.is_set(), timeout=30)
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + 3_601)
+        await eventually(lambda: not passes(gate, "added"), timeout=30)
+        is_over.set()
+
+
+async def test_a_removal_waits_for_no_disk(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    is_stuck, is_over = threading.Event(), threading.Event()
+
+    def hangs(*_: object) -> None:
+        is_stuck.set()
+        is_over.wait(60)
+
+    monkeypatch.setattr("boathook.inbound.added._write", hangs)
+    journal = Journal([made("added")])
+    gate, rotation = start(settings, journal)
+    async with followed(rotation):
+        await eventually(is_stuck.is_set, timeout=30)
+        assert passes(gate, "added")
+        journal.known = []
+        rotation.hear("")
+        await eventually(lambda: not passes(gate, "added"), timeout=30)
+        is_over.set()
+
+
+@pytest.fixture
+def away(settings: Settings) -> Settings:
+    """Settings that refer to files, which are gone after the start."""
+    kept = {name: settings.server.data_dir / name for name in ("secret", "schema.json")}
+    kept["secret"].write_text("of a file")
+    kept["schema.json"].write_text("{}")
+    own = {"provider": "github", "secrets": [f"file:{kept['secret']}"], "schema": str(kept["schema.json"])}
+    return settings.with_sources({"git": SourceSettings.model_validate(own)})
+
+
+async def test_what_the_settings_said_at_the_start_holds_although_their_files_are_gone(away: Settings):
+    journal = Journal()
+    gate, rotation = start(away, journal)
+    (away.server.data_dir / "secret").unlink()
+    (away.server.data_dir / "schema.json").write_text('{"half')
+    journal.known = [made("added")]
+    await rotation.look()
+    assert passes(gate, "of a file")
+    assert passes(gate, "added")
+    # The twin: who read them again would have nothing to judge by.
+    with pytest.raises(ConfigError):
+        compile_gates(away)
+
+
+async def test_who_comes_after_a_standstill_is_judged_by_what_was_learnt_since(settings: Settings):
+    journal = Journal([made("added")])
+    gate, rotation = start(settings, journal)
+    await rotation.look()
+    journal.known = []
+    assert passes(gate, "added"), "nobody has told it"
+    await asyncio.gather(rotation.make_sure(), rotation.make_sure())
+    assert not passes(gate, "added")
+    assert journal.asked == 2, "all who wait share one look"
+
+
+async def test_nobody_waits_for_long_for_a_journal_that_is_away(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("boathook.inbound.rotating._WAIT_S", 0.05)
+    gate, rotation = start(settings, Journal(None))
+    await asyncio.wait_for(rotation.make_sure(), 30)
+    assert passes(gate, "of the file")
+
+
+@asynccontextmanager
+async def followed(rotation: Rotation) -> AsyncIterator[None]:
     following = asyncio.create_task(rotation.run())
-    await asyncio.sleep(0)
-    rotation.hear("")
-    await eventually(lambda: passes(gate, "added"), timeout=30)
-    following.cancel()
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.wait({following})

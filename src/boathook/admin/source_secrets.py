@@ -83,11 +83,6 @@ def _of_settings(reference: str) -> SecretLine:
 
 
 def _line(work: Work, one: SourceSecret, now: datetime) -> SecretLine:
-    try:
-        work.desk.vault.open(one.sealed, one.context)
-        is_readable = True
-    except SecretUnreadable:
-        is_readable = False
     return SecretLine(
         where="added",
         name=one.shown_id,
@@ -96,8 +91,16 @@ def _line(work: Work, one: SourceSecret, now: datetime) -> SecretLine:
         added_at=one.added_at,
         ends_at=one.ends_at,
         is_over=not one.holds_at(now),
-        is_readable=is_readable,
+        is_readable=_is_readable(work, one),
     )
+
+
+def _is_readable(work: Work, one: SourceSecret) -> bool:
+    try:
+        work.desk.vault.open(one.sealed, one.context)
+    except SecretUnreadable:
+        return False
+    return True
 
 
 async def add(
@@ -218,7 +221,8 @@ async def _last_checked(work: Work, source: str, shown_id: str, *, is_ending: bo
         raise NotFound(f"there is no secret {shown_id} of {source}") from None
     await source_secrets.lock(work.connection, source)
     known = await source_secrets.list_of(work.connection, source)
-    others = [one for one in known if one.id != id and one.ends_at is None]
+    # What the encryption keys at hand do not open proves nothing, so it is no reason to let go of what does.
+    others = [one for one in known if one.id != id and one.ends_at is None and _is_readable(work, one)]
     is_alone = not others and not settings.sources[source].secrets and not is_told(settings.sources[source])
     if is_ending and is_alone and any(one.id == id for one in known):
         raise NotPossible(

@@ -238,6 +238,8 @@ class IngestApp:
         return None
 
     async def _judge(self, gate: Gate, request: Request, request_id: str) -> Answer:
+        if gate.make_sure is not None and time.monotonic() > gate.sure_until:
+            await gate.make_sure()
         now = time.time()
         decoder = _decoder(gate, request)
         gate.look_for_secret()

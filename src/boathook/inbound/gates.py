@@ -1,9 +1,10 @@
 """What stands between strangers and each source: the settings of a source, compiled once for every request."""
 
 import contextlib
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 
 from boathook.config import Settings, SourceSettings
 from boathook.domain.errors import ConfigError
@@ -43,6 +44,10 @@ class Gate:
     """How long senders wait for a handler's reply; None where they are answered once the event is stored."""
     renew: Callable[[], Verifier | None] | None = None
     """For a source whose secret its sender tells: gives the verifier with the secret once that has changed."""
+    sure_until: float = math.inf
+    """Until when (monotonic) the verifier is known to have the present secrets, as far as anybody can know."""
+    make_sure: Callable[[], Awaitable[None]] | None = None
+    """Finds out, where that moment has passed."""
     answers: dict[int, Counter] = field(default_factory=dict)
 
     @property
@@ -72,13 +77,16 @@ def spec_of(settings: Settings, name: str, added: AddedSecrets | None = None) ->
     Raises:
         ConfigError: a secret or the schema's file is missing; the message names the key.
     """
+    return with_added(settings, own_spec(settings, name), AddedSecrets(settings) if added is None else added)
+
+
+def own_spec(settings: Settings, name: str) -> SourceSpec:
+    """Return what the settings alone tell verification of one source. Raises ConfigError as `spec_of` does."""
     source = settings.sources[name]
-    own = settings.secrets_of(name) or _captured(settings, name)
-    added = AddedSecrets(settings) if added is None else added
     return SourceSpec(
         name=name,
         provider=source.provider,
-        secrets=tuple(dict.fromkeys((*added.of(name, time.time()), *own))),
+        secrets=settings.secrets_of(name),
         public_url=settings.server.public_url if source.public_url is None else source.public_url,
         addresses=tuple(map(str, source.addresses)),
         methods=frozenset(source.methods or ()),
@@ -89,6 +97,12 @@ def spec_of(settings: Settings, name: str, added: AddedSecrets | None = None) ->
         schema=settings.schema_of(name),
         keep=(HEADER,) if settings.tracing.is_on and settings.tracing.incoming != "ignore" else (),
     )
+
+
+def with_added(settings: Settings, own: SourceSpec, added: AddedSecrets) -> SourceSpec:
+    """Return what verification needs to know, besides the settings with what was added or told."""
+    secrets = (*added.of(own.name, time.time()), *(own.secrets or _captured(settings, own.name)))
+    return replace(own, secrets=tuple(dict.fromkeys(secrets)))
 
 
 def _captured(settings: Settings, name: str) -> tuple[str, ...]:

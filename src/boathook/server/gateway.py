@@ -266,6 +266,9 @@ class _Desk:
         reaching = asyncio.create_task(self._journal.keep_reaching(), name="journal:reach")
         self._chores.append(reaching)
         await asyncio.wait([reaching], timeout=self._settings.spool.after_s)
+        if self._journal.reached.is_set():
+            # Before the first request: what the disk tells of secrets may be older than a removal.
+            await self._rotation.make_sure()
         await self._intake.start(is_away=not self._journal.reached.is_set())
         self._quarantine.start()
         self._chores.append(asyncio.create_task(self._sample()))

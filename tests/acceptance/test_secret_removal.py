@@ -1,0 +1,129 @@
+"""Secrets of sources are removed for good, whatever the gateways go through meanwhile, and the kept ones are never refused."""
+
+import contextlib
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import httpx
+import pytest
+
+from boathook.inbound.rotating import LOOK_S
+from tests.acceptance.conftest import SECRET, Running
+from tests.acceptance.test_source_secrets import add, ask, is_gone, is_known
+from tests.support import until
+
+FILE = "data/source-secrets.json"
+LATE = """
+from boathook.inbound.rotating import Rotation
+
+async def opens_at_once(self):
+    pass
+
+Rotation.make_sure = opens_at_once
+"""
+
+
+@pytest.fixture(scope="module")
+def running(shared_boathook: Callable[..., Running]) -> Running:
+    return shared_boathook(roles="gateway,keeper")
+
+
+@contextlib.contextmanager
+def frozen(running: Running) -> Iterator[None]:
+    """Let no gateway process run meanwhile."""
+    children = running.children("gateway")
+    for child in children:
+        child.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for child in children:
+            child.send_signal(signal.SIGCONT)
+
+
+def asked_while_frozen(running: Running, removed: str) -> tuple[Counter[int], Counter[int]]:
+    """Remove a secret while the gateway is frozen; return how requests were answered that had come meanwhile."""
+    id = add(running, removed)
+    until(partial(is_known, running.base, removed), timeout=30)
+    with ThreadPoolExecutor(12) as senders:
+        with frozen(running):
+            running.cli("sources", "secrets", "remove", "stripe", id)
+            old = [senders.submit(ask, running.base, removed) for _ in range(6)]
+            kept = [senders.submit(ask, running.base, SECRET) for _ in range(6)]
+            removed_at = time.monotonic()
+            until(lambda: time.monotonic() - removed_at > LOOK_S)
+        return Counter(one.result() for one in old), Counter(one.result() for one in kept)
+
+
+def test_a_gateway_that_was_frozen_for_the_removal_accepts_nothing_under_it(running: Running):
+    old, kept = asked_while_frozen(running, "whsec_removed in the frost")
+    assert set(kept) == {200}
+    assert set(old) == {401}
+    assert is_gone(running.base, "whsec_removed in the frost")
+
+
+def test_sabotaged_so_that_nobody_waits_such_a_request_is_accepted(boathook: Callable[..., Running]):
+    """The twin: what has waited is judged by what was known before the frost."""
+    bold = boathook(roles="gateway,keeper", start=False)
+    (bold.folder / "sitecustomize.py").write_text("from boathook.inbound import rotating\nrotating.SURE_S = 9e9\n")
+    old, _ = asked_while_frozen(bold.start(), "whsec_removed in the frost")
+    assert old[200]
+
+
+def on_disk(running: Running) -> str:
+    """Return what is kept for a start without PostgreSQL."""
+    file = running.folder / FILE
+    return file.read_text() if file.exists() else ""
+
+
+def asked_while_starting(running: Running, removed: str) -> Counter[int]:
+    """Remove a secret while the gateway is down; return how requests were answered that came as it started."""
+    id = add(running, removed)
+    until(lambda: id in on_disk(running), timeout=30)
+    running.kill_all()
+    running.cli("sources", "secrets", "remove", "stripe", id)
+    statuses: Counter[int] = Counter()
+    is_over = threading.Event()
+
+    def knock() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(httpx.TransportError):
+                statuses[ask(running.base, removed)] += 1
+
+    with ThreadPoolExecutor(8) as senders:
+        for _ in range(8):
+            senders.submit(knock)
+        running.start()
+        until(lambda: statuses[401] > 20, timeout=30)
+        is_over.set()
+    until(lambda: id not in on_disk(running), timeout=30)  # a start without PostgreSQL must not know it either
+    return statuses
+
+
+def test_a_gateway_that_was_down_for_the_removal_accepts_nothing_under_it(running: Running):
+    assert set(asked_while_starting(running, "whsec_removed in the night")) == {401}
+
+
+def test_sabotaged_so_that_it_opens_by_what_the_disk_tells_such_a_request_is_accepted(boathook: Callable[..., Running]):
+    """The twin: requests come in before it is known what was removed."""
+    bold = boathook(roles="gateway,keeper", start=False)
+    (bold.folder / "sitecustomize.py").write_text(LATE)
+    assert asked_while_starting(bold.start(), "whsec_removed in the night")[200]
+
+
+def test_a_damaged_file_takes_nothing_from_what_the_journal_tells(running: Running):
+    id = add(running, "whsec_kept in the journal")
+    until(partial(is_known, running.base, "whsec_kept in the journal"), timeout=30)
+    until(lambda: id in on_disk(running), timeout=30)
+    running.kill_all()
+    (running.folder / FILE).write_text('[{"id": "nonsense"')
+    running.start()
+    assert is_known(running.base, "whsec_kept in the journal"), "from the first request on"
+    until(lambda: id in on_disk(running), timeout=30)
+    running.cli("sources", "secrets", "remove", "stripe", id)
+    until(partial(is_gone, running.base, "whsec_kept in the journal"), timeout=30)
