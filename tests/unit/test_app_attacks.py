@@ -8,7 +8,8 @@ import pytest
 from websockets.frames import Opcode
 
 from boathook import Boathook
-from boathook.cli.apps import _read, tables
+from boathook.cli.apps import tables
+from boathook.cli.commands import read_opening
 from boathook.dispatch import chores
 from boathook.domain.errors import ConfigError
 from boathook.handlers.manifest import Chore
@@ -87,7 +88,7 @@ hook = Boathook("shelf", settings=Own)
 
     @pytest.mark.parametrize("arguments", [["--config"], ["-c"], ["--config="]])
     def test_half_an_option_is_no_fault_of_ours(self, arguments: list[str]):
-        assert _read(arguments)[1] is None
+        assert read_opening(arguments)[1] is None
 
 
 class TestMetrics:

@@ -1,5 +1,6 @@
 """The command line: everything an operator does, from a shell.
 
+commands  which commands there are; one's module is imported when it is called
 session   settings, the way to the journal, who acts
 show      tables and JSON
 options   what many commands take
@@ -16,7 +17,7 @@ spool     what waits on disk for PostgreSQL
 alarms    what operators are told of
 setup     sources, settings, alert rules, dashboards
 completion  what makes shells complete
-apps      the apps that are loaded, and their own commands
+apps      the apps that are loaded: app_commands brings in their own commands
 """
 
 import contextlib
@@ -28,28 +29,8 @@ from typing import Annotated, cast
 
 import typer
 
-from boathook.cli import (
-    alarms,
-    applications,
-    apps,
-    books,
-    completion,
-    conflicts,
-    decisions,
-    endpoints,
-    event_types,
-    keys,
-    listen,
-    listings,
-    operators,
-    running,
-    setup,
-    spool,
-    top,
-)
+from boathook.cli.commands import ENTRIES, Root, read_opening
 from boathook.cli.completion import words_under_way
-from boathook.cli.options import example
-from boathook.cli.session import Misused, Session
 from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 
 _USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -57,6 +38,7 @@ _USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 app = typer.Typer(
     name="boathook",
+    cls=Root,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -89,47 +71,10 @@ def start(
     ] = False,
 ) -> None:
     """Receive, handle and send webhooks on PostgreSQL: what was accepted is never lost, and never done twice."""
+    # Imported only here, as help and completion do without.
+    from boathook.cli.session import Session
+
     ctx.obj = Session(file=config)
-
-
-app.command("serve", epilog="Example: boathook serve --app shop:hook --port 8080")(running.serve)
-app.command("migrate", epilog="Example: boathook migrate")(running.migrate)
-app.command("verify", epilog="Example: boathook verify --deep --json")(books.verify)
-app.command("doctor", epilog="Example: boathook doctor --json")(running.check_up)
-app.command("demo", epilog="Example: boathook demo --seconds 20")(running.demo)
-app.command("bench", epilog="Example: boathook bench ingest --json")(running.bench)
-app.command("send", epilog="Example: boathook send --application acme --type invoice.paid --data '{\"id\": 7}'")(
-    running.send
-)
-app.command(
-    "listen",
-    epilog=example(
-        "boathook listen --url https://hooks.example.com --forward-to localhost:3000/hook --secret env:LOCAL"
-    ),
-)(listen.listen)
-app.command("top", epilog=example("boathook top", "boathook top --url https://hooks.example.com --once --json"))(
-    top.top
-)
-app.command("alerts", epilog="Example: boathook alerts > /etc/prometheus/rules/boathook.yml")(setup.print_alerts)
-app.command("dashboards", epilog="Example: boathook dashboards --out /var/lib/grafana/dashboards")(
-    setup.print_dashboards
-)
-app.command("completion", epilog=example("boathook completion bash >> ~/.bashrc"))(completion.print_script)
-app.add_typer(setup.sources, name="sources")
-app.add_typer(decisions.events, name="events")
-app.add_typer(listings.deliveries, name="deliveries")
-app.add_typer(decisions.dead, name="dead")
-app.add_typer(decisions.rejections, name="rejections")
-app.add_typer(conflicts.conflicts, name="conflicts")
-app.add_typer(applications.applications, name="applications")
-app.add_typer(endpoints.endpoints, name="endpoints")
-app.add_typer(event_types.event_types, name="event-types")
-app.add_typer(keys.keys, name="keys")
-app.add_typer(operators.operators, name="operators")
-app.add_typer(spool.spool, name="spool")
-app.add_typer(alarms.alarms, name="alarms")
-app.add_typer(setup.settings_app, name="config")
-app.add_typer(apps.apps, name="apps")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -142,12 +87,10 @@ def _run(arguments: list[str]) -> int:
         return int(_whole(arguments)(args=arguments, prog_name="boathook", standalone_mode=False) or 0)
     except _USAGE as error:
         return _complain(str(getattr(error, "format_message", error.__str__)()), 2)
-    except (ConfigError, Misused) as error:
-        return _complain(str(error), 2)
     except InvalidValue as error:
         return _complain(f"{'.'.join(map(str, error.where))}: {error}" if error.where else str(error), 2)
     except BoathookError as error:
-        return _complain(str(error), 1)
+        return _complain(str(error), 2 if _is_misuse(error) else 1)
     except (typer.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
@@ -161,11 +104,23 @@ def _run(arguments: list[str]) -> int:
 def _whole(arguments: list[str]) -> typer.Typer:
     """Return our commands with those of apps, as far as they are asked for, by name or by a shell that completes."""
     words = words_under_way()
+    asked = arguments if words is None else words
+    if read_opening(asked)[1] in ENTRIES or "--version" in asked:
+        return app
+    # Imported only here, as most commands are our own.
+    from boathook.cli.app_commands import with_commands
+
     if words is None:
-        return apps.with_commands(app, arguments)
+        return with_commands(app, arguments)
     with contextlib.suppress(ConfigError):
-        return apps.with_commands(app, words)
+        return with_commands(app, words)
     return app
+
+
+def _is_misuse(error: BoathookError) -> bool:
+    from boathook.cli.session import Misused
+
+    return isinstance(error, (ConfigError, Misused))
 
 
 def _complain(message: str, code: int) -> int:

@@ -8,8 +8,9 @@ import typer
 from boathook.admin import alarms as actions
 from boathook.admin.desk import Work
 from boathook.cli import show
+from boathook.cli.commands import example
 from boathook.cli.keys import read_lifetime
-from boathook.cli.options import Json, example
+from boathook.cli.options import Json
 from boathook.cli.session import act, action, out, run, session
 from boathook.cli.show import Column
 from boathook.domain.telling import show_number

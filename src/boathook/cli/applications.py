@@ -6,8 +6,9 @@ from typing import Annotated, Final
 import typer
 
 from boathook.cli import show
+from boathook.cli.commands import example
 from boathook.cli.keys import read_lifetime
-from boathook.cli.options import Json, Limit, Metadata, Yes, example, read_pairs
+from boathook.cli.options import Json, Limit, Metadata, Yes, read_pairs
 from boathook.cli.session import Misused, act, confirm, out, run, session, work
 from boathook.cli.show import Column
 from boathook.domain import ids

@@ -1,10 +1,7 @@
-"""The apps that are loaded: what they are made of, and the commands they bring along."""
+"""The apps that are loaded, and what they are made of."""
 
-import contextlib
-import copy
-import functools
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +12,7 @@ from pydantic import SecretStr
 from boathook.admin.shown_settings import reference, without_password
 from boathook.cli import show
 from boathook.cli.options import Json, Yes
-from boathook.cli.session import Misused, Session, complain_once, confirm, journal, out, run, server_url, session
+from boathook.cli.session import Misused, complain_once, confirm, journal, out, run, session
 from boathook.cli.show import Column
 from boathook.config import Settings
 from boathook.config.complaints import is_secret
@@ -162,82 +159,6 @@ def _hidden(value: Any, key: str) -> Any:
 
 _MASKED = str(SecretStr("any"))
 """What pydantic shows of a secret."""
-
-
-def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
-    """Return *app* with the commands of the apps, if *arguments* ask for one of them or for help.
-
-    Raises:
-        ConfigError: the command may be an app's, but they cannot be loaded; or it is a ready-made one's that is not.
-    """
-    config, word = _read(arguments)
-    if word in _own_words(app) or "--version" in arguments:
-        return app
-    try:
-        return _extended(app, Session(file=config), word)
-    except ConfigError as error:
-        if word is not None:
-            raise
-        complain_once(str(error))
-        return app
-
-
-def _read(arguments: Sequence[str]) -> tuple[Path | None, str | None]:
-    """Return the configuration file given, which stands first, and the first command word."""
-    rest, config = list(arguments), None
-    if len(rest) > 1 and rest[0] in {"--config", "-c"}:
-        config, rest = rest[1], rest[2:]
-    elif rest and rest[0].startswith("--config="):
-        config, rest = rest[0].partition("=")[2], rest[1:]
-    return Path(config) if config else None, next((word for word in rest if not word.startswith("-")), None)
-
-
-def _own_words(app: typer.Typer) -> set[str | None]:
-    return {one.name for one in app.registered_commands} | {one.name for one in app.registered_groups}
-
-
-def _extended(app: typer.Typer, opened: Session, word: str | None) -> typer.Typer:
-    settings = opened.plain_settings()
-    whole = copy.copy(app)
-    whole.registered_groups = list(app.registered_groups)
-    if settings.apps.load:
-        _add(whole, settings)
-    if word is not None and word not in _own_words(whole):
-        _refuse_ready_made(word, settings)
-    return whole
-
-
-def _add(whole: typer.Typer, settings: Settings) -> None:
-    from boathook.server import bind, migrations_of, with_apps
-
-    settings, loaded = with_apps(settings)
-    bind(settings, loaded, server_url=functools.partial(_current_url, settings, migrations_of(loaded)))
-    for hook in loaded:
-        if hook.manifest.commands is not None and hook.name not in _own_words(whole):
-            whole.add_typer(hook.manifest.commands, name=hook.name)
-
-
-@contextlib.asynccontextmanager
-async def _current_url(settings: Settings, folders: Sequence[tuple[str, Path]]) -> AsyncIterator[str]:
-    """Lend the URL of the journal's server. Raises ConfigError where the apps' tables are not what they are to be."""
-    from boathook.journal.app_schema import pending_apps
-
-    async with server_url(settings) as url:
-        if lacking := await pending_apps(url, folders):
-            raise ConfigError(f"the database lacks {', '.join(lacking)}: run `boathook migrate` first")
-        yield url
-
-
-def _refuse_ready_made(word: str, settings: Settings) -> None:
-    module = f"boathook.apps.{word}"
-    spec = find_spec(module) if word.isidentifier() else None
-    if spec is None or spec.submodule_search_locations is None:
-        return  # typer says that there is no such command
-    if module in settings.apps.load:
-        raise ConfigError(f"{word} is loaded, but has no commands")
-    if settings.apps.load:
-        raise ConfigError(f'{word} is a ready-made app: add "{module}" to load under [apps] in boathook.toml')
-    raise ConfigError(f'{word} is a ready-made app: add load = ["{module}"] under [apps] in boathook.toml')
 
 
 async def _read_journal(settings: Settings, loaded: "Sequence[Boathook]") -> dict[str, Any] | None:

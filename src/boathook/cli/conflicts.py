@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from boathook.cli import show
-from boathook.cli.options import After, Application, Json, Limit, Since, Source, Until, example, read_ids
+from boathook.cli.commands import example
+from boathook.cli.options import After, Application, Json, Limit, Since, Source, Until, read_ids
 from boathook.cli.session import journal, out, run, session
 from boathook.cli.show import Column
 from boathook.domain import ids

@@ -9,6 +9,7 @@ import typer
 
 from boathook.admin import failures, operations
 from boathook.cli import show
+from boathook.cli.commands import example
 from boathook.cli.listings import dead, events, rejections
 from boathook.cli.options import (
     All,
@@ -27,7 +28,6 @@ from boathook.cli.options import (
     Type,
     Until,
     Yes,
-    example,
     read_delivery_ids,
     read_ids,
 )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from boathook.cli import show
+from boathook.cli.commands import example
 from boathook.cli.endpoint_options import (
     Auth,
     Channels,
@@ -27,7 +28,7 @@ from boathook.cli.endpoint_options import (
     read_secret,
     read_values,
 )
-from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, example, read_pairs
+from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, read_pairs
 from boathook.cli.progress import Progress
 from boathook.cli.session import Misused, act, action, confirm, err, journal, out, run, session, work
 from boathook.cli.show import Column

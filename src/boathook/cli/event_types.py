@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from boathook.cli import show
-from boathook.cli.options import Json, Limit, example, read_json
+from boathook.cli.commands import example
+from boathook.cli.options import Json, Limit, read_json
 from boathook.cli.session import Misused, act, out, run, session, work
 from boathook.cli.show import Column
 from boathook.domain.endpoints import check_type

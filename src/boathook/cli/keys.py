@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import typer
 
 from boathook.cli import show
-from boathook.cli.options import Json, example
+from boathook.cli.commands import example
+from boathook.cli.options import Json
 from boathook.cli.session import Misused, out, run, session, work
 from boathook.cli.show import Column
 from boathook.domain import ids

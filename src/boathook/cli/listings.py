@@ -10,6 +10,7 @@ from rich.text import Text
 
 from boathook.admin import failures
 from boathook.cli import show
+from boathook.cli.commands import example
 from boathook.cli.options import (
     After,
     Application,
@@ -22,7 +23,6 @@ from boathook.cli.options import (
     Source,
     Type,
     Until,
-    example,
     read_delivery_ids,
     read_ids,
 )  # fmt: skip

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from boathook.cli import show
-from boathook.cli.options import Json, example
+from boathook.cli.commands import example
+from boathook.cli.options import Json
 from boathook.cli.session import Misused, act, err, out
 from boathook.cli.show import Column
 from boathook.domain.roles import Role

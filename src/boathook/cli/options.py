@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
@@ -14,7 +14,9 @@ from boathook.cli.session import Misused
 from boathook.cli.show import read_moment
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError
-from boathook.journal.moves import Key
+
+if TYPE_CHECKING:
+    from boathook.journal.moves import Key
 
 
 def _known_sources(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -54,11 +56,6 @@ InGroup = Annotated[
 Reason = Annotated[str | None, typer.Option(help="Only refused for this reason.")]
 
 
-def example(*lines: str) -> str:
-    """Return the examples at the end of a command's help."""
-    return "\n\n".join(f"Example: {line}" for line in lines)
-
-
 def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
     """Read ids as people write them; an event may be named as the message it is. Raises Misused where one is none."""
     try:
@@ -67,7 +64,7 @@ def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
         raise Misused(str(error)) from None
 
 
-def read_delivery_ids(words: Sequence[str]) -> list[Key]:
+def read_delivery_ids(words: Sequence[str]) -> "list[Key]":
     """Read ids of deliveries as people write them. Raises Misused where one is none."""
     try:
         return [ids.read_delivery(word) for word in words]

@@ -16,13 +16,11 @@ from rich.console import Console
 from boathook import config
 from boathook.domain.errors import BoathookError, ConfigError, JournalError
 from boathook.domain.model import DEFAULT_ORGANIZATION
-from boathook.journal.database import Database
-from boathook.journal.embedded import EmbeddedServer
-from boathook.journal.moves import Action
-from boathook.journal.schema import pending
 
 if TYPE_CHECKING:
     from boathook.admin.desk import Work
+    from boathook.journal.database import Database
+    from boathook.journal.moves import Action
 
 Result = TypeVar("Result")
 
@@ -92,6 +90,9 @@ async def server_url(settings: config.Settings, *, may_create: bool = False) -> 
             f"there is no database yet: database.url is not set and {home} holds none;"
             " set database.url, or start with `boathook serve` or `boathook migrate`"
         )
+    # Imported only here, as one that is configured needs nothing started.
+    from boathook.journal.embedded import EmbeddedServer
+
     home.mkdir(parents=True, exist_ok=True)
     server = await EmbeddedServer.start(home, progress=_say if err.is_terminal else None)
     try:
@@ -113,13 +114,16 @@ def _say(message: str) -> None:
 @contextlib.asynccontextmanager
 async def journal(
     settings: config.Settings, *, purpose: str = "cli", statement_timeout_s: float | None = None
-) -> AsyncIterator[Database]:
+) -> AsyncIterator["Database"]:
     """Lend connections to the journal.
 
     Raises:
         ConfigError: there is no database yet, or an error shows that its schema is not current.
         JournalError: it cannot be reached.
     """
+    # Imported only here, as help and some commands do without PostgreSQL.
+    from boathook.journal.database import Database
+
     async with server_url(settings) as url:
         database = await Database.open(
             url,
@@ -165,8 +169,10 @@ def act(ctx: typer.Context, do: Callable[["Work"], Awaitable[Result]]) -> Result
     return run(inside())
 
 
-async def _explain(database: Database, error: JournalError) -> None:
+async def _explain(database: "Database", error: JournalError) -> None:
     """Name lacking migrations as the cause of an error, where there are any."""
+    from boathook.journal.schema import pending
+
     with contextlib.suppress(JournalError):
         if lacking := await pending(database):
             raise ConfigError(f"the database lacks {', '.join(lacking)}: run `boathook migrate` first") from error
@@ -186,8 +192,10 @@ def confirm(what: str, *, yes: bool) -> None:
     typer.confirm(f"{what[:1].upper()}{what[1:]}?", abort=True)
 
 
-def action(note: str | None = None) -> Action:
+def action(note: str | None = None) -> "Action":
     """Return who acts, for the audit."""
+    from boathook.journal.moves import Action
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from rich.console import OverflowMethod
@@ -15,7 +15,9 @@ from rich.text import Text
 from boathook.cli.session import Misused, err, out
 from boathook.domain import moments
 from boathook.domain.errors import InvalidValue
-from boathook.journal.ledger import Filter
+
+if TYPE_CHECKING:
+    from boathook.journal.ledger import Filter
 
 Row = TypeVar("Row")
 
@@ -168,7 +170,9 @@ def block(title: str, body: str) -> None:
     out.print()
 
 
-async def pages(lister: Callable[[Filter], Awaitable[Sequence[Row]]], wanted: Filter) -> AsyncIterator[Sequence[Row]]:
+async def pages(
+    lister: Callable[["Filter"], Awaitable[Sequence[Row]]], wanted: "Filter"
+) -> AsyncIterator[Sequence[Row]]:
     """Yield a listing in pages, so that however many rows are wanted, few are in memory; limit 0 means all."""
     left = wanted.limit or sys.maxsize
     after = wanted.after
@@ -237,7 +241,11 @@ def _readable(value: object) -> object:
 
 
 async def listing(
-    lister: Callable[[Filter], Awaitable[Sequence[Any]]], wanted: Filter, columns: Sequence[Column], *, as_json: bool
+    lister: Callable[["Filter"], Awaitable[Sequence[Any]]],
+    wanted: "Filter",
+    columns: Sequence[Column],
+    *,
+    as_json: bool,
 ) -> None:
     """Print a listing, as a table or one JSON object a line."""
     last, number = None, 0

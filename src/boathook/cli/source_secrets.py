@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from boathook.cli import show
+from boathook.cli.commands import example
 from boathook.cli.keys import read_lifetime
-from boathook.cli.options import Json, example
+from boathook.cli.options import Json
 from boathook.cli.session import Misused, act, out, session
 from boathook.cli.show import Column
 from boathook.config import Settings

@@ -15,7 +15,8 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from boathook.cli import show
-from boathook.cli.options import Json, Limit, Source, example, read_ids
+from boathook.cli.commands import example
+from boathook.cli.options import Json, Limit, Source, read_ids
 from boathook.cli.session import Misused, journal, out, run, session
 from boathook.cli.session import err as err_console
 from boathook.cli.show import Column
