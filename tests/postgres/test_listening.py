@@ -9,7 +9,7 @@ import pytest
 from boathook.admin import keys as keys_of
 from boathook.admin import listening
 from boathook.admin.api import listening as api_listening
-from boathook.admin.listening import OVERLAP, Seats, Tail, beginning, describe
+from boathook.admin.listening import OVERLAP, RETOLD, Seats, Tail, beginning, describe
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, JournalUnavailable
 from boathook.domain.model import NewEvent
@@ -144,7 +144,7 @@ async def test_another_organization_hears_its_own_messages_and_nothing_else(db: 
 def test_whoever_goes_on_begins_a_minute_before_the_last_event_and_never_before_the_beginning():
     last = ids.make(int((NOW - timedelta(minutes=10)).timestamp() * 1000), 0)
     begin = NOW - timedelta(hours=1)
-    assert beginning(NOW, begin, last) == ids.made_at(last) - OVERLAP
+    assert beginning(NOW, begin, last) == ids.made_at(last) - RETOLD
     assert beginning(NOW, NOW - timedelta(minutes=9), last) == NOW - timedelta(minutes=9)
     assert beginning(NOW, None, None) == NOW
 
@@ -232,3 +232,74 @@ async def test_the_log_is_told_once_that_a_listener_waits_however_long(db: Datab
     for _ in range(3):
         await telling._look()
     assert told == ["listening_paused"] * 2
+
+
+async def heard_after_a_break(db: Database) -> set[str]:
+    """Commit an event 59 seconds after its id was made, and let the connection break before it is heard."""
+    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    now = NOW + timedelta(seconds=60)
+    assert await keys(tail, now) == []
+    younger = made("younger", now + timedelta(seconds=4))
+    await store.append([made("late", NOW + timedelta(seconds=1)), younger])
+    assert await keys(tail, now + timedelta(seconds=4)) == ["younger"]
+    again = Tail(db, Wish(), beginning(now + timedelta(seconds=5), NOW, younger.id))
+    return set(await keys(again, now + timedelta(seconds=5)))
+
+
+async def test_whoever_comes_again_misses_nothing_that_was_committed_within_the_minute(db: Database):
+    assert await heard_after_a_break(db) == {"late", "younger"}
+
+
+async def test_sabotaged_so_that_only_a_minute_is_told_again_it_is_missed(db: Database, monkeypatch):
+    monkeypatch.setattr(listening, "RETOLD", OVERLAP)
+    assert await heard_after_a_break(db) == {"younger"}
+
+
+async def test_a_listener_is_told_how_far_it_is_so_that_a_quiet_one_never_comes_again_for_too_much(db: Database):
+    tail, now = Tail(db, Wish(), NOW), NOW + timedelta(days=2)
+    assert await keys(tail, now) == []
+    assert tail.reached == now - OVERLAP
+    assert beginning(now + timedelta(seconds=9), tail.reached, None) == tail.reached
+    with pytest.raises(InvalidValue):
+        beginning(now, NOW, None)
+    await EventStore(db).append([made(f"k{n:02}", now) for n in range(40)])
+    events, has_more = await tail.look(now + timedelta(seconds=1))
+    assert (len(events), has_more) == (25, True)
+    assert tail.reached <= now, "those that wait were not told of"
+
+
+async def test_a_sweep_of_many_statements_misses_nothing_that_was_committed_behind_it(db: Database, monkeypatch):
+    monkeypatch.setattr(listening, "_MOST_IDS", 30)
+    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    await store.append([made(f"k{n:02}", NOW + timedelta(milliseconds=n)) for n in range(40)])
+    events, _ = await tail.look(NOW + timedelta(seconds=1))
+    assert len(events) == 25
+    # Where it has passed already, and its reader takes an hour for the rest.
+    await store.append([made("late", NOW + timedelta(milliseconds=3))])
+    heard = await keys(tail, NOW + timedelta(seconds=50))
+    heard += [key for look in range(60) for key in await keys(tail, NOW + timedelta(seconds=100 + 60 * look))]
+    assert sorted(heard) == ["k25", *(f"k{n}" for n in range(26, 40)), "late"]
+
+
+async def test_whoever_was_held_up_hears_at_the_next_look_what_came_meanwhile(db: Database):
+    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    assert await keys(tail, NOW) == []
+    await store.append([made("a", NOW + timedelta(seconds=1)), made("b", NOW + timedelta(seconds=20))])
+    assert await keys(tail, NOW + timedelta(seconds=21)) == ["a", "b"]
+
+
+async def test_large_events_are_read_a_few_at_a_time(db: Database):
+    await EventStore(db).append([made(f"k{n}", NOW, body=b"x" * 5_000_000) for n in range(5)])
+    tail, pages = Tail(db, Wish(), NOW), []
+    for _ in range(5):
+        events, has_more = await tail.look(NOW + timedelta(seconds=1))
+        pages.append(sum(len(one.body) for one in events))
+        if not has_more:
+            break
+    assert sum(pages) == 25_000_000
+    assert max(pages) <= 10_000_000
+
+
+def test_a_clock_ahead_of_ours_makes_nobody_begin_in_the_future():
+    ahead = ids.make(int((NOW + timedelta(hours=1)).timestamp() * 1000), 0)
+    assert beginning(NOW, None, ahead) <= NOW - OVERLAP

@@ -9,6 +9,7 @@ PostgreSQL was away, and what a transaction published that stayed open for more 
 import contextlib
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
@@ -22,7 +23,7 @@ from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.domain.model import Event, Origin
 from boathook.inbound.providers import find
 from boathook.journal.database import Database
-from boathook.journal.listening import Wish, find_ids, read_events
+from boathook.journal.listening import Seen, Wish, find_ids, read_events
 
 OVERLAP: Final = timedelta(seconds=60)
 """How long an event may take from its id to its commit and still be heard."""
@@ -30,14 +31,19 @@ LONGEST_BACK: Final = timedelta(days=1)
 """How far back somebody may begin."""
 MOST_LISTENERS: Final = 16
 """Of one gateway; each costs two short looks a second."""
+RETOLD: Final = OVERLAP + timedelta(seconds=10)
+"""How far before the last event somebody begins who comes again: one as old as the overlap may not have been told of
+when others of that moment were."""
 _NEAR: Final = timedelta(seconds=5)
 """How far most looks go back; nearly everything is committed much sooner."""
-_NEAR_SWEEPS: Final = 9
-"""Looks that only go so far, between two that go back as far as the overlap."""
+_WHOLE: Final = timedelta(seconds=5)
+"""How long after one that goes back as far as the overlap looks only go so far."""
 _STRIDE: Final = timedelta(minutes=1)
 """What one look covers while there is much to catch up with, so that none takes long whatever is looked for."""
 _PAGE: Final = 25
-"""Events of one look: each may have a megabyte."""
+"""Events of one look."""
+_PAGE_BYTES: Final = 8 * 1_048_576
+"""Of their bodies, unless the first alone has more."""
 _MOST_IDS: Final = 20_000
 """Ids of one statement."""
 MESSAGE_SCHEME: Final = "standard-webhooks"
@@ -69,6 +75,19 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return ids.read_event(self.id)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """One look through a stretch of ids, in as many statements as it takes."""
+
+    began: datetime
+    first: UUID
+    """Where the next statement begins."""
+    until: datetime | None = None
+    """Where a stride of the past ends; None: it goes up to now."""
+    is_near: bool = False
+    """Whether it does not go back as far as the overlap."""
+
+
 class Tail:
     """The events one listener wants, from a moment on.
 
@@ -80,15 +99,20 @@ class Tail:
         self._database = database
         self._wish = wish
         self._since = since
+        """Everything older was found."""
         self._heard: set[UUID] = set()
         """Those that a look may find again."""
-        self._waiting: deque[UUID] = deque()
+        self._waiting: deque[Seen] = deque()
         """Those found and not told of yet."""
-        self._next: UUID | None = None
-        """Where a sweep goes on that found more than one statement is to return."""
-        self._near = 0
-        """How many sweeps need not go back as far as the overlap."""
+        self._under_way: _Sweep | None = None
+        self._swept_at = self._whole_at = since
+        """When a sweep began last, and one that went back as far as the overlap."""
         self._is_behind = False
+
+    @property
+    def reached(self) -> datetime:
+        """Before when everything has been told of, once what the latest look returned has been."""
+        return min(self._since, ids.made_at(self._waiting[0].id)) if self._waiting else self._since
 
     async def look(self, now: datetime) -> tuple[list[Event], bool]:
         """Return what there is to hear, oldest first, and whether there may be more of it at once.
@@ -97,36 +121,54 @@ class Tail:
             JournalUnavailable: PostgreSQL is away; another look goes on where this one began.
         """
         if not self._waiting:
-            await self._sweep(now)
-        chosen = list(islice(self._waiting, _PAGE))
+            await self._find(self._under_way or self._begin(now))
+        chosen = self._page()
         events = await read_events(self._database, chosen) if chosen else []
         for _ in chosen:
             self._waiting.popleft()
         return events, bool(self._waiting) or self._is_behind
 
-    async def _sweep(self, now: datetime) -> None:
-        """Find what was not heard yet, in a stride of the past or, once that is behind, up to now."""
-        edge, end = now - OVERLAP, self._since + _STRIDE
-        until = end if end < edge else None
-        is_near = self._near > 0 and until is None
-        since = max(self._since, now - _NEAR) if is_near else self._since
-        first = self._next or ids.first_of(since)
-        found = await find_ids(self._database, self._wish, first, until, most=_MOST_IDS)
-        news = [event for event in found if event not in self._heard]
-        self._waiting.extend(news)
-        self._heard.update(news)
-        is_whole = len(found) < _MOST_IDS
-        self._next = None if is_whole else UUID(int=found[-1].int + 1)
-        self._is_behind = not is_whole or until is not None
-        if is_whole and is_near:
-            self._near -= 1
-        elif is_whole:
-            self._near = 0 if until is not None else _NEAR_SWEEPS
-            self._go_on(until or max(self._since, edge))
+    def _page(self) -> list[UUID]:
+        chosen: list[UUID] = []
+        size = 0
+        for seen in islice(self._waiting, _PAGE):
+            size += seen.size
+            if chosen and size > _PAGE_BYTES:
+                break
+            chosen.append(seen.id)
+        return chosen
 
-    def _go_on(self, since: datetime) -> None:
-        self._since = since
-        first = ids.first_of(since)
+    def _begin(self, now: datetime) -> _Sweep:
+        """Begin with a stride of the past or, once that is behind, with what is up to now."""
+        end = self._since + _STRIDE
+        if end < now - OVERLAP:
+            return _Sweep(now, ids.first_of(self._since), end)
+        is_near = self._whole_at <= now < self._whole_at + _WHOLE
+        # From the sweep before, and not from now: whoever was held up has seen nothing meanwhile.
+        since = max(self._since, self._swept_at - _NEAR) if is_near else self._since
+        return _Sweep(now, ids.first_of(since), is_near=is_near)
+
+    async def _find(self, sweep: _Sweep) -> None:
+        """Find what was not heard yet."""
+        found = await find_ids(self._database, self._wish, sweep.first, sweep.until, most=_MOST_IDS)
+        news = [seen for seen in found if seen.id not in self._heard]
+        self._waiting.extend(news)
+        self._heard.update(seen.id for seen in news)
+        is_whole = len(found) < _MOST_IDS
+        self._under_way = None if is_whole else replace(sweep, first=UUID(int=found[-1].id.int + 1))
+        self._is_behind = not is_whole or sweep.until is not None
+        if is_whole:
+            self._end(sweep)
+
+    def _end(self, sweep: _Sweep) -> None:
+        self._swept_at = sweep.began
+        if sweep.is_near:
+            return
+        if sweep.until is None:
+            self._whole_at = sweep.began
+        # Of when it began: what was committed since may have an id among those it had passed by then.
+        self._since = sweep.until or max(self._since, sweep.began - OVERLAP)
+        first = ids.first_of(self._since)
         self._heard = {heard for heard in self._heard if heard >= first}
 
 
@@ -156,9 +198,10 @@ def beginning(now: datetime, since: datetime | None, after: UUID | None) -> date
     # Both may be given: somebody who goes on does not want what was before the beginning either.
     moments = [now] if since is None and after is None else [] if since is None else [since]
     if after is not None:
-        moments.append(ids.made_at(after) - OVERLAP)
+        # No later than now, whatever the clock said by which its id was made.
+        moments.append(min(now, ids.made_at(after)) - RETOLD)
     begins = max(moments)
-    if begins < now - LONGEST_BACK - OVERLAP:
+    if begins < now - LONGEST_BACK - RETOLD:
         where = "since" if since is not None else "after"
         raise InvalidValue(f"at most {LONGEST_BACK // timedelta(hours=1)} hours back; begin later", where)
     return begins

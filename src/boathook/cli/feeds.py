@@ -72,24 +72,25 @@ async def from_gateway(gateway: Gateway, wish: Wish, since: datetime | None, say
     Raises:
         ConfigError: the gateway refuses, or was not reached even once.
     """
-    memory, tries = Memory(), 0
-    began: datetime | None = None
+    memory, tries, has_begun = Memory(), 0, False
     while True:
         try:
             async for kind, data in _messages(gateway, _query(wish, since, memory.latest)):
                 if kind == "began":
-                    if tries and began is not None:
+                    if tries and has_begun:
                         say("connected again; nothing was missed")
-                    began = since = began or datetime.fromisoformat(data)
-                    tries = 0
-                elif kind == "heard":
+                    tries, has_begun = 0, True
+                if kind == "heard":
                     heard = _read(data)
                     if memory.is_news(heard.event_id):
                         yield heard
+                elif kind in {"began", "reached"}:
+                    # Who has heard nothing for days must not come again for more than a gateway tells.
+                    since = datetime.fromisoformat(data)
             reason = "the gateway ended the connection"
         except FetchFailed as error:
             reason = str(error)
-            if began is None or error.status in {400, 401, 403, 404, 422}:
+            if not has_begun or error.status in {400, 401, 403, 404, 422}:
                 raise ConfigError(f"{gateway.url}{PATH} cannot be listened to: {reason}{_hint(error)}") from None
         if tries == 0:
             say(f"connection lost: {reason}; coming again")

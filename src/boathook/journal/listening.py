@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from boathook.domain import ids
@@ -29,8 +29,16 @@ class Wish:
     """A pattern of the event's type or, of a batch, an item's; ``*`` stands for any run of characters."""
 
 
-async def find_ids(database: Database, wish: Wish, first: UUID, until: datetime | None, *, most: int) -> list[UUID]:
-    """Return the ids of events from one on, oldest first, at most so many.
+class Seen(NamedTuple):
+    """An event that was found and not read yet."""
+
+    id: UUID
+    size: int
+    """Bytes of its body."""
+
+
+async def find_ids(database: Database, wish: Wish, first: UUID, until: datetime | None, *, most: int) -> list[Seen]:
+    """Return the events from one on, oldest first, at most so many.
 
     Args:
         first: inclusive.
@@ -40,7 +48,7 @@ async def find_ids(database: Database, wish: Wish, first: UUID, until: datetime 
     rows = await database.fetch(
         SQL["find_heard"], first, last, wish.organization, wish.source, wish.application, like(wish.type), most
     )
-    return [row["id"] for row in rows]
+    return [Seen(row["id"], row["size"]) for row in rows]
 
 
 async def read_events(database: Database, events: Sequence[UUID]) -> list[Event]:

@@ -1,8 +1,8 @@
 -- name: find_heard
--- Finds the ids of events within a range, oldest first.
+-- Finds the ids of events within a range, oldest first, and how large their bodies are.
 -- $3 is who asks: the default organization has the sources and what is for a name that is no application; each has the
 -- messages of its own applications. The items of a batch are looked into where their types differ.
-select e.id
+select e.id, octet_length(e.body) as size
 from boathook.event e
 where e.id >= $1 and e.id <= $2 and e.expunged_at is null
     and coalesce(

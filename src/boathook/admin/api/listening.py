@@ -1,8 +1,9 @@
 """The route that tells of events as they are committed: server-sent events, which end only with the listener.
 
 Each event is one message with its id, ``event: heard`` and the JSON of a `boathook.admin.listening.Heard` as data. The
-first message is ``event: began``; its data is from when on events are told of, for whoever has to come again before the
-first of them. Whoever comes again names that and the last event, and drops those of the last minute that it has had.
+first message is ``event: began``; its data is from when on events are told of. While there are none, ``event: reached``
+says before when all have been. Whoever comes again names the latest such moment and the last event, and drops those it
+has had.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ routes = router("Listening")
 
 _LOOK_S: Final = 0.5
 _BEAT_S: Final = 10.0
-"""After so long without an event the listener is told that the connection lives."""
+"""After so long without an event the listener is told how far it is, so that it knows that the connection lives."""
 _RECHECK_S: Final = 30.0
 """After so long a listener whose token was revoked hears no more."""
 _HEAD: Final = [
@@ -128,7 +129,7 @@ class _Telling(Response):
                     return
                 checked_at = time.monotonic()
             if time.monotonic() - told_at > _BEAT_S:
-                yield b": still here\n\n"
+                yield b"event: reached\ndata: %s\n\n" % self._tail.reached.isoformat().encode()
                 told_at = time.monotonic()
             if not has_more:
                 await asyncio.sleep(_LOOK_S)
