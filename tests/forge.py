@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import NoReturn
 
 _MODULES = (
-    "boathook.cli",
+    "boathook.cli.app_commands",
     "boathook.admin.applications",
     "boathook.admin.endpoint_secrets",
     "boathook.admin.endpoints",
@@ -38,7 +38,10 @@ _MODULES = (
 def main() -> NoReturn:
     """Fork for each request on the socket that is standard input, until nobody can send another."""
     sys.path.pop(0)  # the folder of this file
-    for name in _MODULES:
+    from boathook.cli.commands import ENTRIES
+
+    commands = (f"boathook.cli.{entry.place.partition(':')[0]}" for entry in ENTRIES.values())
+    for name in (*commands, *_MODULES):
         import_module(name)
     gc.collect()
     gc.freeze()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from boathook.inbound.listener import refuse_new_handshakes
+from boathook.inbound.backlog import refuse_new_handshakes
 
 STAND = Path(__file__).parent / "gateway_stand.py"
 SECRET = "whsec_gateway"

@@ -1,24 +1,119 @@
 """What processes need not import to start: each of these takes longer than much of what they do need."""
 
+import json
 import subprocess
 import sys
 
 import pytest
+import typer.main
 
-HEAVY = {"alembic", "cryptography", "fastapi", "jsonschema", "jwt", "pycurl", "sqlalchemy", "typer", "uvicorn"}
+from boathook.cli import app
+from boathook.cli.commands import ENTRIES
+
+HEAVY = {
+    "alembic", "attr", "boathook.inbound.providers", "cryptography", "cryptography.x509", "fastapi", "jsonschema",
+    "jwt", "pycurl", "pydantic", "pygments", "rich", "sqlalchemy", "structlog", "typer", "uvicorn",
+}  # fmt: skip
+RECIPES = "boathook.inbound.providers"
 ROLES = {
     "boathook": set(),
-    "boathook.server.child, boathook.dispatch.worker, boathook.server.loading": set(),
-    "boathook.server.child, boathook.dispatch.keeper, boathook.server.loading": {"cryptography"},
-    "boathook.server.child, boathook.dispatch.sender": {"cryptography", "pycurl"},
-    "boathook.server.child, boathook.server.gateway": {"cryptography", "jwt", "pycurl", "uvicorn"},
-    "boathook.cli, boathook.server.supervisor": {"cryptography", "jwt", "pycurl", "typer", "uvicorn"},
+    "boathook.server.child, boathook.dispatch.worker, boathook.server.loading": {"pydantic"},
+    "boathook.server.child, boathook.dispatch.worker, boathook.admin.platform": {"cryptography", "pycurl", "pydantic"},
+    "boathook.server.child, boathook.dispatch.keeper, boathook.server.loading": {"cryptography", "pydantic"},
+    "boathook.server.child, boathook.dispatch.sender": {"cryptography", "pycurl", "pydantic"},
+    "boathook.server.child, boathook.server.gateway": {"cryptography", "pycurl", "pydantic", "uvicorn", RECIPES},
+    "boathook.cli": {"typer"},
+    "boathook.cli, boathook.server.supervisor": {"cryptography", "pydantic", "typer", RECIPES},
 }
 """Besides these, which each cannot do without."""
+ALSO = {
+    "alarms": {"keys"},
+    "applications": {"keys"},
+    "decisions": {"listings"},
+    "setup": {"apps", "keys"},
+}
+"""Modules of commands that another command's module builds on."""
+MODULES = {entry.place.partition(":")[0] for entry in ENTRIES.values()}
+
+
+def loaded_by(code: str) -> set[str]:
+    code = f"import sys; {code}; print(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
 @pytest.mark.parametrize("modules", ROLES)
 def test_nothing_is_imported_in_vain(modules: str) -> None:
-    code = f"import sys, {modules}; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert HEAVY.intersection(loaded) <= ROLES[modules]
+    assert HEAVY & loaded_by(f"import {modules}") <= ROLES[modules]
+
+
+def test_sabotaged_an_import_in_vain_is_seen() -> None:
+    assert HEAVY & loaded_by("import boathook, rich") > ROLES["boathook"]
+
+
+def test_what_proofs_need_is_loaded_while_the_gates_are_compiled() -> None:
+    code = (
+        "from boathook import config; from boathook.inbound.gates import compile_gates;"
+        "compile_gates(config.load(overrides={'sources.a': %r}))"
+    )
+    shared = loaded_by(code % {"provider": "github", "secrets": ["x" * 40]})
+    public = loaded_by(code % {"provider": "paypal", "webhook_id": "w"})
+    assert not {"cryptography.x509", "jwt"} & shared
+    assert "cryptography.x509" in public
+
+
+COMMANDS = """
+import json, os, sys
+import boathook.cli
+from boathook.cli.commands import Root
+
+if sys.argv[1]:
+    Root.list_commands = lambda self, ctx: [name for name, _ in self.commands.items()]
+loaded = {}
+for words in json.load(sys.stdin):
+    read, write = os.pipe()
+    if os.fork() == 0:
+        sys.stdout = open(os.devnull, "w")
+        boathook.cli._run([*words, "--help"])
+        os.write(write, json.dumps([name for name in sys.modules if name.startswith("boathook.cli.")]).encode())
+        os._exit(0)
+    os.close(write)
+    loaded[" ".join(words)] = json.load(os.fdopen(read))
+    os.wait()
+json.dump(loaded, sys.stdout)
+"""
+"""Asks each command for its help, in a process of its own, and tells what each has imported."""
+
+
+def modules_of_commands(commands: list[list[str]], sabotage: str = "") -> dict[str, set[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, sabotage],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    short = {words: {name.split(".")[2] for name in names} for words, names in json.loads(done.stdout).items()}
+    return {words: MODULES & names for words, names in short.items()}
+
+
+def test_a_command_imports_its_own_module_alone() -> None:
+    for name, modules in modules_of_commands([[name] for name in ENTRIES]).items():
+        own = ENTRIES[name].place.partition(":")[0]
+        assert modules - {"completion"} <= {own} | ALSO.get(own, set()), name
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    assert modules_of_commands([[]]) == {"": {"completion"}}
+
+
+def test_sabotaged_a_list_that_imports_commands_is_seen() -> None:
+    assert modules_of_commands([[]], "all") == {"": MODULES}
+
+
+def test_the_list_of_commands_says_of_each_what_its_own_help_says() -> None:
+    group = typer.main.get_command(app)
+    for name, entry in ENTRIES.items():
+        command = group.commands[name]  # type: ignore[attr-defined]
+        assert command.name == name
+        assert command.get_short_help_str(1000) == entry.line

@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-from cryptography.x509 import load_pem_x509_certificates
-
 from boathook.admin.desk import Work
 from boathook.config import Settings
 from boathook.domain.documents import split_path
@@ -189,6 +186,10 @@ _TOKEN_URL: Final = ("auth", "oauth2", "tokenUrl")
 
 def _read_pair(value: Mapping[str, str]) -> Mapping[str, str]:
     """Return a certificate and its key. Raises InvalidValue where they are none, or not of each other."""
+    # Few endpoints have certificates, and what reads them takes long to import; the gateway has it from its start.
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+    from cryptography.x509 import load_pem_x509_certificates
+
     try:
         certificate = load_pem_x509_certificates(value["certificate"].encode())[0]
         key = load_pem_private_key(value["key"].encode(), None)

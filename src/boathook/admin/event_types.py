@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from boathook.admin.desk import Work
 from boathook.domain.errors import InvalidValue, NotFound, Taken
-from boathook.inbound.schemas import check_schema
 from boathook.journal import event_types
 from boathook.journal.audit import note
 from boathook.journal.event_types import EventType, Listener
@@ -133,15 +132,23 @@ async def _save(work: Work, found: EventType, columns: dict[str, Any]) -> EventT
     return saved
 
 
-def _checked(columns: dict[str, Any]) -> dict[str, Any]:
-    schemas = columns.get("schemas") or {}
-    if len(schemas) > MOST_VERSIONS:
-        raise InvalidValue(f"an event type has at most {MOST_VERSIONS} versions; leave out old ones", "schemas")
+def _check_schemas(schemas: Mapping[str, Any]) -> None:
+    # What judges by schemas takes longer to import than most commands take; the gateway has it from its start.
+    from boathook.inbound.schemas import check_schema
+
     for version, schema in schemas.items():
         try:
             check_schema(schema)
         except ValueError as error:
             raise InvalidValue(str(error), "schemas", version) from None
+
+
+def _checked(columns: dict[str, Any]) -> dict[str, Any]:
+    schemas = columns.get("schemas") or {}
+    if len(schemas) > MOST_VERSIONS:
+        raise InvalidValue(f"an event type has at most {MOST_VERSIONS} versions; leave out old ones", "schemas")
+    if schemas:
+        _check_schemas(schemas)
     if "feature_flags" in columns:
         # No flag at all means what null does: everybody sees it.
         columns["feature_flags"] = tuple(dict.fromkeys(columns["feature_flags"] or ())) or None

@@ -17,7 +17,7 @@ from boathook.handlers.outbox import Outbox, memory_days
 from boathook.handlers.platform import Http
 from boathook.handlers.sessions import call
 from boathook.handlers.transaction import Transaction
-from boathook.inbound.probes import journal_problems
+from boathook.inbound.condition import journal_problems
 from boathook.journal import moves
 from boathook.journal.announcer import Announcer
 from boathook.journal.broadcasts import Ear, tell

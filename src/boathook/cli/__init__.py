@@ -21,6 +21,7 @@ apps      the apps that are loaded: app_commands brings in their own commands
 """
 
 import contextlib
+import gc
 import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -75,10 +76,14 @@ def start(
     from boathook.cli.session import Session
 
     ctx.obj = Session(file=config)
+    # What was imported stays, so that no collection need walk through it.
+    gc.freeze()
+    gc.enable()
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 when all is well, 1 when something failed, 2 when it was not understood."""
+    gc.disable()  # until the command is imported: `start` turns it on
     sys.exit(_run(_hoist_config(sys.argv[1:] if arguments is None else arguments)))
 
 

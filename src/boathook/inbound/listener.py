@@ -9,12 +9,12 @@ from typing import Final
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from boathook.inbound.backlog import BACKLOG
 from boathook.inbound.protocol import Connection, House
 from boathook.telemetry import emit
 
 _SWEEP_S: Final = 0.25
 _LAST_HANDSHAKES_S: Final = 0.1
-BACKLOG: Final = 2_048
 
 
 class Listener:
@@ -84,28 +84,3 @@ class Listener:
 
 def _date_line() -> bytes:
     return f"date: {formatdate(time.time(), usegmt=True)}\r\n".encode("ascii")
-
-
-def refuse_new_handshakes(bound: socket.socket) -> None:
-    """Make the kernel drop connection attempts on *bound* while the backlog is still being accepted.
-
-    Closing a listening socket resets every connection that waits in its backlog, although its client believes
-    to be connected. With SYN packets dropped beforehand nothing new can enter the backlog, so it can be emptied;
-    a client that tries meanwhile tries again by itself a second later, as for any lost packet. Where the kernel
-    has no such filter (it is Linux's SO_ATTACH_FILTER), a few connections may be reset at the moment of closing.
-    """
-    import ctypes
-
-    # Classic BPF over the TCP header: load the flags byte; drop when SYN is set, pass all else.
-    code = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
-    packed = b"".join(op.to_bytes(2, "little") + bytes((yes, no)) + k.to_bytes(4, "little") for op, yes, no, k in code)
-    instructions = ctypes.create_string_buffer(packed, len(packed))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
-    program = Program(len(code), ctypes.addressof(instructions))
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, 26, bytes(program))
-    except OSError:
-        return

@@ -11,15 +11,14 @@ from boathook.domain.errors import BoathookError
 from boathook.domain.model import Grade
 from boathook.inbound.app import Asgi, Receive, Send
 from boathook.inbound.arrival import Arrivals
+from boathook.inbound.condition import ANSWER_WITHIN_S, journal_problems
 from boathook.inbound.gates import Gate
 from boathook.inbound.intake import Intake, Mode
 from boathook.inbound.verify import Rejected, Request, Verified
 from boathook.journal.database import Database
 from boathook.journal.rehearsal import rehearse
-from boathook.journal.schema import pending
 from boathook.telemetry.exporters import History, to_prometheus
 
-_ANSWER_WITHIN_S: Final = 5.0
 _PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _JSON: Final = b"application/json"
 
@@ -147,21 +146,10 @@ class Probes:
         return 200, _JSON, _dump({"minutes": self._history.last_hour()})
 
 
-async def journal_problems(database: Database | None) -> list[str]:
-    """Return what keeps the journal from being used, in sentences; None is one that was not reached yet."""
-    if database is None:
-        return ["PostgreSQL has not been reached yet"]
-    try:
-        missing = await asyncio.wait_for(pending(database), _ANSWER_WITHIN_S)
-    except (BoathookError, TimeoutError) as error:
-        return [f"the journal does not answer: {str(error) or type(error).__name__}"]
-    return [f"the schema lacks {', '.join(missing)}; run boathook migrate"] if missing else []
-
-
 async def _timed(name: str, check: Awaitable[str | None]) -> dict[str, Any]:
     started = time.monotonic()
     try:
-        problem = await asyncio.wait_for(check, _ANSWER_WITHIN_S)
+        problem = await asyncio.wait_for(check, ANSWER_WITHIN_S)
     except (BoathookError, TimeoutError) as error:
         problem = str(error) or "no answer in time"
     spent_ms = round((time.monotonic() - started) * 1000, 2)

@@ -14,6 +14,7 @@ import uvloop
 
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError
+from boathook.server.collector import end_start
 from boathook.server.order import BEAT, PREPARED, READY, Life, Order
 from boathook.server.traces import traced
 from boathook.telemetry import log
@@ -107,6 +108,7 @@ async def _handle(life: Life, *, only_suspects: bool) -> None:
     hooks = load_hooks(life.settings)
     try:
         async with bound(life.settings, hooks, History(life.settings.server.data_dir, life.order.slot)):
+            end_start()
             await run_worker(
                 life.settings,
                 hooks,
@@ -134,6 +136,7 @@ async def _keep(life: Life) -> None:
     sampling = asyncio.create_task(history.keep_sampling())  # apps' chores look at the last minute
     try:
         async with bound(life.settings, hooks, history):
+            end_start()
             await run_keeper(life.settings, hooks=hooks, stop=life.stop, beat=life.beat)
     finally:
         sampling.cancel()
@@ -143,6 +146,7 @@ async def _send(life: Life) -> None:
     from boathook.dispatch.sender import run_sender
 
     life.ready()
+    end_start()
     await run_sender(
         life.settings,
         sender_id=life.order.worker_id,

@@ -149,6 +149,10 @@ Build = Callable[[Database, Callable[[], None]], tuple[Asgi, Asgi]]
 
 def _prepare(settings: Settings, history: History, closing: asyncio.Event) -> Build:
     """Import what the API and the operators' pages stand on, and return what builds them."""
+    # What these import only where they need it; else the first request would, in the event loop.
+    import boathook.inbound.proving.asymmetric
+    import boathook.inbound.proving.jwt
+    import boathook.inbound.schemas  # noqa: F401
     from boathook.admin.api import build_api
     from boathook.admin.console import build_console
     from boathook.admin.desk import Desk

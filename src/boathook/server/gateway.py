@@ -1,7 +1,6 @@
 """A gateway process: the intake, its connections to the journal, and the listener in front of them."""
 
 import asyncio
-import gc
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -36,6 +35,7 @@ from boathook.journal.moves import announce_due
 from boathook.journal.registry import read_router
 from boathook.journal.schema import pending
 from boathook.outbound.fetch import Fetcher
+from boathook.server import collector
 from boathook.server.console import Console
 from boathook.server.order import Life
 from boathook.spool.shelf import Bounds
@@ -70,7 +70,7 @@ async def run_gateway(life: Life) -> None:
         if console is not None:
             console.open()
         sampling = asyncio.create_task(history.keep_sampling())
-        _calm_collector()
+        collector.calm()
         try:
             await life.stop.wait()
             desk.hurry(settings.server.drain_s * _WAITED_FOR)
@@ -100,13 +100,6 @@ def _sockets(gates: Mapping[str, Gate], console: Console | None) -> Sockets:
         return NoSocket.NOBODY if console is None or path in gates else console.socket_at(path)
 
     return at
-
-
-def _calm_collector() -> None:
-    """Leave what start-up made out of every garbage collection: walking through it shows in the slowest answers."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
 
 
 async def _drain(listener: Listener, settings: Settings) -> None:

@@ -163,6 +163,9 @@ async def bound(
     settings: Settings, hooks: "Iterable[Boathook]", history: "History | None" = None
 ) -> AsyncIterator[None]:
     """Let the apps use what boathook offers them for as long as the block runs; see `bind`."""
+    if not settings.apps.load and not settings.server.app:
+        yield  # and nothing is imported that only apps need
+        return
     platform = bind(settings, hooks, history=history)
     try:
         yield

@@ -16,8 +16,8 @@ from boathook.config import Settings
 from boathook.dispatch.alarms.service import check_alarms
 from boathook.domain.errors import AddressRefused, BoathookError, ConfigError, JournalError, JournalUnavailable
 from boathook.handlers.hooks import Hooks
+from boathook.inbound.backlog import BACKLOG, refuse_new_handshakes
 from boathook.inbound.gates import compile_gates
-from boathook.inbound.listener import BACKLOG, refuse_new_handshakes
 from boathook.journal.app_schema import migrate_apps
 from boathook.journal.database import Database, check_safety
 from boathook.journal.embedded import EmbeddedServer

@@ -21,9 +21,7 @@ from boathook.inbound.providers.proofs import (
     Token,
 )
 from boathook.inbound.providers.recipe import Capture, Recipe
-from boathook.inbound.proving.asymmetric import AsymmetricCheck
 from boathook.inbound.proving.fields import FieldCheck
-from boathook.inbound.proving.jwt import JwtCheck
 from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.proving.macs import HmacCheck
 from boathook.inbound.proving.origins import AddressCheck
@@ -114,8 +112,14 @@ def make_check(recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str], ri
         case FieldMac() as proof:
             return FieldCheck(proof, spec, settings)
         case Asymmetric() as proof:
+            # Few sources have public keys or tokens. A gateway compiles its checks before it listens, so that no
+            # request waits for an import.
+            from boathook.inbound.proving.asymmetric import AsymmetricCheck
+
             return AsymmetricCheck(proof, spec, settings, ring)
         case Jwt() as proof:
+            from boathook.inbound.proving.jwt import JwtCheck
+
             return JwtCheck(proof, spec, settings, ring)
         case Token() as proof:
             return TokenCheck(proof, spec)
