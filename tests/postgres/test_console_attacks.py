@@ -22,7 +22,7 @@ import pytest
 from starlette.routing import Route
 
 from boathook.admin import keys, operators
-from boathook.admin.console import visits
+from boathook.admin.console import signing_in, visits
 from boathook.admin.console.app import AREAS
 from boathook.admin.console.frame import token_of
 from boathook.admin.console.pages import BASE, Entry, Visit
@@ -373,6 +373,35 @@ def test_many_strangers_who_guess_one_name_are_slowed_down_together():
     tries = Tries()
     let = sum(tries.take("anna", f"192.0.2.{number % 250}") for number in range(2_000))
     assert 100 < let < 200
+
+
+def test_made_up_names_make_no_other_count_forgotten(monkeypatch):
+    monkeypatch.setattr(signing_in, "_REMEMBERED", 100)
+    tries = Tries()
+    for number in range(2_000):
+        tries.take("anna", f"192.0.{number % 250}.1")
+    assert not tries.take("anna", "198.51.100.1")
+    for number in range(1_000):
+        tries.take(f"made up {number}", "203.0.113.66")
+    assert not tries.take("anna", "198.51.100.2")
+    assert not tries.take("another one", "203.0.113.66")
+
+
+def test_who_has_an_account_of_their_own_guesses_no_more_names_from_one_address():
+    tries = Tries()
+    let = 0
+    for number in range(1_000):
+        let += tries.take(f"colleague {number}", "192.0.2.66")
+        if tries.take("insider", "192.0.2.66"):
+            tries.forget("insider", "192.0.2.66")
+    assert let <= 61
+
+
+def test_a_whole_office_signs_in_from_one_address():
+    tries = Tries()
+    for number in range(1_000):
+        assert tries.take(f"colleague {number}", "192.0.2.66")
+        tries.forget(f"colleague {number}", "192.0.2.66")
 
 
 async def test_a_state_that_no_provider_writes_is_refused_with_a_page(db: Database):

@@ -47,39 +47,59 @@ _LONGEST_NAME: Final = 120
 _LOG = get_logger("console")
 
 
+class _Buckets:
+    """Tries left by key, refilled in time; of the keys that were tried last."""
+
+    def __init__(self, most: int, refill_s: float) -> None:
+        self._most = float(most)
+        self._refill_s = refill_s
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str) -> bool:
+        """Count one try; return whether there was one left."""
+        now = time.monotonic()
+        left, at = self._left.pop(key, (self._most, now))
+        left = min(self._most, left + (now - at) / self._refill_s)
+        is_left = left >= 1
+        self._left[key] = (left - 1 if is_left else left, now)
+        if len(self._left) > _REMEMBERED:
+            self._left.popitem(last=False)
+        return is_left
+
+    def give_back(self, key: str) -> None:
+        """Count one try less."""
+        if key in self._left:
+            left, at = self._left[key]
+            self._left[key] = (left + 1, at)
+
+    def forget(self, key: str) -> None:
+        """Let it begin anew."""
+        self._left.pop(key, None)
+
+
 class Tries:
     """How often somebody may still try: a bucket for a name from an address, the address, and the name, in this order.
 
-    Each is asked only where those before it had something left.
+    Each is asked only where those before it had something left. They are remembered apart, so that whoever makes names
+    up makes none of the other counts forgotten. They are those of one process: at two gateways there are twice as many.
     """
 
     def __init__(self) -> None:
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._both = _Buckets(_TRIES, _REFILL_S)
+        self._addresses = _Buckets(_TRIES_OF_ADDRESS, _REFILL_S)
+        self._names = _Buckets(_TRIES_OF_NAME, _NAME_REFILL_S)
 
     def take(self, name: str, address: str) -> bool:
         """Count one try for a name from an address; return whether there was one left."""
         name, address = _folded(name), _network_of(address)
-        return (
-            self._take(f"both:{address} {name}", _TRIES, _REFILL_S)
-            and self._take(f"address:{address}", _TRIES_OF_ADDRESS, _REFILL_S)
-            and self._take(f"name:{name}", _TRIES_OF_NAME, _NAME_REFILL_S)
-        )
-
-    def _take(self, key: str, most: int, refill_s: float) -> bool:
-        now = time.monotonic()
-        left, at = self._buckets.pop(key, (float(most), now))
-        left = min(float(most), left + (now - at) / refill_s)
-        is_left = left >= 1
-        self._buckets[key] = (left - 1 if is_left else left, now)
-        if len(self._buckets) > _REMEMBERED:
-            self._buckets.popitem(last=False)
-        return is_left
+        return self._both.take(f"{address} {name}") and self._addresses.take(address) and self._names.take(name)
 
     def forget(self, name: str, address: str) -> None:
-        """Let all begin anew, as somebody has proved who they are."""
+        """Let this name begin anew, as somebody has proved to be its owner; to the address that says little."""
         name, address = _folded(name), _network_of(address)
-        for key in (f"both:{address} {name}", f"address:{address}", f"name:{name}"):
-            self._buckets.pop(key, None)
+        self._both.forget(f"{address} {name}")
+        self._addresses.give_back(address)
+        self._names.forget(name)
 
 
 def _folded(name: str) -> str:
