@@ -400,6 +400,14 @@ class TestQuietHours:
             assert told(receiver)[1:] == [("fires", "mild", "")]
 
 
+class StillClock:
+    def __init__(self, moment):
+        self.moment = moment
+
+    def now(self, _zone):
+        return self.moment
+
+
 class TestAlone:
     """What a host tells while PostgreSQL is away."""
 
@@ -436,6 +444,17 @@ class TestAlone:
             await alone.hand_over(db)
             await alone.look({"boathook_spool_records": [[[], 7]]})
             assert told(receiver) == [("fires", "spooled", "me")]
+
+    async def test_a_day_without_postgresql_is_not_kept_whole(self, monkeypatch):
+        alone = self.alone(settings_of(rules=self.RULES))
+        series = {"boathook_spool_records": [[[], 7]], "boathook_requests_total": [[["s", "200"], 1]]}
+        began = datetime.now(UTC)
+        for moment in (began + timedelta(seconds=10 * n) for n in range(8_640)):
+            monkeypatch.setattr("boathook.dispatch.alarms.alone.datetime", StillClock(moment))
+            await alone.look(series)
+        kept = alone._chart._hosts["me"]
+        assert len(kept) < 400
+        assert set(kept[-1].series) == {"boathook_spool_records"}, "what no rule of a host looks at is not kept"
 
     async def test_without_the_handing_over_it_would_be_told_twice(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)

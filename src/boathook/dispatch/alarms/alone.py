@@ -37,6 +37,8 @@ class Alone:
         self._rules = [rule for rule in rules if rule.pick is not None and HOST in rule.pick.by]
         self._host = host
         self._notifier = notifier
+        self._metrics = frozenset[str]().union(*(rule.metrics for rule in self._rules))
+        self._reach_s = max((rule.reach_s for rule in self._rules), default=0.0)
         self._chart = Chart()
         self._standings: dict[Place, Standing] = {}
         self._told: dict[Place, Alarm] = {}
@@ -50,8 +52,9 @@ class Alone:
         """Judge what this host has counted, and tell what is the matter."""
         now = datetime.now(UTC)
         self._chart.forget_after(now)
-        self._chart.add([HostSeries(self._host, now, series)])
-        self._chart.forget(now - timedelta(seconds=USUAL_S))
+        mine = {name: rows for name, rows in series.items() if name in self._metrics}
+        self._chart.add([HostSeries(self._host, now, mine)])
+        self._chart.tidy(now, kept_s=USUAL_S, reach_s=self._reach_s)
         for rule in self._rules:
             found = {one.subject: one for one in read(rule, self._chart, now, USUAL_S)}
             known = {subject for name, subject in self._standings if name == rule.name}

@@ -15,6 +15,8 @@ HOST: Final = "host"
 """A label that every series has besides its own."""
 _SLACK_S: Final = 120.0
 """How much older than a window the sample may be that it is counted from."""
+_THINNED_S: Final = {600.0: 60.0, 7_200.0: 900.0}
+"""How far apart samples are kept, by their age: figures of long windows need no more, and are had sooner."""
 _AT = attrgetter("at")
 
 Key = tuple[str, ...]
@@ -63,6 +65,12 @@ class Chart:
             del samples[: bisect_right(samples, before, key=_AT)]
             if not samples:
                 del self._hosts[host]
+
+    def tidy(self, now: datetime, *, kept_s: float, reach_s: float) -> None:
+        """Keep no more than rules need that look back so far in detail, and for what is usual further."""
+        self.forget(now - timedelta(seconds=kept_s))
+        for age_s, step_s in _THINNED_S.items():
+            self.thin(now - timedelta(seconds=max(age_s, 2 * reach_s if step_s > 60 else 0)), step_s)
 
     def thin(self, before: datetime, step_s: float) -> None:
         """Of what is older, leave each host the first sample of so many seconds."""

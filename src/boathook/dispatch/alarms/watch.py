@@ -22,8 +22,6 @@ from boathook.telemetry.log import get_logger
 
 SHOWN: Final = 10
 """Subjects of a rule whose figures are kept to be shown."""
-THINNED_S: Final = {600.0: 60.0, 7_200.0: 900.0}
-"""How far apart samples are kept, by their age: figures of long windows need no more, and are had sooner."""
 _OVERLAP: Final = timedelta(seconds=5)
 """Samples are committed a little out of order."""
 _LOG = get_logger("alarms")
@@ -78,9 +76,7 @@ class Watch:
     def _take_in(self, told: Sequence[HostSeries], now: datetime) -> None:
         self._chart.forget_after(now + _OVERLAP)
         self._chart.add(one for one in told if one.at <= now + _OVERLAP)
-        self._chart.forget(now - timedelta(seconds=USUAL_S))
-        for age_s, step_s in THINNED_S.items():
-            self._chart.thin(now - timedelta(seconds=max(age_s, 2 * self._reach_s if step_s > 60 else 0)), step_s)
+        self._chart.tidy(now, kept_s=USUAL_S, reach_s=self._reach_s)
 
     async def _read(self, connection: Connection, rule: Rule, now: datetime) -> list[Reading] | None:
         """Return what a rule sees; None where nothing can be said, as nobody tells its figures at the moment."""
