@@ -1,0 +1,87 @@
+"""A child starts with the garbage collector off, and must not stay so: a process that lives for weeks would swell."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROLES = ("gateway", "worker", "suspects", "sender", "keeper")
+PLAY = """
+import asyncio, gc, json, socket, sys
+from pathlib import Path
+
+role, folder, sabotage = sys.argv[1:]
+gc.disable()
+import boathook.dispatch.keeper, boathook.dispatch.sender, boathook.dispatch.worker
+from boathook import config
+from boathook.server import child, collector, gateway
+from boathook.server.order import Life, Order
+
+if sabotage:
+    collector.end_start = child.end_start = lambda: None
+settings = config.load(overrides={"server.data_dir": folder, "server.roles": ["gateway", "worker", "keeper"]})
+
+async def tell(*_, **__):
+    print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 1_000]))
+
+class Stop(asyncio.Event):
+    wait = tell
+
+class Idle:
+    def __init__(self, *_): pass
+    def __getattr__(self, _):
+        async def nothing(*_, **__): pass
+        return nothing
+    def hurry(self, _): pass
+    async def __aenter__(self): pass
+    async def __aexit__(self, *_): pass
+
+boathook.dispatch.worker.run_worker = boathook.dispatch.sender.run_sender = boathook.dispatch.keeper.run_keeper = tell
+gateway._Desk = gateway.Listener = Idle
+
+async def play():
+    order = Order(slot=f"{role}-0", worker_id="w", predecessors=[], settings="", socket=socket.socket().detach(), beat=-1)
+    nothing = lambda: None
+    await child._play(role, Life(order, settings, Stop(), nothing, nothing, asyncio.Event()))
+
+asyncio.run(play())
+"""
+"""Plays a role as far as to where its work would begin, and tells there whether the collector works."""
+
+
+def played(role: str, folder: Path, sabotage: str = "") -> list[bool]:
+    done = subprocess.run(
+        [sys.executable, "-c", PLAY, role, str(folder), sabotage],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    state: list[bool] = json.loads(done.stdout)
+    return state
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_collector_works_where_the_work_begins(role: str, tmp_path: Path):
+    assert played(role, tmp_path) == [True, True]
+
+
+@pytest.mark.parametrize("role", ["gateway", "worker"])
+def test_sabotaged_a_collector_that_stays_off_is_seen(role: str, tmp_path: Path):
+    assert played(role, tmp_path, "off") == [False, False]
+
+
+def test_a_child_begins_with_the_collector_off():
+    code = "import gc, runpy, sys; sys.argv = ['x']; sys.exit = lambda *_: print(gc.isenabled());"
+    code += "sys.modules['boathook.server.child'] = type(sys)('child'); sys.modules['boathook.server.child'].run_child = print;"
+    code += "runpy.run_module('boathook.server', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("False\n")
+
+
+def test_a_command_runs_with_the_collector_on():
+    code = "import gc, boathook.cli as cli; gc.disable(); cli._run(['completion', 'bash']); print(gc.isenabled())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "True"
