@@ -442,8 +442,10 @@ boathook verify --since 7d --json
 - **It holds nobody up.** It takes no locks but those of a reader and keeps no snapshot open, so vacuum goes on
   beside it. It uses one connection, one core of PostgreSQL at most, and memory that does not grow with the
   history. `--gently` rests three times as long as it looks.
-- **The dedup memory is the exception**: it is kept by key, not by time, so it is read whole for every quarter
-  of a million events. Such a look takes as long as reading that one table does.
+- **The dedup memory** is kept by key, not by time, but its rows lie about in the order of their events, and a small
+  index (`dedup_order`) tells which of its pages may hold keys of a range, also after keys were forgotten and others put
+  in their place. Should that index be missing, all keys are read for each look; ranges then grow to a quarter of a
+  million events, so that there are few looks, which take as long as reading that one table does.
 - **The balance** holds each event as of the moment at which it was looked at. Events that are taken in behind
   the place that the check has come to are in none of its sums; the next check has them.
 - **`--since` and `--until`** bound the events, with all that hangs on them, by when they were accepted. A check

@@ -3,8 +3,9 @@
 The store is looked at range by range of ids, each in one statement of a fraction of a second. All that hangs on an
 event has the event's id, so a look sees its events whole and as of one moment, and what changes between two looks is
 nowhere half seen. No snapshot stays open, so that vacuum goes on beside the check, and neither memory nor temporary
-files grow with the history. The dedup memory is ordered by key, so all of it is read for every quarter of a million
-events: that takes longer, but no more room.
+files grow with the history. The dedup memory is kept by key, and its rows lie about in the order of their events: a
+small index tells which of its pages may hold keys of a range. Where that tells little, a small range costs as much as
+a large one, so ranges shrink only for as long as that makes a look shorter.
 
 What is accepted, or drained from a spool, behind the place that the check has come to is in none of its sums. Each
 range is summed by the look that judges it, so the balance comes out whatever is under way.
@@ -39,6 +40,8 @@ _FIRST: Final = UUID(int=0)
 _LAST: Final = UUID(int=2**128 - 1)
 _LOOK_S: Final = 0.25
 """What a look should take; ranges grow and shrink to that."""
+_MOST_DEARER: Final = 1.5
+"""How many times as much a row may cost in a smaller range, for the look to be shorter."""
 _LEAST_ROWS: Final = 100
 _MOST_TRIES: Final = 8
 _RETRY_S: Final = 1.0
@@ -101,6 +104,40 @@ async def verify(
         return await _Check(database, pace, progress or _ignore).run()
 
 
+class _Size:
+    """How many rows the next range of a walk is to have, as the looks before suggest."""
+
+    def __init__(self, walk: Walk) -> None:
+        self.rows = walk.rows
+        self._most = walk.most_rows
+        self._is_fitted = walk.rows < walk.most_rows
+        self._other: tuple[int, float] | None = None
+        """The last size besides this one, and what its look took in seconds."""
+
+    def halve(self) -> None:
+        """Make it smaller, as a look did not come to its end."""
+        self.rows = max(_LEAST_ROWS, self.rows // 2)
+
+    def fit(self, took_s: float) -> None:
+        """Fit it to a look that took that long."""
+        if not self._is_fitted:
+            return
+        took_s = max(took_s, 0.001)
+        factor = min(2.0, max(0.5, _LOOK_S / took_s))
+        if factor < 1.0 and self._is_dear_when_small(took_s):
+            factor = 2.0
+        rows = min(self._most, max(_LEAST_ROWS, int(self.rows * factor)))
+        if rows != self.rows:
+            self.rows, self._other = rows, (self.rows, took_s)
+
+    def _is_dear_when_small(self, took_s: float) -> bool:
+        """Return whether a look takes about as long whatever its size, so that many small ones would cost more in all."""
+        if self._other is None:
+            return False
+        (rows, small_s), (more_rows, large_s) = sorted([(self.rows, took_s), self._other])
+        return small_s / rows > _MOST_DEARER * large_s / more_rows
+
+
 class _Check:
     """One check under way."""
 
@@ -117,8 +154,8 @@ class _Check:
         self._figures: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, list[Example]] = {}
-        self._witnesses: dict[str, UUID] = {}
-        """Of each source an early event whose key is kept, as met on the way."""
+        self._witnesses: dict[str, tuple[UUID, UUID]] = {}
+        """Of each source an early event with its key, which is kept, as met on the way."""
         self._looks = 0
         self._longest_s = 0.0
         self._number = 0
@@ -148,22 +185,23 @@ class _Check:
 
     async def _walk(self, walk: Walk) -> None:
         """Look at one range after the other, each as large as the time of the last one suggests."""
-        low, rows, tries = self._low, walk.rows, 0
+        low, size, tries = self._low, _Size(walk), 0
         while low < self._end:
             self._report(walk.title, low)
             began = time.monotonic()
             try:
-                high = min(await self._bound(walk, low, rows), self._end)
+                high = min(await self._bound(walk, low, size.rows), self._end)
                 await self._look(_composed(walk), [low, high, *self._arguments(walk)])
             except _PASSING:
                 tries += 1
                 if tries == _MOST_TRIES:
                     raise
-                rows = max(_LEAST_ROWS, rows // 2)
+                size.halve()
                 await sleep(_RETRY_S)
                 continue
             took = time.monotonic() - began
-            low, rows, tries = high, _next_size(walk, rows, took), 0
+            size.fit(took)
+            low, tries = high, 0
             await sleep(took * self._scope.rest)
         self._report(walk.title, low)
 
@@ -190,7 +228,7 @@ class _Check:
         if row["rule"] == "figure":
             self._figures[row["expected"]] += row["total"]
         elif row["rule"] == "witness":
-            self._witnesses[row["expected"]] = row["id"]
+            self._witnesses[row["expected"]] = row["id"], UUID(row["found"])
         else:
             totals[row["rule"]] = row["total"]
             self._keep(row["rule"], row)
@@ -206,8 +244,8 @@ class _Check:
             case Gathered.EVENTS:
                 return [PURGE_DEAD, [IGNORE_DEAD, OVERTAKEN]]
             case Gathered.MEMORY:
-                witnesses = list(self._witnesses.values())
-                return [witnesses, list(days_of), list(days_of.values()), self._scope.dedup_days]
+                events, keys = [id for id, _ in self._witnesses.values()], [key for _, key in self._witnesses.values()]
+                return [events, keys, list(days_of), list(days_of.values()), self._scope.dedup_days]
             case Gathered.NOTHING:
                 return []
 
@@ -279,13 +317,6 @@ _RULES: Final = {rule.statement: rule for rule in RULES}
 
 def _ignore(_step: Step) -> None:
     """Tell nobody."""
-
-
-def _next_size(walk: Walk, rows: int, took_s: float) -> int:
-    if walk.rows == walk.most_rows:
-        return rows
-    wanted = int(rows * min(2.0, max(0.5, _LOOK_S / max(took_s, 0.001))))
-    return min(walk.most_rows, max(_LEAST_ROWS, wanted))
 
 
 @functools.cache

@@ -293,12 +293,12 @@ from events
 where expunged_at is not null and size > 0
 
 -- name: gather_memory
--- Gathers what is remembered of a range of events. $3 names, of each source met so far, one event of which the key was
--- there: where an older key of a source is kept, a younger one cannot have run out. Days of memory: $4 by source ($5),
--- else $6. What is in order is let go of early, as a range is large.
+-- Gathers what is remembered of a range of events. $3 names, of each source met so far, one event, and $4 its key, which was
+-- there: where an older key of a source is kept, a younger one cannot have run out. Days of memory: $5 by source ($6),
+-- else $7. What is in order is let go of early, as a range may be large.
 with keys as materialized (
     select key, event_id, item_path, body_sha256, expires_at > now() as is_kept
-    from boathook.dedup where event_id >= $1 and event_id < $2 or event_id = any ($3::uuid[])
+    from boathook.dedup where event_id >= $1 and event_id < $2
 ),
 events as materialized (
     select id, coalesce(source, '') as source, source is null as is_published, origin, accepted_at, dedup_key, body_sha256
@@ -317,31 +317,31 @@ unlike as materialized (
     full join events e on e.id = k.event_id
     where k.event_id is null or e.id is null or (k.body_sha256 <> e.body_sha256 and k.item_path is null)
 ),
-known as (
-    select source, id, accepted_at
-    from (select id, coalesce(source, '') as source, accepted_at from boathook.event where id = any ($3::uuid[])) as met
-    where exists (select from keys k where k.event_id = met.id and k.is_kept)
+known as materialized (
+    select e.source, e.id, k.key, e.accepted_at
+    from (select id, coalesce(source, '') as source, accepted_at from boathook.event where id = any ($3::uuid[])) as e
+    join (select key, event_id from boathook.dedup where key = any ($4::uuid[]) and expires_at > now()) as k on k.event_id = e.id
 ),
 witnesses as materialized (
-    select source, id, accepted_at from known
+    select source, id, key, accepted_at from known
     union all
-    (select distinct on (e.source) e.source, e.id, e.accepted_at
+    (select distinct on (e.source) e.source, e.id, k.key, e.accepted_at
      from events e
      join keys k on k.event_id = e.id and k.is_kept
      where not exists (select from known w where w.source = e.source)
      order by e.source, e.accepted_at)
 ),
 days as (
-    select * from unnest($4::text[], $5::float8[]) as s (source, days)
+    select * from unnest($5::text[], $6::float8[]) as s (source, days)
 )
 
 -- name: list_witnesses
--- Names of each source an early event whose key is kept.
-select id, source from witnesses
+-- Names of each source an early event, and its key, which is kept.
+select id, key, source from witnesses
 
 -- name: sum_memory
 -- Counts the keys of a range of events.
-select 'remembered' as name, count(*) as number from keys where event_id >= $1 and event_id < $2
+select 'remembered' as name, count(*) as number from keys
 
 -- name: find_forgotten_events
 -- Finds events, and items that were owed, whose dedup key is gone before its time. Messages with an id of their own are
@@ -362,7 +362,7 @@ from (
 left join days s on s.source = f.source
 left join witnesses w on w.source = f.source
 where f.accepted_at > now() - make_interval(
-        secs => 86400 * least($6::float8, s.days, case when f.is_published then 30 end))
+        secs => 86400 * least($7::float8, s.days, case when f.is_published then 30 end))
     and not (f.origin = 'published' and f.accepted_at < now() - interval '1 day'
         and f.dedup_key = boathook.show_id('evt', f.id))
     and (f.accepted_at > w.accepted_at or not exists (select from boathook.retention where kind = 'dedup' and dropped > 0))
@@ -372,7 +372,7 @@ where f.accepted_at > now() - make_interval(
 select event_id as id, null::integer as ordinal, 'the event that it remembers' as expected,
     'key ' || key || ', no event' as found
 from unlike
-where id is null and event_id >= $1 and event_id < $2
+where id is null
     and boathook.made_at(event_id) >= coalesce(
         (select max(at) from boathook.retention where kind = 'event' and dropped > 0), '-infinity')
 
@@ -381,7 +381,6 @@ where id is null and event_id >= $1 and event_id < $2
 select event_id as id, null::integer as ordinal, 'one dedup key' || coalesce(' of item ' || item_path, '') as expected,
     count(*) || ' keys' as found
 from keys
-where event_id >= $1 and event_id < $2
 group by event_id, item_path
 having count(*) > 1
 
@@ -572,7 +571,7 @@ from (
 
 -- name: show_witnesses
 -- Puts witnesses into the rows of a look.
-select 'witness' as rule, id, null::integer as ordinal, source as expected, null as found, 1 as total
+select 'witness' as rule, id, null::integer as ordinal, source as expected, key::text as found, 1 as total
 from (
     {statement}
 ) as named

@@ -182,7 +182,7 @@ MEMORY: Final = Walk(
     gathered=Gathered.MEMORY,
     sums="sum_memory",
     witnesses="list_witnesses",
-    rows=250_000,
+    rows=4_000,
     most_rows=250_000,
     rules=(
         Rule(
