@@ -14,7 +14,7 @@ import pytest
 
 from boathook.inbound.rotating import LOOK_S
 from tests.acceptance.conftest import SECRET, Running
-from tests.acceptance.test_source_secrets import add, ask, is_gone, is_known
+from tests.acceptance.test_source_secrets import Load, add, ask, is_gone, is_known
 from tests.support import until
 
 FILE = "data/source-secrets.json"
@@ -127,3 +127,34 @@ def test_a_damaged_file_takes_nothing_from_what_the_journal_tells(running: Runni
     until(lambda: id in on_disk(running), timeout=30)
     running.cli("sources", "secrets", "remove", "stripe", id)
     until(partial(is_gone, running.base, "whsec_kept in the journal"), timeout=30)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_while_secrets_come_and_go_two_boathooks_refuse_none_that_holds_and_take_none_that_is_gone(
+    shared_boathook: Callable[..., Running],
+):
+    keys = {"BOATHOOK_OUTBOUND_ENCRYPTION_KEYS": '["one key for both of them, long enough"]'}
+    both = [shared_boathook(roles="gateway", BOATHOOK_SERVER_GATEWAYS=gateways, **keys) for gateways in ("1", "2")]
+    for one in both:
+        one.environment.update(keys)
+    with Load(both[0].base, SECRET) as first, Load(both[1].base, SECRET) as second:
+        for number in range(12):
+            secret = f"whsec_of week {number}"
+            id = add(both[number % 2], secret)
+            for one in both:
+                until(partial(is_known, one.base, secret), timeout=30)
+            first.secret = second.secret = secret
+            first.more(50)
+            second.more(50)
+            first.secret = second.secret = SECRET
+            first.more(50)
+            second.more(50)
+            both[(number + 1) % 2].cli("sources", "secrets", "remove", "stripe", id)
+            removed_at = time.monotonic()
+            for one in both:
+                until(partial(is_gone, one.base, secret), timeout=30)
+            assert time.monotonic() - removed_at < 10
+        for number in range(12):
+            assert all(is_gone(one.base, f"whsec_of week {number}") for one in both)
+    assert set(first.statuses) == set(second.statuses) == {200}
