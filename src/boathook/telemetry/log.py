@@ -15,10 +15,12 @@ import sys
 import threading
 import time
 import traceback as tracebacks
-from collections.abc import Callable, Mapping
+from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, Literal
+
+import structlog
 
 from boathook.telemetry import emit
 
@@ -26,14 +28,15 @@ MAX_FIELD: Final = 500
 """Longest text of one field in characters; a traceback may have twenty times as much."""
 _MAX_WAITING: Final = 20_000
 _ATOMIC: Final = 4_096
-_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _HIDDEN: Final = re.compile(r"secret|password|authorization|cookie|token|body|signature", re.IGNORECASE)
 # A scheme of bounded length keeps the search linear in the text, of which strangers may have written a megabyte.
 _URL_PASSWORD: Final = re.compile(r"(\w{1,20}://[^\s/:@]*:)[^\s/@]+@")
 _MOST_ELEMENTS: Final = 50
 _LARGEST: Final = 2**63
 
-Fields = dict[str, Any]
+Fields = MutableMapping[str, Any]
+Logger = structlog.typing.FilteringBoundLogger
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, default=str).encode
 
@@ -93,60 +96,26 @@ class LineWriter:
 _writer = LineWriter()
 
 
-class Logger:
-    """Says events of one part of boathook, with the fields that are bound to it and those given each time.
+class _LineLogger:
+    """What structlog calls at the end of its chain."""
 
-    Arguments after the event are put into it as by ``%``.
-    """
+    def msg(self, line: str) -> None:
+        _writer.write(line.encode("ascii", "backslashreplace") + b"\n")
 
-    __slots__ = ("_fields",)
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self._fields = fields
-
-    def bind(self, **fields: Any) -> "Logger":
-        """Return a logger whose lines carry *fields* too."""
-        return Logger({**self._fields, **fields})
-
-    def debug(self, event: str, *arguments: Any, **fields: Any) -> None:
-        """Say what only a developer asks for."""
-        self._say("debug", event, arguments, fields)
-
-    def info(self, event: str, *arguments: Any, **fields: Any) -> None:
-        """Say what is as it should be."""
-        self._say("info", event, arguments, fields)
-
-    def warning(self, event: str, *arguments: Any, **fields: Any) -> None:
-        """Say what somebody should look at some day."""
-        self._say("warning", event, arguments, fields)
-
-    def error(self, event: str, *arguments: Any, **fields: Any) -> None:
-        """Say what went wrong."""
-        self._say("error", event, arguments, fields)
-
-    def exception(self, event: str, *arguments: Any, **fields: Any) -> None:
-        """Say what went wrong, with the traceback of the exception being handled."""
-        self._say("error", event, arguments, {"exc_info": True, **fields})
-
-    def critical(self, event: str, *arguments: Any, **fields: Any) -> None:
-        """Say what keeps the process from going on."""
-        self._say("critical", event, arguments, fields)
-
-    def _say(self, level: str, event: str, arguments: tuple[Any, ...], fields: Mapping[str, Any]) -> None:
-        if is_on(level):
-            _write(level, event % arguments if arguments else event, {**self._fields, **fields})
-
-
-def _write(level: str, event: str, fields: Mapping[str, Any]) -> None:
-    line = _render(_protect(_add_traceback({**_head(level, event), **fields, **_bound})))
-    _writer.write(line.encode("ascii", "backslashreplace") + b"\n")
+    log = debug = info = warning = error = critical = exception = msg
 
 
 def configure(level: str = "info", form: Literal["auto", "json", "text"] = "auto", **bound: Any) -> None:
     """Set up logging of this process; *bound* fields, such as ``process="gateway-0"``, are on every line."""
-    global _level, _bound, _render
+    global _level, _bound
     is_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
-    _level, _bound, _render = _LEVELS[level], bound, _render_json if is_json else _render_text
+    _level, _bound = _LEVELS[level], bound
+    structlog.configure(
+        processors=[_add_bound, _add_traceback, _protect, _render_json if is_json else _render_text],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=lambda *_: _LineLogger(),
+        cache_logger_on_first_use=False,
+    )
     logging.basicConfig(handlers=[_Bridge()], level=max(_LEVELS[level], logging.WARNING), force=True)
 
 
@@ -156,7 +125,8 @@ _bound: dict[str, Any] = {}
 
 def get_logger(name: str) -> Logger:
     """Return a logger whose lines carry ``part=name``; its methods take an event and fields."""
-    return Logger({"part": name})
+    logger: Logger = structlog.get_logger(part=name)
+    return logger
 
 
 def is_on(level: str) -> bool:
@@ -176,13 +146,13 @@ class RequestLog:
         self._tail = "".join(f',"{key}":{_encode(value)}' for key, value in {"part": name, **_bound}.items())
         self._second = 0
         self._stamp = ""
-        self._logger = get_logger(name)
-        self._is_json = _render is _render_json
+        self._structured = structlog.get_logger(part=name)
+        self._is_json = _render_json in structlog.get_config()["processors"]
 
     def info(self, event: str, now: float, fields: dict[str, Any]) -> None:
         """Write *event* with *fields*, whose texts are capped by the caller and hold no secrets."""
         if not self._is_json:
-            self._logger.info(event, **fields)
+            self._structured.info(event, **fields)
             return
         second = int(now)
         if second != self._second:
@@ -192,12 +162,17 @@ class RequestLog:
         _writer.write(f"{head}{_encode(fields)[1:-1]}{self._tail}}}\n".encode("ascii"))
 
 
-def _head(level: str, event: str) -> Fields:
+def _add_bound(_: Any, level: str, fields: Fields) -> Fields:
     now = datetime.now(UTC)
-    return {"at": f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z", "level": level, "event": event}
+    head = {
+        "at": f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z",
+        "level": level,
+        "event": fields.pop("event"),
+    }
+    return {**head, **fields, **_bound}
 
 
-def _add_traceback(fields: Fields) -> Fields:
+def _add_traceback(_: Any, __: str, fields: Fields) -> Fields:
     error = fields.pop("exc_info", None)
     if error is True:
         error = sys.exc_info()[1]
@@ -207,7 +182,7 @@ def _add_traceback(fields: Fields) -> Fields:
     return fields
 
 
-def _protect(fields: Fields) -> Fields:
+def _protect(_: Any, __: str, fields: Fields) -> Fields:
     for key, value in fields.items():
         fields[key] = _protect_value(key, value, MAX_FIELD * 20 if key == "traceback" else MAX_FIELD)
     return fields
@@ -247,11 +222,11 @@ def _protect_text(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
 
 
-def _render_json(fields: Fields) -> str:
-    return _encode(fields)
+def _render_json(_: Any, __: str, fields: Fields) -> str:
+    return _encode(dict(fields))
 
 
-def _render_text(fields: Fields) -> str:
+def _render_text(_: Any, __: str, fields: Fields) -> str:
     at, level, event = str(fields.pop("at"))[11:23], str(fields.pop("level")), fields.pop("event")
     trace = fields.pop("traceback", None)
     shown = " ".join(f"{key}={_show(value)}" for key, value in fields.items() if key != "part")
@@ -272,10 +247,8 @@ class _Bridge(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        number = min(max(record.levelno, _LEVELS["debug"]), _LEVELS["error"])
-        level = next(name for name, least in reversed(_LEVELS.items()) if least <= number)
-        if is_on(level):
-            _write(level, _message(record), {"part": record.name, "exc_info": error})
+        level = next(name for name, number in reversed(_LEVELS.items()) if number <= max(record.levelno, 10))
+        getattr(structlog.get_logger(part=record.name), level)(_message(record), exc_info=error)
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -285,5 +258,4 @@ def _message(record: logging.LogRecord) -> str:
         return _said(record.msg)
 
 
-_render: Callable[[Fields], str] = _render_text
 configure("warning", "text")
