@@ -15,15 +15,17 @@ HEAVY = {
     "jwt", "pycurl", "pydantic", "pygments", "rich", "sqlalchemy", "structlog", "typer", "uvicorn",
 }  # fmt: skip
 RECIPES = "boathook.inbound.providers"
+USUAL = {"attr", "pydantic", "pygments", "rich", "structlog"}
+"""The settings, and the log with what it brings along."""
 ROLES = {
     "boathook": set(),
-    "boathook.server.child, boathook.dispatch.worker, boathook.server.loading": {"pydantic"},
-    "boathook.server.child, boathook.dispatch.worker, boathook.admin.platform": {"cryptography", "pycurl", "pydantic"},
-    "boathook.server.child, boathook.dispatch.keeper, boathook.server.loading": {"cryptography", "pydantic"},
-    "boathook.server.child, boathook.dispatch.sender": {"cryptography", "pycurl", "pydantic"},
-    "boathook.server.child, boathook.server.gateway": {"cryptography", "pycurl", "pydantic", "uvicorn", RECIPES},
+    "boathook.server.child, boathook.dispatch.worker, boathook.server.loading": USUAL,
+    "boathook.server.child, boathook.dispatch.worker, boathook.admin.platform": USUAL | {"cryptography", "pycurl"},
+    "boathook.server.child, boathook.dispatch.keeper, boathook.server.loading": USUAL | {"cryptography"},
+    "boathook.server.child, boathook.dispatch.sender": USUAL | {"cryptography", "pycurl"},
+    "boathook.server.child, boathook.server.gateway": USUAL | {"cryptography", "pycurl", "uvicorn", RECIPES},
     "boathook.cli": {"typer"},
-    "boathook.cli, boathook.server.supervisor": {"cryptography", "pydantic", "typer", RECIPES},
+    "boathook.cli, boathook.server.supervisor": USUAL | {"cryptography", "typer", RECIPES},
 }
 """Besides these, which each cannot do without."""
 ALSO = {
