@@ -459,8 +459,8 @@ boathook verify --since 7d --json
 
 Measured on 2026-11-21 with ten million events in PostgreSQL (11 GB: 12 million attempts, 11 million deliveries, ten
 million dedup keys), all bodies compared: 160 seconds of one core, 100 MB in PostgreSQL's process, 70 MB in this one.
-On 2026-11-22, on two busy processors, the walk along the memory of two million events took 8 to 10 seconds in looks of at
-most 0.4 seconds; with eight million other keys beside them, 15 to 22 seconds in looks of at most one.
+On 2026-11-22, on two busy processors, the walk along the memory of two million events took 8 to 10 seconds in looks of
+at most 0.4 seconds; with eight million other keys beside them, 15 to 22 seconds in looks of at most one.
 
 Each imbalance is told with how often it was found, and the first five examples: which event or delivery, what
 was expected, what is there, the command that shows it, and what to do. `--json` has the same.

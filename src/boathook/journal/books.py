@@ -131,7 +131,7 @@ class _Size:
             self.rows, self._other = rows, (self.rows, took_s)
 
     def _is_dear_when_small(self, took_s: float) -> bool:
-        """Return whether a look takes about as long whatever its size, so that many small ones would cost more in all."""
+        """Return whether a look takes about as long whatever its size, so that small ones would cost more in all."""
         if self._other is None:
             return False
         (rows, small_s), (more_rows, large_s) = sorted([(self.rows, took_s), self._other])
