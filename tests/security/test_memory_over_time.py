@@ -238,10 +238,8 @@ def grown_by(running: Running, visitors: Visitors, kind: str) -> dict[str, Any]:
 
 def settled(running: Running, role: str, before: Grown, objects: float) -> dict[str, Any]:
     """Return by what a process has grown, once those who left last are gone from it."""
-    for _ in range(20):
-        grown = Grown(running, role).since(before)
-        if grown["objects"] < objects:
-            break
+    ends = time.monotonic() + 10
+    while (grown := Grown(running, role).since(before))["objects"] >= objects and time.monotonic() < ends:
         time.sleep(0.5)
     return grown
 
@@ -274,18 +272,22 @@ def test_thousands_of_events_and_messages_leave_nothing_behind_in_who_works_them
                 url = f"http://127.0.0.1:{server.server_address[1]}/{number}"
                 client.post("/app/acme/endpoint", json={"url": url}).raise_for_status()
         roles = ("worker", "sender", "keeper")
-        for turn in range(2):
-            before = {role: Grown(running, role) for role in roles}
-            asyncio.run(drive(running, visitors.event, 2_000))
-            asyncio.run(drive(running, visitors.message, 200))
-            until(lambda many=4_000 * (turn + 1): Taker.taken.total() >= many, timeout=240)
-            until(lambda: is_idle(running), timeout=240)
+        work_off(visitors, 4_000)
+        before = {role: Grown(running, role) for role in roles}
+        work_off(visitors, 8_000)
         for role in roles:
             grown = settled(running, role, before[role], 400)
             assert grown["objects"] < 400, (role, grown)
             assert Grown(running, role).descriptors < MOST_OPEN, role
             assert grown["MiB"] < 4, (role, grown)
         server.shutdown()
+
+
+def work_off(visitors: Visitors, sent: int) -> None:
+    """Bring in events and messages, and wait until so many in all were sent and nothing is due."""
+    asyncio.run(drive(visitors.running, visitors.event, 2_000))
+    asyncio.run(drive(visitors.running, visitors.message, 200))
+    until(lambda: Taker.taken.total() >= sent and is_idle(visitors.running), timeout=240)
 
 
 def is_idle(running: Running) -> bool:
