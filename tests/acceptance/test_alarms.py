@@ -82,7 +82,7 @@ secrets = ["whsec_another"]
 [outbound]
 allow = ["127.0.0.0/8"]
 {extra}
-"""
+""",
     )
 
 
