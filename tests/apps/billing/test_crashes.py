@@ -7,7 +7,7 @@ from tests.apps.billing.stand import Stand
 from tests.apps.billing.traffic import await_books, made_up, play
 from tests.crashing import Deaths
 
-HITS = {"accept": 20, "claim": 3, "handler": 8, "retry": 1, "dead": 1}
+HITS = {"accept": 20, "claim": 2, "handler": 8, "retry": 1, "dead": 1}
 """How often a process passes each kind of point before it is killed there; failures are few, and go in batches."""
 STEPS = {"accepting": ("accept",), "handling": ("claim", "handler"), "failing": ("retry", "dead")}
 

@@ -77,7 +77,7 @@ def judge(stand: Stand, simulation: Simulation) -> None:
 
 @pytest.mark.parametrize("points", [GATEWAY, WORKER], ids=["accepting", "handling"])
 def test_the_tables_are_right_after_crashes_in(points: tuple[str, ...], stand: Stand, tmp_path: Path):
-    deaths = Deaths(tmp_path, dict.fromkeys(points, 7))
+    deaths = Deaths(tmp_path, dict.fromkeys(points, 3))
     stand.start(**deaths.environment)
     simulation = story(seed=len(points))
     send_all(stand, simulation)

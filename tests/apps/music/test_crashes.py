@@ -84,7 +84,7 @@ def judge(stand: Stand, books: Books) -> None:
 
 @pytest.mark.parametrize("steps", RELEVANT)
 def test_processes_die_while(steps, make, studio, tmp_path):
-    hits = 1 if steps == "failing" else 4
+    hits = 1 if steps == "failing" else 2
     deaths = Deaths(tmp_path, dict.fromkeys(RELEVANT[steps], hits))
     assert deaths.hits
     make.start(**deaths.environment)
