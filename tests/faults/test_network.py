@@ -98,7 +98,7 @@ def _crawl(it: Lab, fault: str, slowly: Callable[[Proxy], None]) -> None:
     it.warm(30)
     it.fault(fault)
     slowly(wire)
-    it.outside.wait_events(int(8 * RATE), timeout_s=90)
+    it.outside.wait_events(int(12 * RATE), timeout_s=90)
     it.heal()
     it.warm(30, timeout_s=60)
     it.quiesce()
