@@ -20,7 +20,6 @@ completion  what makes shells complete
 apps      the apps that are loaded: app_commands brings in their own commands
 """
 
-import contextlib
 import gc
 import os
 import sys
@@ -115,11 +114,12 @@ def _whole(arguments: list[str]) -> typer.Typer:
     # Imported only here, as most commands are our own.
     from boathook.cli.app_commands import with_commands
 
-    if words is None:
-        return with_commands(app, arguments)
-    with contextlib.suppress(ConfigError):
-        return with_commands(app, words)
-    return app
+    try:
+        return with_commands(app, asked)
+    except ConfigError:
+        if words is None:
+            raise
+        return app
 
 
 def _is_misuse(error: BoathookError) -> bool:

@@ -63,6 +63,8 @@ class Rotation:
         self._looking: asyncio.Task[None] | None = None
         self._sure_until = math.inf
         self._held = {name: _Held(own_spec(settings, name), self._known_of(name)) for name in self._gates}
+        for gate in self._gates.values():
+            gate.make_sure = self.make_sure
 
     def _known_of(self, name: str) -> tuple[UUID, ...]:
         # Those that ended before the gates were compiled are among them, so that such a gate is turned once too often.
@@ -92,7 +94,7 @@ class Rotation:
             await self.make_sure()
         self._sure_until = time.monotonic() + SURE_S
         for gate in self._gates.values():
-            gate.sure_until, gate.make_sure = self._sure_until, self.make_sure
+            gate.sure_until = self._sure_until
         await asyncio.sleep(END_S)
 
     async def save(self) -> None:
