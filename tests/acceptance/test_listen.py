@@ -1,5 +1,6 @@
 """`boathook listen` against a real gateway: far away by its API and near by its database, on to a server of one's own."""
 
+import contextlib
 import http.server
 import json
 import subprocess
@@ -57,6 +58,10 @@ class Local:
     def bodies(self) -> list[Any]:
         return [json.loads(body)["id"] for _, _, _, body in self.got]
 
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
 
 class Listening:
     """One `boathook listen` under way."""
@@ -85,6 +90,14 @@ class Listening:
         self.process.send_signal(2)
         return self.process.wait(30)
 
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(30)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
 
 @pytest.fixture(scope="module")
 def running(shared_boathook: Callable[..., Running]) -> Running:
@@ -101,10 +114,8 @@ def key(running: Running) -> str:
 
 @pytest.fixture
 def local() -> Iterator[Local]:
-    made = Local()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with contextlib.closing(Local()) as made:
+        yield made
 
 
 @pytest.fixture
@@ -118,12 +129,7 @@ def listen(running: Running, key: str) -> Iterator[Callable[..., Listening]]:
 
     yield start
     for one in made:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.wait(30)
-        for stream in (one.process.stdout, one.process.stderr):
-            assert stream is not None
-            stream.close()
+        one.close()
 
 
 def post(running: Running, name: str, kind: str = "payment.paid", **more: Any) -> str:

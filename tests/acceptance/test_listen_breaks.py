@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -52,12 +52,7 @@ def listen(running: Running, key: str) -> Iterator[Callable[..., Listening]]:
 
     yield start
     for one in begun:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.wait(30)
-        for stream in (one.process.stdout, one.process.stderr):
-            assert stream is not None
-            stream.close()
+        one.close()
 
 
 def commit(running: Running, events: list[Any]) -> None:
@@ -152,11 +147,11 @@ def test_a_local_server_that_redirects_is_shown_and_not_followed(running: Runnin
 
 
 def test_bodies_of_five_megabytes_come_whole(running: Running, listen: Any):
-    local = Local()
     rows = [made(f"large {n}", datetime.now(UTC), type="large.one", body=random.randbytes(5_000_000)) for n in range(6)]
     commit(running, rows)
-    listening = listen("--type", "large.*", "--since", "2m", "--forward-to", local.url, "--limit", "6")
-    assert listening.process.wait(60) == 0
+    with closing(Local()) as local:
+        listening = listen("--type", "large.*", "--since", "2m", "--forward-to", local.url, "--limit", "6")
+        assert listening.process.wait(60) == 0
     assert [body for *_, body in local.got] == [one.body for one in rows]
 
 
@@ -166,23 +161,24 @@ def has_passed(moment: float) -> bool:
 
 @pytest.mark.soak
 def test_whoever_is_held_up_by_a_local_server_that_hangs_hears_all_the_same(running: Running, listen: Any):
-    local = Local()
-    is_hanging = threading.Event()
-    serve = local.server.RequestHandlerClass.do_POST  # type: ignore[attr-defined]
+    is_hanging, are_committed = threading.Event(), threading.Event()
+    with closing(Local()) as local:
+        serve = local.server.RequestHandlerClass.do_POST  # type: ignore[attr-defined]
 
-    def hang_once(handler: Any) -> None:
-        if not is_hanging.is_set():
-            is_hanging.set()
-            time.sleep(40)
-            return
-        serve(handler)
+        def hang_once(handler: Any) -> None:
+            if is_hanging.is_set():
+                serve(handler)
+            else:
+                is_hanging.set()
+                are_committed.wait()
 
-    local.server.RequestHandlerClass.do_POST = hang_once  # type: ignore[attr-defined]
-    listen("--type", "held.*", "--since", "2m", "--forward-to", local.url)
-    for number in range(40):
-        commit(running, [made(f"held {number}", datetime.now(UTC), type="held.up", body=b"x" * 1_000_000)])
-        until(partial(has_passed, time.monotonic() + 1))
-    until(lambda: len(local.got) >= 39, timeout=120)
+        local.server.RequestHandlerClass.do_POST = hang_once  # type: ignore[attr-defined]
+        listen("--type", "held.*", "--since", "2m", "--forward-to", local.url)
+        for number in range(40):
+            commit(running, [made(f"held {number}", datetime.now(UTC), type="held.up", body=b"x" * 1_000_000)])
+            until(partial(has_passed, time.monotonic() + 1))
+        are_committed.set()
+        until(lambda: len(local.got) >= 39, timeout=120)
     assert len(local.got) == 39, "all but the one that it did not take, and each once"
 
 

@@ -1,11 +1,10 @@
 """Secrets of sources are removed for good, whatever the gateways go through meanwhile, and the kept ones are never refused."""
 
 import contextlib
-import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -15,6 +14,7 @@ import pytest
 from boathook.inbound.rotating import LOOK_S
 from tests.acceptance.conftest import SECRET, Running
 from tests.acceptance.test_source_secrets import Load, add, ask, is_gone, is_known
+from tests.faults.rig.disks import still
 from tests.support import until
 
 FILE = "data/source-secrets.json"
@@ -33,25 +33,12 @@ def running(shared_boathook: Callable[..., Running]) -> Running:
     return shared_boathook(roles="gateway,keeper")
 
 
-@contextlib.contextmanager
-def frozen(running: Running) -> Iterator[None]:
-    """Let no gateway process run meanwhile."""
-    children = running.children("gateway")
-    for child in children:
-        child.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for child in children:
-            child.send_signal(signal.SIGCONT)
-
-
 def asked_while_frozen(running: Running, removed: str) -> tuple[Counter[int], Counter[int]]:
     """Remove a secret while the gateway is frozen; return how requests were answered that had come meanwhile."""
     id = add(running, removed)
     until(partial(is_known, running.base, removed), timeout=30)
     with ThreadPoolExecutor(12) as senders:
-        with frozen(running):
+        with still(running.children("gateway")):
             running.cli("sources", "secrets", "remove", "stripe", id)
             old = [senders.submit(ask, running.base, removed) for _ in range(6)]
             kept = [senders.submit(ask, running.base, SECRET) for _ in range(6)]

@@ -8,13 +8,13 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import asyncpg
 import psycopg
 import pytest
 
 from boathook.domain.errors import JournalError, JournalUnavailable
 from boathook.journal import building, revising, schema
 from boathook.journal.app_schema import migrate_apps
+from boathook.journal.revising import connected
 from boathook.journal.schema import migrate, pending
 from tests.support import eventually
 
@@ -31,15 +31,6 @@ BUILDERS = """
     select pid from pg_stat_activity
     where datname = current_database() and application_name = 'boathook:migrate' and query like $1 and wait_event_type = 'Lock'
 """
-
-
-@contextlib.asynccontextmanager
-async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(url)
-    try:
-        yield connection
-    finally:
-        await connection.close()
 
 
 @contextlib.asynccontextmanager

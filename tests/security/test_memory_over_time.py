@@ -1,6 +1,7 @@
 """A gateway with its console, driven for long by strangers and operators, grows by nothing that each of them leaves."""
 
 import asyncio
+import contextlib
 import http.server
 import json
 import random
@@ -8,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final
@@ -238,10 +238,15 @@ def grown_by(running: Running, visitors: Visitors, kind: str) -> dict[str, Any]:
 
 def settled(running: Running, role: str, before: Grown, objects: float) -> dict[str, Any]:
     """Return by what a process has grown, once those who left last are gone from it."""
-    ends = time.monotonic() + 10
-    while (grown := Grown(running, role).since(before))["objects"] >= objects and time.monotonic() < ends:
-        time.sleep(0.5)
-    return grown
+    looks: list[dict[str, Any]] = []
+
+    def are_gone() -> bool:
+        looks.append(Grown(running, role).since(before))
+        return looks[-1]["objects"] < objects
+
+    with contextlib.suppress(AssertionError):  # whoever asks judges by the last look
+        until(are_gone, timeout=10, every=0.5)
+    return looks[-1]
 
 
 @pytest.mark.soak
