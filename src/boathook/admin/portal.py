@@ -66,7 +66,8 @@ def stylesheet_of(look: Look) -> str:
 
 
 def _rule(colour: str, link_colour: str) -> str:
-    text = max("ffffff", "04121b", key=lambda one: contrast(one, colour))
+    # Black, as a lighter ink leaves colours on which neither it nor white is legible.
+    text = max("ffffff", "000000", key=lambda one: contrast(one, colour))
     return f"--accent: #{colour}; --accent-text: #{text}; --link: #{link_colour};"
 
 
