@@ -12,7 +12,6 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import httpx._transports.default as transports
 import hypothesis
@@ -23,6 +22,8 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from boathook.journal import schema
 from boathook.journal.database import Database
 from boathook.journal.embedded import EmbeddedServer
+from tests import databases as databases_
+from tests.databases import created, with_database
 
 # A developer's own settings must not decide whether a test passes.
 for _name in [name for name in os.environ if name.startswith(("PG", "BOATHOOK_"))]:
@@ -129,13 +130,6 @@ def admin_url(pg_server: EmbeddedServer | None) -> str:
     return pg_server.url if pg_server is not None else os.environ["BOATHOOK_TEST_DATABASE_URL"]
 
 
-def with_database(url: str, name: str) -> str:
-    """Return *url* with another database in it."""
-    parts = urlsplit(url)
-    # urlunsplit would drop the empty host of a socket's URL.
-    return urlunsplit(("postgresql", parts.netloc or "localhost", f"/{name}", parts.query, ""))
-
-
 @pytest.fixture(scope="session")
 def pg_template(admin_url: str, run_id: str) -> str:
     """The name of a migrated database that each test gets a copy of."""
@@ -148,44 +142,33 @@ def pg_template(admin_url: str, run_id: str) -> str:
     return name
 
 
-@contextlib.contextmanager
-def copied(admin_url: str, template: str) -> Iterator[str]:
-    """Give a database with boathook's schema and nothing in it, and drop it in the end."""
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        # Copying files beats writing each page to the log, which version 15 made the default.
-        how = "strategy file_copy" if admin.info.server_version >= 150000 else ""
-        admin.execute(f"create database {name} template {template} {how}")
-    try:
-        yield with_database(admin_url, name)
-    finally:
-        with psycopg.connect(admin_url, autocommit=True) as admin:
-            admin.execute(f"drop database {name} with (force)")
+@pytest.fixture(scope="session")
+def databases(admin_url: str, pg_template: str) -> Iterator[databases_.Pool]:
+    """The databases of this process of the run."""
+    pool = databases_.Pool(admin_url, pg_template)
+    yield pool
+    pool.close()
 
 
 @pytest.fixture
-def pg_url(admin_url: str, pg_template: str) -> Iterator[str]:
+def pg_url(databases: databases_.Pool) -> Iterator[str]:
     """The URL of a database with boathook's schema and nothing in it, for this test alone."""
-    with copied(admin_url, pg_template) as url:
+    with databases.database() as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def shared_url(admin_url: str, pg_template: str) -> Iterator[str]:
+def shared_url(databases: databases_.Pool) -> Iterator[str]:
     """The same for all tests of a file."""
-    with copied(admin_url, pg_template) as url:
+    with databases.database() as url:
         yield url
 
 
 @pytest.fixture
 def empty_url(admin_url: str) -> Iterator[str]:
     """The URL of a database without boathook's schema, for this test alone."""
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"create database {name}")
-    yield with_database(admin_url, name)
-    with psycopg.connect(admin_url, autocommit=True) as admin:
-        admin.execute(f"drop database {name} with (force)")
+    with created(admin_url) as url:
+        yield url
 
 
 @pytest.fixture

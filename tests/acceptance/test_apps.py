@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.conftest import Running
-from tests.conftest import with_database
+from tests.databases import with_database
 from tests.guards.documents import ROOT, blocks
 from tests.support import until
 

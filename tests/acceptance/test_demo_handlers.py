@@ -26,7 +26,7 @@ from slack_sdk.signature import SignatureVerifier
 
 from boathook.demo.ledger import SQL
 from tests.acceptance.conftest import Running
-from tests.conftest import copied
+from tests.databases import created
 from tests.support import until
 
 SECRETS = {"stripe": "whsec_of_the_demo", "github": "known to GitHub", "slack": "8f742231b10e8888abcd99yyyzzz85a5"}
@@ -215,7 +215,7 @@ def make_shop(
 ) -> Iterator[Callable[[str], Shop]]:
     made: list[Shop] = []
 
-    with copied(admin_url, pg_template) as one, copied(admin_url, pg_template) as two:
+    with created(admin_url, pg_template) as one, created(admin_url, pg_template) as two:
         urls = [one, two]
 
         def make(app: str) -> Shop:

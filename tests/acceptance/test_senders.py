@@ -32,7 +32,7 @@ from tests.acceptance.letters import (
     new_key,
     slack_letter,
 )
-from tests.conftest import with_database
+from tests.databases import with_database
 from tests.support import until
 
 SOURCES = """

@@ -14,7 +14,7 @@ import psycopg
 
 from boathook.testing import Signed
 from tests.acceptance.conftest import TABLES, Running
-from tests.conftest import with_database
+from tests.databases import with_database
 
 OFFLINE = """
 import socket

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from tests.acceptance.conftest import Running
-from tests.conftest import copied
+from tests.databases import created
 
 
 class AppStand(Running):
@@ -50,7 +50,7 @@ class AppStand(Running):
     @contextmanager
     def lent(cls, folder: Path, admin_url: str, template: str, **settings: Any) -> Iterator[Self]:
         """Lend one that is not started, on a database of its own; what still runs of it in the end is killed."""
-        with copied(admin_url, template) as url:
+        with created(admin_url, template) as url:
             stand = cls(folder, url, **settings)
             try:
                 yield stand

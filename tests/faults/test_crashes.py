@@ -14,7 +14,7 @@ import pytest
 
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running, payload, signed
-from tests.conftest import copied
+from tests.databases import created
 from tests.crashing import Deaths
 from tests.faults.conftest import Sender, effect_counts, judge, open_deliveries, stored_keys
 from tests.faults.rig.postgres import OwnServer
@@ -208,7 +208,7 @@ class TestTheJudgeCanFail:
     )
     def test_damage_is_found(self, damage: str, words: str, sound: tuple[str, set[str]], admin_url: str):
         url, accepted = sound
-        with copied(admin_url, urlsplit(url).path.strip("/")) as store:
+        with created(admin_url, urlsplit(url).path.strip("/")) as store:
             judge(store, accepted, accepted)
             with psycopg.connect(store, autocommit=True) as connection:
                 connection.execute(damage)

@@ -14,7 +14,7 @@ import pytest
 
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running
-from tests.conftest import with_database
+from tests.databases import with_database
 from tests.crashing import Deaths
 from tests.faults.rig import bank
 from tests.faults.rig.lab import Host, Lab

@@ -12,7 +12,7 @@ import boathook.apps.billing
 from boathook.domain.errors import JournalUnavailable
 from boathook.journal.database import Database
 from boathook.journal.revising import connected
-from tests.conftest import with_database
+from tests.databases import with_database
 
 SAMPLE = Path(boathook.apps.billing.__file__).with_name("boathook.toml")
 

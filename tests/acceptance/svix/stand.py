@@ -13,7 +13,7 @@ import psycopg
 
 from tests.acceptance.conftest import TABLES, Running
 from tests.acceptance.svix.receiver import Mailbox
-from tests.conftest import copied
+from tests.databases import created
 from tests.support import until
 
 ROLES = "gateway,worker,keeper,console"
@@ -164,7 +164,7 @@ class House:
 @contextlib.contextmanager
 def open_database(admin_url: str, template: str) -> Iterator[str]:
     """Give a migrated database and drop it in the end."""
-    with copied(admin_url, template) as url:
+    with created(admin_url, template) as url:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(TABLES)
         yield url
