@@ -4,17 +4,20 @@
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --no-input --quiet --disable-pip-version-check
+INSTALL := scripts/install-packages $(VENV)
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-annotate --no-header
+PYTEST := $(BIN)/pytest -n 4 --dist worksteal
 BENCHES := ingest duplicates handle latency deliver fanout isolation both spool
 
-# uv writes the lock files with the Python that is here; it never fetches another one.
+# uv installs for the Python that is here; it never fetches another one.
 export UV_PYTHON_DOWNLOADS := never
 export UV_PYTHON := $(BIN)/python
 
-.PHONY: help setup dev demo test check format bench soak docs screenshots wheel lock clean
+.PHONY: help setup dev demo test test-all check format bench soak docs screenshots wheel lock clean
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.run.stamp ## create .venv with boathook and what it runs on, all versions locked
 
@@ -23,13 +26,18 @@ dev: $(VENV)/.dev.stamp ## the same, with everything the tests and checks use
 demo: setup ## start everything and send it real signed traffic; ARGS="--seconds 20" stops by itself
 	@$(BIN)/boathook demo $(ARGS)
 
-test: check ## run the checks and all tests; ARGS="-k name" picks some
+test: check programs ## run the checks and the tests that every change needs; ARGS="-k name" picks some
+	@$(PYTEST) $(ARGS)
+
+test-all: check programs ## run the checks and all tests, with every example of the property tests
+	@$(PYTEST) -m "not soak" --hypothesis-profile=full $(ARGS)
+
+programs:
 	@scripts/need-program promtool prometheus
 	@scripts/need-program chromium chromium
 	@scripts/need-program curl curl
 	@scripts/need-program strace strace
 	@scripts/need-program systemd-analyze systemd
-	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 check: dev ## run the linters and the type checker only
 	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format' to lay the files above out." >&2; exit 1; }
@@ -67,27 +75,29 @@ wheel: dev ## build dist/boathook-*.whl
 	@$(BIN)/python -m hatchling build -t wheel -d dist
 
 lock: dev ## choose the newest allowed versions and write requirements/*.lock
-	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-annotate --no-header --all-extras --group dev --group build pyproject.toml -o requirements/dev.lock
-	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-annotate --no-header --extra embedded --group build -c requirements/dev.lock pyproject.toml -o requirements/run.lock
+	@$(COMPILE) --upgrade --all-extras --group dev --group build pyproject.toml -o requirements/dev.lock
+	@$(COMPILE) --extra embedded --group build -c requirements/dev.lock pyproject.toml -o requirements/run.lock
+	@echo uv | $(COMPILE) -c requirements/dev.lock - -o requirements/uv.lock
 
 clean: ## remove .venv, caches and built files; data in .boathook stays
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	@find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(BIN)/python:
+$(BIN)/uv: requirements/uv.lock
 	@scripts/make-venv $(VENV) $(PYTHON)
+	@echo "Installing uv, which installs the rest ..."
+	@$(BIN)/python -m pip --no-input --disable-pip-version-check install --quiet --require-hashes -r requirements/uv.lock
+	@touch $@
 
 # boathook itself goes in as a link to src/, with the locked build backend.
-$(VENV)/.run.stamp: requirements/run.lock pyproject.toml | $(BIN)/python
-	@echo "Installing the locked dependencies into $(VENV) ..."
-	@$(PIP) install --require-hashes --no-deps -r requirements/run.lock
-	@$(PIP) install --no-deps --no-build-isolation --editable .
+$(VENV)/.run.stamp: requirements/run.lock pyproject.toml $(BIN)/uv
+	@echo "Installing boathook and the locked packages it runs on into $(VENV) ..."
+	@$(INSTALL) --require-hashes --no-deps -r requirements/run.lock
+	@$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev.stamp: requirements/dev.lock $(VENV)/.run.stamp
-	@echo "Installing what tests and checks need ..."
-	@$(PIP) install --require-hashes --no-deps -r requirements/dev.lock
-	@$(PIP) check > /dev/null || $(PIP) check
+	@echo "Installing the locked packages of tests and checks, some 1.3 GB ..."
+	@$(INSTALL) --require-hashes --no-deps -r requirements/dev.lock
+	@$(BIN)/uv pip check --quiet
 	@touch $@

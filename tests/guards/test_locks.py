@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCKS = [ROOT / "requirements/run.lock", ROOT / "requirements/dev.lock"]
+LOCKS = [ROOT / f"requirements/{name}.lock" for name in ("run", "dev", "uv")]
 
 
 def pins(lock: Path) -> dict[str, list[Requirement]]:
@@ -24,6 +24,8 @@ def pins(lock: Path) -> dict[str, list[Requirement]]:
 
 def wanted(lock: Path) -> list[Requirement]:
     groups = PROJECT["dependency-groups"]
+    if lock.name == "uv.lock":
+        return [wish for name in groups["dev"] if (wish := Requirement(name)).name == "uv"]
     extras = PROJECT["project"]["optional-dependencies"]
     names = [*PROJECT["project"]["dependencies"], *extras["embedded"], *groups["build"]]
     if lock.name == "dev.lock":
@@ -48,8 +50,9 @@ class TestEachLock:
         assert re.findall(r"\S*://\S*|--\S*index\S*", lock.read_text()) == []
 
 
-def test_what_runs_is_what_was_tested():
-    """The same versions; where one is wanted may be told more narrowly for fewer packages."""
-    run, tested = map(pins, LOCKS)
-    for name, chosen in run.items():
+@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock.name != "dev.lock"], ids=lambda lock: lock.name)
+def test_the_same_versions_are_tested(lock):
+    """Where a package is wanted may be told more narrowly for fewer packages."""
+    tested = pins(ROOT / "requirements/dev.lock")
+    for name, chosen in pins(lock).items():
         assert {str(pin.specifier) for pin in chosen} <= {str(pin.specifier) for pin in tested[name]}
