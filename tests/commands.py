@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-_FORGE = Path(__file__).with_name("forge.py")
+_FORGE = Path(__file__).with_name("fork_server.py")
 _HARMLESS = {"PYTHONPATH", "PYTHONUNBUFFERED"}
 
 

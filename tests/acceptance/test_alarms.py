@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.conftest import Running, free_port, payload, signed
-from tests.alarming import QUICK, SECRET, Mast
+from tests.alert_harness import QUICK, SECRET, Mast
 from tests.support import until
 
 SETTINGS = (

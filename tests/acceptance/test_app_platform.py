@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.conftest import Running, payload, signed
-from tests.acceptance.wire import Said, configure, say, shared
+from tests.acceptance.raw_http import Said, configure, say, shared
 from tests.support import until
 
 GARAGE = """

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from tests.acceptance.conftest import Running
-from tests.acceptance.test_main_job import rows, settled
-from tests.crashing import Deaths
+from tests.acceptance.test_exactly_once import rows, settled
+from tests.crash_schedule import Deaths
 from tests.support import until
 
 SOURCE = """

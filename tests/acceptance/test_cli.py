@@ -17,9 +17,9 @@ from boathook.domain import ids
 from boathook.journal.database import Database
 from tests.commands import boathook_command, boathook_process
 from tests.conftest import open_folder
+from tests.endpoint_factory import add_application, add_endpoint
 from tests.postgres.test_books import Store, filled
 from tests.postgres.test_operations import bury, quarantine
-from tests.publishing import add_application, add_endpoint
 
 SETTINGS = """
 [database]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import Running
-from tests.acceptance.wire import Said, configure, rows, say, shared
-from tests.providers.hand import base64_mac, hex_mac
+from tests.acceptance.raw_http import Said, configure, rows, say, shared
+from tests.providers.request_factory import base64_mac, hex_mac
 from tests.support import until
 
 STRIPE, GITHUB, OTHER = "whsec_of_the_shop", "of the repository", "whsec_of_the_other_shop"

@@ -21,7 +21,7 @@ import pytest
 
 from boathook.inbound.backlog import refuse_new_handshakes
 
-STAND = Path(__file__).parent / "gateway_stand.py"
+STAND = Path(__file__).parent / "gateway_process.py"
 SECRET = "whsec_gateway"
 SOURCES = {
     "open": {"provider": "token", "header": "X-Token", "unsigned": True},

@@ -14,8 +14,8 @@ import pytest
 from boathook.inbound.providers import RECIPES
 from boathook.testing import make_keys, signed_request
 from tests.acceptance.conftest import Running
-from tests.acceptance.wire import Said, configure, rows, say, shared
-from tests.providers.hand import base64_mac, hex_mac
+from tests.acceptance.raw_http import Said, configure, rows, say, shared
+from tests.providers.request_factory import base64_mac, hex_mac
 from tests.support import until
 
 SECRET = "a signing secret"

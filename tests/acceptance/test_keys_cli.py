@@ -3,7 +3,7 @@
 import pytest
 
 from tests.acceptance.test_cli import Cli
-from tests.postgres.api import Api, make_desk
+from tests.postgres.api_client import Api, make_desk
 
 
 @pytest.fixture

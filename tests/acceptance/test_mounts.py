@@ -15,8 +15,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from tests.acceptance.conftest import Running, payload, signed
-from tests.acceptance.wire import configure, say, shared
-from tests.acceptance.yard import YARD
+from tests.acceptance.mounted_app import YARD
+from tests.acceptance.raw_http import configure, say, shared
 from tests.support import eventually, until
 
 SOURCES = """

@@ -16,9 +16,9 @@ from boathook.domain.model import Grade
 from boathook.inbound.providers.proofs import Addresses, NoProof
 from boathook.testing import Signed
 from tests.acceptance.conftest import Running
-from tests.acceptance.wire import Said, configure, deliver, rows, say, shared
-from tests.providers.hand import base64_mac
-from tests.providers.standing import HOME, Stand, stands
+from tests.acceptance.raw_http import Said, configure, deliver, rows, say, shared
+from tests.providers.request_factory import base64_mac
+from tests.providers.source_factory import HOME, Stand, stands
 from tests.support import until
 
 ALL = list(stands())

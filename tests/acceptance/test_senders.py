@@ -15,7 +15,7 @@ import stripe
 
 from boathook.domain import ids
 from tests.acceptance.conftest import TABLES, Running
-from tests.acceptance.letters import (
+from tests.acceptance.signed_requests import (
     NOT_YET_KNOWN,
     PROOFS,
     SECRETS,

@@ -14,7 +14,7 @@ import pytest
 
 from boathook.testing import sign
 from tests.acceptance.conftest import SECRET, Running, payload
-from tests.acceptance.test_outage_start import target_of, through
+from tests.acceptance.test_start_during_outage import target_of, through
 from tests.faults.rig.proxy import Proxy
 from tests.support import until
 

@@ -12,8 +12,8 @@ import pytest
 from boathook.domain.model import Grade
 from boathook.inbound.providers import RECIPES
 from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.raw_http import configure, say
 from tests.acceptance.test_cli import ENVIRONMENT, Cli
-from tests.acceptance.wire import configure, say
 from tests.support import until
 
 WRONG: dict[str, tuple[str, tuple[str, ...]]] = {

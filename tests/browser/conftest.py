@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, sync_playwright
 
 from tests.acceptance.conftest import Running, payload, shared_boathook, signed  # noqa: F401 - a fixture
-from tests.browser.receiving import Receiver, receiving
+from tests.browser.receiver import Receiver, receiving
 from tests.support import until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.acceptance.conftest import Running, shared_boathook  # noqa: F401 - a fixture
-from tests.alarming import QUICK, SECRET, Mast
+from tests.alert_harness import QUICK, SECRET, Mast
 from tests.browser.conftest import ADMIN, Screen, Stand
 from tests.support import until
 

@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 from standardwebhooks.webhooks import Webhook
 
 from tests.browser.conftest import Screen, Stand, shoot
-from tests.browser.receiving import Receiver
+from tests.browser.receiver import Receiver
 from tests.support import until
 
 

@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, Page
 
 from boathook.admin.console.app import AREAS
 from tests.browser.conftest import Screen, Stand
-from tests.browser.furnishing import Furnisher, paths_of
-from tests.browser.receiving import receiving
+from tests.browser.receiver import receiving
+from tests.browser.sample_data import Furnisher, paths_of
 
 WORDS = ("a note about a boat", "the harbour master asks", "anna paid twice", "three ropes", "a parcel for the pier")
 SHOTS = os.environ.get("SCREENSHOTS")
@@ -81,8 +81,8 @@ _PARTS = ("/state", "/live", "/charts", "/story", "/body", "/curl", "/payload", 
 """Parts of pages, and downloads."""
 _ELSEWHERE = {
     "/console/alarms/history",  # once one has recovered: tests/browser/test_alarms.py
-    "/console/jobs/*",  # after bulk work has been asked for: tests/browser/test_dead.py
-    "/console/verify/*",  # after a check has been asked for: tests/browser/test_verify.py
+    "/console/jobs/*",  # after bulk work has been asked for: tests/browser/test_dead_letters.py
+    "/console/verify/*",  # after a check has been asked for: tests/browser/test_verify_runs.py
     "/console/applications/*/endpoints/*/tests/*",  # after a test message: tests/browser/test_endpoints.py
     "/console/applications/*/endpoints/*/tasks/*",  # after a recovery: tests/browser/test_endpoints.py
 }

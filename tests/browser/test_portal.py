@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.acceptance.conftest import Running, shared_boathook  # noqa: F401 - a fixture
 from tests.browser.conftest import ADMIN, Screen, Stand, shoot
-from tests.browser.receiving import Receiver, receiving
+from tests.browser.receiver import Receiver, receiving
 from tests.support import until
 
 

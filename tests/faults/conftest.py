@@ -16,7 +16,7 @@ import pytest
 from boathook.journal import schema
 from tests.acceptance.conftest import Running, boathook, payload, shared_boathook, signed  # noqa: F401 - two are fixtures
 from tests.conftest import _shared_folder
-from tests.faults.rig import lab
+from tests.faults.rig import environment
 from tests.faults.rig.postgres import OwnServer as OwnServer  # noqa: PLC0414 - tests beside this file take it from here
 from tests.support import until
 
@@ -35,7 +35,7 @@ def lab_template(run_id: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         template = shared / "lab"
         if not template.exists():
-            lab.prepare(template)
+            environment.prepare(template)
         return template
 
 

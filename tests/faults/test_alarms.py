@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.conftest import Running, boathooks, payload, signed
-from tests.alarming import QUICK, SECRET, Mast
+from tests.alert_harness import QUICK, SECRET, Mast
 from tests.faults.rig.postgres import OwnServer
 from tests.support import until
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tests.faults.rig.checker import judge
-from tests.faults.rig.facts import Edge, Effect, Kept, Limits, Owed, Spooled, Store, StoredEvent, Tried
 from tests.faults.rig.history import FAULT, HEALED, QUIET, Answered, Arrived, Fact, Marked, Sent, Silent
 from tests.faults.rig.invariants import CHECKS
+from tests.faults.rig.store_state import Edge, Effect, Kept, Limits, Owed, Spooled, Store, StoredEvent, Tried
 
 MOST = {"handler:move": 4, "handler:letter": 4}
 OPENING = 100

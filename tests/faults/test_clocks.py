@@ -1,10 +1,10 @@
 """Clocks of processes that go wrong by an hour: leases and retries follow PostgreSQL's, and the signature window says so."""
 
+from tests.faults.rig.environment import SABOTAGE, Lab
 from tests.faults.rig.history import Answered
-from tests.faults.rig.lab import SABOTAGE, Lab
+from tests.faults.rig.mutants import Twin
 from tests.faults.rig.recorder import ROOT
 from tests.faults.rig.scenario import scenario
-from tests.faults.rig.twins import Twin
 
 
 def _clocks(it: Lab, *patches: str) -> dict[str, str]:

@@ -14,8 +14,8 @@ import pytest
 
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running, payload, signed
+from tests.crash_schedule import Deaths
 from tests.databases import created
-from tests.crashing import Deaths
 from tests.faults.conftest import Sender, effect_counts, judge, open_deliveries, stored_keys
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.test_database import SPOOL_POINTS

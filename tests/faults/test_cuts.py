@@ -12,7 +12,7 @@ import pytest
 
 from boathook.domain.errors import JournalUnavailable
 from boathook.journal import pulse
-from tests.faults.hanging import BACK_S, DETECTED_S, answers_again, find_out, is_watched, opened
+from tests.faults.frozen_server import BACK_S, DETECTED_S, answers_again, find_out, is_watched, opened
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.proxy import Proxy
 from tests.support import eventually

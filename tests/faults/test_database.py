@@ -14,15 +14,15 @@ import pytest
 
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running
+from tests.crash_schedule import Deaths
 from tests.databases import with_database
-from tests.crashing import Deaths
 from tests.faults.rig import bank
-from tests.faults.rig.lab import Host, Lab
+from tests.faults.rig.environment import Host, Lab
+from tests.faults.rig.mutants import Twin
 from tests.faults.rig.outages import NO_SPOOL, RATE, Repeatedly, ride_out, tell
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.scenario import scenario
 from tests.faults.rig.senders import Letter, make_letter
-from tests.faults.rig.twins import Twin
 from tests.support import until
 
 TARGET = "0 signed requests without 2xx, order kept, drained by itself"

@@ -16,7 +16,6 @@ import psycopg
 from boathook.spool.segment import read_segment
 from boathook.spool.shelf import BAD, DONE, WAITING
 from tests.faults.rig import bank
-from tests.faults.rig.calls import Call, Trace
 from tests.faults.rig.disks import (
     SmallDisk,
     cannot_mount,
@@ -26,13 +25,14 @@ from tests.faults.rig.disks import (
     server_on_small_disk,
     small_disk,
 )
+from tests.faults.rig.environment import Host, Lab
 from tests.faults.rig.history import Answered, Sent
 from tests.faults.rig.invariants import is_ok
-from tests.faults.rig.lab import Host, Lab
+from tests.faults.rig.mutants import Twin
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.scenario import scenario
 from tests.faults.rig.senders import PATH, Letter, make_letter, signature
-from tests.faults.rig.twins import Twin
+from tests.faults.rig.syscalls import Call, Trace
 from tests.support import until
 
 PLAIN = {"copies": 0.0, "conflicts": 0.0, "forgeries": 0.0}

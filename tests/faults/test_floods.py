@@ -1,9 +1,9 @@
 """Senders that misbehave: copies, conflicts, strangers' keys, and no order at all."""
 
-from tests.faults.rig.lab import Lab
+from tests.faults.rig.environment import Lab
+from tests.faults.rig.mutants import Twin
 from tests.faults.rig.scenario import scenario
 from tests.faults.rig.senders import Letter, make_letter
-from tests.faults.rig.twins import Twin
 
 COPIES = 1_000
 KEYS = 200

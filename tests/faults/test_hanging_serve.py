@@ -11,7 +11,7 @@ import pytest
 from boathook.journal import schema
 from tests.acceptance.conftest import Running, boathooks, payload, signed
 from tests.faults.conftest import effect_counts, open_deliveries, stored_keys
-from tests.faults.hanging import frozen
+from tests.faults.frozen_server import frozen
 from tests.faults.rig.postgres import OwnServer
 from tests.support import until
 

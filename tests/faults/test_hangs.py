@@ -18,7 +18,7 @@ from boathook.journal import pulse
 from boathook.journal.database import Connection, Database
 from boathook.journal.deliveries import keeper_seat
 from boathook.journal.schema import migrate
-from tests.faults.hanging import (
+from tests.faults.frozen_server import (
     BACK_S,
     DETECTED_S,
     LATE_S,
@@ -31,8 +31,8 @@ from tests.faults.hanging import (
     opened,
 )
 from tests.faults.rig.postgres import OwnServer
-from tests.handling import accept, attempts, settled, working
 from tests.support import eventually
+from tests.worker_harness import accept, attempts, settled, working
 
 WITHIN_S = 0.5
 FULL = r"too many clients|reserved"

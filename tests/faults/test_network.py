@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from tests.faults.rig.environment import Host, Lab
 from tests.faults.rig.history import Answered
-from tests.faults.rig.lab import Host, Lab
+from tests.faults.rig.mutants import Twin
 from tests.faults.rig.outages import NO_SPOOL, RATE, Repeatedly, ride_out, silent, tell, unanswered
 from tests.faults.rig.proxy import Proxy
 from tests.faults.rig.scenario import scenario
-from tests.faults.rig.twins import Twin
 from tests.support import until
 
 TARGET = "every signed event answered 2xx meanwhile"

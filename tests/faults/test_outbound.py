@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from tests.faults.rig import bank
-from tests.faults.rig.lab import Lab
+from tests.faults.rig.environment import Lab
+from tests.faults.rig.mutants import Twin
 from tests.faults.rig.receivers import Manner
 from tests.faults.rig.scenario import scenario
-from tests.faults.rig.twins import Twin
 
 IN_FLIGHT = 100
 """Most copies that the death of a sender may cost here."""

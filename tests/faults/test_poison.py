@@ -1,10 +1,10 @@
 """Payloads that ruin whoever handles them."""
 
 from tests.faults.rig import bank
-from tests.faults.rig.lab import Lab
+from tests.faults.rig.environment import Lab
+from tests.faults.rig.mutants import UNCOUNTED, Twin
 from tests.faults.rig.scenario import scenario
 from tests.faults.rig.senders import make_letter
-from tests.faults.rig.twins import UNCOUNTED, Twin
 
 TARGET = "buried after three attempts, no effect; neighbours unharmed"
 

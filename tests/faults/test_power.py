@@ -22,12 +22,12 @@ from tests.faults.rig.disks import (
     server_image,
     still,
 )
+from tests.faults.rig.environment import Host, Lab
 from tests.faults.rig.history import Answered, History, Sent
 from tests.faults.rig.invariants import is_ok
-from tests.faults.rig.lab import Host, Lab
+from tests.faults.rig.mutants import Twin
 from tests.faults.rig.postgres import OwnServer, family
 from tests.faults.rig.scenario import scenario
-from tests.faults.rig.twins import Twin
 from tests.support import until
 
 PLAIN = {"copies": 0.0, "conflicts": 0.0, "forgeries": 0.0}

@@ -1,9 +1,9 @@
 """Processes and PostgreSQL die, freeze and come back under load."""
 
-from tests.faults.rig.lab import Lab
+from tests.faults.rig.environment import Lab
+from tests.faults.rig.mutants import UNFENCED, Twin
 from tests.faults.rig.scenario import scenario
 from tests.faults.rig.senders import make_letter
-from tests.faults.rig.twins import UNFENCED, Twin
 
 
 @scenario(

@@ -5,13 +5,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tests.faults.rig import bank
+from tests.faults.rig.environment import QUICK, Lab
 from tests.faults.rig.history import Answered, Arrived, History
 from tests.faults.rig.invariants import is_ok, is_refusal
-from tests.faults.rig.lab import QUICK, Lab
+from tests.faults.rig.mutants import Twin
 from tests.faults.rig.receivers import Manner
 from tests.faults.rig.scenario import scenario
 from tests.faults.rig.senders import SECRET, make_letter
-from tests.faults.rig.twins import Twin
 
 MB = 1_000_000
 LETTERS = 60

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from tests.conftest import open_folder
+from tests.faults.rig.environment import SABOTAGE, Lab
 from tests.faults.rig.history import Answered, Arrived, Marked, Sent, Silent
-from tests.faults.rig.lab import SABOTAGE, Lab
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.proxy import Proxy
 from tests.faults.rig.receivers import Manner

@@ -14,8 +14,8 @@ from boathook.domain import ids
 from boathook.journal.database import Database
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running, boathook  # noqa: F401 - boathook is a fixture
-from tests.crashing import Deaths
-from tests.sending import KEY, Place, Reply, Sink, add_endpoint, owe
+from tests.crash_schedule import Deaths
+from tests.sender_harness import KEY, Place, Reply, Sink, add_endpoint, owe
 from tests.support import until
 
 SEND_POINTS = [point for point in POINTS if point.startswith("send.")]

@@ -10,11 +10,11 @@ import psycopg
 
 from tests.faults.rig import bank
 from tests.faults.rig.disks import copy_server, in_memory, still
-from tests.faults.rig.lab import Host, Lab
+from tests.faults.rig.environment import Host, Lab
+from tests.faults.rig.mutants import UNCOUNTED, UNFENCED, Twin
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.scenario import scenario
 from tests.faults.rig.senders import make_letter
-from tests.faults.rig.twins import UNCOUNTED, UNFENCED, Twin
 from tests.support import until
 
 MANY = 60

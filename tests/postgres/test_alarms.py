@@ -15,7 +15,7 @@ from boathook.dispatch.alarms.service import Alarms, Reporter
 from boathook.dispatch.alarms.watch import after_quiet
 from boathook.journal import alarms as kept
 from boathook.outbound.notifier import Notifier
-from tests.alarming import settings_of, standing, told, webhook
+from tests.alert_harness import settings_of, standing, told, webhook
 from tests.support import eventually
 from tests.unit.receivers import OK, Receiver
 

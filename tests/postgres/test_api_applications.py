@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tests.postgres.api import Api, make_token, opened_api
+from tests.postgres.api_client import Api, make_token, opened_api
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from boathook.dispatch.tasks import run_tasks
 from boathook.domain import ids
 from boathook.journal import attempts, messages
 from boathook.journal.applications import find
-from tests.postgres.api import Api, make_token, opened_api
-from tests.postgres.mailbag import Mailbag, ago, recipient
+from tests.postgres.api_client import Api, make_token, opened_api
+from tests.postgres.message_factory import Mailbag, ago, recipient
 
 FAR = timedelta(days=1)
 

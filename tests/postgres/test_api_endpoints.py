@@ -5,7 +5,7 @@ import pytest
 
 from boathook.journal.vault import Vault
 from boathook.outbound.signer import make_ed25519_secret, make_secret, read_signer
-from tests.postgres.api import Api, make_desk, make_token, opened_api
+from tests.postgres.api_client import Api, make_desk, make_token, opened_api
 
 URL = "http://127.0.0.1:8999/hook"
 HERE = "/app/acme/endpoint"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.postgres.api import Api, make_token, opened_api
+from tests.postgres.api_client import Api, make_token, opened_api
 
 
 @pytest.fixture

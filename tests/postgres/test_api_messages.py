@@ -12,8 +12,8 @@ from boathook.domain import ids
 from boathook.journal import books, messages
 from boathook.journal.applications import Application, find
 from boathook.journal.database import Database
-from tests.postgres.api import Api, make_token, opened_api
-from tests.postgres.mailbag import Mailbag, ago
+from tests.postgres.api_client import Api, make_token, opened_api
+from tests.postgres.message_factory import Mailbag, ago
 
 PAID = {"eventType": "invoice.paid", "payload": {"n": 1}}
 

@@ -31,9 +31,9 @@ from boathook.journal.events import EventStore
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Selection
 from boathook.journal.registry import read_routes, register
-from tests.handling import settled, working
 from tests.postgres.test_events import conflicts, count, event
 from tests.support import LOCK_WAITED_FOR, eventually
+from tests.worker_harness import settled, working
 
 ACTION = Action(actor="test", note="because")
 Thing = dict[str, Any]

@@ -24,7 +24,7 @@ from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Pace, Selection
-from tests.publishing import add_application, add_endpoint, publish
+from tests.endpoint_factory import add_application, add_endpoint, publish
 from tests.support import eventually
 
 ACTOR = Action(actor="test", note="because")

@@ -11,7 +11,7 @@ from boathook.inbound.protocol import NoSocket
 from boathook.journal.database import DUE_CHANNEL
 from boathook.server.console import Console
 from boathook.telemetry.exporters import History
-from tests.postgres.api import make_desk, make_token
+from tests.postgres.api_client import make_desk, make_token
 from tests.support import eventually
 
 

@@ -11,7 +11,7 @@ from boathook.domain.errors import InvalidValue, NotFound
 from boathook.handlers.outbox import Outbox
 from boathook.journal.vault import Vault
 from boathook.outbound.notifier import Sent
-from tests.alarming import settings_of, standing, told, webhook
+from tests.alert_harness import settings_of, standing, told, webhook
 from tests.postgres.test_alarms import HIGH, LEVEL
 from tests.unit.receivers import Receiver
 

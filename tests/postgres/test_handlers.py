@@ -16,8 +16,8 @@ from boathook.handlers.api import Boathook, Event, SyncTransaction, Transaction
 from boathook.handlers.transaction import to_number
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
-from tests.handling import accept, attempts, settled, working
 from tests.support import eventually
+from tests.worker_harness import accept, attempts, settled, working
 
 QUICK = RetryPolicy(first_s=0.01, max_attempts=3)
 

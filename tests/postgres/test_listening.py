@@ -16,7 +16,7 @@ from boathook.domain.model import NewEvent
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.listening import Wish
-from tests.postgres.api import make_desk, make_token, opened_api
+from tests.postgres.api_client import make_desk, make_token, opened_api
 from tests.postgres.test_events import event
 
 NOW = datetime.now(UTC)

@@ -24,8 +24,8 @@ from boathook.journal.database import Database
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Selection
 from boathook.journal.registry import register
+from tests.endpoint_factory import add_application
 from tests.postgres.test_books import Store
-from tests.publishing import add_application
 from tests.support import eventually
 
 ACTION = Action(actor="test", note="because")

@@ -17,9 +17,9 @@ from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.outages import run_again
 from boathook.telemetry import log
-from tests import handling
-from tests.handling import accept, attempts, settled, working
+from tests import worker_harness
 from tests.support import eventually
+from tests.worker_harness import accept, attempts, settled, working
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -68,7 +68,7 @@ async def test_taken_for_alive_such_a_connection_would_cost_the_next_attempt(
 ) -> None:
     """Sabotage twin of the test above: it can fail."""
     monkeypatch.setattr(runner, "is_gone", lambda connection: connection.is_closed())
-    monkeypatch.setattr(handling, "SETTLED_S", 2)
+    monkeypatch.setattr(worker_harness, "SETTLED_S", 2)
     with pytest.raises(AssertionError, match="dead"):
         await lose_connections_between_attempts(shop, 3)
 

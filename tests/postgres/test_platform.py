@@ -28,7 +28,7 @@ from boathook.journal.database import DUE_CHANNEL, Database
 from boathook.journal.ledger import Filter
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import History, SnapshotFile
-from tests.postgres.mailbag import Mailbag, ago
+from tests.postgres.message_factory import Mailbag, ago
 from tests.postgres.test_books import Store
 from tests.support import eventually
 

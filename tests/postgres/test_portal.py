@@ -19,7 +19,7 @@ from boathook.admin.endpoints import NewEndpoint
 from boathook.admin.event_types import NewEventType
 from boathook.domain import ids
 from boathook.journal import api_keys
-from tests.postgres.portal_stand import House, Pages, Tenant, opened_house
+from tests.postgres.portal_client import House, Pages, Tenant, opened_house
 
 PAGES = sorted(all_pages(), key=lambda page: (page.path, page.method))
 NAMES = [f"{page.method} {page.path}" for page in PAGES]

@@ -11,7 +11,7 @@ from boathook.handlers.api import Boathook, Event
 from boathook.journal import replies
 from boathook.journal.database import Database
 from boathook.journal.replies import Answered
-from tests.handling import accept, attempts, settled, working
+from tests.worker_harness import accept, attempts, settled, working
 
 ONCE = RetryPolicy(max_attempts=1)
 

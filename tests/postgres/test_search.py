@@ -22,7 +22,7 @@ from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action
 from boathook.journal.replays import owe_again
 from boathook.journal.search import FoundEvent, Look, Wanted
-from tests.postgres.mailbag import Mailbag, ago, id_at
+from tests.postgres.message_factory import Mailbag, ago, id_at
 from tests.postgres.test_books import Store, filled, new_event
 
 ACTION = Action(actor="test", note="because")

@@ -17,8 +17,7 @@ from boathook.journal import sending as journal
 from boathook.journal.books import verify
 from boathook.journal.database import Database
 from boathook.journal.sending import SendStore
-from tests.handling import settled, states
-from tests.sending import (
+from tests.sender_harness import (
     Place,
     Reply,
     Request,
@@ -31,6 +30,7 @@ from tests.sending import (
     sending,
 )
 from tests.support import eventually
+from tests.worker_harness import settled, states
 
 
 async def test_a_message_arrives_signed_and_is_recorded(db: Database) -> None:

@@ -26,9 +26,9 @@ from boathook.journal.calls import Call
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.replies import Answered
-from tests.handling import accept, attempts, settled, working
-from tests.publishing import add_application, add_endpoint, owed
+from tests.endpoint_factory import add_application, add_endpoint, owed
 from tests.support import eventually
+from tests.worker_harness import accept, attempts, settled, working
 
 ONCE = RetryPolicy(max_attempts=1)
 TWICE = RetryPolicy(first_s=0.01, max_attempts=2)

@@ -18,7 +18,7 @@ from boathook.journal import source_secrets as stored
 from boathook.journal.database import Database
 from boathook.journal.moves import Action
 from boathook.journal.vault import Vault
-from tests.postgres.api import make_desk
+from tests.postgres.api_client import make_desk
 
 KEY = "a key of the tests, long enough"
 

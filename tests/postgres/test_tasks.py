@@ -15,7 +15,7 @@ from boathook.handlers.outbox import Outbox
 from boathook.journal import books, resends, tasks
 from boathook.journal.database import Connection, Database
 from boathook.journal.tasks import Kind, Task, TaskState
-from tests.postgres.mailbag import Mailbag, ago
+from tests.postgres.message_factory import Mailbag, ago
 
 FAR = timedelta(days=1)
 

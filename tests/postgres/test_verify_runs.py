@@ -14,7 +14,7 @@ from boathook.domain.errors import NotPossible
 from boathook.handlers.outbox import Outbox
 from boathook.journal import books, verify_runs
 from boathook.journal.database import Database
-from tests.postgres.api import make_desk
+from tests.postgres.api_client import make_desk
 from tests.support import eventually
 
 

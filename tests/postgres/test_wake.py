@@ -22,11 +22,11 @@ from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action
-from tests.handling import accept, settings_for, settled, working
 from tests.postgres.test_deliveries import back, claim, lapse, owe, settle
-from tests.sending import Reply, Sink, add_endpoint, sending
-from tests.sending import owe as owe_endpoint
+from tests.sender_harness import Reply, Sink, add_endpoint, sending
+from tests.sender_harness import owe as owe_endpoint
 from tests.support import eventually
+from tests.worker_harness import accept, settings_for, settled, working
 
 LONG_S = 3600.0
 ACTION = Action(actor="app:shop", note="woken")

@@ -20,8 +20,8 @@ from boathook.domain.policy import Breaker, RetryPolicy
 from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.handlers.runner import Lane
 from boathook.journal.database import Connection, Database
-from tests.handling import accept, attempts, settings_for, settled, states, working
 from tests.support import eventually
+from tests.worker_harness import accept, attempts, settings_for, settled, states, working
 
 ROOT = Path(__file__).parents[2]
 
@@ -333,7 +333,7 @@ PROGRAM = textwrap.dedent("""
     from boathook.dispatch.worker import run_worker
     from boathook.domain.policy import RetryPolicy
     from boathook.handlers.api import Boathook
-    from tests.handling import settings_for
+    from tests.worker_harness import settings_for
 
     hook = Boathook()
 

@@ -20,7 +20,7 @@ from boathook.inbound.providers.chat import NO_COLON, NOT_JSON
 from boathook.inbound.providers.recipe import PRINTABLE, Recipe, SignText
 from boathook.inbound.verdict import Challenge, Reason, Rejected, Verified
 from boathook.testing import make_keys, sign, signed_request
-from tests.providers.hand import NOW, URL, altered, base64_mac, hex_mac, judge_of, request, verifier
+from tests.providers.request_factory import NOW, URL, altered, base64_mac, hex_mac, judge_of, request, verifier
 
 SECRET = "a signing secret"
 STAMP = str(int(NOW))

@@ -25,7 +25,7 @@ from boathook.inbound.providers import cloud, find
 from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Rejected, Reply, Verified
 from boathook.inbound.verify import Verifier
 from boathook.testing import Keys, make_keys, sign, signed_request
-from tests.unit.verifying import request, verifier
+from tests.unit.verifier_factory import request, verifier
 
 NOW = float(int(time.time()))
 """The present: packages and certificates have clocks of their own."""

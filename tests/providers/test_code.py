@@ -19,7 +19,7 @@ from boathook.inbound.providers import code, find
 from boathook.inbound.verdict import Reason, Rejected, Verified
 from boathook.inbound.verify import Verifier
 from boathook.testing import sign, signed_request
-from tests.unit.verifying import NOW, URL, request, verifier
+from tests.unit.verifier_factory import NOW, URL, request, verifier
 
 SECRET = "It's a Secret to Everybody"
 LONG_SECRET = "a secret of at least 32 bytes, as PyJWT wants them"

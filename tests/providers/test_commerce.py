@@ -23,7 +23,7 @@ from boathook.inbound.providers.proofs import Statement
 from boathook.inbound.providers.recipe import Recipe
 from boathook.inbound.verdict import Challenge, Rejected, Reply, Verified
 from boathook.testing import make_keys, sign, signed_request
-from tests.unit.verifying import NOW, URL, request, verifier
+from tests.unit.verifier_factory import NOW, URL, request, verifier
 
 SECRET = "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"
 UNICODE = '{"id":7,"name":"Жуковский ✓"}'.encode()

@@ -10,7 +10,7 @@ from boathook.domain.errors import ConfigError
 from boathook.domain.model import Grade
 from boathook.inbound.verdict import Rejected, Reply, Verified
 from boathook.testing import sign
-from tests.unit.verifying import NOW, request, verifier
+from tests.unit.verifier_factory import NOW, request, verifier
 
 BODY = '{"id":"e1","kind":"k","name":"Жуковский ✓"}'.encode()
 ENCODE = {"hex": bytes.hex, "base64": lambda digest: base64.b64encode(digest).decode()}

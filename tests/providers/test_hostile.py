@@ -14,7 +14,7 @@ from boathook.inbound.proving.proof import signature_headers
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, Verified
 from boathook.inbound.verify import Verifier
-from tests.providers.standing import NOW, Stand, stands
+from tests.providers.source_factory import NOW, Stand, stands
 from tests.support import too_dear
 
 ALL = list(stands())

@@ -9,7 +9,7 @@ from boathook.inbound.providers import RECIPES, find
 from boathook.inbound.providers.proofs import Addresses, NoProof, Token
 from boathook.inbound.verdict import KeyWanted, Rejected, Verified
 from boathook.testing import signed_request
-from tests.providers.standing import NOW, Stand, stands
+from tests.providers.source_factory import NOW, Stand, stands
 
 ALL = list(stands())
 GUARDED = [stand for stand in ALL if not isinstance(stand.recipe.proof, NoProof)]

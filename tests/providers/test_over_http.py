@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from boathook.testing import make_keys, signed_request
-from tests.providers.hand import base64_mac, hex_mac
+from tests.providers.request_factory import base64_mac, hex_mac
 from tests.support import until
 
-STAND = Path(__file__).parents[1] / "acceptance" / "gateway_stand.py"
+STAND = Path(__file__).parents[1] / "acceptance" / "gateway_process.py"
 SECRET = "a signing secret"
 DISCORD = make_keys("discord")
 SOURCES = {

@@ -27,7 +27,7 @@ from boathook.inbound.providers import find, payments
 from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Rejected, Request
 from boathook.testing import make_keys, signed_request
-from tests.providers.paying import FORM, URL, altered, arrived, refused, sent, source, taken
+from tests.providers.payment_requests import FORM, URL, altered, arrived, refused, sent, source, taken
 
 with warnings.catch_warnings():
     # Some of these libraries use what Python or their own authors have deprecated.

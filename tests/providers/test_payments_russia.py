@@ -19,7 +19,7 @@ from boathook.inbound.providers import find, payments_russia
 from boathook.inbound.providers.proofs import Addresses
 from boathook.inbound.verdict import Challenge, Reason, Rejected, Request
 from boathook.testing import signed_request
-from tests.providers.paying import FORM, altered, arrived, refused, sent, source, taken
+from tests.providers.payment_requests import FORM, altered, arrived, refused, sent, source, taken
 
 with warnings.catch_warnings():
     # Some of these libraries use what Python or their own authors have deprecated.

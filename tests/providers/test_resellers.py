@@ -14,7 +14,7 @@ from boathook.inbound.providers import find
 from boathook.inbound.providers.recipe import Sure
 from boathook.inbound.verdict import Rejected
 from boathook.testing import sign, signed_request
-from tests.unit.verifying import NOW, URL, request, verifier
+from tests.unit.verifier_factory import NOW, URL, request, verifier
 
 SECRET = "webhook-hmac-key"
 STAMP = str(int(NOW))

@@ -14,8 +14,8 @@ from boathook.domain.errors import ConfigError
 from boathook.inbound.providers import find
 from boathook.inbound.verdict import Rejected, Verified
 from boathook.testing import make_keys, sign
-from tests.providers.standing import NOW
-from tests.unit.verifying import STANDARD_SECRET, request, verifier
+from tests.providers.source_factory import NOW
+from tests.unit.verifier_factory import STANDARD_SECRET, request, verifier
 
 BODY = '{"type":"user.created","data":{"id":"1","name":"Жуковский ✓"}}'.encode()
 

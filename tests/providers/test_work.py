@@ -17,7 +17,7 @@ from boathook.inbound.providers import find
 from boathook.inbound.verdict import Challenge, Reason, Rejected, SourceSpec, Verified
 from boathook.inbound.verify import Verifier
 from boathook.testing import sign, signed_request
-from tests.providers.hand import NOW, URL, altered, base64_mac, hex_mac, judge_of, request, verifier
+from tests.providers.request_factory import NOW, URL, altered, base64_mac, hex_mac, judge_of, request, verifier
 
 SECRET = "a signing secret"
 MOMENT = datetime.fromtimestamp(NOW, UTC).isoformat().replace("+00:00", "Z")

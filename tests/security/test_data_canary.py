@@ -24,9 +24,9 @@ import pytest
 
 from boathook.testing import sign
 from tests.acceptance.conftest import TABLES, Running
-from tests.acceptance.svix.stand import ROLES, wait_for_api
+from tests.acceptance.svix.server import ROLES, wait_for_api
 from tests.acceptance.svix.test_canary import dump, files, find
-from tests.security.data_stand import own_server
+from tests.security.isolated_gateway import own_server
 from tests.support import until
 
 SOURCES: Final = """

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.acceptance.conftest import Running
-from tests.security import data_stand as stand
-from tests.security.data_stand import SPY, forged, genuine
+from tests.security import isolated_gateway as stand
+from tests.security.isolated_gateway import SPY, forged, genuine
 
 RATE = 10
 """The default of retention.rejections_rate."""

@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from tests.acceptance.conftest import Running, payload, signed
-from tests.acceptance.svix.stand import OUTBOUND, ROLES, Application, House, open_database, wait_for_api
+from tests.acceptance.svix.server import OUTBOUND, ROLES, Application, House, open_database, wait_for_api
 from tests.support import until
 
 MARK = "FORGED"

@@ -25,7 +25,7 @@ from boathook.inbound.providers.recipe import Recipe
 from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, SourceSpec, Verdict, Verified
 from boathook.inbound.verify import Verifier
 from boathook.testing import signed_request
-from tests.providers.standing import HOME, NOW, Stand, stands
+from tests.providers.source_factory import HOME, NOW, Stand, stands
 
 ALL: Final = list(stands())
 GUARDED: Final = [stand for stand in ALL if not isinstance(stand.recipe.proof, NoProof)]

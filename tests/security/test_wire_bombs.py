@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.security.wire_stand import Gateway, gateway, post, proof, read_all, statuses
+from tests.security.gateway_client import Gateway, gateway, post, proof, read_all, statuses
 
 MIB = 1 << 20
 MOST_RSS = 32 * MIB

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.security.wire_stand import SECRET, Gateway, gateway, post, proof, read_answer, statuses
+from tests.security.gateway_client import SECRET, Gateway, gateway, post, proof, read_answer, statuses
 
 MIB = 1 << 20
 FORGED = post("/in/signed", b"x" * (MIB - 100), proof(b"something else"))

@@ -24,7 +24,7 @@ from boathook.inbound.proving.proof import signature_headers
 from boathook.inbound.proving.publickeys import fits as fits_key
 from boathook.inbound.verdict import Request
 from boathook.telemetry import emit
-from tests.providers.standing import NOW, Stand, stands
+from tests.providers.source_factory import NOW, Stand, stands
 
 ALL = list(stands())
 every = pytest.mark.parametrize("stand", ALL, ids=str)

@@ -16,7 +16,7 @@ from boathook.domain.filters import Router
 from boathook.domain.model import Route
 from boathook.inbound.extract import Picker
 from tests.acceptance.conftest import Running, shared_boathook  # noqa: F401 - one is a fixture
-from tests.security.wire_json import EITHER, NOT_READ, READ, TEXTS, within
+from tests.security.json_texts import EITHER, NOT_READ, READ, TEXTS, within
 
 SECRET = "a-secret-of-this-corpus"
 PLAIN = f'provider = "hmac"\nsecrets = ["{SECRET}"]\nheader = "X-Signature"\nmax_body = 4_194_304\n'

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.security.wire_stand import Gateway, gateway, post, read_answer
-from tests.security.wire_trickles import KINDS
+from tests.security.gateway_client import Gateway, gateway, post, read_answer
+from tests.security.slow_clients import KINDS
 from tests.support import until
 
-CROWD = Path(__file__).parent / "wire_trickles.py"
+CROWD = Path(__file__).parent / "slow_clients.py"
 QUICK = {"head_timeout_s": 1.0, "body_timeout_s": 2.0, "keep_alive_s": 1.5}
 CLOSED_WITHIN_S = 20.0
 MOST_TIMES_P99 = 2.0

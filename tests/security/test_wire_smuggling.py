@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import free_port
-from tests.security.wire_stand import Gateway, gateway, read_all, statuses
-from tests.security.wire_vectors import BODY, MARK, VECTORS, Vector
+from tests.security.gateway_client import Gateway, gateway, read_all, statuses
+from tests.security.smuggling_vectors import BODY, MARK, VECTORS, Vector
 from tests.support import until
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ from boathook.domain import signing
 from boathook.inbound.providers.proofs import FieldMac, Hmac, Token
 from boathook.inbound.verdict import Rejected, Request
 from boathook.inbound.verify import Verifier
-from tests.providers.standing import NOW, Stand, stands
-from tests.unit.verifying import signed, verifier
+from tests.providers.source_factory import NOW, Stand, stands
+from tests.unit.verifier_factory import signed, verifier
 
 SOURCE = Path(boathook.__file__).parent
 MOST_T = 4.5

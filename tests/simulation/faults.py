@@ -9,8 +9,8 @@ from boathook.domain.errors import BoathookError
 from boathook.journal import moves
 from boathook.journal.database import Database
 from boathook.journal.ledger import Filter
+from tests.simulation.base_world import Stage
 from tests.simulation.sometimes import sometimes
-from tests.simulation.stage import Stage
 from tests.simulation.statements import DEPLOY
 
 if TYPE_CHECKING:

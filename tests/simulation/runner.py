@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.simulation.base_world import Stage
 from tests.simulation.driver import driving
 from tests.simulation.patching import patched
 from tests.simulation.plan import Plan, draw
@@ -15,7 +16,6 @@ from tests.simulation.sending.plan import Plan as SendingPlan
 from tests.simulation.sending.plan import draw as draw_sending
 from tests.simulation.sending.world import SendingWorld
 from tests.simulation.server import Rates
-from tests.simulation.stage import Stage
 from tests.simulation.world import World
 
 

@@ -18,7 +18,7 @@ from uuid import UUID
 import asyncpg
 
 from boathook.journal import deliveries
-from tests.simulation.leases import settle
+from tests.simulation.lease_statements import settle
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.patching import BEGINNING
 from tests.simulation.sometimes import sometimes

@@ -23,8 +23,8 @@ from boathook.journal import (
     upkeep,
     verify_runs,
 )
-from tests.simulation import arrivals, leases, operators, sendings
-from tests.simulation.leases import single
+from tests.simulation import ingest_statements, lease_statements, operator_statements, sending_statements
+from tests.simulation.lease_statements import single
 from tests.simulation.tables import Blocked, Effect, Record, Transaction
 
 Statement = Callable[..., list[Record]]
@@ -51,32 +51,32 @@ DEPLOY = "update boathook.route set changed_at = now()"
 BY_TEXT: dict[str, tuple[str, Statement]] = {EFFECT: ("effect", _do_effect), DEPLOY: ("deploy", _deploy)}
 _OURS: Mapping[Any, Mapping[str, Statement]] = {
     deliveries: {
-        "claim_due": leases.claim_due, "claim_suspect": leases.claim_suspect, "lock_recipients": leases.lock_recipients,
-        "renew_leases": leases.renew_leases, "set_back": leases.set_back, "give_back": leases.give_back, "find_lost": leases.find_lost,
-        "unblock_heads": leases.unblock_heads, "find_held": leases.find_held, "find_settled": leases.find_settled,
-        "recall_effect": leases.recall_effect, "remember_effect": leases.remember_effect, "count_backlog": operators.count_backlog,
-        "count_troubled_endpoints": operators.count_troubled_endpoints,
+        "claim_due": lease_statements.claim_due, "claim_suspect": lease_statements.claim_suspect, "lock_recipients": lease_statements.lock_recipients,
+        "renew_leases": lease_statements.renew_leases, "set_back": lease_statements.set_back, "give_back": lease_statements.give_back, "find_lost": lease_statements.find_lost,
+        "unblock_heads": lease_statements.unblock_heads, "find_held": lease_statements.find_held, "find_settled": lease_statements.find_settled,
+        "recall_effect": lease_statements.recall_effect, "remember_effect": lease_statements.remember_effect, "count_backlog": operator_statements.count_backlog,
+        "count_troubled_endpoints": operator_statements.count_troubled_endpoints,
         "age_of_oldest_snapshot": lambda _t: single(age=0.0),
     },
-    lines: {"unblock_lines": leases.unblock_lines},
-    memory: {"forget_expired": arrivals.forget_expired},
+    lines: {"unblock_lines": lease_statements.unblock_lines},
+    memory: {"forget_expired": ingest_statements.forget_expired},
     events: {
-        "append_events": arrivals.append_events, "find_seen": arrivals.find_seen, "record_conflict": arrivals.record_conflict, "get_body": arrivals.get_body,
+        "append_events": ingest_statements.append_events, "find_seen": ingest_statements.find_seen, "record_conflict": ingest_statements.record_conflict, "get_body": ingest_statements.get_body,
     },
     moves: {
-        "lock_dead": operators.lock_dead, "lock_dead_of_events": operators.lock_dead_of_events, "revive_dead": operators.revive_dead,
-        "settle_dead": operators.settle_dead, "record_actions": operators.record_actions, "lock_owed": operators.lock_owed, "wake_owed": operators.wake_owed,
-        "lock_replays": operators.lock_replays, "add_replays": operators.add_replays, "list_done": operators.list_done, "announce_due": operators.announce_due,
+        "lock_dead": operator_statements.lock_dead, "lock_dead_of_events": operator_statements.lock_dead_of_events, "revive_dead": operator_statements.revive_dead,
+        "settle_dead": operator_statements.settle_dead, "record_actions": operator_statements.record_actions, "lock_owed": operator_statements.lock_owed, "wake_owed": operator_statements.wake_owed,
+        "lock_replays": operator_statements.lock_replays, "add_replays": operator_statements.add_replays, "list_done": operator_statements.list_done, "announce_due": operator_statements.announce_due,
         "read_clock": lambda t: single(clock=t.tables.clock()),
     },
     sending: {
-        name: getattr(sendings, name)
+        name: getattr(sending_statements, name)
         for name in (
             "list_due", "claim_sends", "read_addresses", "settle_sends", "ensure_health", "take_tokens", "return_tokens",
             "take_probes", "release_probes", "heal_endpoints", "judge_failures", "lock_failing", "list_barred", "bury_pending",
         )
     },
-    endpoints: {"disable_endpoint": sendings.disable_endpoint, "forget_failures": sendings.forget_failures},
+    endpoints: {"disable_endpoint": sending_statements.disable_endpoint, "forget_failures": sending_statements.forget_failures},
     registry: {
         "read_routes": lambda t: single(routes=f'{{"version": {t.tables.routes_version}, "routes": {t.tables.routes}}}'),
     },

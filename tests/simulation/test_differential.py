@@ -9,12 +9,12 @@ import pytest
 
 from boathook.journal import deliveries
 from boathook.journal.database import Database
-from tests.simulation import leases
-from tests.simulation.grounds import FakeGround, RealGround
+from tests.simulation import lease_statements
+from tests.simulation.databases import FakeGround, RealGround
 from tests.simulation.loop import VirtualLoop
-from tests.simulation.playing import Op, Player, draw_ops
+from tests.simulation.operation_sequences import Op, Player, draw_ops
 from tests.simulation.runner import simulating
-from tests.simulation.sending.playing import FakePost, RealPost, SendPlayer, draw_sends
+from tests.simulation.sending.operation_sequences import FakePost, RealPost, SendPlayer, draw_sends
 from tests.simulation.server import Rates, Server
 
 LENGTH = 60
@@ -128,5 +128,5 @@ async def test_a_fake_that_ignores_fences_is_told_from_postgresql(
     kind: Kind, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sabotage twin: the comparison can fail."""
-    monkeypatch.setattr(leases, "holds", lambda row, fence: row is not None and row.leased_by is not None)
+    monkeypatch.setattr(lease_statements, "holds", lambda row, fence: row is not None and row.leased_by is not None)
     assert any([await compare(db, seed, kind) for seed in range(4)])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulation import runner
 from tests.simulation.runner import Result, kept_seeds, replay_line, simulating
-from tests.simulation.sending import sabotage
+from tests.simulation.sending import mutants
 from tests.simulation.sending.plan import draw
 from tests.simulation.sending.world import SendingWorld
 from tests.simulation.server import Rates
@@ -63,12 +63,12 @@ def test_where_nothing_fails_nothing_is_sent_twice_and_nothing_rare_is_reached()
     assert SENDING - REACHED.keys()
 
 
-@pytest.mark.parametrize("undo", sabotage.ALL, ids=lambda undo: undo.__name__)
+@pytest.mark.parametrize("undo", mutants.ALL, ids=lambda undo: undo.__name__)
 def test_the_simulation_of_sending_finds_what_is_wrong(
-    undo: sabotage.Sabotage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    undo: mutants.Sabotage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     undo(monkeypatch)
-    invariants, known = sabotage.ALL[undo]
+    invariants, known = mutants.ALL[undo]
     noticed = runner.first_to_notice(runner.run_sending, invariants, [known, *range(1, MOST_SEEDS + 1)])
     assert noticed is not None, f"{MOST_SEEDS} seeds did not notice it"
     seed, found = noticed

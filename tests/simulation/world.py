@@ -31,6 +31,7 @@ from boathook.spool.segment import read_segment
 from boathook.spool.shelf import Bounds, Shelf
 from boathook.spool.spool import Spool
 from tests.simulation import patching
+from tests.simulation.base_world import QUIET_S, Stage
 from tests.simulation.disk import Disk, Trouble
 from tests.simulation.faults import MOVES, befall, operate
 from tests.simulation.gateway import URL, Journal, routed
@@ -39,7 +40,6 @@ from tests.simulation.invariants import Recorder
 from tests.simulation.loop import Process
 from tests.simulation.plan import Plan
 from tests.simulation.sometimes import sometimes
-from tests.simulation.stage import QUIET_S, Stage
 
 ROOT = Path("/spool")
 

@@ -23,7 +23,7 @@ from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, SourceSpec
 from tests.support import too_dear
-from tests.unit.verifying import NOW, request
+from tests.unit.verifier_factory import NOW, request
 
 BODY = b'{"id":"evt_1"}'
 URL = "https://keys.sender.test/certs/one.pem"

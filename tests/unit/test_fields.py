@@ -19,8 +19,8 @@ from boathook.inbound.providers.proofs import Addresses, FieldMac, Hmac, SignedH
 from boathook.inbound.providers.recipe import BodyForm, EventId
 from boathook.inbound.proving import fields, stamps, tokens
 from boathook.inbound.verdict import Reason, Rejected, Verified
-from tests.unit.recipes import SIGNED, recipe, source
-from tests.unit.verifying import NOW, request
+from tests.unit.recipe_factory import SIGNED, recipe, source
+from tests.unit.verifier_factory import NOW, request
 
 KEY = "geheim"
 

@@ -28,8 +28,8 @@ from boathook.inbound.providers.recipe import (
 )
 from boathook.inbound.verdict import Challenge, Reason, Rejected, Verified
 from tests.support import too_dear
-from tests.unit.recipes import SIGNED, recipe, source
-from tests.unit.verifying import NOW, request
+from tests.unit.recipe_factory import SIGNED, recipe, source
+from tests.unit.verifier_factory import NOW, request
 
 KEY = "geheim"
 CRC = Handshake(

@@ -10,7 +10,7 @@ import pytest
 from boathook.inbound.proving import hints
 from boathook.inbound.verify import Rejected, Verifier
 from tests.support import too_dear
-from tests.unit.verifying import NOW, STANDARD_SECRET, request, signed, verifier
+from tests.unit.verifier_factory import NOW, STANDARD_SECRET, request, signed, verifier
 
 BODY = b'{"id":"evt_1","type":"invoice.paid","data":{"b":1.5,"a":[1,2],"name":"\xd0\x96"}}'
 

@@ -14,8 +14,8 @@ from boathook.inbound.places import Header, Json
 from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Items
 from boathook.inbound.verdict import Reason, Rejected, Verified
 from tests.support import too_dear
-from tests.unit.recipes import SIGNED, recipe, source
-from tests.unit.verifying import NOW, request
+from tests.unit.recipe_factory import SIGNED, recipe, source
+from tests.unit.verifier_factory import NOW, request
 
 KEY = "geheim"
 LIST = recipe(

@@ -19,7 +19,7 @@ from boathook.inbound.proving.jwt import JwtCheck
 from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, SourceSpec
-from tests.unit.verifying import NOW, request
+from tests.unit.verifier_factory import NOW, request
 
 BODY = b'{"id":"evt_1"}'
 KEY_SET = "https://issuer.test/keys"

@@ -14,7 +14,7 @@ from standardwebhooks.webhooks import Webhook
 from boathook.domain.telling import Bulletin, Kind, Told, collapse, show_length, show_number
 from boathook.outbound import notices
 from boathook.outbound.notifier import Notifier, NotSent, Sent
-from tests.alarming import SECRET, settings_of, webhook
+from tests.alert_harness import SECRET, settings_of, webhook
 from tests.support import eventually
 from tests.unit.receivers import Authority, Receiver
 

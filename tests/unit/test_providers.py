@@ -20,7 +20,7 @@ from boathook.inbound.providers.options import NEVER_KEPT
 from boathook.inbound.providers.proofs import Hmac
 from boathook.inbound.verify import Challenge, Rejected, Verified
 from boathook.testing import sign
-from tests.unit.verifying import NOW, SECRETS, STANDARD_SECRET, STRIPE_SECRET, request, signed, verifier
+from tests.unit.verifier_factory import NOW, SECRETS, STANDARD_SECRET, STRIPE_SECRET, request, signed, verifier
 
 BODIES = [
     b'{"id":"evt_1","object":"event","type":"invoice.paid"}',

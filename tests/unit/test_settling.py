@@ -10,7 +10,7 @@ from boathook.inbound.providers.proofs import Hmac, SignedHeaders, Token
 from boathook.inbound.providers.recipe import Setting
 from boathook.inbound.settling import settle
 from boathook.inbound.verdict import SourceSpec
-from tests.unit.recipes import SIGNED, known, recipe, source
+from tests.unit.recipe_factory import SIGNED, known, recipe, source
 
 SET = recipe(
     SIGNED,

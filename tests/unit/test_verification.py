@@ -25,7 +25,7 @@ from boathook.inbound.providers.proofs import NoProof
 from boathook.inbound.proving.keyring import KeyRing
 from boathook.testing import make_keys, sign, signed_request
 from boathook.verification import Verification
-from tests.providers.standing import HOME, NOW, Stand, stands
+from tests.providers.source_factory import HOME, NOW, Stand, stands
 
 PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

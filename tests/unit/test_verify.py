@@ -22,7 +22,7 @@ from boathook.inbound.proving.stamps import read_moment
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verify import Challenge, Reason, Rejected, SourceSpec, Verified, Verifier
 from tests.support import too_dear
-from tests.unit.verifying import NOW, SECRETS, STANDARD_SECRET, request, signed, verifier
+from tests.unit.verifier_factory import NOW, SECRETS, STANDARD_SECRET, request, signed, verifier
 
 BODY = b'{"id":"evt_1","type":"invoice.paid"}'
 SIGNING = ["stripe", "github", "slack", "standard-webhooks", "hmac"]

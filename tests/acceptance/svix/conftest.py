@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.acceptance.svix.receiver import Receiver
-from tests.acceptance.svix.stand import Api, Application, House, open_database, open_house, word
+from tests.acceptance.svix.server import Api, Application, House, open_database, open_house, word
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.svix.stand import NOWHERE, Api, word
+from tests.acceptance.svix.server import NOWHERE, Api, word
 
 
 def without(row: dict[str, Any], *names: str) -> dict[str, Any]:

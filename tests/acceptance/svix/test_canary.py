@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.acceptance.svix.receiver import Answer
-from tests.acceptance.svix.stand import FAIL, OUTBOUND, SUCCESS, Application, open_database, open_house
+from tests.acceptance.svix.server import FAIL, OUTBOUND, SUCCESS, Application, open_database, open_house
 
 LOUD = OUTBOUND.replace('format = "json"', 'format = "json"\n    level = "debug"')
 

@@ -1,6 +1,6 @@
 """The official clients, old and new, go through every resource of a running server and must read what is true.
 
-Each runs in a process and an organization of its own. `drive.py` and `drive.mjs` print facts; what they must be is said
+Each runs in a process and an organization of its own. `sdk_driver.py` and `sdk_driver.mjs` print facts; what they must be is said
 here once for all of them.
 
 To pin another Python version: add it to `VERSIONS` and write its lock file with ``echo svix==X | uv pip compile
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.svix.receiver import Answer, Received, Receiver
-from tests.acceptance.svix.stand import House
+from tests.acceptance.svix.server import House
 from tests.npm import find_program, install
 
 HERE = Path(__file__).parent
@@ -228,7 +228,7 @@ def test_a_pinned_python_client_works_unchanged(version, house, receiver, run_id
     shared.mkdir(exist_ok=True)
     folder = folder_of(version, shared)
     run = Run(house, receiver, f"python-{version}")
-    report = run.go(sys.executable, "-S", str(HERE / "drive.py"), folder=str(folder))
+    report = run.go(sys.executable, "-S", str(HERE / "sdk_driver.py"), folder=str(folder))
     assert Path(report["module"]).is_relative_to(folder)
     judge(report, tuple(map(int, version.split(".")[:2])))
     run.judge_receivers()
@@ -236,13 +236,13 @@ def test_a_pinned_python_client_works_unchanged(version, house, receiver, run_id
 
 def test_the_newest_python_client_works_unchanged(house, receiver):
     run = Run(house, receiver, "python-newest")
-    judge(run.go(sys.executable, str(HERE / "drive.py"), folder=""), (98, 0))
+    judge(run.go(sys.executable, str(HERE / "sdk_driver.py"), folder=""), (98, 0))
     run.judge_receivers()
 
 
 def test_the_npm_client_works_unchanged(house, receiver):
     install(HERE / "npm", timeout=100)
     run = Run(house, receiver, "npm")
-    report = run.go(find_program("node"), "drive.mjs", cwd=HERE / "npm")
+    report = run.go(find_program("node"), "sdk_driver.mjs", cwd=HERE / "npm")
     judge(report, (2, 5))
     run.judge_receivers()

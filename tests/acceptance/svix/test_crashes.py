@@ -10,8 +10,8 @@ import pytest
 
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.svix.receiver import Answer, Mailbox
-from tests.acceptance.svix.stand import SUCCESS, Application, House, open_database, open_house, wait_for_api
-from tests.crashing import Deaths
+from tests.acceptance.svix.server import SUCCESS, Application, House, open_database, open_house, wait_for_api
+from tests.crash_schedule import Deaths
 from tests.support import until
 
 SENDING = tuple(point for point in POINTS if point.startswith("send."))

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from tests.acceptance.conftest import free_port
 from tests.acceptance.svix.receiver import Answer
-from tests.acceptance.svix.stand import CANCELED, FAIL, PENDING, SENDING, SUCCESS
+from tests.acceptance.svix.server import CANCELED, FAIL, PENDING, SENDING, SUCCESS
 from tests.support import until
 
 BROKEN = Answer(500, b"broken")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.svix.receiver import Answer
-from tests.acceptance.svix.stand import FAIL, NOWHERE, PENDING, SUCCESS, Api, ago, word
+from tests.acceptance.svix.server import FAIL, NOWHERE, PENDING, SUCCESS, Api, ago, word
 from tests.support import until
 
 BROKEN = Answer(500, b"broken")

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.svix.stand import SUCCESS, Api, Application
+from tests.acceptance.svix.server import SUCCESS, Api, Application
 
 SEED = int(os.environ.get("BOATHOOK_TEST_SEED", "20260325"))
 """What a run found can be repeated with it; another one tries other values."""

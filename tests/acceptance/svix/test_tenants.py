@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.svix.receiver import Receiver
-from tests.acceptance.svix.stand import FAIL, SUCCESS, Api, Application, House
+from tests.acceptance.svix.server import FAIL, SUCCESS, Api, Application, House
 from tests.support import until
 
 MARK = "tenant-a-mark"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.apps.billing.stand import Stand, served
+from tests.apps.billing.server import Stand, served
 
 
 @pytest.fixture(scope="package")

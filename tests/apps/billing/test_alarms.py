@@ -6,8 +6,8 @@ import pytest
 
 from boathook.server import with_apps
 from tests.acceptance.conftest import Running
-from tests.alarming import QUICK, SECRET, Mast
-from tests.apps.billing.stand import Stand, served, unique
+from tests.alert_harness import QUICK, SECRET, Mast
+from tests.apps.billing.server import Stand, served, unique
 
 RULES = (
     QUICK

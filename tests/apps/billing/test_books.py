@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.apps.billing.stand import YEAR, sign, soon, unique
+from tests.apps.billing.server import YEAR, sign, soon, unique
 
 DAY = timedelta(days=1)
 A_MINUTE = timedelta(minutes=1)

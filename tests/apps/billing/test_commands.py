@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import boathook.apps.billing
-from tests.apps.billing.stand import soon, unique
+from tests.apps.billing.server import soon, unique
 
 
 def row_of(stand, email: str) -> dict:

@@ -3,9 +3,9 @@
 import pytest
 
 from boathook.telemetry.crashpoints import POINTS
-from tests.apps.billing.stand import Stand
+from tests.apps.billing.server import Stand
 from tests.apps.billing.traffic import await_books, made_up, play
-from tests.crashing import Deaths
+from tests.crash_schedule import Deaths
 
 HITS = {"accept": 20, "claim": 2, "handler": 8, "retry": 1, "dead": 1}
 """How often a process passes each kind of point before it is killed there; failures are few, and go in batches."""

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import boathook.apps.billing
-from tests.apps.billing.stand import Stand, served, sign, soon, unique
+from tests.apps.billing.server import Stand, served, sign, soon, unique
 
 FOLDER = Path(boathook.apps.billing.__file__).parent
 RULES = FOLDER / "alerts.yml"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.apps.billing.stand import PATIENCE_S, Stand, served, soon, unique
+from tests.apps.billing.server import PATIENCE_S, Stand, served, soon, unique
 from tests.support import until
 
 FAIL = """

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from boathook.apps.billing.payload import Notice, Status
 from boathook.apps.billing.tilda import read_order
-from tests.apps.billing.stand import SECRET, Stand, served, soon, unique
+from tests.apps.billing.server import SECRET, Stand, served, soon, unique
 
 ORDER = {"orderid": "1001", "systranid": "0", "amount": "990", "currency": "RUB"}
 

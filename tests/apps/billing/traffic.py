@@ -15,7 +15,7 @@ from boathook.apps.billing.sending import differences
 from boathook.apps.billing.settings import Plan
 from boathook.apps.billing.simulator import Arrival, Expected, Sender, Simulation, Step
 from boathook.apps.traffic import Letter
-from tests.apps.billing.stand import SECRET, Stand
+from tests.apps.billing.server import SECRET, Stand
 
 PLANS = (
     Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30),

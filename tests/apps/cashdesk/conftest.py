@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from boathook.apps.cashdesk.receiver import Receiver
-from tests.apps.cashdesk.stand import Cabinet, Stand
+from tests.apps.cashdesk.server import Cabinet, Stand
 
 
 @pytest.fixture(scope="module")

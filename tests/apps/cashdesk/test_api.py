@@ -10,7 +10,7 @@ import pytest
 
 from boathook.apps.cashdesk.entities import Entity, types_of
 from boathook.apps.cashdesk.receiver import Receiver
-from tests.apps.cashdesk.stand import ALL, NONE, Cabinet, Client, settled
+from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, settled
 from tests.support import eventually
 
 URL = "https://shop.example/hooks"

@@ -14,8 +14,8 @@ from boathook.apps.cashdesk.entities import Action, Entity
 from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change, Shop
 from boathook.telemetry.crashpoints import POINTS
-from tests.apps.cashdesk.stand import Cabinet, Client, Stand, settled
-from tests.crashing import Deaths
+from tests.apps.cashdesk.server import Cabinet, Client, Stand, settled
+from tests.crash_schedule import Deaths
 from tests.support import eventually
 
 WEBHOOKS = {

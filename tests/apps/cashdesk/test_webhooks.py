@@ -14,7 +14,7 @@ from boathook.apps.cashdesk.entities import EVENT_TYPES, Action, Entity
 from boathook.apps.cashdesk.forms import ProductForm
 from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change
-from tests.apps.cashdesk.stand import ALL, NONE, Cabinet, Client, Stand, settled
+from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, Stand, settled
 from tests.support import eventually
 
 DELAYS = [timedelta(seconds=seconds) for seconds in (5, 60, 3_600, 3 * 3_600, 24 * 3_600)]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.apps.fleet.stand import BotApi
+from tests.apps.fleet.server import BotApi
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.apps.fleet.stand import PATH, TOKEN, Stand, new_id, served
+from tests.apps.fleet.server import PATH, TOKEN, Stand, new_id, served
 from tests.support import until
 
 BURST = 500

@@ -11,8 +11,8 @@ import pytest
 
 from boathook.apps.fleet.simulator import Sender, Simulation
 from boathook.apps.traffic import Letter
-from tests.apps.fleet.stand import TOKEN, UMNICO, Stand, differences, served
-from tests.crashing import Deaths
+from tests.apps.fleet.server import TOKEN, UMNICO, Stand, differences, served
+from tests.crash_schedule import Deaths
 from tests.support import until
 
 GATEWAY = ("accept.before_commit", "accept.after_commit", "accept.before_reply")

@@ -8,7 +8,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from tests.apps.fleet.stand import Stand, new_id, served
+from tests.apps.fleet.server import Stand, new_id, served
 from tests.support import until
 
 T = [f"2026-11-21T10:{minute:02}:00Z" for minute in range(10)]

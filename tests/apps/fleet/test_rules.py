@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from boathook.apps.fleet.settings import PRESET
-from tests.apps.fleet.stand import ALIAS, PATH, TOKEN, UMNICO, Stand, new_id, served
+from tests.apps.fleet.server import ALIAS, PATH, TOKEN, UMNICO, Stand, new_id, served
 from tests.support import until
 
 T = [f"2026-11-21T10:{minute:02}:00Z" for minute in range(10)]

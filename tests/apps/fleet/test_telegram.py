@@ -8,8 +8,8 @@ import pytest
 
 from boathook.apps.fleet.alarms import Unsent, _wait_for_turn, send
 from boathook.apps.fleet.settings import TelegramSettings
-from tests.apps.fleet.stand import BOT_TOKEN, CHAT, BotApi, Stand, broken, hang, new_id, served, too_many
-from tests.apps.fleet.test_twins import transaction, url  # noqa: F401 - url is a fixture
+from tests.apps.fleet.server import BOT_TOKEN, CHAT, BotApi, Stand, broken, hang, new_id, served, too_many
+from tests.apps.fleet.test_mutants import transaction, url  # noqa: F401 - url is a fixture
 from tests.support import until
 
 

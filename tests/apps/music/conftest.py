@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.apps.music.stand import Bucketeer, Slow, Stand, served
+from tests.apps.music.server import Bucketeer, Slow, Stand, served
 
 
 @pytest.fixture(scope="module")

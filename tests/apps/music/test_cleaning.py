@@ -17,7 +17,7 @@ from boathook.apps.music.storage import Stored
 from boathook.config import load
 from boathook.journal.app_schema import migrate_apps
 from boathook.server.loading import bound, migrations_of, with_apps
-from tests.apps.music.stand import SECRET, Bucketeer
+from tests.apps.music.server import SECRET, Bucketeer
 
 NOW = datetime.now(UTC)
 OLD = NOW - timedelta(days=30)

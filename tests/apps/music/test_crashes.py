@@ -14,8 +14,8 @@ from boathook.apps.music.simulator import Books, Registration, Reseller, Simulat
 from boathook.apps.music.studio import content_of
 from boathook.apps.traffic import Letter
 from boathook.telemetry.crashpoints import POINTS
-from tests.apps.music.stand import SECRET, Slow, Stand, clip, unique
-from tests.crashing import Deaths
+from tests.apps.music.server import SECRET, Slow, Stand, clip, unique
+from tests.crash_schedule import Deaths
 from tests.support import until
 
 RELEVANT = {

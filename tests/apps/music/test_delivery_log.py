@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.apps.music.stand import clip, unique
+from tests.apps.music.server import clip, unique
 from tests.support import until
 
 STANDINGS = {"registered", "completed", "failed"}

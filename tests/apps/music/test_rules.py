@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from boathook.apps.music.studio import content_of
-from tests.apps.music.stand import SECRET, callback, clip, proof, served, unique
+from tests.apps.music.server import SECRET, callback, clip, proof, served, unique
 from tests.support import until
 
 

@@ -14,7 +14,7 @@ from boathook.inbound.verdict import Request, Verified
 from boathook.inbound.verify import Verifier
 from boathook.server.loading import with_apps
 from boathook.testing import signed_request
-from tests.apps.music.stand import callback
+from tests.apps.music.server import callback
 
 SECRET = "geheim-geheim"
 

@@ -14,7 +14,7 @@ from boathook.apps.music.storage import LocalFolder, Storage, StorageFailed, Sto
 from boathook.domain.errors import FetchFailed
 from boathook.handlers.platform import HttpAnswer
 from boathook.outbound.client import Client
-from tests.apps.music.stand import Bucketeer
+from tests.apps.music.server import Bucketeer
 from tests.unit.receivers import outbound
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from boathook import Boathook, Event, RetryPolicy, Transaction
-from tests.faults.rig.facts import Limits
+from tests.faults.rig.store_state import Limits
 
 ACCOUNTS: Final = 20
 OPENING: Final = 10_000

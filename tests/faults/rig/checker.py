@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.faults.rig.facts import Limits, Spooled, Store
 from tests.faults.rig.history import Answered, Arrived, Fact, History, Marked, Sent, Silent
 from tests.faults.rig.invariants import CHECKS, Case, Violation, is_ok, is_refusal, percentile
+from tests.faults.rig.store_state import Limits, Spooled, Store
 
 _SHOWN = 12
 _LONGEST_TIMELINE = 60

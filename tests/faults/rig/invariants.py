@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tests.faults.rig.facts import Edge, Effect, Limits, Spooled, Store, StoredEvent
 from tests.faults.rig.history import FAULT, HEALED, QUIET, Answered, Arrived, History, Marked, Sent, Silent
+from tests.faults.rig.store_state import Edge, Effect, Limits, Spooled, Store, StoredEvent
 
 Request = tuple[str, str]
 """A key and the SHA-256 of a body: what a sender calls one event, and one version of it."""

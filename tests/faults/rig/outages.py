@@ -5,10 +5,10 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
+from tests.faults.rig.environment import Lab
 from tests.faults.rig.history import FAULT, HEALED, Answered, History, Marked, Sent, Silent
 from tests.faults.rig.invariants import is_ok, percentile
-from tests.faults.rig.lab import Lab
-from tests.faults.rig.twins import Twin
+from tests.faults.rig.mutants import Twin
 
 RATE = 60.0
 """Events a second of an outage's load."""

@@ -2,10 +2,10 @@
 
 A scenario with its twin is written like this, in any `tests/faults/test_*.py`::
 
-    from tests.faults.rig.lab import Lab
+    from tests.faults.rig.environment import Lab
 from tests.faults.rig.recorder import ROOT
     from tests.faults.rig.scenario import scenario
-    from tests.faults.rig.twins import Twin
+    from tests.faults.rig.mutants import Twin
 
     @scenario(
         fault="SIGKILL of the gateway under load",
@@ -45,10 +45,10 @@ import pytest
 
 from tests.faults.rig import bank
 from tests.faults.rig.checker import Verdict
-from tests.faults.rig.facts import Limits
-from tests.faults.rig.lab import Lab
+from tests.faults.rig.environment import Lab
+from tests.faults.rig.mutants import SOUND, Twin
 from tests.faults.rig.recorder import ROOT
-from tests.faults.rig.twins import SOUND, Twin
+from tests.faults.rig.store_state import Limits
 
 Body = Callable[[Lab], None]
 Place = Callable[[Path], AbstractContextManager[Path | None]]

@@ -24,6 +24,7 @@ from boathook.domain.model import Grade, NewDelivery, NewEvent, Origin
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.vault import Vault
+from tests.simulation.base_world import QUIET_S, Stage
 from tests.simulation.faults import MOVES, befall_server, operate
 from tests.simulation.gateway import URL
 from tests.simulation.loop import Process
@@ -31,7 +32,6 @@ from tests.simulation.sending.invariants import Witness
 from tests.simulation.sending.plan import Plan, Receiver
 from tests.simulation.sending.receivers import Network, Place
 from tests.simulation.sometimes import sometimes
-from tests.simulation.stage import QUIET_S, Stage
 from tests.simulation.tables import Endpoint, Transaction
 
 _KEY: Final = "a key of nobody but this simulation"

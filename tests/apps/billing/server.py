@@ -1,0 +1,149 @@
+"""A real boathook with the billing app as a subprocess, spoken to as a provider and its owner do."""
+
+import base64
+import hashlib
+import hmac
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from tests.apps.app_server import AppStand
+from tests.support import until
+
+Result = TypeVar("Result")
+PATIENCE_S = 60.0
+"""On a busy machine everything takes longer; nothing waits longer than it has to."""
+
+SECRET = "billing-test-secret"
+MONTH = {"plan_id": "month", "amount": "990.00", "currency": "RUB"}
+YEAR = {"plan_id": "year", "amount": "9900.00", "currency": "RUB"}
+PLANS = """
+    [[billing.plans]]
+    id = "month"
+    price = "990.00"
+    days = 30
+    [[billing.plans]]
+    id = "year"
+    price = "9900.00"
+    days = 365
+"""
+
+
+class Stand(AppStand):
+    """One `boathook serve` that loads the app, and what is asked of it."""
+
+    app = "billing"
+
+    def __init__(self, folder: Path, database_url: str, *, billing: str = "", extra: str = "") -> None:
+        head = f'[billing]\nsecret = "{SECRET}"\n'
+        super().__init__(folder, database_url, head, billing, PLANS, extra, roles="gateway,worker,keeper")
+
+    def post(self, body: bytes, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return httpx.post(
+            f"{self.base}/webhooks/payments",
+            content=body,
+            headers={"content-type": "application/json", **named},
+            timeout=30,
+        )
+
+    def tell(self, payment: str, status: str = "paid", *, answer: int = 200, **fields: Any) -> httpx.Response:
+        """Tell of a payment, signed, with an event id of its own unless *fields* name one; None leaves it out."""
+        told = {"external_payment_id": payment, "status": status, "event_id": unique("evt"), **MONTH, **fields}
+        body = json.dumps({key: value for key, value in told.items() if value is not None}).encode()
+        response = self.post(body, x_signature=sign(body))
+        assert response.status_code == answer, response.text
+        return response
+
+    def user(self, email: str | None = None) -> str:
+        """Make a user by plain SQL."""
+        email = email or f"{unique('user')}@example.com"
+        self.rows("insert into billing.users (email) values (%s) returning id", email)
+        return email
+
+    def payment(self, id: str) -> dict[str, Any] | None:
+        found = self.rows("select * from billing.payments where external_payment_id = %s", id)
+        return found[0] if found else None
+
+    def subscription(self, email: str) -> dict[str, Any] | None:
+        found = self.rows(
+            "select s.*, (select count(*) from billing.payments p where p.user_id = u.id and"
+            " p.subscription_applied_at is not null and p.reversed_at is null) as payments_applied"
+            " from billing.users u join billing.subscriptions s on s.user_id = u.id where lower(u.email) = lower(%s)",
+            email,
+        )
+        return found[0] if found else None
+
+    def ends(self, key: str, handler: str = "apply") -> tuple[str, str | None] | None:
+        """Return how one handler's delivery of the event with this dedup key stands: its state, and its code or note."""
+        found = self.rows(
+            "select coalesce(o.state, d.state) as state, coalesce(o.note, d.code) as why"
+            " from boathook.event e left join boathook.delivery d on d.event_id = e.id and d.recipient = %s"
+            " left join boathook.outcome o on o.event_id = e.id and o.recipient = %s where e.dedup_key = %s",
+            f"handler:billing.{handler}", f"handler:billing.{handler}", key,
+        )  # fmt: skip
+        return (found[0]["state"], found[0]["why"]) if found and found[0]["state"] else None
+
+    def await_end(self, key: str, state: str, why: str | None = None) -> None:
+        soon(lambda: self.ends(key) == (state, why))
+
+    def await_any_end(self, *keys: str) -> None:
+        soon(lambda: all((self.ends(key) or ("",))[0] in {"succeeded", "ignored"} for key in keys))
+
+    def await_payment(self, id: str, **fields: Any) -> dict[str, Any]:
+        """Return a payment once it is there and has these values."""
+
+        def there() -> dict[str, Any] | None:
+            row = self.payment(id)
+            return row if row is not None and fields.items() <= row.items() else None
+
+        return soon(there)
+
+    def await_metric(self, name: str, **labels: str) -> None:
+        soon(lambda: self.metric(name, **labels) > 0)
+
+    def await_applied(self, payment: str) -> dict[str, Any]:
+        def applied() -> dict[str, Any] | None:
+            row = self.payment(payment)
+            return row if row and row["subscription_applied_at"] else None
+
+        return soon(applied)
+
+    def settled(self) -> bool:
+        """Whether nothing is left that could be done at once."""
+        return not self.rows(
+            "select from boathook.delivery where state = 'leased' or (state = 'pending' and code is null)"
+        )
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric's series that have these labels."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        text = httpx.get(f"{self.base}/metrics", timeout=10).text
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
+
+
+served = Stand.served
+
+
+def soon(predicate: Callable[[], Result]) -> Result:
+    """Return the predicate's first true value."""
+    return until(predicate, timeout=PATIENCE_S)
+
+
+def unique(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+def sign(body: bytes, secret: str = SECRET, encoding: str = "hex") -> str:
+    digest = hmac.new(secret.encode(), body, hashlib.sha256).digest()
+    return digest.hex() if encoding == "hex" else base64.b64encode(digest).decode()
+
+
+def payload(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()

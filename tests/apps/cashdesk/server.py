@@ -1,0 +1,142 @@
+"""A cabinet under test: a real server with its database, users who speak to it, and a look at its books."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import psycopg
+
+from boathook.apps.cashdesk import hook, users
+from boathook.apps.cashdesk.entities import Entity
+from boathook.apps.cashdesk.receiver import Receiver
+from boathook.apps.cashdesk.users import User
+from boathook.config import load
+from boathook.server.loading import bound
+from tests.apps.app_server import AppStand
+
+TABLE = """
+    [cashdesk]
+    max_webhooks = 5
+    [cashdesk.drive]
+    seconds = 0.05
+    largest = 1000000
+"""
+ALL = dict.fromkeys(Entity, True)
+NONE = dict.fromkeys(Entity, False)
+
+
+class Stand(AppStand):
+    """One `boathook serve` that loads the cabinet."""
+
+    app = "cashdesk"
+    page = "/cabinet/"
+
+    def __init__(self, folder: Path, database_url: str) -> None:
+        super().__init__(folder, database_url, TABLE, senders=1)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A user of the cabinet, who speaks to its API."""
+
+    base: str
+    user: User
+    token: str
+
+    async def ask(self, method: str, path: str, document: object = None, *, token: str | None = None) -> httpx.Response:
+        """Send one request, as this user unless another token is given."""
+        async with httpx.AsyncClient(base_url=self.base, timeout=20) as http:
+            headers = {"authorization": f"Bearer {self.token if token is None else token}"}
+            return await http.request(method, f"/cabinet/api/{path}", json=document, headers=headers)
+
+    async def do(self, method: str, path: str, document: object = None) -> Any:
+        """Send one request that must succeed, and return what is answered."""
+        answer = await self.ask(method, path, document)
+        assert 200 <= answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+    async def webhook(
+        self, receiver: Receiver, path: str, types: Mapping[Entity, bool] = ALL, *, active: bool = True
+    ) -> Any:
+        """Make a webhook that leads to *path* of the receiver, which then knows its secret."""
+        body = {"url": receiver.base + path, "types": types, "active": active}
+        made = await self.do("POST", "webhooks", body)
+        receiver.secrets[path] = (await self.do("GET", f"webhooks/{made['id']}/secret"))["secret"]
+        return made
+
+    async def product(self, name: str = "tea", price: int = 100) -> Any:
+        """Put a product up for sale."""
+        return await self.do("POST", "products", {"name": name, "price": price})
+
+    async def shift(self) -> Any:
+        """Open a shift at a device of its own."""
+        device = await self.do("POST", "devices", {"serial": uuid4().hex, "model": "M", "name": "D"})
+        return await self.do("POST", "shifts", {"device_id": device["id"], "cashier": "Anna"})
+
+    async def sale(self, price: int = 100) -> Any:
+        """Sell a product in a shift of its own."""
+        product, shift = await self.product(price=price), await self.shift()
+        items = [{"product_id": product["id"], "quantity": 2}]
+        return await self.do("POST", "receipts", {"shift_id": shift["id"], "items": items})
+
+
+class Cabinet:
+    """A running cabinet."""
+
+    def __init__(self, running: Stand) -> None:
+        self.running = running
+
+    @contextlib.asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """Let this process use the app on the server's database, as a handler would."""
+        own = {"server.data_dir": str(self.running.folder / "data")}
+        async with bound(load(self.running.folder / "boathook.toml", own), [hook]):
+            yield
+
+    async def client(self, name: str = "shop") -> Client:
+        """Make a user."""
+        async with self.lent(), hook.transaction() as tx:
+            user, token = await users.add(tx, name)
+        return Client(self.running.base, user, token)
+
+    def rows(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        """Read from the database."""
+        with psycopg.connect(self.running.database_url, autocommit=True) as connection:
+            return connection.execute(sql, arguments).fetchall()
+
+    def payloads(self, user: User) -> list[dict[str, Any]]:
+        """Return what was published for a user, in order."""
+        rows = self.rows(
+            "select body from boathook.event where application = any (boathook.application_names(%s)) order by id",
+            user.application,
+        )
+        return [json.loads(body) for (body,) in rows]
+
+    def verify(self) -> None:
+        """Assert that boathook's books balance."""
+        assert self.running.cli("verify").returncode == 0
+
+
+async def settled(cabinet: Cabinet, user: User, timeout: float = 60.0) -> None:
+    """Wait until nothing is owed to any webhook of a user, and no receipt is with the drive."""
+    deadline = asyncio.get_running_loop().time() + timeout
+    while True:
+        # In this order: an operation that ends between the two looks makes deliveries that the second one sees.
+        pending = cabinet.rows(
+            "select count(*) from cashdesk.operations where user_id = %s and state = 'PENDING'", user.id
+        )
+        owed = cabinet.rows(
+            "select count(*) from boathook.delivery d join boathook.event e on e.id = d.event_id"
+            " where d.state <> 'dead' and e.application = any (boathook.application_names(%s))",
+            user.application,
+        )
+        if pending == owed == [(0,)]:
+            return
+        assert asyncio.get_running_loop().time() < deadline, f"still owed {owed}, pending {pending}"
+        await asyncio.sleep(0.05)

@@ -1,0 +1,238 @@
+"""A real boathook with the fleet app as a subprocess, and a stand-in for Telegram's Bot API."""
+
+import asyncio
+import json
+import re
+import threading
+import uuid
+from collections.abc import Callable
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+from aiohttp import web
+
+from boathook.apps.fleet.simulator import Expected
+from boathook.apps.fleet.tables import TABLES
+from boathook.apps.traffic import Letter
+from tests.apps.app_server import AppStand
+from tests.support import until
+
+TOKEN = "fleet-test-token"
+UMNICO = "umnico-test-token"
+BOT_TOKEN = "4711:telegram-test-secret"
+CHAT = "-100123"
+PATH = "/api/rentprog/webhook"
+ALIAS = "/webhook/rentprog-webhook-create"
+
+_ids = count(uuid.uuid4().int % 10**6 * 10_000)
+
+POISON = """
+create function fleet.refuse() returns trigger language plpgsql as $$
+begin raise exception 'the cars are poisoned'; end $$;
+create trigger poison before insert or update on fleet.cars for each row
+    when (new.data ->> 'poison' = 'yes') execute function fleet.refuse();
+"""
+"""Makes `fleet.apply` fail for every car that says so; dropping the trigger heals it."""
+
+
+class Stand(AppStand):
+    """One `boathook serve` that loads the app, and what is asked of it."""
+
+    app = "fleet"
+    page = "/webhooks/_selftest"
+
+    def __init__(self, folder: Path, database_url: str, *, fleet: str = "", extra: str = "") -> None:
+        head = f'[fleet]\nsecrets = ["{TOKEN}"]\numnico_secrets = ["{UMNICO}"]\n'
+        super().__init__(folder, database_url, head, fleet, extra)
+        self._client: httpx.Client | None = None
+
+    @cached_property
+    def key(self) -> str:
+        """An organization's token."""
+        made = self.cli("keys", "create", "--scope", "organization", "--json").stdout
+        return str(json.loads(made)["token"])
+
+    @property
+    def client(self) -> httpx.Client:
+        if self._client is None:
+            headers = {"authorization": f"Bearer {self.key}"}
+            self._client = httpx.Client(base_url=self.base, timeout=30, headers=headers)
+        return self._client
+
+    def kill_all(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        super().kill_all()
+
+    def post(self, document: Any, *, path: str = PATH, token: str = TOKEN) -> httpx.Response:
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        headers = {"content-type": "application/json"}
+        return httpx.post(f"{self.base}{path}", params={"token": token}, content=body, headers=headers, timeout=30)
+
+    def tell(self, event: str, payload: Any, *, path: str = PATH, **more: Any) -> httpx.Response:
+        """Tell of a change as RentProg does; it must be taken."""
+        response = self.post({"event": event, "payload": payload, **more}, path=path)
+        assert response.status_code == 200, response.text
+        return response
+
+    def send(self, letter: Letter) -> int:
+        """Send a simulated letter; 0 where nobody answered."""
+        try:
+            return httpx.request(
+                letter.method, self.base + letter.path, content=letter.body, headers=dict(letter.headers), timeout=30
+            ).status_code
+        except httpx.TransportError:
+            return 0
+
+    def thing(self, table: str, id: object) -> dict[str, Any] | None:
+        found = self.rows(f"select * from fleet.{table} where id = %s", str(id))
+        return found[0] if found else None
+
+    def known(self, table: str, id: object, is_wanted: Callable[[dict[str, Any]], bool] = bool) -> dict[str, Any]:
+        """Wait until a thing is there as wanted, and return it."""
+
+        def look() -> dict[str, Any] | None:
+            row = self.thing(table, id)
+            return row if row and row["stamp"] and is_wanted(row) else None
+
+        return until(look)
+
+    def settled(self) -> bool:
+        """Whether nothing is owed any more."""
+        return not self.rows("select from boathook.delivery where state <> 'dead'")
+
+    def differences(self, expected: Expected) -> list[str]:
+        """Say where the tables differ from what the simulator says."""
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            return differences(connection, expected)
+
+
+def differences(connection: psycopg.Connection, expected: Expected) -> list[str]:
+    """Say where the tables differ from what the simulator says; read by plain SQL, apart from the app."""
+    found = []
+    for entity, table in TABLES.items():
+        rows = connection.execute(f"select id, data, deleted_at is not null, stamp is null from fleet.{table.name}")
+        kept = {id: rest for id, *rest in rows}
+        for (one, id), thing in expected.things.items():
+            if one is entity and kept.get(id) != [dict(thing.data), thing.is_deleted, thing.is_stub]:
+                found.append(f"{entity} {id}: {kept.get(id)} is not {thing}")
+    return found
+
+
+def new_id() -> int:
+    return next(_ids)
+
+
+served = Stand.served
+
+
+Reply = Callable[[], Any]
+"""What the Bot API does with one message: returns (status, JSON), or waits for ever."""
+
+
+class BotApi:
+    """Telegram's Bot API as far as messages go, by https://core.telegram.org/bots/api#making-requests.
+
+    It refuses what Telegram would refuse, keeps what it took, and has troubles when it is told to.
+    """
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        """The texts of the messages that arrived in the chat."""
+        self.calls = 0
+        self.troubles: list[Reply] = []
+        """What is answered to the next messages in place of taking them."""
+        self.hanging = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.url = ""
+
+    def __enter__(self) -> "BotApi":
+        self._thread.start()
+        assert self._started.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        runner = web.AppRunner(app)
+        self._loop.run_until_complete(runner.setup())
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        self._loop.run_until_complete(site.start())
+        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+        self._started.set()
+        self._loop.run_forever()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(runner.cleanup())
+        self._loop.close()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.calls += 1
+        match = re.fullmatch(r"/bot([^/]+)/(\w+)", request.path)
+        if match is None or match[1] != BOT_TOKEN:
+            return _said(401, "Unauthorized")
+        if match[2] != "sendMessage":
+            return _said(404, "Not Found")
+        if request.method != "POST" or request.content_type != "application/json":
+            return _said(400, "Bad Request: message text is empty")
+        message = await request.json()
+        if str(message.get("chat_id")) != CHAT:
+            return _said(400, "Bad Request: chat not found")
+        text = message.get("text")
+        if not isinstance(text, str) or not 0 < len(text) <= 4_096:
+            return _said(400, "Bad Request: message text is empty")
+        if self.troubles:
+            return await self._make_trouble(self.troubles.pop(0))
+        self.taken.append(text)
+        result = {
+            "message_id": len(self.taken),
+            "date": 0,
+            "chat": {"id": int(CHAT), "type": "supergroup"},
+            "text": text,
+        }
+        return web.json_response({"ok": True, "result": result})
+
+    async def _make_trouble(self, trouble: Reply) -> web.Response:
+        said = trouble()
+        if said is None:
+            self.hanging.set()
+            await asyncio.sleep(3_600)
+        return web.json_response(said[1], status=said[0])
+
+
+def _said(status: int, description: str, **parameters: Any) -> web.Response:
+    return web.json_response(
+        {"ok": False, "error_code": status, "description": description, **parameters}, status=status
+    )
+
+
+def too_many(retry_after: int) -> Reply:
+    return lambda: (
+        429,
+        {
+            "ok": False,
+            "error_code": 429,
+            "description": f"Too Many Requests: retry after {retry_after}",
+            "parameters": {"retry_after": retry_after},
+        },
+    )
+
+
+def broken(status: int = 500) -> Reply:
+    return lambda: (status, {"ok": False, "error_code": status, "description": "Internal Server Error"})
+
+
+def hang() -> None:
+    return None

@@ -1,0 +1,81 @@
+"""More than four hundred hostile texts, wherever strangers may write: no page runs one, and none even tries."""
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.browser.conftest import Screen, Stand
+from tests.browser.hostile_texts import PAYLOADS
+from tests.browser.receiver import receiving
+from tests.browser.sample_data import Furnisher, paths_of
+
+_MOST_PAGES = 150
+
+
+@pytest.fixture(scope="module")
+def attacked(console: Stand) -> Iterator[Stand]:
+    with receiving() as receiver:
+        furnisher = Furnisher(console, receiver, PAYLOADS)
+        furnisher.all()
+        while furnisher.used < 2 * len(PAYLOADS):
+            furnisher.receive()
+            furnisher.refuse()
+            furnisher.conflict()
+        furnisher.api.close()
+        yield console
+
+
+def test_no_page_runs_what_strangers_wrote(attacked: Stand, screen: Screen):
+    before = reports(attacked)
+    waiting, seen = ["/console"], set[str]()
+    screen.page.add_init_script("window.ran = 0")
+    while waiting and len(seen) < _MOST_PAGES:
+        path = waiting.pop(0)
+        if path in seen or path == "/console/now/live":
+            continue
+        seen.add(path)
+        screen.page.goto(f"{attacked.base}{path}")
+        assert screen.page.evaluate("window.ran") == 0, path
+        assert planted(screen.page) == [], path
+        waiting += [one for one in paths_of(screen.page, attacked.base) if one not in seen]
+    assert len(seen) > 80
+    assert reports(attacked) == before
+
+
+def planted(page: Page) -> list[str]:
+    """Return the elements of a page that only a stranger's text could have made."""
+    found: list[str] = page.evaluate("""() => [...document.querySelectorAll('*')]
+        .filter(one => [...one.attributes].some(({name}) => /^(on|hx-on|data-hx-on)/.test(name))
+            || /^(javascript|data|vbscript):/i.test(one.href?.baseVal ?? one.href ?? one.src ?? '')
+            || ['IFRAME', 'OBJECT', 'EMBED', 'MARQUEE', 'MATH', 'BASE', 'PORTAL', 'X'].includes(one.tagName))
+        .map(one => one.outerHTML.slice(0, 200))""")
+    return found
+
+
+def reports(stand: Stand) -> float:
+    page = httpx.get(f"{stand.base}/metrics").text
+    return sum(float(one) for one in re.findall(r"^boathook_csp_reports_total (\S+)", page, re.MULTILINE))
+
+
+def test_without_either_safeguard_they_would_run(browser: Browser):
+    """The sabotage twin: as markup and without the policy, many of the same texts do run; with the policy alone, none."""
+    assert ran(browser, {}) > 60
+    assert ran(browser, {"content-security-policy": "default-src 'none'; script-src 'self'; frame-src 'none'"}) == 0
+
+
+def ran(browser: Browser, headers: dict[str, str]) -> int:
+    """Return how many of the texts run where they are put into a page as they are."""
+    context = browser.new_context()
+    page = context.new_page()
+    texts = iter(PAYLOADS)
+    page.route("**/*", lambda route: route.fulfill(
+        content_type="text/html", headers=headers, body=f"<!doctype html><p>{next(texts)}</p>"))  # fmt: skip
+    runs = 0
+    for _ in PAYLOADS[:120]:
+        page.goto("http://hostile.test/", wait_until="domcontentloaded")
+        runs += page.evaluate("window.ran === 1")
+    context.close()
+    return runs

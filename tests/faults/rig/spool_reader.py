@@ -1,0 +1,26 @@
+"""Reads what lies in the spool folders of a host, from the files themselves and whether or not anybody is running."""
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+from boathook.inbound.records import UnreadableRecord, decode
+from boathook.spool.segment import read_segment
+from boathook.spool.shelf import REFUSED, WAITING
+from tests.faults.rig.store_state import Spooled
+
+
+def read_spools(data: Path) -> Iterator[Spooled]:
+    """Yield every event that waits below a data_dir, and those that PostgreSQL has refused."""
+    for path in sorted((data / "spool").glob(f"*/*{WAITING}")):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # drained while we looked
+            continue
+        for record in read_segment(content).records:
+            try:
+                event = decode(record.payload)
+            except UnreadableRecord:
+                continue
+            is_refused = path.parent.name == REFUSED
+            yield Spooled(key=event.dedup_key, sha=sha256(event.body).hexdigest(), is_refused=is_refused)

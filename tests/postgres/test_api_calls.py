@@ -1,0 +1,332 @@
+"""What holds for every route: tokens, errors, the size of requests, and requests that come twice."""
+
+import asyncio
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from boathook.admin import keys
+from boathook.admin.api import calls
+from boathook.journal import idempotency
+from boathook.journal.database import Database
+from tests.postgres.api_client import Api, make_desk, make_token, opened_api
+from tests.support import eventually
+
+
+@pytest.fixture
+async def api(db):
+    async with opened_api(db) as client:
+        await client.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+        yield client
+
+
+# Tokens
+
+
+NO_TOKENS = ["", "Bearer", "Bearer ", "Bearer nonsense", "Basic abc", "Bearer a.b.c", "Bearer \x7f"]
+
+
+async def test_without_a_valid_token_the_answer_is_401(api):
+    for value in NO_TOKENS:
+        error = await api.ask(401, "GET", "/app", headers={"authorization": value})
+        assert error == {"code": "authentication_failed", "detail": "Invalid token"}
+
+
+async def test_a_token_is_opaque_and_only_its_hash_is_kept(api, db):
+    token = await make_token(api.desk)
+    assert token.startswith("bhk_")
+    assert "." not in token
+    assert len(token) > 40
+    assert [row["token_sha256"] for row in await db.fetch("select token_sha256 from boathook.api_key")].count(
+        keys.hash_token(token)
+    ) == 1
+
+
+async def test_a_revoked_or_expired_token_is_refused_at_once(api):
+    async with api.desk.work() as work:
+        made = await keys.create(work)
+    await api.as_token(made.token).ask(200, "GET", "/app")
+    async with api.desk.work() as work:
+        await keys.revoke(work, made.key.id)
+    await api.as_token(made.token).ask(401, "GET", "/app")
+    old = await make_token(api.desk, lifetime=timedelta(seconds=-1))
+    await api.as_token(old).ask(401, "GET", "/app")
+
+
+async def test_a_token_of_an_application_reaches_that_one_only(api):
+    await api.ask(201, "POST", "/app", {"name": "Other", "uid": "other"})
+    own = api.as_token(await make_token(api.desk, application="acme"))
+    await own.ask(200, "GET", "/app/acme")
+    assert (await own.ask(404, "GET", "/app/other"))["code"] == "not_found"
+    for method, path, body in (
+        ("GET", "/app", None),
+        ("POST", "/app", {"name": "x"}),
+        ("PUT", "/app/acme", {"name": "x"}),
+        ("PATCH", "/app/acme", {"name": "x"}),
+        ("DELETE", "/app/acme", None),
+        ("POST", "/event-type", {"name": "a", "description": "a"}),
+        ("POST", "/auth/app-portal-access/acme", {}),
+    ):
+        assert (await own.ask(403, method, path, body))["code"] == "insufficient access"
+    await own.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:8999/"})
+    await own.ask(404, "GET", "/app/other/endpoint")
+
+
+# The portal
+
+
+async def test_a_visitor_of_the_portal_gets_a_token_of_the_application(api):
+    for path, body in (("/auth/app-portal-access/acme", {}), ("/auth/dashboard-access/acme", None)):
+        access = await api.ask(200, "POST", path, body)
+        assert access["url"].startswith("http://api.test/portal#key=")
+        assert access["token"] in access["url"]
+        await api.as_token(access["token"]).ask(200, "GET", "/app/acme")
+    await api.ask(404, "POST", "/auth/app-portal-access/nobody", {})
+
+
+async def test_portal_access_may_make_the_application(api):
+    path = "/auth/app-portal-access/new"
+    error = await api.ask(422, "POST", path, {"application": {"name": "New"}})
+    assert error["detail"][0]["type"] == "application_uid_missing"
+    error = await api.ask(422, "POST", path, {"application": {"name": "New", "uid": "newer"}})
+    assert error["detail"][0]["type"] == "application_uid_mismatch"
+    access = await api.ask(200, "POST", path, {"application": {"name": "New", "uid": "new"}})
+    assert (await api.as_token(access["token"]).ask(200, "GET", "/app/new"))["name"] == "New"
+
+
+async def test_capabilities_decide_what_a_visitor_may_do(api):
+    endpoint = (await api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:8999/"}))["id"]
+    path = f"/app/acme/endpoint/{endpoint}"
+
+    async def statuses(**body) -> list[int]:
+        access = await api.ask(200, "POST", "/auth/app-portal-access/acme", body)
+        visitor = api.as_token(access["token"])
+        requests = (("GET", path, None), ("PATCH", path, {"description": "x"}), ("GET", f"{path}/secret", None),
+                    ("POST", f"{path}/secret/rotate", {"gracePeriodSeconds": 0}))  # fmt: skip
+        return [(await visitor.request(method, path, json=body)).status_code for method, path, body in requests]
+
+    assert await statuses() == [200, 200, 200, 200]
+    assert await statuses(readOnly=True) == [200, 403, 403, 403]
+    assert await statuses(capabilities=["ViewBase", "ManageEndpoint"]) == [200, 200, 403, 403]
+    assert await statuses(capabilities=["ViewEndpointSecret"]) == [200, 403, 200, 403]
+    assert await statuses(capabilities=["ManageEndpointSecret"]) == [200, 403, 403, 200]
+    await api.ask(422, "POST", "/auth/app-portal-access/acme", {"capabilities": ["Everything"]})
+
+
+async def test_a_visitor_sees_event_types_by_flags(api):
+    await api.ask(201, "POST", "/event-type", {"name": "free", "description": "x"})
+    await api.ask(201, "POST", "/event-type", {"name": "beta", "description": "x", "featureFlag": "beta"})
+
+    async def seen(flags: list[str]) -> list[str]:
+        access = await api.ask(200, "POST", "/auth/app-portal-access/acme", {"featureFlags": flags})
+        visitor = api.as_token(access["token"])
+        await visitor.ask(200 if "beta" in flags else 404, "GET", "/event-type/beta")
+        return [row["name"] for row in (await visitor.ask(200, "GET", "/event-type"))["data"]]
+
+    assert await seen([]) == await seen(["other"]) == ["free"]
+    assert await seen(["beta", "other"]) == ["beta", "free"]
+    assert len((await api.ask(200, "GET", "/event-type"))["data"]) == 2
+
+
+async def test_tokens_end_by_logout_and_by_expire_all(api):
+    async def visitor(**body) -> Api:
+        return api.as_token((await api.ask(200, "POST", "/auth/app-portal-access/acme", body))["token"])
+
+    first, second, third = await visitor(), await visitor(sessionId="s"), await visitor(sessionId="t")
+    await first.ask(204, "POST", "/auth/logout")
+    await first.ask(401, "GET", "/app/acme")
+    await api.ask(403, "POST", "/auth/logout")
+    await api.ask(204, "POST", "/auth/app/acme/expire-all", {"sessionIds": ["s"]})
+    await second.ask(401, "GET", "/app/acme")
+    await api.ask(204, "POST", "/auth/app/acme/expire-all", {"expiry": 3_600})
+    await third.ask(200, "GET", "/app/acme")
+    await api.ask(204, "POST", "/auth/app/acme/expire-all")
+    await third.ask(401, "GET", "/app/acme")
+    await api.ask(200, "GET", "/app/acme")
+
+
+# Errors
+
+
+async def test_every_error_is_json(api):
+    assert (await api.ask(404, "GET", "/nothing"))["code"] == "not_found"
+    error = await api.request("DELETE", "/app")
+    assert error.status_code == 405
+    assert error.json()["code"] == "method_not_allowed"
+    assert {method.strip() for method in error.headers["allow"].split(",")} == {"GET", "POST"}
+
+
+async def test_a_fault_of_ours_is_json_without_a_word_of_its_cause(api, monkeypatch):
+    async def fail(*_args, **_options):
+        raise RuntimeError("the secret inside")
+
+    monkeypatch.setattr(calls, "authenticate", fail)
+    error = await api.request("GET", "/app")
+    assert error.status_code == 500
+    assert error.json()["code"] == "server_error"
+    assert "secret inside" not in error.text
+
+
+async def test_without_the_database_the_answer_is_503(pg_url):
+    database = await Database.open(pg_url, purpose="test", size=2)
+    client = Api(make_desk(database), "bhk_x")
+    await database.close()
+    error = await client.request("GET", "/app")
+    assert error.status_code == 503
+    assert error.json()["code"] == "unavailable"
+    assert error.headers["retry-after"]
+    error = await client.request("GET", "/health")
+    assert error.status_code == 503
+    assert error.json()
+
+
+async def test_a_request_that_is_too_large_is_413(db):
+    async with opened_api(db, outbound__max_message=1_000) as api:
+
+        async def drops():
+            for _ in range(20):
+                yield b" " * 100
+
+        for body in (b"x" * 1_001, drops()):
+            assert (await api.ask(413, "POST", "/app", content=body))["code"] == "payload_too_large"
+
+
+async def test_browsers_may_call_from_anywhere(api):
+    headers = {"origin": "https://shop.example", "access-control-request-method": "POST",
+               "access-control-request-headers": "authorization, svix-req-id"}  # fmt: skip
+    answer = await api.request("OPTIONS", "/app", headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert answer.headers["access-control-max-age"] == "600"
+    assert "svix-req-id" in answer.headers["access-control-allow-headers"]
+
+
+async def test_health_needs_no_token(api):
+    for path in ("/health", "/health/", "/health/ping", "/health/ping/"):
+        for method in ("GET", "HEAD"):
+            answer = await Api(api.desk, "").request(method, path)
+            assert answer.status_code == 204
+            assert answer.content == b""
+
+
+async def test_the_document_describes_every_operation(api):
+    document = await api.ask(200, "GET", "/openapi.json")
+    operations = [(path, operation) for path, item in document["paths"].items() for operation in item.values() if path]
+    assert len({operation["operationId"] for _, operation in operations}) == len(operations)
+    for path, operation in operations:
+        assert operation["operationId"].startswith("v1."), path
+        assert operation["summary"], path
+        assert ("security" in operation) is not path.startswith("/api/v1/health"), path
+        good = [answer for status, answer in operation["responses"].items() if status[0] == "2"]
+        assert good, path
+        assert all("content" in answer or "204" in operation["responses"] for answer in good), path
+        assert operation["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("ProblemsOut")
+
+
+# Requests that come twice
+
+
+def with_key(key: str) -> dict:
+    return {"headers": {"idempotency-key": key}}
+
+
+async def test_the_same_request_with_its_key_is_done_once(api):
+    body = {"name": "Once"}
+    first = await api.ask(201, "POST", "/app", body, **with_key("k"))
+    again = await api.request("POST", "/app", json=body, **with_key("k"))
+    assert again.status_code == 201
+    assert again.json() == first
+    assert again.headers["idempotent-replayed"] == "true"
+    assert (await api.ask(201, "POST", "/app", body, **with_key("l")))["id"] != first["id"]
+    assert len((await api.ask(200, "GET", "/app"))["data"]) == 3
+
+
+async def test_an_answer_without_a_body_is_repeated_too(api):
+    path = "/auth/app/acme/expire-all"
+    await api.ask(204, "POST", path, {}, **with_key("k"))
+    await api.ask(204, "POST", path, {}, **with_key("k"))
+
+
+async def test_a_key_that_came_with_another_request_is_refused(api):
+    await api.ask(201, "POST", "/app", {"name": "Once"}, **with_key("k"))
+    error = await api.ask(409, "POST", "/app", {"name": "Twice"}, **with_key("k"))
+    assert error["code"] == "idempotency_key_reused"
+    await api.ask(409, "POST", "/app?get_if_exists=true", {"name": "Once"}, **with_key("k"))
+    await api.ask(201, "POST", "/event-type", {"name": "a", "description": "a"}, **with_key("k"))
+
+
+async def test_a_key_belongs_to_whom_it_came_from(api):
+    other = Api(api.desk, await make_token(api.desk, "other"))
+    first = await api.ask(201, "POST", "/app", {"name": "Mine"}, **with_key("k"))
+    assert (await other.ask(201, "POST", "/app", {"name": "Mine"}, **with_key("k")))["id"] != first["id"]
+
+
+async def test_a_refused_request_leaves_its_key_free(api):
+    await api.ask(409, "POST", "/app", {"name": "x", "uid": "acme"}, **with_key("k"))
+    await api.ask(422, "POST", "/app", {"name": ""}, **with_key("k"))
+    await api.ask(201, "POST", "/app", {"name": "x"}, **with_key("k"))
+
+
+async def test_a_key_is_forgotten_after_its_time(api, db):
+    first = await api.ask(201, "POST", "/app", {"name": "Once"}, **with_key("k"))
+    await db.execute("update boathook.idempotency set expires_at = now() - interval '1 second'")
+    second = await api.ask(201, "POST", "/app", {"name": "Once"}, **with_key("k"))
+    assert second["id"] != first["id"]
+
+
+async def test_what_was_answered_is_kept_sealed(api, db):
+    access = await api.ask(200, "POST", "/auth/app-portal-access/acme", {}, **with_key("k"))
+    row = await db.fetchrow("select status, sealed_response from boathook.idempotency")
+    assert row["status"] == 200
+    assert access["token"].encode() not in row["sealed_response"]
+
+
+async def race(pg_url) -> tuple[list, int]:
+    """Ask two servers for the same, both requests in flight at once; return their answers and how often it was done."""
+    one, two = [await Database.open(pg_url, purpose="test", size=4) for _ in range(2)]
+    desks = [make_desk(one), make_desk(two)]
+    token = await make_token(desks[0])
+    try:
+        async with Api(desks[0], token) as a, Api(desks[1], token) as b:
+            async with one.transaction() as blocker:
+                # Both need it after the key, so neither is done while this is held.
+                await blocker.execute("lock table boathook.audit in access exclusive mode")
+                pending = [
+                    asyncio.create_task(api.request("POST", "/app", json={"name": "Once"}, **with_key("k")))
+                    for api in (a, b)
+                ]
+                await eventually(partial(_waiting, two))
+                assert not any(task.done() for task in pending)
+            answers = await asyncio.gather(*pending)
+        return answers, await two.fetchval("select count(*) from boathook.application")
+    finally:
+        await one.close()
+        await two.close()
+
+
+async def _waiting(database: Database) -> bool:
+    return (
+        await database.fetchval(
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        )
+        == 2
+    )
+
+
+async def test_two_servers_do_a_request_once_though_both_have_it_in_flight(pg_url):
+    answers, number = await race(pg_url)
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert number == 1
+    assert answers[0].json() == answers[1].json()
+    assert sorted("idempotent-replayed" in answer.headers for answer in answers) == [False, True]
+
+
+async def test_without_the_claim_both_would_do_it(pg_url, monkeypatch):
+    async def claim(_connection, _key, _fingerprint):
+        return None
+
+    monkeypatch.setattr(idempotency, "claim", claim)
+    answers, number = await race(pg_url)
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert number == 2

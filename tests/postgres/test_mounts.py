@@ -1,0 +1,155 @@
+"""Who passes the door of a mounted application, with real keys and without a network."""
+
+import asyncio
+
+import pytest
+
+from boathook import config
+from boathook.admin.api import auth
+from boathook.handlers.manifest import Mount
+from boathook.journal.database import Database
+from boathook.server import mounts
+from boathook.server.lifespan import Lifespan
+from boathook.server.mounts import Door
+from tests.postgres.api_client import make_desk, make_token
+from tests.support import eventually
+
+
+class Visitor:
+    """Calls a door, and remembers what the application saw and what came back."""
+
+    def __init__(self, db: Database, *, is_open: bool = False, recheck_s: float = 30.0, **settings: object) -> None:
+        self.seen: list[dict] = []
+        self.got: list[dict] = []
+        self.events: asyncio.Queue[dict] = asyncio.Queue()
+        life = Lifespan(self._app)
+        life.is_up = True
+        self.life = life
+        mount = Mount(path="/yard", app=self._app, is_open=is_open)
+        self.door = Door(mount, life, config.load(None, settings), db, recheck_s=recheck_s)
+
+    async def _app(self, scope, receive, send) -> None:
+        self.seen.append(scope)
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.accept"})
+            while (await receive())["type"] != "websocket.disconnect":
+                pass
+        else:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"in"})
+
+    async def _send(self, message: dict) -> None:
+        self.got.append(message)
+        if message["type"] == "websocket.close":
+            self.events.put_nowait({"type": "websocket.disconnect", "code": message["code"]})
+
+    async def visit(self, kind: str = "http", peer: str = "192.0.2.1", **headers: str) -> "Visitor":
+        raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {
+            "type": kind,
+            "path": "/yard",
+            "method": "GET",
+            "scheme": "http" if kind == "http" else "ws",
+            "headers": raw,
+            "client": (peer, 5),
+            "subprotocols": headers.get("sec_websocket_protocol", "").replace(",", " ").split(),
+        }
+        await self.door(scope, self.events.get, self._send)
+        return self
+
+    @property
+    def status(self) -> int:
+        return self.got[0]["status"]
+
+
+async def test_a_key_opens_the_door_and_names_who_acts(db):
+    token = await make_token(make_desk(db))
+    visitor = await Visitor(db).visit(authorization=f"Bearer {token}")
+    assert visitor.status == 200
+    assert visitor.seen[0]["state"]["actor"].startswith("api:key_")
+
+
+async def test_without_a_key_the_application_is_never_asked(db):
+    visitor = await Visitor(db).visit()
+    assert (visitor.status, visitor.seen) == (401, [])
+
+
+async def test_an_open_door_asks_nobody_even_without_postgresql(pg_url):
+    closed = await Database.open(pg_url, purpose="test", size=1)
+    await closed.close()
+    visitor = await Visitor(closed, is_open=True).visit()
+    assert visitor.status == 200
+    assert "actor" not in visitor.seen[0]["state"]
+
+
+async def test_while_postgresql_is_away_a_closed_door_answers_503(pg_url):
+    closed = await Database.open(pg_url, purpose="test", size=1)
+    await closed.close()
+    visitor = await Visitor(closed).visit(authorization="Bearer bhk_any")
+    assert (visitor.status, visitor.seen) == (503, [])
+    assert b"retry-after" in dict(visitor.got[0]["headers"])
+
+
+async def test_an_application_that_has_not_started_is_answered_for(db):
+    visitor = Visitor(db, is_open=True)
+    visitor.life.is_up = False
+    await visitor.visit()
+    assert (visitor.status, visitor.seen) == (503, [])
+
+
+async def test_a_websocket_ends_soon_after_its_token_was_revoked(db, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    async def authenticate(*arguments):
+        asked.append(1)
+        return await auth.authenticate(*arguments)
+
+    monkeypatch.setattr(mounts, "authenticate", authenticate)
+    desk = make_desk(db)
+    token = await make_token(desk)
+    visitor = Visitor(db, recheck_s=0.05)
+    visiting = asyncio.create_task(visitor.visit("websocket", authorization=f"Bearer {token}"))
+    await eventually(lambda: len(asked) >= 3)
+    assert not visiting.done(), "a valid token keeps it open"
+    await db.execute("update boathook.api_key set revoked_at = now()")
+    await asyncio.wait_for(visiting, 10)
+    assert visitor.got[-1] == {
+        "type": "websocket.close",
+        "code": 1008,
+        "reason": "this token is not valid any more",
+    }
+
+
+async def test_a_cross_site_websocket_stays_outside_though_its_browser_has_our_key(db):
+    token = await make_token(make_desk(db))
+    visitor = await Visitor(db).visit(
+        "websocket", host="a.test", origin="https://evil.test", authorization=f"Bearer {token}"
+    )
+    assert (visitor.status, visitor.seen) == (403, [])
+
+
+async def test_without_the_check_of_origins_it_would_get_in(db, monkeypatch: pytest.MonkeyPatch):
+    """The twin: what the check is there for."""
+    monkeypatch.setattr(mounts, "is_same_origin", lambda *_: True)
+    token = await make_token(make_desk(db))
+    visitor = Visitor(db)
+    visiting = asyncio.create_task(
+        visitor.visit("websocket", host="a.test", origin="https://evil.test", authorization=f"Bearer {token}")
+    )
+    await eventually(lambda: visitor.seen)
+    visitor.events.put_nowait({"type": "websocket.disconnect", "code": 1000})
+    await visiting
+    assert visitor.got[0]["type"] == "websocket.accept"
+
+
+async def test_an_app_learns_of_the_client_behind_a_trusted_proxy(db):
+    visitor = Visitor(db, is_open=True, **{"server.trusted_proxies": ["10.0.0.0/8"]})
+    forwarded = {"x_forwarded_for": "198.51.100.7, 203.0.113.9, 10.0.0.2", "x_forwarded_proto": "https"}
+    await visitor.visit(peer="10.0.0.1", **forwarded)
+    assert (visitor.seen[0]["client"], visitor.seen[0]["scheme"]) == (("203.0.113.9", 5), "https")
+
+
+async def test_who_is_no_trusted_proxy_vouches_for_nobody(db):
+    visitor = Visitor(db, is_open=True, **{"server.trusted_proxies": ["10.0.0.0/8"]})
+    await visitor.visit(peer="192.0.2.1", x_forwarded_for="203.0.113.9", x_forwarded_proto="https")
+    assert (visitor.seen[0]["client"], visitor.seen[0]["scheme"]) == (("192.0.2.1", 5), "http")

@@ -1,0 +1,436 @@
+"""Attacks on apps: mistakes of their owners, hostile requests and metrics, and a PostgreSQL that fails under them."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+import pytest
+from websockets.frames import Opcode
+
+from boathook import Boathook
+from boathook.admin.platform import open_platform
+from boathook.cli.apps import tables
+from boathook.cli.commands import read_opening
+from boathook.config import load
+from boathook.dispatch import chores
+from boathook.domain.errors import ConfigError, JournalError, JournalUnavailable
+from boathook.handlers.manifest import Chore
+from boathook.inbound import sockets
+from boathook.inbound.shape import compile_shape
+from boathook.journal.app_schema import migrate_apps, pending_apps
+from boathook.journal.database import Database
+from boathook.server import console, mounts
+from boathook.server.lifespan import Lifespan
+from boathook.server.loading import load_apps, with_apps
+from boathook.server.visits import SocketVisit
+from boathook.telemetry import emit
+from boathook.telemetry.exporters import History, merge, to_prometheus
+from tests.postgres.api_client import make_desk, make_token
+from tests.postgres.test_mounts import Visitor
+from tests.support import eventually
+from tests.unit.test_loading import Place, complaint, place, same_metrics
+from tests.unit.test_sockets import Stand, frame
+from tests.unit.test_visits import Client
+
+__all__ = ["place", "same_metrics"]
+
+HEAD = """
+from boathook import Boathook
+from pydantic import BaseModel, field_validator
+"""
+TREE = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#"}}]}
+HMAC = '{"provider": "hmac", "secret": "hush", "header": "X-Mac"}'
+
+
+def declaring(name: str, sources: str) -> str:
+    """Return an app with this expression as its sources."""
+    return f"{HEAD}\nhook = Boathook({name!r})\n@hook.sources\ndef sources(_):\n    return {sources}\n"
+
+
+class TestMistakesOfOwners:
+    def test_a_module_that_exits_while_it_is_imported_is_told_of(self, place: Place):
+        settings = place("import sys\nsys.exit('bye')\n")
+        assert "fails: SystemExit: bye" in complaint(lambda: load_apps(settings))
+
+    def test_a_setting_that_the_app_cannot_even_check_is_told_of(self, place: Place):
+        code = f"""{HEAD}
+class Own(BaseModel):
+    size: int = 1
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def grow(cls, given):
+        return given + 1
+
+hook = Boathook("shelf", settings=Own)
+"""
+        settings = place(code, toml='[shelf]\nsize = "3"')
+        assert "boathook.toml: shelf: the app fails to check it: TypeError" in complaint(lambda: load_apps(settings))
+
+    def test_the_value_of_a_mistyped_secret_is_not_told(self, place: Place):
+        code = f"{HEAD}\nclass Own(BaseModel, extra='forbid'):\n    secret: str = ''\nhook = Boathook('shelf', settings=Own)"
+        settings = place(code, toml='[shelf]\nsecrett = "hush"')
+        assert complaint(lambda: load_apps(settings)).endswith("shelf.secrett: is not a setting")
+
+    @pytest.mark.parametrize("sources", ["None", "[]", '{"books": None}', '[{"provider": "hmac"}]'])
+    def test_sources_that_are_none_are_told_of(self, place: Place, sources: str):
+        settings = place(declaring("shelf", sources))
+        assert "must return tables by their names" in complaint(lambda: with_apps(settings))
+
+    @pytest.mark.parametrize("name", ["../x", "a b", "a/b", "", "a%2fb", "x\n"])
+    def test_a_source_whose_name_no_address_can_have_is_refused(self, place: Place, name: str):
+        settings = place(declaring("shelf", f"{{{name!r}: {HMAC}}}"))
+        assert "is part of an address" in complaint(lambda: with_apps(settings))
+
+    def test_two_apps_with_one_source_are_refused(self, place: Place):
+        mine, yours = declaring("shelf", f'{{"books": {HMAC}}}'), declaring("desk", f'{{"books": {HMAC}}}')
+        assert "both declare the source 'books'" in complaint(lambda: with_apps(place(mine, yours)))
+
+    def test_passwords_in_addresses_and_numbers_are_not_shown(self, place: Place):
+        shown = json.dumps(tables(place(toml='[shelf]\nurl = "https://me:hush@host/x"\npassword = 4711\nkeys = [1]')))
+        assert "hush" not in shown
+        assert "4711" not in shown
+        assert "[1]" not in shown
+        assert "https://me:(hidden)@host/x" in shown
+
+    @pytest.mark.parametrize("arguments", [["--config"], ["-c"], ["--config="]])
+    def test_half_an_option_is_no_fault_of_ours(self, arguments: list[str]):
+        assert read_opening(arguments)[1] is None
+
+
+class TestMetrics:
+    @pytest.mark.parametrize("label", ["name", "n", "value", "self"])
+    def test_a_label_may_have_any_other_name(self, same_metrics: None, label: str):
+        hook = Boathook("shelf")
+        hook.counter(f"shelf_{label}_total", "x", label).add(2, **{label: "a"})
+        hook.gauge(f"shelf_{label}", "x", label).set(3, **{label: "a"})
+        hook.histogram(f"shelf_{label}_seconds", "x", label).observe(1, **{label: "a"})
+        assert emit.snapshot()[f"shelf_{label}_total"] == [[["a"], 2]]
+
+    @pytest.mark.parametrize("labels", [("le",), ("a", "a"), ("__name__",)])
+    def test_labels_that_would_spoil_all_metrics_are_refused(self, same_metrics: None, labels: tuple[str, ...]):
+        with pytest.raises(ConfigError, match="labels must differ"):
+            Boathook("shelf").counter("shelf_total", "x", *labels)
+
+    @pytest.mark.parametrize("bounds", [(5, 1), (1, 1), (float("nan"),), (1, float("inf"))])
+    def test_bounds_that_would_spoil_all_metrics_are_refused(self, same_metrics: None, bounds: tuple[float, ...]):
+        with pytest.raises(ConfigError, match="bounds must be"):
+            Boathook("shelf").histogram("shelf_seconds", "x", bounds=bounds)
+
+    def test_what_strangers_bring_into_labels_and_helps_spoils_nothing(self, same_metrics: None):
+        books = Boathook("shelf").counter("shelf_books_total", "first\nsecond \\ third", "title")
+        for title in ("\ud800", "x" * 1_000_000, 'a"b\nc\\'):
+            books.add(title=title)
+            books.add(title=title)
+        text = to_prometheus(merge(None, None, 0.0)).encode()
+        lines = [line for line in text.splitlines() if b"shelf_books_total" in line]
+        assert lines[0] == rb"# HELP shelf_books_total first\nsecond \\ third"
+        assert [line[-2:] for line in lines[2:]] == [b" 2"] * 3
+        assert len(text) < 100_000
+        assert max(len(str(key)) for key in emit._quick) < 1_000
+
+
+def test_settings_show_no_secret_of_an_app(place: Place):
+    settings = place(toml='[shelf]\nsecret = "hush"\n[sources.books]\nsecret = "hush"')
+    assert "hush" not in repr(settings)
+
+
+class TestHostileBodies:
+    @pytest.mark.parametrize("leaf", ["\\" * 500_000, list(range(130_000))], ids=["text", "numbers"])
+    def test_what_is_told_of_large_bodies_costs_little(self, leaf: object):
+        for _ in range(100):
+            leaf = [leaf]
+        body = json.dumps(leaf).encode()
+        shape = compile_shape("books", TREE)
+        began = time.thread_time()
+        assert "steps" in (shape.fault_of(body) or "")
+        spent = time.thread_time() - began
+        began = time.thread_time()
+        repr(json.loads(body))
+        assert spent < 30 * (time.thread_time() - began)
+
+    def test_a_large_body_is_still_judged_through_several_alternatives(self):
+        body = json.dumps([[["x" * 900_000]]]).encode()
+        schema = {"anyOf": [{"type": "integer"}, {"type": "array"}], "items": {"anyOf": [{"type": "null"}, {}]}}
+        assert compile_shape("books", schema).fault_of(body) is None
+
+
+def test_sabotage_without_a_charge_for_what_is_told_the_cost_shows(monkeypatch: pytest.MonkeyPatch):
+    from boathook.inbound import schemas
+
+    monkeypatch.setattr(schemas, "_TOLD", 10**12)
+    with pytest.raises(AssertionError):
+        TestHostileBodies().test_what_is_told_of_large_bodies_costs_little(list(range(130_000)))
+
+
+class TestFloodsOfFrames:
+    async def test_tiny_messages_in_one_piece_are_held_as_they_came(self):
+        stand = await Stand().accept()
+        stand.socket.data_received(frame(Opcode.TEXT) * 40_000)
+        await asyncio.sleep(0)
+        assert len(stand.socket._unread) < 500
+        assert not stand.wire.is_reading
+
+    async def test_none_of_them_is_lost_or_comes_out_of_turn(self):
+        stand = await Stand().accept()
+        stand.socket.data_received(b"".join(frame(Opcode.TEXT, b"%d" % n) for n in range(3_000)))
+        got = [await stand.ask("receive") for _ in range(3_000)]
+        assert [int(message["text"]) for message in got] == list(range(3_000))
+        await eventually(lambda: stand.wire.is_reading)
+
+    async def test_pings_leave_others_their_turn(self):
+        stand = await Stand().accept()
+        stand.socket.data_received(frame(Opcode.PING) * 2_000 + frame(Opcode.TEXT, b"last"))
+        assert len(stand.frames()) < 1_000
+        assert (await stand.ask("receive"))["text"] == "last"
+        assert len(stand.frames()) == 2_000
+
+    async def test_a_close_behind_many_frames_is_heard_after_them(self):
+        stand = await Stand().accept()
+        stand.socket.data_received(frame(Opcode.TEXT, b"x") * 2_000 + frame(Opcode.CLOSE, b"\x03\xe8"))
+        for _ in range(2_000):
+            assert (await stand.ask("receive"))["type"] == "websocket.receive"
+        assert (await stand.ask("receive"))["code"] == 1000
+        assert stand.wire.is_closed
+
+    async def test_sabotage_where_all_is_read_at_once_thousands_are_held(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(sockets, "_SLICE", 1 << 30)
+        with pytest.raises(AssertionError):
+            await self.test_tiny_messages_in_one_piece_are_held_as_they_came()
+
+
+class TestApplicationsThatExit:
+    @staticmethod
+    async def leave(_scope, _receive, _send) -> None:
+        raise SystemExit(3)
+
+    async def test_end_their_request_and_not_the_gateway(self):
+        client = await Client(b"").call(self.leave)
+        assert client.status == 500
+
+    async def test_end_their_answer_and_not_the_gateway(self):
+        async def begin(_scope, _receive, send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"half", "more_body": True})
+            raise SystemExit(3)
+
+        with pytest.raises(Exception, match="amid its answer"):
+            await Client(b"").call(begin)
+
+    async def test_end_their_websocket_and_not_the_gateway(self):
+        client = Client()
+        await SocketVisit(client.receive, client.send, "req_1", None).run(self.leave, {"path": "/x"})
+        assert client.got[0]["status"] == 500
+
+    async def test_end_their_life_and_not_the_gateway(self):
+        life = Lifespan(self.leave)
+        life.open()
+        await eventually(lambda: life.is_up)
+        await life.close()
+
+    async def test_end_their_chore_and_not_the_keeper(self):
+        async def leave() -> None:
+            raise SystemExit(3)
+
+        await chores._do(chores._Owned("shelf", Chore(name="tidy", every_s=1.0, function=leave)))
+        assert emit.snapshot()["boathook_chores_total"][-1][0] == ["shelf", "tidy", "failed"]
+
+
+class TestTransactionsWithinTransactions:
+    async def test_as_many_as_there_are_connections_end_in_an_error(self, pg_url: str, tmp_path: Path):
+        overrides = {"database.url": pg_url, "server.data_dir": str(tmp_path), "database.statement_timeout_s": 1}
+        platform = open_platform(load(None, overrides))
+        hook = Boathook("shop")
+        hook.bind(None, platform)
+        all_in = asyncio.Barrier(6)
+
+        async def nest() -> None:
+            async with hook.transaction():
+                await all_in.wait()
+                async with hook.transaction() as inner:
+                    await inner.execute("select 1")
+
+        try:
+            ends = await asyncio.wait_for(asyncio.gather(*(nest() for _ in range(6)), return_exceptions=True), 20)
+            assert any(isinstance(end, JournalUnavailable) and "connection" in str(end) for end in ends)
+            async with hook.transaction() as tx:
+                assert await tx.fetchval("select 1") == 1
+        finally:
+            await platform.close()
+
+
+class TestMigrations:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        return tmp_path
+
+    async def test_a_file_that_is_not_utf8_is_named(self, pg_url: str, folder: Path):
+        (folder / "0001_first.sql").write_bytes(b"create schema shelf; -- caf\xe9")
+        with pytest.raises(ConfigError, match=r"0001_first\.sql is not UTF-8"):
+            await pending_apps(pg_url, [("shelf", folder)])
+
+    async def test_a_file_that_cannot_be_read_is_named(self, pg_url: str, folder: Path):
+        (folder / "0001_first.sql").mkdir()
+        with pytest.raises(ConfigError, match=r"cannot read .*0001_first\.sql"):
+            await pending_apps(pg_url, [("shelf", folder)])
+
+    @pytest.mark.parametrize("end", ["rollback", "commit", "rollback; select 1", "abort", "end"])
+    async def test_a_file_that_ends_its_transaction_is_refused(self, pg_url: str, folder: Path, end: str):
+        (folder / "0001_first.sql").write_text(f"create schema shelf; {end};")
+        with pytest.raises(JournalError, match=r"shelf/0001_first.*leave out"):
+            await migrate_apps(pg_url, [("shelf", folder)])
+        assert await pending_apps(pg_url, [("shelf", folder)]) == ["shelf/0001_first"]
+
+    async def test_a_file_with_a_nul_is_refused(self, pg_url: str, folder: Path):
+        (folder / "0001_first.sql").write_bytes(b"create schema shelf; select '\x00'")
+        with pytest.raises((JournalError, ConfigError)):
+            await migrate_apps(pg_url, [("shelf", folder)])
+
+    async def test_what_one_file_sets_for_its_session_is_not_there_for_the_next(self, db: Database, folder: Path):
+        (folder / "0001_first.sql").write_text("create schema shelf; set search_path = shelf; set role none;")
+        (folder / "0002_second.sql").write_text("create table plain (n int)")
+        await migrate_apps(db.url, [("shelf", folder)])
+        assert await db.fetchval("select to_regclass('public.plain') is not null")
+
+    async def test_hosts_that_begin_together_apply_each_once(self, pg_url: str, folder: Path):
+        (folder / "0001_first.sql").write_text("create schema shelf; select pg_sleep(0.2);")
+        done = await asyncio.gather(*(migrate_apps(pg_url, [("shelf", folder)]) for _ in range(4)))
+        assert sorted(done, key=len) == [[], [], [], ["shelf/0001_first"]]
+
+    async def test_an_app_that_comes_back_finds_its_tables(self, db: Database, folder: Path):
+        (folder / "0001_first.sql").write_text("create schema shelf; create table shelf.book (n int);")
+        await migrate_apps(db.url, [("shelf", folder)])
+        await db.execute("insert into shelf.book values (1)")
+        await migrate_apps(db.url, [])
+        assert await migrate_apps(db.url, [("shelf", folder)]) == []
+        assert await db.fetchval("select count(*) from shelf.book") == 1
+
+
+@pytest.fixture
+async def small(pg_url: str) -> AsyncIterator[Database]:
+    """Two connections of a console whose statements may take half a second."""
+    opened = await Database.open(pg_url, purpose="small", size=2, statement_timeout_s=0.5, is_reset=False)
+    yield opened
+    await opened.close()
+
+
+@asynccontextmanager
+async def keys_locked(db: Database) -> AsyncIterator[None]:
+    """Keep everybody from reading API keys."""
+    async with db.transaction() as connection:
+        await connection.execute("lock table boathook.api_key in access exclusive mode")
+        yield
+
+
+class TestDoorsWhilePostgresqlFails:
+    async def test_a_statement_that_takes_too_long_is_answered_503(self, db: Database, small: Database):
+        token = await make_token(make_desk(db))
+        async with keys_locked(db):
+            visitor = await Visitor(small).visit(authorization=f"Bearer {token}")
+        assert (visitor.status, visitor.seen) == (503, [])
+
+    async def test_a_connection_that_breaks_under_a_request_is_answered_503(self, db: Database):
+        token = await make_token(make_desk(db))
+        slow = await Database.open(db.url, purpose="cut", size=1, is_reset=False)
+        async with keys_locked(db):
+            visiting = asyncio.create_task(Visitor(slow).visit(authorization=f"Bearer {token}"))
+            cut = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'boathook:cut'"
+            await eventually(
+                lambda: db.fetchval(f"{cut} and wait_event_type = 'Lock' and datname = current_database()")
+            )
+            visitor = await visiting
+        assert (visitor.status, visitor.seen) == (503, [])
+        await slow.close()
+
+    async def test_connections_that_never_come_free_are_answered_503(
+        self, db: Database, small: Database, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(mounts, "_WAIT_S", 0.2)
+        token = await make_token(make_desk(db))
+        async with small.acquire(), small.acquire():
+            visitor = await asyncio.wait_for(Visitor(small).visit(authorization=f"Bearer {token}"), 20)
+        assert (visitor.status, visitor.seen) == (503, [])
+
+    async def test_a_token_that_is_revoked_after_an_outage_still_ends_its_websocket(
+        self, db: Database, small: Database
+    ):
+        desk = make_desk(db)
+        token = await make_token(desk)
+        visitor = Visitor(small, recheck_s=0.05)
+        visiting = asyncio.create_task(visitor.visit("websocket", authorization=f"Bearer {token}"))
+        await eventually(lambda: bool(visitor.got))
+        async with keys_locked(db):
+            waiting = (
+                "select count(*) from pg_stat_activity where application_name = 'boathook:small'"
+                " and wait_event_type = 'Lock' and datname = current_database()"
+            )
+            await eventually(lambda: db.fetchval(waiting))
+            await eventually(partial(_none, db, waiting))
+        await db.execute("update boathook.api_key set revoked_at = now()")
+        await asyncio.wait_for(visiting, 10)
+        assert visitor.got[-1]["code"] == 1008
+
+
+async def _none(db: Database, sql: str) -> bool:
+    return not await db.fetchval(sql)
+
+
+async def test_an_app_that_fails_in_an_unheard_of_way_is_told_of_and_the_api_stays(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def burn(*_: object) -> None:
+        raise RuntimeError("the app is on fire")
+
+    told: list[str] = []
+    monkeypatch.setattr(console, "_prepare_mounts", burn)
+    monkeypatch.setattr(console._LOG, "error", lambda event, **_: told.append(event), raising=False)
+    overrides = {"database.url": db.url, "server.data_dir": str(tmp_path), "server.app": "any:hook"}
+    opened = console.Console(load(None, overrides), History(tmp_path))
+    opened.open()
+    await eventually(lambda: bool(told))
+    assert told == ["console_failed"]
+    assert opened._api is not None
+    await opened.close()
+
+
+@asynccontextmanager
+async def deaf_to_the_end(pg_url: str) -> AsyncIterator[str]:
+    """Stand between us and PostgreSQL, and pass on everything but that a connection has ended."""
+    parts = urlsplit(pg_url)
+    tasks: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(65_536):
+            writer.write(piece)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if folder := parse_qs(parts.query).get("host"):
+            there = await asyncio.open_unix_connection(f"{folder[0]}/.s.PGSQL.{parts.port or 5432}")
+        else:
+            there = await asyncio.open_connection(parts.hostname, parts.port or 5432)
+        writers.extend((writer, there[1]))
+        tasks.add(asyncio.create_task(pipe(reader, there[1])))
+        tasks.add(asyncio.create_task(pipe(there[0], writer)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    user = parts.netloc.rpartition("@")[0]
+    yield urlunsplit(parts._replace(netloc=f"{user}@{address}" if user else address, query="sslmode=disable"))
+    server.close()
+    for task in tasks:
+        task.cancel()
+    for writer in writers:
+        writer.close()
+    await asyncio.gather(*tasks, *(writer.wait_closed() for writer in writers), return_exceptions=True)
+
+
+async def test_a_server_that_falls_silent_while_a_pool_is_opened_keeps_nobody_waiting(pg_url: str):
+    async with deaf_to_the_end(pg_url) as url:
+        with pytest.raises(JournalUnavailable):
+            await asyncio.wait_for(Database.open(url, purpose="test", size=1, connect_timeout_s=0.5), 20)

@@ -1,0 +1,285 @@
+"""What strangers, operators and bad luck do to a cabinet: it answers in its own words, and goes on."""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from boathook.apps.cashdesk import fiscal, hook, ledger, users
+from boathook.apps.cashdesk.actions import FISCALISE, OWN
+from boathook.apps.cashdesk.entities import Entity
+from boathook.apps.cashdesk.receiver import Receiver
+from tests.apps.cashdesk.conftest import cabinet, receiver, running
+from tests.apps.cashdesk.server import ALL, Cabinet, Client, Stand, settled
+from tests.support import eventually
+
+__all__ = ["cabinet", "receiver", "running"]
+
+URL = "http://127.0.0.1:9999/hooks"
+ENDLESS = "9" * 5_000
+
+
+@pytest.mark.parametrize("path", [f"api/webhooks/{ENDLESS}", f"api/products/{ENDLESS}", f"webhooks/{ENDLESS}"])
+async def test_an_id_of_thousands_of_digits_is_404(cabinet: Cabinet, path: str):
+    shop = await cabinet.client()
+    async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
+        answer = await http.get(f"/cabinet/{path}", headers={"authorization": f"Bearer {shop.token}"})
+    assert answer.status_code == 404
+
+
+async def test_a_delivery_of_impossible_number_is_404(cabinet: Cabinet):
+    shop = await cabinet.client()
+    made = await shop.do("POST", "webhooks", {"url": URL, "types": {}})
+    name = f"dlv_01h455vb4pex5vsknk084sn02q4_{2**31}"
+    assert (await shop.ask("GET", f"webhooks/{made['id']}/deliveries/{name}")).status_code == 404
+    assert (await shop.ask("POST", f"webhooks/{made['id']}/replay", {"delivery": name})).status_code == 404
+
+
+@pytest.mark.parametrize("origin", [None, "null", "http://[", "http://shop.example", "//"])
+async def test_a_login_from_elsewhere_is_refused(cabinet: Cabinet, origin: str | None):
+    shop = await cabinet.client()
+    headers = {} if origin is None else {"origin": origin}
+    async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
+        answer = await http.post("/cabinet/", data={"token": shop.token}, headers=headers)
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+async def log_in(http: httpx.AsyncClient, token: str, **headers: str) -> int:
+    """Return what a login is answered; the client holds the session from then on, if there is one."""
+    return (await http.post("/cabinet/", data={"token": token}, headers=headers)).status_code
+
+
+async def is_in(http: httpx.AsyncClient) -> bool:
+    """Whether the page shows webhooks rather than asking who is there."""
+    return "Log out" in (await http.get("/cabinet/")).text
+
+
+@pytest.mark.parametrize("by", ["name", "id"])
+async def test_a_renewed_token_replaces_the_old_one_and_ends_all_logins_at_once(cabinet: Cabinet, by: str):
+    name = f"renewed by {by}"
+    shop, other = await cabinet.client(name), await cabinet.client()
+    headers = {"origin": cabinet.running.base}
+    async with (
+        httpx.AsyncClient(base_url=cabinet.running.base, headers=headers) as http,
+        httpx.AsyncClient(base_url=cabinet.running.base, headers=headers) as others,
+    ):
+        assert (await log_in(http, shop.token), await log_in(others, other.token)) == (303, 303)
+        assert await is_in(http)
+        whom = name if by == "name" else str(shop.user.id)
+        [line] = cabinet.running.cli("cashdesk", "users", "renew", whom, "--json").stdout.splitlines()
+        renewed = json.loads(line)
+        assert (renewed["id"], renewed["name"]) == (shop.user.id, name)
+        assert not await is_in(http)
+        assert (await shop.ask("GET", "me")).status_code == 401
+        assert (await shop.ask("GET", "me", token=renewed["token"])).json()["id"] == shop.user.id
+        assert (await log_in(http, shop.token), await log_in(http, renewed["token"])) == (401, 303)
+        assert await is_in(others)
+        assert (await other.ask("GET", "me")).status_code == 200
+
+
+async def test_a_token_is_renewed_only_for_a_user_who_is_named_beyond_doubt(cabinet: Cabinet):
+    twins = [await cabinet.client("twin"), await cabinet.client("twin")]
+    unclear = cabinet.running.cli("cashdesk", "users", "renew", "twin", check=False)
+    assert unclear.returncode == 1
+    assert f"name the id, one of {twins[0].user.id}, {twins[1].user.id}" in unclear.stderr
+    unknown = cabinet.running.cli("cashdesk", "users", "renew", "9" * 30, check=False)
+    assert (unknown.returncode, "there is no user 999" in unknown.stderr) == (1, True)
+    assert [(await twin.ask("GET", "me")).status_code for twin in twins] == [200, 200]
+
+
+async def test_a_login_that_goes_on_while_its_token_is_renewed_leaves_no_session(cabinet: Cabinet):
+    shop = await cabinet.client()
+
+    async def renew() -> None:
+        async with hook.transaction() as tx:
+            await users.renew(tx, str(shop.user.id))
+
+    async with cabinet.lent():
+        async with hook.transaction() as tx:
+            assert await users.log_in(tx, shop.token)
+            renewing = asyncio.create_task(renew())
+            await eventually(
+                lambda: cabinet.rows(
+                    "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+                )
+            )
+        await renewing
+    assert cabinet.rows("select from cashdesk.sessions where user_id = %s", shop.user.id) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("shop.example:443", "https://shop.example", 303),
+        ("shop.example", "https://shop.example:443", 303),
+        ("shop.example:80", "http://SHOP.example", 303),
+        ("shop.example:443", "http://shop.example", 403),
+        ("shop.example", "https://shop.example:8443", 403),
+        ("shop.example", "https://shop.example/path", 403),
+        ("shop.example", "https://shop.example@other.example", 403),
+    ],
+)
+async def test_a_port_that_goes_without_saying_may_be_said(cabinet: Cabinet, host: str, origin: str, status: int):
+    shop = await cabinet.client()
+    async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
+        assert await log_in(http, shop.token, host=host, origin=origin) == status
+
+
+async def test_a_public_url_with_the_usual_port_is_the_same_without_it(running: Stand):
+    file = running.folder / "boathook.toml"
+    file.write_text(file.read_text().replace("[cashdesk]", '[cashdesk]\npublic_url = "https://cabinet.example:443"'))
+    running.start()
+    shop = await Cabinet(running).client()
+    async with httpx.AsyncClient(base_url=running.base) as http:
+        answers = {
+            origin: await log_in(http, shop.token, origin=origin)
+            for origin in (
+                "https://cabinet.example",
+                "https://cabinet.example:443",
+                "http://cabinet.example",
+                running.base,
+            )
+        }
+    assert list(answers.values()) == [303, 303, 403, 403]
+
+
+@pytest.mark.parametrize("path", ["nothing", "webhooks/nothing", "static/nothing.css", "apis"])
+async def test_an_unknown_page_is_told_of_by_a_page_of_the_cabinet(cabinet: Cabinet, path: str):
+    async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
+        page = await http.get(f"/cabinet/{path}", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+        program = await http.get(f"/cabinet/{path}", headers={"accept": "application/json"})
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "There is no such page." in page.text
+    assert "cabinet.css" in page.text
+    assert (program.status_code, program.json()["error"]["code"]) == (404, "not_found")
+    for answer in (page, program):
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+async def test_the_api_answers_in_json_whatever_is_accepted(cabinet: Cabinet):
+    async with httpx.AsyncClient(base_url=cabinet.running.base, headers={"accept": "text/html"}) as http:
+        for path in ("api", "api/nothing"):
+            assert (await http.get(f"/cabinet/{path}")).json()["error"]["code"] == "not_found"
+
+
+async def test_the_way_to_the_page_names_no_host(cabinet: Cabinet):
+    """Behind a proxy the gateway does not know by which scheme and name it was asked for."""
+    async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
+        answer = await http.get("/cabinet")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/cabinet/")
+
+
+@pytest.mark.parametrize("name", ["Чай\N{NO-BREAK SPACE}зелёный", "👨\N{ZERO WIDTH JOINER}👩 tea", "e\u0301clair"])
+async def test_names_may_be_of_any_language(cabinet: Cabinet, name: str):
+    shop = await cabinet.client()
+    assert (await shop.do("POST", "products", {"name": name, "price": 1}))["name"] == name
+
+
+async def test_webhooks_deleted_while_others_look_are_there_or_not(cabinet: Cabinet):
+    shop = await cabinet.client()
+    statuses: Counter[int] = Counter()
+
+    async def ask(method: str, path: str, document: object = None) -> None:
+        statuses[(await shop.ask(method, path, document)).status_code] += 1
+
+    for _ in range(12):
+        made = await shop.do("POST", "webhooks", {"url": URL, "types": {"products": True}})
+        path = f"webhooks/{made['id']}"
+        asked = [ask("GET", path), ask("GET", "webhooks"), ask("GET", f"{path}/attempts"), ask("GET", f"{path}/secret")]
+        changed = [ask("PATCH", path, {"active": False}), ask("POST", f"{path}/test")]
+        await asyncio.gather(ask("DELETE", path), *asked, *changed, ask("DELETE", path))
+    assert set(statuses) <= {200, 202, 204, 404, 409}, statuses
+
+
+async def test_one_that_was_switched_off_is_activated_from_the_list(cabinet: Cabinet, receiver: Receiver):
+    shop = await cabinet.client()
+    webhook = await shop.webhook(receiver, "/a")
+    uid = f"webhook-{webhook['id']}"
+    cabinet.running.cli("endpoints", "disable", "--application", shop.user.application, uid)
+    async with httpx.AsyncClient(base_url=cabinet.running.base, headers={"origin": cabinet.running.base}) as http:
+        await http.post("/cabinet/", data={"token": shop.token})
+        page = (await http.get("/cabinet/")).text
+        fields = dict(re.findall(r'name="(csrf|active)" value="(\w+)"', page))
+        assert (fields["active"], ">Activate<" in page) == ("yes", True)
+        await http.post(f"/cabinet/webhooks/{webhook['id']}/active", data=fields)
+        assert ">Deactivate<" in (await http.get("/cabinet/")).text
+    assert (await shop.do("GET", f"webhooks/{webhook['id']}"))["sending"] is True
+
+
+@pytest.mark.parametrize("what", ["endpoint", "application"])
+async def test_what_an_operator_deleted_is_made_anew_by_saving(cabinet: Cabinet, receiver: Receiver, what: str):
+    shop = await cabinet.client()
+    webhook = await shop.webhook(receiver, "/a", ALL)
+    path = f"webhooks/{webhook['id']}"
+    owner = shop.user.application
+    if what == "endpoint":
+        cabinet.running.cli("endpoints", "delete", "--application", owner, f"webhook-{webhook['id']}", "--yes")
+    else:
+        cabinet.running.cli("applications", "delete", owner, "--yes")
+    assert (await shop.do("GET", "webhooks"))["data"][0]["sending"] is False
+    assert await shop.do("GET", f"{path}/attempts") == {"data": []}
+    assert (await shop.ask("GET", f"{path}/secret")).status_code == 409
+    assert (await shop.ask("POST", f"{path}/test")).status_code == 409
+    assert (await shop.do("PATCH", path, {"active": True}))["sending"] is True
+    receiver.secrets["/a"] = (await shop.do("GET", f"{path}/secret"))["secret"]
+    await shop.product()
+    await eventually(lambda: receiver.heard["/a"])
+    await shop.do("DELETE", path)
+
+
+async def given_up(cabinet: Cabinet, shop: Client) -> int:
+    """Leave a receipt as a worker does that dies at its last attempt; return the receipt's id."""
+    shift = await shop.shift()
+    item = {"product_id": 1, "quantity": 1, "name": "tea", "price": 100, "vat": "none"}
+    values = {"shift_id": shift["id"], "items": [item], "kind": "sale", "payment": "cash", "total": 100}
+    async with cabinet.lent(), hook.transaction() as tx:
+        receipt = await ledger.create(tx, shop.user, Entity.RECEIPTS, values | {"state": "PENDING"})
+        assert receipt is not None
+        wanted = {"receipt_id": receipt["id"], "kind": FISCALISE, "state": "PENDING"}
+        operation = await ledger.create(tx, shop.user, Entity.OPERATIONS, wanted)
+        assert operation is not None
+        body = {"user": shop.user.id, "operation": operation["id"]}
+        later = datetime.now(UTC) + timedelta(hours=1)
+        await hook.publish(tx, application=OWN, type=FISCALISE, payload=body, deliver_at=later)
+    died = cabinet.rows(
+        "update boathook.delivery set state = 'dead', died_at = now(), code = 'WORKER_LOST', attempts = 10"
+        " where state = 'pending' and recipient = 'handler:cashdesk.fiscalise' and due_at > now() + interval '59 minutes' returning 1"
+    )
+    assert died == [(1,)]
+    return int(receipt["id"])
+
+
+async def test_a_receipt_whose_dead_letter_is_settled_as_ignored_ends_as_failed(cabinet: Cabinet):
+    shop = await cabinet.client()
+    id = await given_up(cabinet, shop)
+    shift = (await shop.do("GET", f"receipts/{id}"))["shift_id"]
+    async with cabinet.lent():
+        [dead] = await hook.desk.deliveries(recipient=fiscal.RECIPIENT, state="dead")
+        assert await hook.desk.ignore([dead.id], note="the drive is broken") == [dead.id]
+        assert (await shop.ask("POST", f"shifts/{shift}/close")).status_code == 409
+        await fiscal.end_ignored()
+        await fiscal.end_ignored()
+    receipt = await shop.do("GET", f"receipts/{id}")
+    assert (receipt["state"], receipt["error"].partition(":")[0]) == ("FAILED", "IGNORED")
+    [operation] = (await shop.do("GET", "operations"))["data"]
+    assert (operation["state"], operation["finished_at"] is not None) == ("FAILED", True)
+    told = [(one["type"], one["action"], one["object"]["state"]) for one in cabinet.payloads(shop.user)[-2:]]
+    assert told == [("receipts", "UPDATE", "FAILED"), ("operations", "UPDATE", "FAILED")]
+    await shop.do("POST", f"shifts/{shift}/close")
+    assert any(chore.function is fiscal.end_ignored for chore in hook.manifest.chores)
+
+
+async def test_a_receipt_whose_worker_died_at_the_last_attempt_comes_to_an_end(cabinet: Cabinet):
+    shop = await cabinet.client()
+    id = await given_up(cabinet, shop)
+    async with cabinet.lent():
+        await fiscal.resume()
+    await settled(cabinet, shop.user)
+    assert (await shop.do("GET", f"receipts/{id}"))["state"] == "DONE"
+    assert any(chore.function is fiscal.resume for chore in hook.manifest.chores)

@@ -1,0 +1,448 @@
+"""Attacks on the console: every route by everybody who may not, hostile addresses, and strangers who guess passwords.
+
+What is tried is made from the routes themselves, so that one that is added is attacked as well.
+"""
+
+import asyncio
+import base64
+import random
+import re
+import secrets
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import pytest
+from starlette.routing import Route
+
+from boathook.admin import keys, operators
+from boathook.admin.console import signing_in, visits
+from boathook.admin.console.app import AREAS
+from boathook.admin.console.frame import token_of
+from boathook.admin.console.pages import BASE, Entry, Visit
+from boathook.admin.console.portal import all_pages
+from boathook.admin.console.signing_in import AWAY, RETURN, Tries
+from boathook.admin.oidc import Attempt
+from boathook.domain import ids
+from boathook.domain.roles import Role
+from boathook.journal.database import Database
+from boathook.server.proxies import seen_through_proxies
+from tests.postgres.portal_client import ORIGIN, House, Pages, opened_house
+
+ENTRIES = [entry for area in AREAS for entry in area.entries]
+FORMS = [entry for entry in ENTRIES if entry.method == "POST"]
+OPEN = {f"{BASE}/static/{{path:path}}", f"{BASE}/csp-reports", f"{BASE}/sign-in", AWAY, RETURN}
+"""What needs no session."""
+OUTSIDERS = ("nobody", "invented", "disabled", "expired", "idle", "customer", "program")
+FORGED: tuple[dict[str, str], ...] = (
+    {"origin": "https://evil.example"},
+    {"origin": "null"},
+    {"origin": f"{ORIGIN}.evil.example"},
+    {"origin": ORIGIN, "sec-fetch-site": "cross-site"},
+    {"origin": ORIGIN, "sec-fetch-site": "same-site"},
+    {"origin": ""},
+)
+PASSWORD = "a long and quiet harbour"
+
+
+@dataclass
+class Siege:
+    """A console with something of everything, and the browsers of those who are in and out."""
+
+    house: House
+    database: Database
+    sessions: dict[str, str]
+    places: dict[str, str]
+
+    def path(self, entry: Entry) -> str:
+        """Return an address of a route that leads to something."""
+        area = entry.path.split("/")[1] if "/" in entry.path else ""
+        known = {**self.places, "id": self.places.get(f"id of {area}", "x"), "name": self.places.get(area, "x")}
+        return BASE + re.sub(r"\{(\w+)(:\w+)?\}", lambda found: known.get(found[1], "x"), entry.path)
+
+    async def send(self, entry: Entry, who: str, *, csrf: str | None = None, **headers: str) -> httpx.Response:
+        """Ask for a page, or send its form, as somebody."""
+        async with Pages(self.house.app) as browser:
+            session = self.sessions[who]
+            browser.cookies.update({"boathook": session, "boathook-portal": session} if session else {})
+            if entry.method == "GET":
+                # A stream has no end: of it, the head alone is asked for.
+                ask = browser.head if entry.path.endswith("/live") else browser.get
+                return await ask(self.path(entry), headers=headers)
+            form = {"csrf": token_of(session) if csrf is None else csrf, **_FIELDS}
+            headers = {"origin": ORIGIN, **headers}
+            if not headers["origin"]:
+                del browser.headers["origin"], headers["origin"]
+            return await browser.post(self.path(entry), data=form, headers=headers)
+
+    async def state(self) -> dict[str, str]:
+        """Return what is stored, but for when somebody was seen last."""
+        tables = await self.database.fetch("select tablename from pg_tables where schemaname = 'boathook'")
+        names = [row["tablename"] for row in tables if row["tablename"] != "operator_session"]
+        read = "select coalesce(md5(string_agg(t::text, '|' order by t::text)), '') from boathook.{} t"
+        return {name: await self.database.fetchval(read.format(name)) for name in names}
+
+
+_FIELDS = {
+    "name": "taken.over",
+    "role": "admin",
+    "password": "a password of somebody else",
+    "note": "because",
+    "typed": "purge",
+    "url": "http://127.0.0.1:8999/foreign",
+    "length": "4",
+    "rule": "*",
+    "subject": "*",
+    "do": "replay",
+    "document": "{}",
+}
+
+
+@pytest.fixture
+async def siege(db: Database) -> AsyncIterator[Siege]:
+    async with opened_house(db) as house:
+        yield await _besieged(house, db)
+
+
+async def _besieged(house: House, db: Database) -> Siege:
+    tenant = await house.tenant("acme")
+    sessions = {"nobody": "", "invented": secrets.token_urlsafe(32), "customer": await house.token(tenant)}
+    sessions["program"] = await _key_of(house)
+    roles = {"viewer": Role.VIEWER, "operator": Role.OPERATOR, "other": Role.ADMIN}
+    for name in ("viewer", "operator", "admin", "other", "disabled", "expired", "idle"):
+        browser = await house.operator(name, roles.get(name, Role.ADMIN))
+        sessions[name] = browser.cookies["boathook"]
+    ours = "operator_id = (select id from boathook.operator where name = $1)"
+    await db.execute("update boathook.operator set disabled_at = now() where name = 'disabled'")
+    await db.execute(f"update boathook.operator_session set expires_at = now() where {ours}", "expired")
+    await db.execute(f"update boathook.operator_session set seen_at = now() - interval '90 days' where {ours}", "idle")
+    event = ids.read(ids.MESSAGE, tenant.message)
+    await db.execute(
+        "update boathook.delivery set state = 'dead', died_at = now(), code = 'http-500' where event_id = $1", event
+    )
+    letter = ids.show_delivery(event, 0)
+    key = await db.fetchval("select id from boathook.api_key where not is_portal")
+    places = {
+        "application": tenant.application.shown_id,
+        "endpoint": tenant.endpoint.shown_id,
+        "message": tenant.message,
+        "operators": "viewer",
+        "id of events": tenant.message,
+        "id of dead": letter,
+        "id of keys": ids.show(ids.API_KEY, key),
+        "kind": "csv",
+    }
+    return Siege(house, db, sessions, places)
+
+
+async def _key_of(house: House) -> str:
+    async with house.desk.work(actor="test") as work:
+        return (await keys.create(work, name="a program")).token
+
+
+def test_there_is_no_route_that_these_attacks_leave_out(siege: Siege):
+    routes = [route for route in siege.house.app._router.routes if isinstance(route, Route)]
+    besieged = {BASE + entry.path for entry in ENTRIES}
+    portal = {"/portal" + page.path for page in all_pages()}
+    others = {route.path for route in routes} - besieged - portal - OPEN
+    assert all(path.startswith("/portal") for path in others), others
+
+
+@pytest.mark.parametrize("who", OUTSIDERS)
+async def test_who_is_out_sees_and_changes_nothing(siege: Siege, who: str):
+    before = await siege.state()
+    for entry in ENTRIES:
+        answer = await siege.send(entry, who)
+        assert answer.status_code == 303, f"{entry}: {answer.status_code}"
+        assert answer.headers["location"].startswith(f"{BASE}/sign-in?next=%2Fconsole")
+        assert not answer.content
+        fragment = await siege.send(entry, who, **{"hx-request": "true"})
+        assert (fragment.status_code, fragment.content) == (401, b"")
+    assert await siege.state() == before
+
+
+@pytest.mark.parametrize("who", [Role.VIEWER, Role.OPERATOR])
+async def test_nobody_gets_beyond_their_role(siege: Siege, who: Role):
+    before, denied = await siege.state(), 0
+    for entry in ENTRIES:
+        if not who.covers(entry.role):
+            answer = await siege.send(entry, who.value)
+            assert answer.status_code == 403, f"{entry}: {answer.status_code}"
+            denied += 1
+    assert denied
+    assert await siege.state() == before
+
+
+@pytest.mark.parametrize("who", list(Role))
+async def test_looking_changes_nothing(siege: Siege, who: Role):
+    before = await siege.state()
+    for entry in ENTRIES:
+        if entry.method == "GET":
+            answer = await siege.send(entry, who.value)
+            assert answer.status_code < 500, f"{entry}: {answer.status_code}"
+            assert (answer.status_code == 403) is not who.covers(entry.role), f"{entry}: {answer.status_code}"
+    assert await siege.state() == before
+
+
+async def test_no_form_is_taken_that_was_forged(siege: Siege):
+    before = await siege.state()
+    for entry in FORMS:
+        for csrf in ("", "x", "é", token_of(siege.sessions["other"])):
+            answer = await siege.send(entry, "admin", csrf=csrf)
+            assert answer.status_code == 403, f"{entry} with the token {csrf!r}: {answer.status_code}"
+        for headers in FORGED:
+            answer = await siege.send(entry, "admin", **headers)
+            assert answer.status_code == 403, f"{entry} with {headers}: {answer.status_code}"
+    assert await siege.state() == before
+
+
+async def test_without_the_check_of_roles_a_viewer_would_make_an_admin(siege: Siege, monkeypatch):
+    monkeypatch.setattr(Visit, "may", lambda _visit, _role: True)
+    (entry,) = [one for one in FORMS if one.path == "/operators"]
+    assert (await siege.send(entry, "viewer")).status_code == 303
+    assert await siege.database.fetchval("select role from boathook.operator where name = 'taken.over'") == "admin"
+
+
+async def test_without_the_checks_of_forms_another_site_would_make_an_admin(siege: Siege, monkeypatch):
+    monkeypatch.setattr(visits, "check_origin", lambda _request, _url: None)
+    monkeypatch.setattr(visits, "check_token", lambda _session, _given: None)
+    (entry,) = [one for one in FORMS if one.path == "/operators"]
+    assert (await siege.send(entry, "admin", csrf="", origin="https://evil.example")).status_code == 303
+    assert await siege.database.fetchval("select true from boathook.operator where name = 'taken.over'")
+
+
+# Hostile addresses
+
+
+HOSTILE = (
+    "\x00", "a\x00b", "%", "\\", "'\"", "\u202e", "\U0001f600", "-1", "99999999999999999999", "1e309", "nan", "٣", "²",
+    "999999d", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-13-45", "2026-01-31T12:00~1",
+    "9999-12-31T23:59:59-14:00~5", "2026-01-31T12:00:00+00:00~99999999999999999999999", "../..", "a" * 3_000,
+    "9999-12-31T23:59:59-14:00~dlv_00000000000000000000000000_0", "evt_7zzzzzzzzzzzzzzzzzzzzzzzzz", "{{7*7}}", "\r\nx: y",
+    "dlv_7zzzzzzzzzzzzzzzzzzzzzzzzz_99999999999", "qtask_7zzzzzzzzzzzzzzzzzzzzzzzzz", "/", "http://[", "[1,",
+)  # fmt: skip
+WISHES = ("q", "text", "key", "source", "application", "type", "state", "since", "until", "below", "keep", "recipient",
+          "code", "page", "after", "before", "actor", "action", "subject", "portal", "span", "length", "result", "answer",
+          "channel", "id", "item", "delivery", "iterator", "order")  # fmt: skip
+
+
+async def test_hostile_addresses_are_answered_with_a_page(siege: Siege):
+    seed = secrets.randbelow(10**6)
+    chance = random.Random(seed)
+    async with Pages(siege.house.app) as browser:
+        browser.cookies.set("boathook", siege.sessions["admin"])
+        for address in _hostile_addresses(siege, chance):
+            answer = await browser.get(address)
+            where = f"seed {seed}: {answer.status_code} of {address}"
+            assert answer.status_code < 500, where
+            assert answer.status_code in {200, 303} or "<h1" in answer.text, where
+            assert "content-security-policy" in answer.headers, where
+
+
+def _hostile_addresses(siege: Siege, chance: random.Random) -> Iterator[str]:
+    for entry in ENTRIES:
+        if entry.method == "POST" or entry.path.endswith("/live"):
+            continue
+        for _ in range(6):
+            wishes = chance.sample(WISHES, 5)
+            query = "&".join(f"{wish}={quote(chance.choice(HOSTILE))}" for wish in wishes)
+            yield f"{siege.path(entry)}?{query}"
+        if "{" in entry.path:
+            for word in chance.sample(HOSTILE, 4):
+                parts = (quote(word, safe="") if part.startswith("{") else part for part in entry.path.split("/"))
+                yield BASE + "/".join(parts)
+
+
+async def test_every_answer_carries_the_policy_whoever_makes_it(siege: Siege):
+    async with Pages(siege.house.app) as browser:
+        for method, path in (
+            ("DELETE", "/console"), ("POST", "/console"), ("PUT", "/console/sign-in"), ("POST", "/console/static/x"),
+            ("GET", "/console/static/x"), ("GET", "/console/csp-reports"), ("POST", "/console/csp-reports"),
+            ("GET", "/portal/static/x"), ("PATCH", "/portal/endpoints"), ("GET", "/portal/nothing"), ("GET", "/console/x"),
+        ):  # fmt: skip
+            answer = await browser.request(method, path)
+            assert "default-src 'none'" in answer.headers["content-security-policy"], (method, path)
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.status_code in {204, 404, 405}
+            assert answer.status_code != 405 or ("This page takes no forms" in answer.text and answer.headers["allow"])
+
+
+# Strangers who guess
+
+
+@contextmanager
+def held_comparisons() -> Iterator[None]:
+    """Let every comparison of passwords wait until the block ends."""
+    let_go = threading.Event()
+    operators._COMPARING.submit(let_go.wait, 60)
+    try:
+        yield
+    finally:
+        let_go.set()
+
+
+def guess(house: House, name: str, password: str = "guessed, and wrong") -> "asyncio.Task[httpx.Response]":
+    return asyncio.create_task(
+        Pages(house.app).post(f"{BASE}/sign-in", data={"name": name, "password": password, "next": BASE})
+    )
+
+
+async def until_waiting(number: int) -> None:
+    async with asyncio.timeout(30):
+        while operators._waiting < number:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+
+
+async def _ended(guesses: list["asyncio.Task[httpx.Response]"]) -> list[int]:
+    return [answer.status_code for answer in await asyncio.gather(*guesses)]
+
+
+async def test_strangers_who_guess_keep_nobody_from_the_database(siege: Siege):
+    most = operators._MOST_WAITING + 1
+    with held_comparisons():
+        waiting = [guess(siege.house, f"nobody-{number}") for number in range(most)]
+        await until_waiting(most)
+        (entry,) = [one for one in ENTRIES if (one.method, one.path) == ("GET", "/account")]
+        asked = [siege.send(entry, "viewer") for _ in range(20)]
+        answers = await asyncio.wait_for(asyncio.gather(*asked), 20)
+        assert {answer.status_code for answer in answers} == {200}
+        too_many = await asyncio.wait_for(guess(siege.house, "one-more"), 20)
+        assert too_many.status_code == 503
+        assert "too many passwords wait" in too_many.text
+    assert await _ended(waiting) == [401] * most
+
+
+async def test_without_a_bound_strangers_would_queue_for_ever(siege: Siege, monkeypatch):
+    monkeypatch.setattr(operators, "_MOST_WAITING", 10**6)
+    with held_comparisons():
+        waiting = [guess(siege.house, f"nobody-{number}") for number in range(12)]
+        await until_waiting(12)
+    assert await _ended(waiting) == [401] * 12
+
+
+async def _new_password(house: House) -> None:
+    hashed = operators._HASHER.hash("another password than before")
+    await house.desk.database.execute("update boathook.operator set password_hash = $1 where name = 'zoe'", hashed)
+
+
+async def _kept_out(house: House) -> None:
+    async with house.desk.work(actor="test") as work:
+        await operators.disable(work, "zoe")
+
+
+@pytest.mark.parametrize("change", [_new_password, _kept_out])
+async def test_a_password_that_ends_while_it_is_compared_lets_nobody_in(
+    siege: Siege, change: Callable[[House], Awaitable[Any]]
+):
+    async with siege.house.desk.work(actor="test") as work:
+        await operators.create(work, "zoe", Role.ADMIN, PASSWORD)
+    with held_comparisons():
+        signing_in = guess(siege.house, "zoe", PASSWORD)
+        await until_waiting(1)
+        await change(siege.house)
+    assert (await signing_in).status_code == 401
+    assert not await siege.database.fetchval(
+        "select count(*) from boathook.operator_session s join boathook.operator o on o.id = operator_id where name = 'zoe'"
+    )
+
+
+def test_a_name_is_guessed_no_faster_however_it_is_written_or_from_where_in_a_network():
+    tries = Tries()
+    names = ("Adrian", "ADRIAN", "adr\u0130an", "\uff41drian", "adri\u0301an")
+    let = [tries.take(names[number % 5], f"2001:db8::{number:x}") for number in range(40)]
+    assert sum(let) == 10
+    assert not tries.take("adrian", "2001:db8:0:0:ffff::1")
+    assert tries.take("adrian", "2001:db8:0:1::1")
+
+
+def test_one_stranger_who_keeps_guessing_does_not_keep_the_owner_out():
+    tries = Tries()
+    for _ in range(1_000):
+        tries.take("anna", "192.0.2.66")
+    assert not tries.take("anna", "192.0.2.66")
+    assert tries.take("anna", "198.51.100.1")
+
+
+def test_many_strangers_who_guess_one_name_are_slowed_down_together():
+    tries = Tries()
+    let = sum(tries.take("anna", f"192.0.2.{number % 250}") for number in range(2_000))
+    assert 100 < let < 200
+
+
+def test_made_up_names_make_no_other_count_forgotten(monkeypatch):
+    monkeypatch.setattr(signing_in, "_REMEMBERED", 100)
+    tries = Tries()
+    for number in range(2_000):
+        tries.take("anna", f"192.0.{number % 250}.1")
+    assert not tries.take("anna", "198.51.100.1")
+    for number in range(1_000):
+        tries.take(f"made up {number}", "203.0.113.66")
+    assert not tries.take("anna", "198.51.100.2")
+    assert not tries.take("another one", "203.0.113.66")
+
+
+def test_who_has_an_account_of_their_own_guesses_no_more_names_from_one_address():
+    tries = Tries()
+    let = 0
+    for number in range(1_000):
+        let += tries.take(f"colleague {number}", "192.0.2.66")
+        if tries.take("insider", "192.0.2.66"):
+            tries.forget("insider", "192.0.2.66")
+    assert let <= 61
+
+
+def test_a_whole_office_signs_in_from_one_address():
+    tries = Tries()
+    for number in range(1_000):
+        assert tries.take(f"colleague {number}", "192.0.2.66")
+        tries.forget(f"colleague {number}", "192.0.2.66")
+
+
+async def test_a_state_that_no_provider_writes_is_refused_with_a_page(db: Database):
+    cookie = base64.urlsafe_b64encode(msgspec.json.encode(Attempt())).decode()
+    issuer = {"console__oidc_issuer": "http://127.0.0.1:1", "console__oidc_client_id": "boathook"}
+    async with opened_house(db, **issuer) as house:
+        browser = Pages(house.app)
+        answer = await browser.get(f"{RETURN}?state=%C3%A9&code=x", headers={"cookie": f"boathook_attempt={cookie}"})
+    assert answer.status_code == 400
+    assert "another attempt" in answer.text
+
+
+async def test_an_open_browser_does_not_help_to_guess_its_owners_password(siege: Siege, monkeypatch):
+    async def is_wrong(_operator: object, _password: str) -> bool:
+        return False
+
+    monkeypatch.setattr(operators, "is_password_of", is_wrong)
+    (entry,) = [one for one in FORMS if one.path == "/account/password"]
+    answers = [await siege.send(entry, "viewer") for _ in range(12)]
+    assert ["too many tries" in answer.text for answer in answers] == [False] * 10 + [True] * 2
+    assert {answer.status_code for answer in answers} == {400}
+
+
+@pytest.mark.parametrize(("trusted", "is_believed"), [("127.0.0.0/8", True), ("192.0.2.0/24", False)])
+async def test_only_a_trusted_proxy_is_believed_about_https_and_the_client(
+    siege: Siege, trusted: str, is_believed: bool
+):
+    async def behind(scope: Any, receive: Any, send: Any) -> None:
+        await siege.house.app(seen_through_proxies(scope, (ip_network(trusted),)), receive, send)
+
+    async with siege.house.desk.work(actor="test") as work:
+        await operators.create(work, "zoe", Role.ADMIN, PASSWORD)
+    form = {"name": "zoe", "password": PASSWORD, "next": "//evil.example"}
+    async with Pages(behind) as browser:
+        headers = {"x-forwarded-proto": "https", "x-forwarded-for": "203.0.113.9, 198.51.100.7"}
+        answer = await browser.post(f"{BASE}/sign-in", data=form, headers=headers)
+    assert answer.headers["location"] == BASE
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("__Host-boathook=") is is_believed
+    assert ("Secure" in cookie) is is_believed
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    noted = "select note from boathook.audit where action = 'operator.sign_in' and actor = 'console:zoe'"
+    assert await siege.database.fetchval(noted) == ("198.51.100.7" if is_believed else "127.0.0.1")

@@ -1,0 +1,166 @@
+"""What strangers, services and bad luck do to music: it says what is wrong, and loses nothing."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from boathook.apps.music.callbacks import count_clips
+from boathook.apps.music.keeping import Keeping, NotKept, keep
+from boathook.apps.music.kinds import Kind
+from boathook.apps.music.s3 import S3, Bucket
+from boathook.apps.music.sigv4 import Credentials
+from boathook.apps.music.storage import LocalFolder, StorageFailed
+from boathook.handlers.platform import HttpAnswer
+from boathook.outbound.client import Client
+from tests.apps.music.conftest import stand, studio
+from tests.apps.music.server import unique
+from tests.support import until
+from tests.unit.receivers import outbound
+
+__all__ = ["stand", "studio"]
+
+LISTING = "<ListBucketResult><IsTruncated>{more}</IsTruncated><NextContinuationToken>x</NextContinuationToken>{rest}"
+BUCKET = Bucket(endpoint="http://127.0.0.1:9", name="b", region="us-east-1", credentials=Credentials("id", "secret"))
+
+
+class Says:
+    """An HTTP client whose service answers always alike."""
+
+    def __init__(self, answer: HttpAnswer) -> None:
+        self._answer = answer
+        self.asked = 0
+
+    async def request(self, *_: object, **__: object) -> HttpAnswer:
+        self.asked += 1
+        assert self.asked < 50, "it goes on for ever"
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html><body>Welcome to our network</body></html>",
+        b"<Error><Code>SlowDown</Code></Error>",
+        (LISTING.format(more="true", rest="") + "</ListBucketResult>").encode(),
+    ],
+)
+async def test_what_is_no_listing_is_not_taken_for_an_empty_bucket(body: bytes):
+    with pytest.raises(StorageFailed) as caught:
+        async for _ in S3(BUCKET, Says(HttpAnswer(200, {}, body))).pages("tracks/"):
+            pass
+    assert caught.value.code == "BAD_ANSWER"
+
+
+async def test_a_listing_without_a_zone_is_in_utc():
+    one = "<Contents><Key>tracks/a/b.mp3</Key><Size>1</Size><LastModified>2026-01-01T00:00:00</LastModified></Contents>"
+    body = (LISTING.format(more="false", rest=one) + "</ListBucketResult>").encode()
+    pages = [page async for page in S3(BUCKET, Says(HttpAnswer(200, {}, body))).pages("tracks/")]
+    assert pages[0][0].modified_at.isoformat() == "2026-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"last-modified": "yesterday", "content-length": "1"},
+        {"last-modified": "Sat, 21 Nov 2026 16:00:00 GMT", "content-length": "many"},
+    ],
+)
+async def test_an_object_that_is_shown_badly_is_an_error_of_the_storage(headers: dict[str, str]):
+    with pytest.raises(StorageFailed) as caught:
+        await S3(BUCKET, Says(HttpAnswer(200, headers, b""))).head("tracks/a/b.mp3")
+    assert caught.value.code == "BAD_ANSWER"
+
+
+async def test_a_folder_for_downloads_that_cannot_be_used_is_said_and_waited_for(studio, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    client = Client(outbound())
+    work = Keeping(
+        url=f"{studio.url}/files/{unique()}.mp3",
+        stem="tracks/t/c",
+        kind=Kind.AUDIO,
+        max_bytes=1_000_000,
+        timeout_s=20,
+        incoming=tmp_path / "file" / "incoming",
+        http=client,
+        storage=LocalFolder(tmp_path / "kept"),
+    )
+    try:
+        with pytest.raises(NotKept, match="cannot be fetched to") as caught:
+            await keep(work)
+        assert (caught.value.code, caught.value.is_final) == ("INCOMING_FAILED", False)
+        await keep(replace(work, incoming=tmp_path / "incoming"))
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("task_id", " around "),
+        ("task_id", "line\N{LINE SEPARATOR}break"),
+        ("task_id", "nul\x00"),
+        ("title", "nul\x00"),
+        ("title", "x" * 501),
+        ("owner", "x" * 201),
+        ("prompt", "nul\x00"),
+        ("prompt", {"nul\x00": 1}),
+        ("prompt", [{"deep": "\\\\\x00"}]),
+    ],
+)
+def test_a_track_that_could_not_be_stored_or_never_be_met_is_refused_by_its_field(stand, field: str, value: object):
+    body = {"task_id": unique()} | {field: value}
+    response = stand.api("POST", "/tracks", content=json.dumps(body).encode())
+    assert response.status_code == 422, response.text
+    assert response.json()["error"].startswith(field)
+
+
+def test_backslashes_are_no_nul(stand):
+    body = {"task_id": unique(), "prompt": "\\u0000"}
+    response = stand.api("POST", "/tracks", content=json.dumps(body).encode())
+    assert (response.status_code, response.json()["prompt"]) == (201, "\\u0000")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/tracks/a%00", 404), ("/tracks?owner=%00", 422), ("/tracks?after=%00", 422)]
+)
+def test_a_nul_in_an_address_is_no_fault_of_ours(stand, path: str, status: int):
+    assert stand.api("GET", path).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("tracks", "add", "x", "--prompt", '{"a": "\\u0000"}'), "prompt"),
+        (("tracks", "add", "x", "--prompt", "NaN"), "prompt"),
+        (("tracks", "add", "x", "--prompt", "[" * 9_000), "prompt"),
+        (("tracks", "add", "x", "--title", "x" * 501), "title"),
+        (("tracks", "list", "--limit", "99999999999999999999"), "--limit"),
+        (("files", "list", "--state", "lost"), "--state"),
+        (("deliveries", "cleanup", "--days", "1e300"), "--days"),
+    ],
+)
+def test_commands_name_what_is_wrong(stand, words: tuple[str, ...], named: str):
+    ended = stand.cli("music", *words, check=False)
+    assert ended.returncode != 0
+    assert "Traceback" not in ended.stderr
+    assert named in ended.stderr
+
+
+def test_clips_beyond_the_limit_are_left_out_and_logged(stand):
+    clips = [{"id": f"clip{number}"} for number in range(25)]
+    stand.tell(unique(), "complete", clips=clips, answer=202)
+    until(lambda: "music_clips_left_out" in stand.log())
+
+
+def test_clips_are_counted_in_every_shape():
+    clips = [{"id": "a"}, {"id": "b"}, {"id": "b"}, 17]
+    bodies: tuple[object, ...] = (
+        {"data": {"task_id": "t", "data": clips}},
+        {"data": clips},
+        {"clips": clips},
+        {"data": None},
+        [],
+    )
+    assert [count_clips(body) for body in bodies] == [2, 2, 2, 0, 0]

@@ -1,0 +1,125 @@
+"""Captured requests sent again, to the real dedup memory: one event each, and none of the attacker's choosing."""
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from boathook.admin.reverifying import reverify
+from boathook.config import load
+from boathook.domain import ids
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted, Duplicate, Receipt
+from boathook.inbound.arrival import Arrivals
+from boathook.inbound.verdict import Request, Verified
+from boathook.inbound.verify import Verifier
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.journal.ledger import Filter
+from boathook.journal.moves import Action
+from boathook.journal.registry import read_routes
+from tests.postgres.test_events import conflicts, count
+from tests.providers.source_factory import NOW
+from tests.security.test_verification import REWRITES, SAFE, STANDS, cloudpayments, genuine
+
+
+class Gateway:
+    """Takes requests of one source in, as far as proof and journal are concerned."""
+
+    def __init__(self, db: Database, label: str) -> None:
+        self.db = db
+        self.label = label
+        self.verifier: Verifier = STANDS[label].verifier()
+        self.store = EventStore(db)
+
+    async def take(self, request: Request) -> Receipt | None:
+        verdict = self.verifier.verify(request, NOW)
+        return await self.keep(verdict, request.body) if isinstance(verdict, Verified) else None
+
+    async def keep(self, verified: Verified, body: bytes) -> Receipt:
+        routes = await read_routes(self.db)
+        arrivals = Arrivals(Router(routes.routes, routes.version), self._never)
+        event = arrivals.event(self.label, verified, body, "", time.time())
+        (receipt,) = await self.store.append([event])
+        return receipt
+
+    async def _never(self) -> Router:
+        raise AssertionError
+
+
+async def test_whatever_is_written_otherwise_is_stored_once(db: Database):
+    for stored, label in enumerate(SAFE, 1):
+        gateway = Gateway(db, label)
+        _, request = genuine(label)
+        assert isinstance(await gateway.take(request), Accepted), label
+        for name, rewrite in REWRITES.items():
+            receipt = await gateway.take(rewrite(request))
+            assert receipt is None or isinstance(receipt, Duplicate), (label, name)
+        assert await count(db, "event") == stored, label
+
+
+HEADERS = {
+    "resend": ("svix-id", "svix-id"),
+    "github": ("x-github-delivery", "x-github-delivery"),
+    "razorpay": ("x-razorpay-event-id", "x-razorpay-event-id"),
+    "linear": ("linear-delivery", "linear-delivery"),
+}
+
+
+@pytest.mark.parametrize("label", HEADERS)
+async def test_a_captured_request_takes_no_later_events_name(db: Database, label: str):
+    """Or the event to come, whose id may be guessed, would be taken for its copy and lost."""
+    gateway = Gateway(db, label)
+    own, added = HEADERS[label]
+    _, first = genuine(label)
+    _, later = genuine(label, "later")
+    assert isinstance(await gateway.take(first), Accepted)
+    poison = {name.replace("svix-", "webhook-") if added == "svix-id" else name: text
+              for name, text in first.headers.items()}  # fmt: skip
+    await gateway.take(replace(first, headers=poison | {added: later.headers[own]}))
+    assert isinstance(await gateway.take(later), Accepted)
+    assert await count(db, "event") == 2
+
+
+async def test_the_id_that_is_signed_counts_under_either_name(db: Database):
+    gateway = Gateway(db, "resend")
+    _, first = genuine("resend")
+    moved = {name.replace("svix-", "webhook-"): text for name, text in first.headers.items()}
+    receipt = await gateway.take(first)
+    assert isinstance(receipt, Accepted)
+    for chosen in ("msg_1", "msg_2"):
+        again = await gateway.take(replace(first, headers=moved | {"svix-id": chosen}))
+        assert again == Duplicate(receipt.event_id)
+
+
+async def test_values_cut_otherwise_are_a_conflict_and_no_event(db: Database):
+    gateway = Gateway(db, "t-bank")
+    _, request = genuine("t-bank")
+    receipt = await gateway.take(request)
+    assert isinstance(receipt, Accepted)
+    renamed = replace(request, body=request.body.replace(b'"Status"', b'"Statut"'))
+    assert await gateway.take(renamed) == Duplicate(receipt.event_id, conflict=True)
+    assert [differs for _, differs, _ in await conflicts(db)] == ["body"]
+
+
+async def test_events_by_get_are_stored_each_with_what_it_brings(db: Database):
+    gateway = Gateway(db, "cloudpayments-get")
+    queries = ["TransactionId=1&Amount=5", "TransactionId=2&Amount=5"]
+    for query in (*queries, *queries):
+        await gateway.keep(cloudpayments(query), b"")
+    rows = await db.fetch("select body from boathook.event order by id")
+    assert [row["body"].decode() for row in rows] == queries
+
+
+async def test_a_host_that_nobody_can_read_does_not_end_the_judging(db: Database):
+    """A stranger writes the header Host, and a source without an address of its own is stored with it."""
+    for number, host in enumerate(("[", "h", "a]b:c:d", "x?y")):
+        name = ids.make(time.time_ns() // 1_000_000, number)
+        await db.execute(
+            "insert into boathook.rejection values ($1, 'shop', 401, 'x', '', '::1', 'POST', $2, $3, '', $4, 2)",
+            name, f"http://{host}/in/shop", json.dumps({}), b"{}",
+        )  # fmt: skip
+    settings = load(None, {"sources": {"shop": {"provider": "github", "secrets": ["right"]}}})
+    judged = reverify(db, settings, Filter(), Action(actor="test", note="because"))
+    assert [one.outcome async for one in judged] == ["refused"] * 4

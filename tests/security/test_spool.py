@@ -1,0 +1,552 @@
+"""Attacks on the spool: foreign files, failing and hanging disks, clocks set back, and events stored weeks late."""
+
+import asyncio
+import dataclasses
+import errno
+import os
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from boathook.config import Settings
+from boathook.domain import ids
+from boathook.domain.errors import RowRefused, SpoolUnavailable
+from boathook.domain.model import Accepted, Duplicate, NewDelivery, NewEvent
+from boathook.inbound import intake as intake_module
+from boathook.inbound.draining import Brought, Refused, RoutedStore
+from boathook.inbound.intake import Intake, Mode
+from boathook.inbound.probes import Probes
+from boathook.inbound.records import encode
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.server import supervisor
+from boathook.spool import spool as spool_module
+from boathook.spool import survey
+from boathook.spool.disk import RealDisk
+from boathook.spool.segment import Record
+from boathook.spool.shelf import Bounds, Shelf
+from boathook.spool.spool import Spool
+from boathook.telemetry import log
+from boathook.telemetry.exporters import History
+from tests.postgres.test_events import count
+from tests.postgres.test_events import event as stored_event
+from tests.support import LOCK_WAITED_FOR, eventually
+from tests.unit.test_intake import event
+from tests.unit.test_intake_modes import Journal, back
+from tests.unit.test_spool import SMALL, Failing, drained
+
+
+class Disk(RealDisk):
+    """A disk on which chosen calls fail as told."""
+
+    def __init__(self) -> None:
+        self.unreadable: list[int] = []
+        """Errors of the next reads."""
+        self.is_read_only = False
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def read(self, path: Path) -> bytes:
+        self.answers.wait()
+        if self.unreadable:
+            raise OSError(self.unreadable.pop(0), "told to fail")
+        return super().read(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        if self.is_read_only:
+            raise OSError(errno.EROFS, "read-only file system")
+        super().rename(old, new)
+
+    def lock(self, folder: Path):
+        self.answers.wait()
+        return super().lock(folder)
+
+
+def left_by_the_dead(root: Path, name: str, *payloads: bytes) -> Path:
+    shelf = Shelf(root, SMALL, name=name)
+    shelf.write(payloads)
+    shelf.close()
+    return root / name
+
+
+def events_of(*keys: str) -> list[bytes]:
+    return [encode(event(key)) for key in keys]
+
+
+class TestForeignThings:
+    """What else may lie in a spool's folder, as a mount point or by somebody's hand."""
+
+    @pytest.fixture(autouse=True)
+    def _foreign(self, tmp_path: Path) -> None:
+        (tmp_path / "README").write_text("hands off")
+        (tmp_path / ".nfs0001").write_text("")
+        (tmp_path / "lost+found").mkdir()
+
+    def test_files_of_others_do_not_keep_events_from_being_taken_and_drained(self, tmp_path: Path):
+        left_by_the_dead(tmp_path, "1", b"old")
+        shelf = Shelf(tmp_path, SMALL, name="2")
+        assert shelf.adopt() == 1
+        shelf.write([b"new"])
+        assert drained(shelf) == [b"old", b"new"]
+        shelf.tidy(0)
+        assert shelf.aside() == (0, 0)
+        assert [folder.life for folder in survey.look(tmp_path)] == ["1", "2"]
+        assert (tmp_path / "lost+found").exists()
+
+    def test_a_folder_that_may_not_be_read_keeps_nobody_from_adopting_the_others(self, tmp_path: Path):
+        class OfRoot(RealDisk):
+            def names(self, folder: Path) -> list[str]:
+                if folder.name == "1":
+                    raise PermissionError(errno.EACCES, "permission denied")
+                return super().names(folder)
+
+        left_by_the_dead(tmp_path, "1", b"of root")
+        left_by_the_dead(tmp_path, "2", b"ours")
+        shelf = Shelf(tmp_path, SMALL, OfRoot(), name="3")
+        with pytest.raises(PermissionError):
+            shelf.adopt()
+        shelf.write([b"new"])
+        assert drained(shelf) == [b"ours", b"new"]
+        shelf.tidy(2e10)
+
+
+class TestReading:
+    @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOMEM, errno.EIO])
+    def test_a_segment_that_cannot_be_read_for_a_moment_is_not_given_up(self, tmp_path: Path, error: int):
+        left_by_the_dead(tmp_path, "1", b"x")
+        disk = Disk()
+        shelf = Shelf(tmp_path, SMALL, disk, name="2")
+        shelf.adopt()
+        disk.unreadable = [error] * 3
+        for _ in range(3):
+            with pytest.raises(OSError, match="told to fail"):
+                shelf.oldest()
+        assert drained(shelf) == [b"x"]
+
+    def test_one_that_rots_is_put_aside_after_some_tries_and_those_behind_it_are_drained(self, tmp_path: Path):
+        left_by_the_dead(tmp_path, "1", b"rotten")
+        left_by_the_dead(tmp_path, "2", b"good")
+        disk = Disk()
+        shelf = Shelf(tmp_path, SMALL, disk, name="3")
+        shelf.adopt()
+        disk.unreadable = [errno.EIO] * 5
+        for _ in range(4):
+            with pytest.raises(OSError, match="told to fail"):
+                shelf.oldest()
+        assert drained(shelf) == [b"good"]
+        assert [path.suffix for path in (tmp_path / "1").iterdir()] == [".bad"]
+
+    def test_one_that_lacks_descriptors_is_never_given_up(self, tmp_path: Path):
+        left_by_the_dead(tmp_path, "1", b"x")
+        disk = Disk()
+        shelf = Shelf(tmp_path, SMALL, disk, name="2")
+        shelf.adopt()
+        disk.unreadable = [errno.EMFILE] * 50
+        for _ in range(50):
+            with pytest.raises(OSError, match="told to fail"):
+                shelf.oldest()
+        assert drained(shelf) == [b"x"]
+
+
+class TestFolders:
+    def test_lives_are_drained_in_order_although_the_clock_was_set_back(self, tmp_path: Path):
+        before = Shelf(tmp_path, SMALL, name="00000000000000000900")
+        before.write([b"first"])
+        before.close()
+        after = Shelf(tmp_path, SMALL, name="00000000000000000005")
+        after.write([b"second"])
+        after.close()
+        last = Shelf(tmp_path, SMALL, name="00000000000000000950")
+        last.adopt()
+        assert drained(last) == [b"first", b"second"]
+
+    def test_twin_named_by_the_clock_alone_they_are_not(self, tmp_path: Path, monkeypatch):
+        monkeypatch.setattr(Shelf, "_later_than_all", lambda self: self._name)
+        left_by_the_dead(tmp_path, "00000000000000000900", b"first")
+        left_by_the_dead(tmp_path, "00000000000000000005", b"second")
+        last = Shelf(tmp_path, SMALL, name="00000000000000000950")
+        last.adopt()
+        assert drained(last) == [b"second", b"first"]
+
+    def test_a_folder_that_is_removed_meanwhile_is_made_again(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, SMALL, name="1")
+        shelf.write([b"x" * 3000])
+        (segment,) = (tmp_path / "1").iterdir()
+        segment.unlink()
+        (tmp_path / "1").rmdir()
+        with pytest.raises(SpoolUnavailable):
+            shelf.write([b"y" * 3000])
+        shelf.write([b"z"])
+        found = []
+        while (one := shelf.oldest()) is not None:
+            found += [record.payload for record in one.contents.records]
+            try:
+                shelf.finish(one)
+            except FileNotFoundError:
+                assert one.path == segment
+        assert found == [b"z"]
+
+    def test_a_folder_whose_files_cannot_be_looked_at_is_let_go_for_others(self, tmp_path: Path):
+        class Blind(RealDisk):
+            def size(self, path: Path) -> int:
+                raise OSError(errno.EIO, "input/output error")
+
+        left_by_the_dead(tmp_path, "1", b"x")
+        with pytest.raises(OSError, match="input/output"):
+            Shelf(tmp_path, SMALL, Blind(), name="2").adopt()
+        other = Shelf(tmp_path, SMALL, name="3")
+        assert other.adopt() == 1
+
+    def test_a_failing_disk_is_not_filled_with_segments_that_hold_nothing(self, tmp_path: Path, monkeypatch):
+        disk = Failing()
+        shelf = Shelf(tmp_path, SMALL, disk)
+        shelf.write([b"safe"])
+        disk.sync_fails = 20
+        for _ in range(20):
+            monkeypatch.setattr(shelf, "_rests_until", 0.0)
+            with pytest.raises(SpoolUnavailable):
+                shelf.write([b"nobody knows"])
+        assert len(list(tmp_path.glob("*/*"))) == 1
+        monkeypatch.setattr(shelf, "_rests_until", 0.0)
+        shelf.write([b"safe too"])
+        assert {b"safe", b"safe too"} <= set(drained(shelf))
+
+    def test_a_spool_smaller_than_a_segment_takes_what_it_can(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, Bounds(segment_bytes=1 << 20, max_bytes=4096, max_disk_used=1.0))
+        shelf.write([b"x" * 3000])
+        with pytest.raises(SpoolUnavailable, match="full"):
+            shelf.write([b"y" * 3000])
+        assert drained(shelf) == [b"x" * 3000]
+
+    def test_where_folders_cannot_be_held_the_rehearsal_says_so(self, tmp_path: Path):
+        class Network(RealDisk):
+            def lock(self, folder: Path):
+                raise OSError(errno.ENOLCK, "no locks available")
+
+        Shelf(tmp_path, SMALL).rehearse()
+        with pytest.raises(OSError, match="no locks"):
+            Shelf(tmp_path, SMALL, Network()).rehearse()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_file_that_could_not_be_ended_does_not_close_the_descriptor_of_another(self, tmp_path: Path, monkeypatch):
+        file = RealDisk().create(tmp_path / "x", 10)
+
+        def fail(_descriptor: int) -> None:
+            raise OSError(errno.EIO, "input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fail)
+            with pytest.raises(OSError, match="input/output"):
+                file.close(5)
+        other = os.open(tmp_path, os.O_RDONLY)  # gets the number that has become free
+        file.close()
+        os.fstat(other)
+        os.close(other)
+
+
+class TestDraining:
+    async def test_an_outage_may_last_for_thousands_of_tries(self, tmp_path: Path, monkeypatch):
+        monkeypatch.setattr(intake_module, "_PAUSE_S", (0.0,))
+        journal = Journal()
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        await intake.start()
+        journal.is_away = True
+        await intake.accept(event("a"))
+        await eventually(lambda: journal.offers > 1_200)
+        journal.is_away = False
+        await back(intake)
+        assert journal.order == ["a"]
+        await intake.drain()
+
+    def test_there_is_a_longest_pause_whatever_the_number_of_tries(self):
+        assert max(intake_module._PAUSE_S) == intake_module._PAUSE_S[-1] <= 1.0
+
+    async def test_a_disk_that_becomes_read_only_keeps_nothing_from_the_journal(self, tmp_path: Path, monkeypatch):
+        monkeypatch.setattr(intake_module, "_LOOK_S", 0.02)
+        left_by_the_dead(tmp_path, "1", *events_of("a", "b"))
+        disk, journal = Disk(), Journal()
+        disk.is_read_only = True
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, disk, name="2")), within_s=0.2)
+        await intake.start()
+        await back(intake)
+        receipt = await intake.accept(event("c"))
+        assert isinstance(receipt, Accepted)
+        assert not receipt.is_spooled
+        offers = journal.offers
+        await asyncio.sleep(0.1)
+        assert intake.mode is Mode.DIRECT
+        assert journal.offers == offers  # and it is not offered again and again
+        await intake.drain()
+        disk.is_read_only = False
+        later = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, disk, name="3")), within_s=0.2)
+        await later.start()
+        await back(later)
+        assert journal.order == ["a", "b", "c"]
+        assert [path.suffix for path in (tmp_path / "1").iterdir()] == [".done"]
+        await later.drain()
+
+    async def test_twin_a_segment_that_is_not_passed_over_is_offered_again_and_again(self, tmp_path: Path, monkeypatch):
+        monkeypatch.setattr(intake_module, "_LOOK_S", 0.02)
+        monkeypatch.setattr(Shelf, "_left_in", lambda _, folder: sorted(folder.glob("*.seg")))
+        left_by_the_dead(tmp_path, "1", *events_of("a"))
+        disk, journal = Disk(), Journal()
+        disk.is_read_only = True
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, disk, name="2")), within_s=0.2)
+        await intake.start()
+        await back(intake)
+        offers = journal.offers
+        await eventually(lambda: journal.offers > offers)
+        await intake.drain()
+
+    async def test_segments_that_somebody_removes_block_nothing(self, tmp_path: Path):
+        journal = Journal()
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, name="1")), within_s=0.2)
+        await intake.start()
+        journal.is_away = True
+        await intake.accept(event("lost"))
+        for path in (tmp_path / "1").iterdir():
+            path.unlink()
+        journal.is_away = False
+        await back(intake)
+        await intake.accept(event("b"))
+        assert journal.order == ["b"]
+        await intake.drain()
+
+
+class TestAnswers:
+    async def test_copies_that_enter_the_spool_together_are_answered_with_the_one_that_will_be_stored(
+        self, tmp_path: Path
+    ):
+        journal = Journal()
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        await intake.start()
+        journal.is_away = True
+        await intake.accept(event("before"))
+        first = event("a")
+        copy = dataclasses.replace(first, id=uuid4())
+        one, two = await asyncio.gather(intake.accept(first), intake.accept(copy))
+        assert isinstance(one, Accepted)
+        assert two == Duplicate(first.id)
+        assert await intake.accept(copy) == Duplicate(first.id)
+        journal.is_away = False
+        await back(intake)
+        assert journal.stored["a"].id == first.id
+        await intake.drain()
+
+    async def test_copies_throughout_an_outage_are_answered_with_the_first_and_take_no_room(self, tmp_path: Path):
+        journal = Journal()
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        await intake.start()
+        journal.is_away = True
+        first = await intake.accept(event("a"))
+        for tries in (3, 5):
+            await eventually(partial(_has_tried, journal, tries))
+            copy = dataclasses.replace(event("a"), id=uuid4())
+            assert await intake.accept(copy) == Duplicate(first.event_id)
+        assert intake.spool is not None
+        assert intake.spool.depth.records == 1
+        await intake.drain()
+
+    async def test_a_caller_who_is_gone_does_not_keep_the_others_from_their_answers(self, tmp_path: Path):
+        journal = Journal()
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        await intake.start()
+        journal.hangs.clear()
+        under_way = asyncio.create_task(intake.accept(event("first")))
+        await eventually(lambda: journal.offers == 1)
+        gone = asyncio.create_task(intake.accept(dataclasses.replace(event("x"), dedup_key="\ud800")))
+        waiting = asyncio.create_task(intake.accept(event("c")))
+        await asyncio.sleep(0)
+        gone.cancel()
+        receipts = await asyncio.wait_for(asyncio.gather(under_way, waiting), 5)
+        assert all(isinstance(receipt, Accepted) and receipt.is_spooled for receipt in receipts)
+        journal.hangs.set()
+        await back(intake)
+        await intake.drain()
+
+    @pytest.mark.parametrize("key", ["\ud800", "a\x00b"], ids=["surrogate", "nul"])
+    async def test_text_that_can_never_be_stored_is_refused_while_the_journal_is_away_too(
+        self, tmp_path: Path, key: str
+    ):
+        journal = Journal()
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        await intake.start()
+        journal.is_away = True
+        await intake.accept(event("before"))
+        with pytest.raises(RowRefused):
+            await intake.accept(dataclasses.replace(event("x"), dedup_key=key))
+        await intake.drain()
+
+    async def test_a_journal_that_fails_in_the_middle_of_a_halved_batch_gets_nothing_out_of_order(
+        self, tmp_path: Path, monkeypatch
+    ):
+        journal = Journal()
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        journal.refused = {"bad"}
+        append, calls = journal.append, 0
+
+        async def fail_on_the_first_half(batch, *, within_s=None):
+            nonlocal calls
+            calls += 1
+            journal.is_away = calls == 2
+            return await append(batch, within_s=within_s)
+
+        monkeypatch.setattr(journal, "append", fail_on_the_first_half)
+        keys = ["a", "b", "bad", "c"]
+        asked = [asyncio.create_task(intake.accept(event(key))) for key in keys]
+        await asyncio.sleep(0)
+        await intake.start()
+        await asyncio.gather(*asked, return_exceptions=True)
+        await back(intake)
+        assert journal.order == ["a", "b", "c"]
+        await intake.drain()
+
+
+class TestHangingDisks:
+    async def test_a_disk_that_does_not_answer_refuses_and_takes_again_once_it_does(self, tmp_path: Path, monkeypatch):
+        monkeypatch.setattr(spool_module, "_STUCK_S", 0.05)
+        disk, journal = Disk(), Journal()
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, disk)), within_s=0.2)
+        await intake.start()
+        assert intake.takes_without_journal
+        journal.is_away = True
+        disk.answers.clear()
+        first = asyncio.create_task(intake.accept(event("a")))
+        await eventually(lambda: intake.spool is not None and intake.spool.is_stuck)
+        with pytest.raises(SpoolUnavailable):
+            await asyncio.wait_for(intake.accept(event("b")), 1)
+        assert intake.is_refusing
+        disk.answers.set()
+        receipt = await first
+        assert isinstance(receipt, Accepted)
+        assert receipt.is_spooled
+        await intake.accept(event("c"))
+        assert intake.takes_without_journal
+        journal.is_away = False
+        await back(intake)
+        assert journal.order == ["a", "c"]
+        await intake.drain()
+
+
+class TestLeftovers:
+    """A spool that is switched off, or a host without a gateway, drains nothing."""
+
+    @pytest.mark.parametrize(("enabled", "roles"), [(False, ("gateway",)), (True, ("worker", "keeper"))])
+    def test_what_nobody_is_going_to_drain_is_told_of_at_the_start(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str], enabled: bool, roles: tuple[str, ...]
+    ):
+        shown = self._tell(tmp_path, capfd, enabled=enabled, roles=roles)
+        assert "spool_left" not in shown
+        left_by_the_dead(tmp_path / "spool", "1", b"x")
+        assert "boathook spool drain" in self._tell(tmp_path, capfd, enabled=enabled, roles=roles)
+
+    def test_a_gateway_with_a_spool_drains_it_and_nobody_is_told(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ):
+        left_by_the_dead(tmp_path / "spool", "1", b"x")
+        assert self._tell(tmp_path, capfd, enabled=True, roles=("gateway", "worker")) == ""
+
+    def _tell(self, folder: Path, capfd: pytest.CaptureFixture[str], *, enabled: bool, roles: tuple[str, ...]) -> str:
+        settings = SimpleNamespace(
+            spool=SimpleNamespace(enabled=enabled), server=SimpleNamespace(roles=roles, data_dir=folder)
+        )
+        supervisor._tell_of_leftovers(cast("Settings", settings))
+        log.flush()
+        return capfd.readouterr().err
+
+
+class TestProbes:
+    async def test_a_gateway_whose_spool_is_full_says_that_it_is_not_ready(self, tmp_path: Path):
+        journal = Journal()
+        full = Bounds(segment_bytes=4096, max_bytes=4096, max_disk_used=1.0)
+        intake = Intake(journal, spool=Spool(Shelf(tmp_path, full)), within_s=0.2)
+        probes = Probes(History(None, ""), is_draining=lambda: False, intake=intake)
+        await intake.start()
+        journal.is_away = True
+        await intake.accept(event("a"))
+        assert await status_of(probes, "/readyz") == 200
+        with pytest.raises(SpoolUnavailable):
+            await intake.accept(event("b", bytes(4096)))
+        assert await status_of(probes, "/readyz") == 503
+        journal.is_away = False
+        await back(intake)
+        assert not intake.is_refusing
+        await intake.drain()
+
+
+async def status_of(probes: Probes, path: str) -> int:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {}
+
+    await probes({"path": path, "method": "GET"}, receive, send)
+    return int(sent[0]["status"])
+
+
+def _has_tried(journal: Journal, times: int) -> bool:
+    return journal.offers >= times
+
+
+DAY_S = 86_400
+
+
+async def routed(events: list[NewEvent]) -> list[NewEvent]:
+    return [replace(one, deliveries=(NewDelivery("handler:x"),), routes_version=1) for one in events]
+
+
+async def bring(store: EventStore, *events: NewEvent) -> list[Brought | Refused]:
+    records = [Record(number, encode(one)) for number, one in enumerate(events, 1)]
+    return [result async for result in RoutedStore(store, routed).bring(records)]
+
+
+async def test_an_event_that_has_waited_for_longer_than_any_partition_is_kept_is_owed_like_any_other(db: Database):
+    store = EventStore(db)
+    old = replace(stored_event("k"), id=ids.make(int((time.time() - 400 * DAY_S) * 1000), 7))
+    (result,) = await bring(store, old)
+    assert isinstance(result, Brought)
+    assert (await store.get(old.id)).dedup_key == "k"
+    assert await count(db, "delivery") == 1
+
+
+async def test_one_that_is_stored_and_forgotten_meanwhile_is_not_taken_for_impossible(db: Database):
+    store = EventStore(db)
+    first, other = stored_event("k"), stored_event("l")
+    await store.append([first])
+    results: list[Any] = []
+    for forget in ("update boathook.dedup set expires_at = now() - interval '1 day'", "delete from boathook.dedup"):
+        await db.execute(forget)
+        results = await bring(store, first, other)
+        assert all(isinstance(result, Brought) for result in results)
+    assert results[0] == Brought(results[0].event, Accepted(first.id, is_new=False))
+    assert (await count(db, "event"), await count(db, "delivery")) == (2, 2)
+
+
+async def test_a_partition_that_is_made_at_that_moment_is_no_reason_to_put_an_event_aside(db: Database):
+    store = EventStore(db)
+    old = replace(stored_event("k"), id=ids.make(int((time.time() - 400 * DAY_S) * 1000), 7))
+    monday = ids.made_at(old.id).replace(hour=0, minute=0, second=0, microsecond=0)
+    first, last = (ids.first_of(monday + timedelta(days=days)) for days in (-1, 6))
+    async with db.transaction() as keeper:
+        await keeper.execute("lock table boathook.event_default in access exclusive mode")
+        await keeper.execute("create table boathook.event_now (like boathook.event including all)")
+        bringing = asyncio.create_task(bring(store, old))
+        await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
+        attach = (
+            f"alter table boathook.event attach partition boathook.event_now for values from ('{first}') to ('{last}')"
+        )
+        await keeper.execute(attach)
+    (result,) = await bringing
+    assert isinstance(result, Brought)
+    assert (await store.get(old.id)).dedup_key == "k"
