@@ -1,4 +1,4 @@
-"""What tests of alarms stand on: settings with channels, hosts that tell figures, and looks at the rules."""
+"""Test harness for alarms: settings with channels, metric samples, rule evaluation and a webhook receiver."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ every_s = 1.0
 group_s = 0.0
 gap_s = 0.0
 """
-"""Settings of a boathook that tells a webhook of each alarm at once."""
+"""Settings that send every alarm to a webhook at once."""
 
 
 def settings_of(*, url: str = "", channels: Any = None, rules: Any = None, own: bool = False, **keys: Any):
@@ -49,8 +49,8 @@ def webhook(url: str, **more: Any) -> dict[str, Any]:
     return {"kind": "webhook", "url": url, "secret": SECRET, **more}
 
 
-class Stand:
-    """A keeper's view of alarms, looked through by hand."""
+class AlarmHarness:
+    """Runs the keeper's rule evaluation and notification step by step."""
 
     def __init__(self, db, settings):
         self.db = db
@@ -59,22 +59,22 @@ class Stand:
         self.watch = Watch(db, settings.notifications, compile_rules(settings), "test")
         self.teller = Teller(db, settings, self.notifier)
 
-    async def tell_figure(self, metric: str, value: float, *labels: str, host: str = "a") -> None:
-        """Let a host tell one figure."""
+    async def record_sample(self, metric: str, value: float, *labels: str, host: str = "a") -> None:
+        """Store one metric sample of a host."""
         await kept.put_sample(self.db, host, {metric: [[list(labels), value]]})
 
-    async def look(self, times: int = 1) -> None:
+    async def evaluate(self, times: int = 1) -> None:
         for _ in range(times):
             await self.watch.look()
 
     async def deliver(self) -> None:
-        """Send what is due, and wait until it is sent or has failed."""
+        """Send all due notifications and wait until each is sent or has failed."""
         await self.teller.look()
         for task in list(self.teller._busy.values()):
             await task
 
-    async def pass_time(self, **length: float) -> None:
-        """Let time pass, by moving all that alarms know of into the past."""
+    async def advance_time(self, **length: float) -> None:
+        """Advance time by moving every stored time of alarms into the past."""
         gone = timedelta(**length)
         for table, columns in {
             "alarm": ("since", "fired_at", "recovered_at", "told_at"),
@@ -88,11 +88,11 @@ class Stand:
             "update boathook.alarm_channel set recent = array(select r - $1::interval from unnest(recent) as r)", gone
         )
 
-    async def opened(self):
+    async def open_alarms(self):
         async with self.db.acquire() as connection:
             return await kept.list_open(connection)
 
-    async def ended(self):
+    async def ended_alarms(self):
         async with self.db.acquire() as connection:
             return await kept.list_ended(connection)
 
@@ -106,16 +106,16 @@ class Stand:
 
 
 @contextlib.asynccontextmanager
-async def standing(db, settings):
-    stand = Stand(db, settings)
+async def open_harness(db, settings):
+    harness = AlarmHarness(db, settings)
     try:
-        yield stand
+        yield harness
     finally:
-        await stand.close()
+        await harness.close()
 
 
-def told(receiver) -> list[tuple[str, str, str]]:
-    """Return the kind, rule and subject of everything a webhook's receiver was told."""
+def sent_alerts(receiver) -> list[tuple[str, str, str]]:
+    """Return the kind, rule and subject of every alert that a receiver got."""
     return [
         (one["kind"], one["rule"], one["subject"])
         for request in receiver.requests
@@ -123,18 +123,18 @@ def told(receiver) -> list[tuple[str, str, str]]:
     ]
 
 
-class Mast:
-    """Where alarms are told: a receiver by others' library."""
+class AlertReceiver:
+    """Receives alerts over HTTP and verifies each with the standardwebhooks package."""
 
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
-        mast = self
+        self.alerts: list[dict[str, Any]] = []
+        receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 found = Webhook(SECRET).verify(body, {name.lower(): value for name, value in self.headers.items()})
-                mast.told += found["data"]["alarms"]
+                receiver.alerts += found["data"]["alarms"]
                 self.send_response(204)
                 self.end_headers()
 
@@ -154,9 +154,9 @@ class Mast:
 
     def kinds(self, rule: str, subject: str | None = None) -> list[str]:
         return [
-            one["kind"] for one in self.told if one["rule"] == rule and (subject is None or one["subject"] == subject)
+            one["kind"] for one in self.alerts if one["rule"] == rule and (subject is None or one["subject"] == subject)
         ]
 
     def await_kind(self, rule: str, *kinds: str, subject: str | None = None) -> dict[str, Any]:
         until(lambda: self.kinds(rule, subject) == list(kinds), timeout=60)
-        return [one for one in self.told if one["rule"] == rule][-1]
+        return [one for one in self.alerts if one["rule"] == rule][-1]

@@ -1,4 +1,4 @@
-"""Commands of boathook, run as processes of their own without starting Python anew for each."""
+"""Runs boathook commands as processes without starting a new Python interpreter for each."""
 
 import array
 import atexit
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-_FORGE = Path(__file__).with_name("fork_server.py")
+_FORK_SERVER = Path(__file__).with_name("fork_server.py")
 _HARMLESS = {"PYTHONPATH", "PYTHONUNBUFFERED"}
 
 
@@ -23,21 +23,21 @@ def boathook_command(
 ) -> "subprocess.CompletedProcess[str]":
     """Run ``python -m boathook`` with these arguments and return what it wrote and the code it ended with.
 
-    The process is a fork of one that has imported boathook, unless its environment asks for what happens while Python
-    starts.
+    The process is forked from the fork server, which has already imported boathook. A new interpreter is started only
+    when the environment changes how Python starts.
 
     Raises:
         TimeoutExpired: it ran for longer than *timeout* seconds, and was killed.
     """
-    if _needs_a_start(env):
+    if _needs_own_process(env):
         return boathook_process(*arguments, cwd=cwd, env=env, timeout=timeout)
-    return _forge().run(arguments, cwd, env, timeout)
+    return _fork_server().run(arguments, cwd, env, timeout)
 
 
 def boathook_process(
     *arguments: str, cwd: Path, env: Mapping[str, str], timeout: float = 120
 ) -> "subprocess.CompletedProcess[str]":
-    """Do the same with a Python of its own."""
+    """Do the same with a new Python interpreter."""
     return subprocess.run(
         [sys.executable, "-m", "boathook", *arguments],
         cwd=cwd,
@@ -50,7 +50,7 @@ def boathook_process(
     )
 
 
-def _needs_a_start(env: Mapping[str, str]) -> bool:
+def _needs_own_process(env: Mapping[str, str]) -> bool:
     asks_python = any(
         name.startswith("PYTHON") and os.environ.get(name) != env[name] for name in env.keys() - _HARMLESS
     )
@@ -60,12 +60,12 @@ def _needs_a_start(env: Mapping[str, str]) -> bool:
 
 
 @functools.cache
-def _forge() -> "_Forge":
-    return _Forge()
+def _fork_server() -> "_ForkServer":
+    return _ForkServer()
 
 
-class _Forge:
-    """The process that forks, which ends when this one does."""
+class _ForkServer:
+    """Client of the fork server process, which ends when this process ends."""
 
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -73,7 +73,7 @@ class _Forge:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, str(_FORGE)], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment,
+                [sys.executable, str(_FORK_SERVER)], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment,
                 start_new_session=True,
             )  # fmt: skip
         atexit.register(self._close)
@@ -106,13 +106,13 @@ class _Forge:
 
 
 def _code(answer: int, arguments: tuple[str, ...], timeout: float) -> int:
-    """Return the second number that is written to *answer*; the first is the process to be killed if that takes long."""
+    """Read the process id and then the exit code from *answer*; kill the process when *timeout* expires."""
     pid = int(_line(answer, 60))
-    told = _line(answer, timeout)
-    if not told:
+    answer_line = _line(answer, timeout)
+    if not answer_line:
         os.kill(pid, signal.SIGKILL)
         raise subprocess.TimeoutExpired(arguments, timeout)
-    return int(told)
+    return int(answer_line)
 
 
 def _line(answer: int, timeout: float) -> bytes:
@@ -121,7 +121,7 @@ def _line(answer: int, timeout: float) -> bytes:
         if not select.select([answer], [], [], timeout)[0]:
             return b""
         piece = os.read(answer, 1)
-        assert piece, "what ran the command ended before it"
+        assert piece, "the fork server ended before the command"
         line += piece
     return line
 

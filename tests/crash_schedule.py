@@ -1,4 +1,4 @@
-"""Moments at which the processes of a running boathook die, each once, one after the other."""
+"""Kills processes of a running boathook at chosen crash points, once at each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,28 +9,28 @@ from tests.support import until
 
 
 @dataclass(frozen=True, slots=True)
-class Deaths:
-    """What kills a process at each of several crash points; who is started again meets those that are left."""
+class CrashSchedule:
+    """Kills one process at each of several crash points; processes started later die at the points that remain."""
 
     folder: Path
     hits: Mapping[str, int]
-    """Each point, and how often one process passes there before it dies."""
+    """The crash points; at each, how often one process passes it before it dies."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """What tells a process of it."""
+        """Environment variables that arm the crash points in a process."""
         return {VARIABLE: ",".join(f"{point}:{hits}:kill:{self._mark(point)}" for point, hits in self.hits.items())}
 
-    def left(self) -> set[str]:
-        """Return the points at which nobody has died yet."""
+    def pending(self) -> set[str]:
+        """Return the points at which no process has died yet."""
         return {point for point in self.hits if not self._mark(point).exists()}
 
     def wait(self, timeout: float = 90) -> None:
-        """Wait until somebody has died at each."""
+        """Wait until a process has died at each point."""
         try:
-            until(lambda: not self.left(), timeout=timeout)
+            until(lambda: not self.pending(), timeout=timeout)
         except AssertionError as error:
-            raise AssertionError(f"nobody died at {sorted(self.left())}") from error
+            raise AssertionError(f"no process died at {sorted(self.pending())}") from error
 
     def _mark(self, point: str) -> Path:
         return self.folder / f"died-{point}"

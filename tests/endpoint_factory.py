@@ -1,4 +1,4 @@
-"""Applications and endpoints in tests, put straight into the journal."""
+"""Stores applications and endpoints directly in the database, and publishes messages to them."""
 
 import hashlib
 import secrets
@@ -15,14 +15,14 @@ from boathook.journal.database import Connection, Database
 
 
 def new_id() -> UUID:
-    """Return an id made at this moment."""
+    """Return a new id with the current time."""
     return ids.make(time.time_ns() // 1_000_000, secrets.randbits(74))
 
 
 async def add_application(
     db: Database | Connection, uid: str | None = None, organization: str = "default", *, is_operational: bool = False
 ) -> str:
-    """Store an application and return its id as people see it."""
+    """Store an application and return its public id."""
     identifier = new_id()
     await db.execute(
         "insert into boathook.application (id, organization, uid, name, is_operational) values ($1, $2, $3, 'A', $4)",
@@ -32,13 +32,13 @@ async def add_application(
 
 
 async def add_endpoint(db: Database, application: str, **columns: Any) -> str:
-    """Store an endpoint as whoever creates one does, with the application's next version; return its recipient."""
+    """Store an endpoint and increase the version of the application's routes; return the recipient."""
     async with db.transaction() as connection:
         return await add_endpoint_in(connection, application, **columns)
 
 
 async def add_endpoint_in(connection: Connection, application: str, **columns: Any) -> str:
-    """Do the same inside a transaction."""
+    """Do the same inside the transaction of *connection*."""
     identifier, owner = new_id(), ids.read(ids.APPLICATION, application)
     if "filter" in columns:
         columns["filter"] = msgspec.json.encode(columns["filter"]).decode()
@@ -48,12 +48,12 @@ async def add_endpoint_in(connection: Connection, application: str, **columns: A
         f"insert into boathook.endpoint ({', '.join(columns)}) values ({marks})",
         *columns.values(),
     )
-    await bump(connection, application)
+    await bump_routes_version(connection, application)
     return recipient_of(ids.show(ids.ENDPOINT, identifier))
 
 
-async def bump(connection: Connection | Database, application: str) -> None:
-    """Raise the version of an application's routes."""
+async def bump_routes_version(connection: Connection | Database, application: str) -> None:
+    """Increase the version of an application's routes."""
     await connection.execute(
         "update boathook.application set routes_version = routes_version + 1 where id = $1",
         ids.read(ids.APPLICATION, application),
@@ -61,18 +61,18 @@ async def bump(connection: Connection | Database, application: str) -> None:
 
 
 async def publish(db: Database, outbox: Outbox, application: str, **fields: Any) -> Any:
-    """Publish in a transaction of its own."""
+    """Publish a message in its own transaction."""
     wanted = {"type": "invoice.paid", "payload": {"n": 1}} | fields
     async with db.transaction() as connection:
         return await outbox.publish(connection, Message(application=application, **wanted))
 
 
-async def owed(db: Database, event_id: UUID) -> list[str]:
-    """Return the recipients that an event is owed to, in order."""
+async def recipients_of(db: Database, event_id: UUID) -> list[str]:
+    """Return the recipients of an event's pending deliveries, in order."""
     rows = await db.fetch("select recipient from boathook.delivery where event_id = $1 order by ordinal", event_id)
     return [row["recipient"] for row in rows]
 
 
-def hashed(text: str) -> bytes:
-    """Return 32 bytes that stand for *text*."""
+def digest_of(text: str) -> bytes:
+    """Return the SHA-256 digest of *text*."""
     return hashlib.sha256(text.encode()).digest()

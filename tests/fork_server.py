@@ -1,7 +1,7 @@
-"""Runs commands of boathook in forks of one process that has imported it: what `tests.commands` starts.
+"""Fork server: runs boathook commands in forks of one process that has imported boathook; `tests.commands` starts it.
 
-A fork begins where ``python -m boathook`` is once its imports are done, which is most of what a short command costs.
-Each has a folder, an environment, files and an end of its own, as a process has.
+A fork starts in the state of ``python -m boathook`` after its imports, which take most of the time of a short command.
+Each fork has its own working directory, environment, files and exit code, as a separate process would.
 """
 
 import array
@@ -32,11 +32,11 @@ _MODULES = (
     "cryptography.fernet",
     "uvloop",
 )
-"""What most commands import by the time they are done."""
+"""Modules that most commands import while they run."""
 
 
 def main() -> NoReturn:
-    """Fork for each request on the socket that is standard input, until nobody can send another."""
+    """Fork for each request on the socket at standard input, until the socket is closed."""
     sys.path.pop(0)  # the folder of this file
     from boathook.cli.commands import ENTRIES
 
@@ -45,7 +45,7 @@ def main() -> NoReturn:
         import_module(name)
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what watches over a command
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the process that supervises a command is not waited for
     requests = socket.socket(fileno=os.dup(0))
     while True:
         message, descriptors = _receive(requests)
@@ -67,7 +67,7 @@ def _receive(requests: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _watch(request: dict, descriptors: list[int]) -> NoReturn:
-    """Fork once more, and write the process's id and then the code it ended with, as `subprocess` counts them."""
+    """Fork the command; write its process id and then its exit code, in the convention of `subprocess`."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     answer, *files = descriptors
     pid = os.fork()
@@ -76,7 +76,7 @@ def _watch(request: dict, descriptors: list[int]) -> NoReturn:
         _become(request, files)
     os.write(answer, b"%d\n" % pid)
     _, status = os.waitpid(pid, 0)
-    with contextlib.suppress(BrokenPipeError):  # who asked gave it up
+    with contextlib.suppress(BrokenPipeError):  # the client has stopped waiting
         os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(status))
     os._exit(0)
 
@@ -105,14 +105,14 @@ def _code_of(run: Callable[[], None]) -> int:
         run()
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:  # noqa: BLE001 - the last word of a process
+    except BaseException:  # noqa: BLE001 - the process ends here
         traceback.print_exc()
         return 1
     return 0
 
 
 def _end(code: int) -> NoReturn:
-    """End as an interpreter does: wait for threads, run what was to be run in the end, write out what is buffered."""
+    """Exit as an interpreter does: wait for threads, run the atexit functions and flush the output streams."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

@@ -1,4 +1,4 @@
-"""Sending in tests: applications and endpoints put straight into the journal, a scripted receiver, and senders."""
+"""Test harness for sending: stores endpoints and deliveries, and runs a scripted receiver and senders."""
 
 import asyncio
 import base64
@@ -27,13 +27,13 @@ QUICK: Final = RetryPolicy(delays_s=(0.02,) * 8, jitter=0.0, max_age_s=60.0)
 
 
 def new_id() -> UUID:
-    """Return a fresh id."""
+    """Return a new id."""
     return ids.make(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(9)))
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request as a receiver saw it."""
+    """A request that the receiver got."""
 
     path: str
     headers: Mapping[str, str]
@@ -43,7 +43,7 @@ class Request:
 
 @dataclass
 class Reply:
-    """How a receiver answers."""
+    """The response of a scripted receiver."""
 
     status: int = 204
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Reply:
 
 
 class Sink:
-    """A receiver on loopback that does as *script* says with each request, and remembers them all."""
+    """A receiver on loopback that answers each request as *script* says and records all requests."""
 
     def __init__(self, script: Callable[[Request], Reply] = lambda _request: Reply()) -> None:
         self.script = script
@@ -60,12 +60,12 @@ class Sink:
         self.base = ""
         self.running: dict[str, int] = {}
         self.most: dict[str, int] = {}
-        """Most requests under way at once, by path."""
+        """Largest number of concurrent requests, by path."""
         self._serving: set[asyncio.Task[None]] = set()
 
     @property
     def messages(self) -> list[str]:
-        """The ids of the messages that came, in order."""
+        """The ids of the received messages, in order of arrival."""
         return [request.headers["webhook-id"] for request in self.requests]
 
     def to(self, path: str) -> list[Request]:
@@ -119,8 +119,8 @@ class Sink:
 
 
 @dataclass(frozen=True)
-class Place:
-    """An endpoint in the journal."""
+class StoredEndpoint:
+    """An endpoint that is stored in the database."""
 
     id: UUID
     application: UUID
@@ -141,29 +141,29 @@ async def add_application(db: Database, *, organization: str = "default", **colu
 
 async def add_endpoint(
     db: Database, url: str, *, application: UUID | None = None, retry: RetryPolicy | None = QUICK, **columns: Any
-) -> Place:
-    """Store an endpoint with a secret, and an application for it unless one is given."""
+) -> StoredEndpoint:
+    """Store an endpoint with a secret; also store an application for it unless one is given."""
     application = application or await add_application(db)
-    place = Place(new_id(), application, make_secret())
-    name = ids.show(ids.ENDPOINT, place.id)
+    endpoint = StoredEndpoint(new_id(), application, make_secret())
+    name = ids.show(ids.ENDPOINT, endpoint.id)
     vault = Vault([KEY])
     for kind in ("headers", "auth"):
         if kind in columns:
             sealed = vault.seal(msgspec.json.encode(columns.pop(kind)).decode(), f"endpoint_{kind}:{name}")
             columns[f"sealed_{kind}"] = sealed
     encoded = None if retry is None else msgspec.json.encode(retry).decode()
-    await _insert(db, "endpoint", id=place.id, application_id=application, url=url, retry=encoded, **columns)
-    await add_secret(db, place, place.secret)
-    return place
+    await _insert(db, "endpoint", id=endpoint.id, application_id=application, url=url, retry=encoded, **columns)
+    await add_secret(db, endpoint, endpoint.secret)
+    return endpoint
 
 
-async def add_secret(db: Database, place: Place, secret: str, *, expires_in_s: float | None = None) -> None:
-    """Store one more secret of an endpoint; without an end it is the current one."""
-    sealed = Vault([KEY]).seal(secret, f"endpoint_secret:{ids.show(ids.ENDPOINT, place.id)}")
+async def add_secret(db: Database, endpoint: StoredEndpoint, secret: str, *, expires_in_s: float | None = None) -> None:
+    """Store another secret of an endpoint; without an expiry it is the current one."""
+    sealed = Vault([KEY]).seal(secret, f"endpoint_secret:{ids.show(ids.ENDPOINT, endpoint.id)}")
     await db.execute(
         "insert into boathook.endpoint_secret (endpoint_id, sealed, expires_at)"
         " values ($1, $2, now() + make_interval(secs => $3))",
-        place.id, sealed, expires_in_s,
+        endpoint.id, sealed, expires_in_s,
     )  # fmt: skip
 
 
@@ -172,19 +172,19 @@ async def _insert(db: Database, table: str, **columns: Any) -> None:
     await db.execute(f"insert into boathook.{table} ({', '.join(columns)}) values ({marks})", *columns.values())
 
 
-async def owe(
-    db: Database, places: Place | Sequence[Place], number: int = 1, *, order_key: str | None = None,
+async def add_deliveries(
+    db: Database, endpoints: StoredEndpoint | Sequence[StoredEndpoint], number: int = 1, *, order_key: str | None = None,
     body: bytes = b'{"a": 1}', is_manual: bool = False,
 ) -> list[UUID]:  # fmt: skip
-    """Store so many messages, each owed to all of *places*, and announce them; returns their ids."""
-    places = [places] if isinstance(places, Place) else list(places)
+    """Store *number* messages with a delivery to each of *endpoints*, notify the senders, and return the message ids."""
+    endpoints = [endpoints] if isinstance(endpoints, StoredEndpoint) else list(endpoints)
     events = [new_id() for _ in range(number)]
     async with db.transaction() as connection:
         await connection.execute(
             "insert into boathook.event (id, application, type, dedup_key, grade, origin, headers, content_type, body,"
             " body_sha256, fanout) select id, $2, 'thing.done', 'evt_' || id, 'none', 'published', '{}',"
             " 'application/json', $3, $4, $5 from unnest($1::uuid[]) as u (id)",
-            events, ids.show(ids.APPLICATION, places[0].application), body, hashlib.sha256(body).digest(), len(places),
+            events, ids.show(ids.APPLICATION, endpoints[0].application), body, hashlib.sha256(body).digest(), len(endpoints),
         )  # fmt: skip
         await connection.execute(
             "insert into boathook.dedup (key, event_id, body_sha256, expires_at)"
@@ -197,14 +197,14 @@ async def owe(
             " boathook.delivery o where o.recipient = r.recipient and o.order_key = $3 and o.state <> 'dead')), $4"
             " from unnest($1::uuid[]) with ordinality as u (id, place_of_event),"
             " unnest($2::text[]) with ordinality as r (recipient, place) order by place_of_event",
-            events, [place.recipient for place in places], order_key, is_manual,
+            events, [endpoint.recipient for endpoint in endpoints], order_key, is_manual,
         )  # fmt: skip
     await db.execute("select pg_notify('boathook_due', '')")
     return events
 
 
 def sender_settings(url: str, *, outbound: Mapping[str, Any] | None = None, **tables: Mapping[str, Any]) -> Settings:
-    """Return settings with quick polls that let senders reach loopback."""
+    """Return settings with a short poll interval that allow requests to loopback."""
     return load(
         None,
         {
@@ -218,11 +218,11 @@ def sender_settings(url: str, *, outbound: Mapping[str, Any] | None = None, **ta
 
 
 @contextlib.asynccontextmanager
-async def sending(
+async def running_sender(
     db: Database, *, sender_id: str = "s1", keys: Sequence[str] = (KEY,), predecessors: Sequence[str] = (),
     **settings: Any,
 ) -> AsyncIterator[Sender]:  # fmt: skip
-    """Run a sender until the block ends; its failure is the test's."""
+    """Run a sender until the block ends; an error in the sender fails the test."""
     chosen = sender_settings(db.url, **settings)
     own = await Database.open(db.url, purpose="sender", size=4, is_reset=False)
     stop = asyncio.Event()
@@ -239,5 +239,5 @@ async def sending(
 
 
 def unpadded(secret: str) -> bytes:
-    """Return the key of a symmetric secret."""
+    """Return the raw key of a symmetric secret."""
     return base64.b64decode(secret.removeprefix("whsec_"))

@@ -1,4 +1,4 @@
-"""Running handlers in tests: a journal with events owed to them, and a worker inside the test's own process."""
+"""Test harness for handlers: stores events with their deliveries, and runs a worker inside the test process."""
 
 import asyncio
 import contextlib
@@ -24,16 +24,16 @@ from boathook.journal.registry import read_routes, register
 from tests.support import eventually
 
 SETTLED_S = 20.0
-"""Longest wait of `settled`."""
+"""Timeout of `wait_for_states`."""
 
 
 def settings_for(url: str, **worker: Any) -> Settings:
-    """Return settings with quick polls for *url*."""
+    """Return settings for the database *url* with a short poll interval."""
     return load(None, {"database": {"url": url}, "worker": {"poll_s": 0.05, **worker}})
 
 
-async def accept(db: Database, *bodies: Any, source: str = "shop", type: str = "thing.done") -> list[UUID]:
-    """Accept one event for each body, routed as the gateway would, and return their ids."""
+async def accept_events(db: Database, *bodies: Any, source: str = "shop", type: str = "thing.done") -> list[UUID]:
+    """Store one event for each body, routed as the gateway does, and return the event ids."""
     routes = await read_routes(db)
     router = Router(routes.routes, routes.version)
     events = []
@@ -64,7 +64,7 @@ async def accept(db: Database, *bodies: Any, source: str = "shop", type: str = "
 
 
 @contextlib.asynccontextmanager
-async def working(
+async def running_worker(
     db: Database,
     hook: Boathook,
     *,
@@ -75,7 +75,7 @@ async def working(
     inline: Sequence[str] = (),
     **worker: Any,
 ) -> AsyncIterator[Worker]:
-    """Register the hook's routes and run a worker with it until the block ends; its failure is the test's."""
+    """Register the hook's routes and run a worker until the block ends; an error in the worker fails the test."""
     settings = settings_for(db.url, **worker)
     settings = settings.model_copy(update={"server": settings.server.model_copy(update={"drain_s": drain_s})})
     await register(db, "test", hook.routes("test"))
@@ -98,7 +98,7 @@ async def working(
             await own.close()
 
 
-async def states(db: Database) -> dict[str, int]:
+async def delivery_states(db: Database) -> dict[str, int]:
     """Count all deliveries by state."""
     rows = await db.fetch(
         "select state, count(*) as n from (select state from boathook.delivery"
@@ -107,11 +107,11 @@ async def states(db: Database) -> dict[str, int]:
     return {row["state"]: row["n"] for row in rows}
 
 
-async def settled(db: Database, **expected: int) -> None:
-    """Wait until the deliveries stand as *expected*, by state."""
+async def wait_for_states(db: Database, **expected: int) -> None:
+    """Wait until the deliveries are in the *expected* states, given as a count for each state."""
 
     async def is_so() -> bool:
-        found = await states(db)
+        found = await delivery_states(db)
         assert found == expected, found
         return True
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.conftest import Running, free_port, payload, signed
-from tests.alert_harness import QUICK, SECRET, Mast
+from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.support import until
 
 SETTINGS = (
@@ -65,14 +65,14 @@ summary = "{{subject}} sends everything again"
 
 
 @pytest.fixture(scope="module")
-def mast() -> Iterator[Mast]:
-    with Mast() as made:
+def alert_receiver() -> Iterator[AlertReceiver]:
+    with AlertReceiver() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def gateway(shared_boathook: Callable[..., Running], mast: Mast) -> Running:
-    extra = SETTINGS.format(url=mast.url, secret=SECRET).replace("{{", "{").replace("}}", "}")
+def gateway(shared_boathook: Callable[..., Running], alert_receiver: AlertReceiver) -> Running:
+    extra = SETTINGS.format(url=alert_receiver.url, secret=SECRET).replace("{{", "{").replace("}}", "}")
     return shared_boathook(
         senders=1,
         extra=f"""
@@ -91,62 +91,68 @@ def post(gateway: Running, key: str, kind: str, source: str = "stripe", secret: 
     return httpx.post(f"{gateway.base}/in/{source}", content=body, headers=headers).status_code
 
 
-def test_dead_letters_growing_and_the_error_rate(gateway: Running, mast: Mast) -> None:
+def test_dead_letters_growing_and_the_error_rate(gateway: Running, alert_receiver: AlertReceiver) -> None:
     for number in range(3):
         assert post(gateway, f"dead_{number}", "broken.thing") == 200
-    alarm = mast.await_kind("dead_letters", "fires", subject="handler:broken")
+    alarm = alert_receiver.await_kind("dead_letters", "fires", subject="handler:broken")
     assert (alarm["severity"], alarm["value"]) == ("critical", pytest.approx(3, abs=2))
     assert alarm["summary"] == "handler:broken has given up deliveries"
-    mast.await_kind("error_rate", "fires", subject="handler:broken")
-    mast.await_kind("dead_letters", "fires", "recovered", subject="handler:broken")
-    mast.await_kind("error_rate", "fires", "recovered", subject="handler:broken")
+    alert_receiver.await_kind("error_rate", "fires", subject="handler:broken")
+    alert_receiver.await_kind("dead_letters", "fires", "recovered", subject="handler:broken")
+    alert_receiver.await_kind("error_rate", "fires", "recovered", subject="handler:broken")
 
 
-def test_what_goes_well_is_no_alarm_for_anybody_else(gateway: Running, mast: Mast) -> None:
+def test_what_goes_well_is_no_alarm_for_anybody_else(gateway: Running, alert_receiver: AlertReceiver) -> None:
     for number in range(8):
         assert post(gateway, f"well_{number}", "payment.paid") == 200
-    test_signature_failures_and_a_wrong_secret(gateway, mast)
-    assert mast.kinds("error_rate", "handler:pay") == mast.kinds("dead_letters", "handler:pay") == []
-    assert mast.kinds("signature_failures", "stripe") == mast.kinds("all_signatures_failing", "stripe") == []
-    assert mast.kinds("spool_in_use") == mast.kinds("nothing_processed") == []
+    test_signature_failures_and_a_wrong_secret(gateway, alert_receiver)
+    assert (
+        alert_receiver.kinds("error_rate", "handler:pay") == alert_receiver.kinds("dead_letters", "handler:pay") == []
+    )
+    assert (
+        alert_receiver.kinds("signature_failures", "stripe")
+        == alert_receiver.kinds("all_signatures_failing", "stripe")
+        == []
+    )
+    assert alert_receiver.kinds("spool_in_use") == alert_receiver.kinds("nothing_processed") == []
 
 
-def test_signature_failures_and_a_wrong_secret(gateway: Running, mast: Mast) -> None:
-    if mast.kinds("all_signatures_failing"):
+def test_signature_failures_and_a_wrong_secret(gateway: Running, alert_receiver: AlertReceiver) -> None:
+    if alert_receiver.kinds("all_signatures_failing"):
         return  # seen already
     for number in range(6):
         assert post(gateway, f"wrong_{number}", "payment.paid", "other", "whsec_wrong") == 401
-    mast.await_kind("signature_failures", "fires", subject="other")
-    alarm = mast.await_kind("all_signatures_failing", "fires", subject="other")
+    alert_receiver.await_kind("signature_failures", "fires", subject="other")
+    alarm = alert_receiver.await_kind("all_signatures_failing", "fires", subject="other")
     assert alarm["summary"] == "no request for other has a valid proof: its secret is wrong"
     assert post(gateway, "right", "payment.paid", "other", "whsec_another") == 200
-    mast.await_kind("all_signatures_failing", "fires", "recovered", subject="other")
-    mast.await_kind("signature_failures", "fires", "recovered", subject="other")
+    alert_receiver.await_kind("all_signatures_failing", "fires", "recovered", subject="other")
+    alert_receiver.await_kind("signature_failures", "fires", "recovered", subject="other")
 
 
-def test_slow_acknowledgements(gateway: Running, mast: Mast) -> None:
+def test_slow_acknowledgements(gateway: Running, alert_receiver: AlertReceiver) -> None:
     for number in range(12):
         post(gateway, f"ack_{number}", "payment.paid")
-    until(lambda: mast.kinds("slow_acknowledgements")[-2:] == ["fires", "recovered"])
+    until(lambda: alert_receiver.kinds("slow_acknowledgements")[-2:] == ["fires", "recovered"])
 
 
-def test_a_conflict_is_seen(gateway: Running, mast: Mast) -> None:
+def test_a_conflict_is_seen(gateway: Running, alert_receiver: AlertReceiver) -> None:
     assert post(gateway, "same", "payment.paid", amount=1) == 200
     assert post(gateway, "same", "payment.paid", amount=2) in {200, 409}
-    mast.await_kind("conflict_seen", "fires", subject="stripe")
-    mast.await_kind("conflict_seen", "fires", "recovered", subject="stripe")
+    alert_receiver.await_kind("conflict_seen", "fires", subject="stripe")
+    alert_receiver.await_kind("conflict_seen", "fires", "recovered", subject="stripe")
 
 
-def test_a_rule_of_ones_own_about_any_metric(gateway: Running, mast: Mast) -> None:
+def test_a_rule_of_ones_own_about_any_metric(gateway: Running, alert_receiver: AlertReceiver) -> None:
     body, headers = signed(payload("again", "payment.paid"))
     for _ in range(6):
         httpx.post(f"{gateway.base}/in/stripe", content=body, headers=headers)
-    alarm = mast.await_kind("mine", "fires", subject="stripe")
+    alarm = alert_receiver.await_kind("mine", "fires", subject="stripe")
     assert alarm["summary"] == "stripe sends everything again"
-    mast.await_kind("mine", "fires", "recovered", subject="stripe")
+    alert_receiver.await_kind("mine", "fires", "recovered", subject="stripe")
 
 
-def test_an_endpoint_is_disabled(gateway: Running, mast: Mast) -> None:
+def test_an_endpoint_is_disabled(gateway: Running, alert_receiver: AlertReceiver) -> None:
     application = gateway.listing("applications", "create", "Acme")[0]["id"]
     endpoint = gateway.listing(
         "endpoints", "create", "--application", application, "--url", "https://example.com/hook"
@@ -155,22 +161,22 @@ def test_an_endpoint_is_disabled(gateway: Running, mast: Mast) -> None:
         disable = "update boathook.endpoint set is_disabled = {}, disabled_because = {}, disabled_at = {}"
         connection.execute(disable.format("true", "'manual'", "now()"))
         until(lambda: rounds(gateway, 3))
-        assert mast.kinds("endpoint_disabled") == []  # an operator's own decision is no alarm
+        assert alert_receiver.kinds("endpoint_disabled") == []  # an operator's own decision is no alarm
         connection.execute(disable.format("true", "'failing'", "now()"))
-        assert mast.await_kind("endpoint_disabled", "fires")["subject"] == endpoint
+        assert alert_receiver.await_kind("endpoint_disabled", "fires")["subject"] == endpoint
         connection.execute(disable.format("false", "null", "null"))
-        mast.await_kind("endpoint_disabled", "fires", "recovered")
+        alert_receiver.await_kind("endpoint_disabled", "fires", "recovered")
 
 
-def test_requests_to_endpoints_fail(gateway: Running, mast: Mast) -> None:
+def test_requests_to_endpoints_fail(gateway: Running, alert_receiver: AlertReceiver) -> None:
     application = gateway.listing("applications", "create", "Remote")[0]["id"]
     to = ("--application", application)
     gateway.cli("endpoints", "create", *to, "--url", f"https://127.0.0.1:{free_port()}/nobody")
     for _ in range(3):
         gateway.cli("send", *to, "--type", "invoice.paid", "--data", "{}")
-    alarm = mast.await_kind("sending_error_rate", "fires")
+    alarm = alert_receiver.await_kind("sending_error_rate", "fires")
     assert (alarm["severity"], alarm["summary"]) == ("warning", "requests to endpoints fail")
-    mast.await_kind("sending_error_rate", "fires", "recovered")
+    alert_receiver.await_kind("sending_error_rate", "fires", "recovered")
 
 
 _seen: list[Any] = []
@@ -188,21 +194,21 @@ def rounds(gateway: Running, number: int) -> bool:
     return False
 
 
-def test_the_commands_show_silence_and_try(gateway: Running, mast: Mast) -> None:
+def test_the_commands_show_silence_and_try(gateway: Running, alert_receiver: AlertReceiver) -> None:
     until(lambda: gateway.listing("alarms", "list") == [] or not _fires(gateway, "mine"))
     (silence,) = gateway.listing("alarms", "silence", "--rule", "mine", "--for", "1h", "--note", "a test")
-    before = len(mast.kinds("mine"))
+    before = len(alert_receiver.kinds("mine"))
     body, headers = signed(payload("silenced", "payment.paid"))
     for _ in range(6):
         httpx.post(f"{gateway.base}/in/stripe", content=body, headers=headers)
     until(lambda: _fires(gateway, "mine"))
     assert [one["is_silenced"] for one in gateway.listing("alarms", "list") if one["rule"] == "mine"] in ([True], [])
     until(lambda: not _fires(gateway, "mine"))
-    assert len(mast.kinds("mine")) == before
+    assert len(alert_receiver.kinds("mine")) == before
     gateway.cli("alarms", "silence", "--end", silence["id"])
     assert "mine" in {one["rule"] for one in gateway.listing("alarms", "history")}
     assert gateway.listing("alarms", "test", "ops") == [{"channel": "ops", "sent": True, "error": None}]
-    assert mast.kinds("test") == ["test"]
+    assert alert_receiver.kinds("test") == ["test"]
     assert gateway.cli("alarms", "test", "nobody", check=False).returncode == 1
     assert "note" in gateway.cli("alarms", "silence", "--rule", "mine", check=False).stderr
 
@@ -211,19 +217,19 @@ def _fires(gateway: Running, rule: str) -> bool:
     return rule in {one["rule"] for one in gateway.listing("alarms", "list")}
 
 
-def test_nothing_is_processed_while_traffic_comes(gateway: Running, mast: Mast) -> None:
+def test_nothing_is_processed_while_traffic_comes(gateway: Running, alert_receiver: AlertReceiver) -> None:
     workers = gateway.children("worker")
     try:
         for worker in workers:
             worker.suspend()
         for number in range(3):
             assert post(gateway, f"stuck_{number}", "payment.paid") == 200
-        mast.await_kind("nothing_processed", "fires")
+        alert_receiver.await_kind("nothing_processed", "fires")
     finally:
         for worker in workers:
             with contextlib.suppress(Exception):
                 worker.resume()
-    mast.await_kind("nothing_processed", "fires", "recovered")
+    alert_receiver.await_kind("nothing_processed", "fires", "recovered")
 
 
 def test_the_metrics_count_what_was_told(gateway: Running) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.conftest import Running
 from tests.acceptance.test_exactly_once import rows, settled
-from tests.crash_schedule import Deaths
+from tests.crash_schedule import CrashSchedule
 from tests.support import until
 
 SOURCE = """
@@ -109,11 +109,13 @@ def test_operators_see_and_find_items(bank: Callable[..., Running], pg_url: str)
 
 
 def test_killed_processes_neither_lose_nor_double_an_item(bank: Callable[..., Running], pg_url: str, tmp_path: Path):
-    deaths = Deaths(tmp_path, dict.fromkeys(["accept.before_commit", "accept.after_commit", "handler.after_effect"], 1))
-    running = bank(**deaths.environment)
+    crashes = CrashSchedule(
+        tmp_path, dict.fromkeys(["accept.before_commit", "accept.after_commit", "handler.after_effect"], 1)
+    )
+    running = bank(**crashes.environment)
     post(running, action("EV1"), action("EV2"))
     post(running, action("EV3"), action("EV2"), action("EV1"))
     until(lambda: effects(pg_url) == [(f"EV{n}", "payments.confirmed") for n in (1, 2, 3)])
     until(lambda: settled(running))
-    assert deaths.left() == set()
+    assert crashes.pending() == set()
     assert running.cli("verify").returncode == 0

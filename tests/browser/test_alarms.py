@@ -6,14 +6,14 @@ import httpx
 import pytest
 
 from tests.acceptance.conftest import Running, shared_boathook  # noqa: F401 - a fixture
-from tests.alert_harness import QUICK, SECRET, Mast
+from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.browser.conftest import ADMIN, Screen, Stand
 from tests.support import until
 
 
 @pytest.fixture(scope="module")
-def mast() -> Iterator[Mast]:
-    with Mast() as made:
+def alert_receiver() -> Iterator[AlertReceiver]:
+    with AlertReceiver() as made:
         yield made
 
 
@@ -40,9 +40,9 @@ summary = "<i>all of {{subject}}</i> is sent again"
 
 
 @pytest.fixture(scope="module")
-def console(shared_boathook: Callable[..., Running], mast: Mast) -> Iterator[Stand]:  # noqa: F811
+def console(shared_boathook: Callable[..., Running], alert_receiver: AlertReceiver) -> Iterator[Stand]:  # noqa: F811
     """A boathook that tells of alarms, and the admin anna."""
-    extra = SETTINGS.format(url=mast.url, secret=SECRET)
+    extra = SETTINGS.format(url=alert_receiver.url, secret=SECRET)
     running = shared_boathook(roles="gateway,worker,console,keeper", senders=1, extra=extra)
     until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200, timeout=60)
     stand = Stand(running)
@@ -56,16 +56,18 @@ def repeat(console: Stand, key: str) -> None:
         console.post_event(key)
 
 
-def test_what_fires_is_shown_silenced_and_goes_into_the_history(console: Stand, screen: Screen, mast: Mast) -> None:
+def test_what_fires_is_shown_silenced_and_goes_into_the_history(
+    console: Stand, screen: Screen, alert_receiver: AlertReceiver
+) -> None:
     page = screen.go("/alarms")
     assert page.get_by_text("Nothing fires.").is_visible()
     repeat(console, "alarm_1")
-    until(lambda: mast.kinds("mine")[:1] == ["fires"])
+    until(lambda: alert_receiver.kinds("mine")[:1] == ["fires"])
     page.reload()
     row = page.locator("section[aria-labelledby=firing] tbody tr")
     if row.count():  # it fires for some seconds only
         assert "<i>all of stripe</i> is sent again" in row.inner_text()  # text, not markup
-    until(lambda: mast.kinds("mine") == ["fires", "recovered"])
+    until(lambda: alert_receiver.kinds("mine") == ["fires", "recovered"])
     page.goto(f"{console.base}/console/alarms/history")
     assert "mine" in page.locator("tbody").inner_text()
 
@@ -93,12 +95,14 @@ def test_a_silence_without_a_reason_is_refused_at_its_field(screen: Screen) -> N
     assert "say why" in page.locator(".field.wrong").inner_text()
 
 
-def test_a_channel_that_listens_takes_a_test_and_one_that_does_not_says_why(screen: Screen, mast: Mast) -> None:
+def test_a_channel_that_listens_takes_a_test_and_one_that_does_not_says_why(
+    screen: Screen, alert_receiver: AlertReceiver
+) -> None:
     page = screen.go("/alarms")
     channels = page.locator("section[aria-labelledby=channels]")
     channels.locator("tr", has_text="ops").get_by_role("button", name="Send a test").click()
     assert "ops has taken a test message" in page.locator(".notice").first.inner_text()
-    assert mast.kinds("test") == ["test"]
+    assert alert_receiver.kinds("test") == ["test"]
     channels.locator("tr", has_text="deaf").get_by_role("button", name="Send a test").click()
     assert "deaf could not be told" in page.locator(".notice").first.inner_text()
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.conftest import Running, boathooks, payload, signed
-from tests.alert_harness import QUICK, SECRET, Mast
+from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.faults.rig.postgres import OwnServer
 from tests.support import until
 
@@ -32,8 +32,8 @@ clear_s = 0.0
 
 
 @pytest.fixture
-def mast() -> Iterator[Mast]:
-    with Mast() as made:
+def alert_receiver() -> Iterator[AlertReceiver]:
+    with AlertReceiver() as made:
         yield made
 
 
@@ -48,16 +48,18 @@ def post(running: Running, key: str, kind: str = "payment.paid") -> None:
     assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=30).status_code == 200
 
 
-def test_the_spool_in_use_is_told_while_postgresql_is_away_and_once(make, own_server: OwnServer, mast: Mast) -> None:
-    running = make(extra=SETTINGS.format(url=mast.url, secret=SECRET))
+def test_the_spool_in_use_is_told_while_postgresql_is_away_and_once(
+    make, own_server: OwnServer, alert_receiver: AlertReceiver
+) -> None:
+    running = make(extra=SETTINGS.format(url=alert_receiver.url, secret=SECRET))
     post(running, "before")
     until(lambda: rows(own_server, "select from boathook.alarm_sample"))
     own_server.stop()
     post(running, "meanwhile")
-    told = mast.await_kind("spool_in_use", "fires")  # PostgreSQL is still away
+    told = alert_receiver.await_kind("spool_in_use", "fires")  # PostgreSQL is still away
     assert told["severity"] == "critical"
     own_server.restart()
-    mast.await_kind("spool_in_use", "fires", "recovered")
+    alert_receiver.await_kind("spool_in_use", "fires", "recovered")
     assert len(rows(own_server, "select from boathook.alarm where rule = 'spool_in_use'")) == 1
 
 
@@ -65,21 +67,23 @@ def has_looked_since(connection: psycopg.Connection, last: tuple) -> bool:
     return connection.execute("select from boathook.alarm_round where at > %s", last).fetchone() is not None
 
 
-def test_killed_keepers_neither_tell_twice_nor_forget(make, own_server: OwnServer, mast: Mast) -> None:
-    extra = SETTINGS.format(url=mast.url, secret=SECRET)
+def test_killed_keepers_neither_tell_twice_nor_forget(
+    make, own_server: OwnServer, alert_receiver: AlertReceiver
+) -> None:
+    extra = SETTINGS.format(url=alert_receiver.url, secret=SECRET)
     first, second = (make(extra=extra) for _ in range(2))
     with psycopg.connect(own_server.url, autocommit=True) as connection:
         post(first, "flaky_1")
         later = "update boathook.delivery set due_at = now() + interval '1 day' where state = 'pending'"
         until(lambda: post_broken(first) and connection.execute(later).rowcount)
-        mast.await_kind("waiting", "fires")
+        alert_receiver.await_kind("waiting", "fires")
         for running in (first, second, first):
             running.kill("keeper")
             looked = connection.execute("select at from boathook.alarm_round").fetchone()
             until(partial(has_looked_since, connection, looked))
-        assert mast.kinds("waiting") == ["fires"]
+        assert alert_receiver.kinds("waiting") == ["fires"]
         connection.execute("update boathook.delivery set due_at = now() where state = 'pending'")
-        mast.await_kind("waiting", "fires", "recovered")
+        alert_receiver.await_kind("waiting", "fires", "recovered")
 
 
 _number = iter(range(10_000))

@@ -14,7 +14,7 @@ import pytest
 
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running, payload, signed
-from tests.crash_schedule import Deaths
+from tests.crash_schedule import CrashSchedule
 from tests.databases import created
 from tests.faults.conftest import Sender, effect_counts, judge, open_deliveries, stored_keys
 from tests.faults.rig.postgres import OwnServer
@@ -55,10 +55,10 @@ def test_everything_is_killed_and_started_again(boathook: Callable[..., Running]
 
 
 def test_gateways_die_at_every_point(boathook: Callable[..., Running], settle_and_judge, tmp_path):
-    deaths = Deaths(tmp_path, dict.fromkeys(GATEWAY_POINTS, 20))
-    running = boathook(**deaths.environment)
+    crashes = CrashSchedule(tmp_path, dict.fromkeys(GATEWAY_POINTS, 20))
+    running = boathook(**crashes.environment)
     with Sender(running.base, retries=40) as sender:
-        deaths.wait()
+        crashes.wait()
         sender.wait_for(30)
     settle_and_judge(running, sender)
     assert any(0 in statuses for statuses in sender.answered.values()), "nobody noticed the crashes"
@@ -66,30 +66,30 @@ def test_gateways_die_at_every_point(boathook: Callable[..., Running], settle_an
 
 @pytest.mark.parametrize("steps", WORKER_POINTS)
 def test_workers_die_at_every_point_of(steps: str, boathook: Callable[..., Running], settle_and_judge, tmp_path):
-    deaths = Deaths(tmp_path, dict.fromkeys(WORKER_POINTS[steps], 5))
+    crashes = CrashSchedule(tmp_path, dict.fromkeys(WORKER_POINTS[steps], 5))
     kind = {"retry": "flaky.now", "dead": "broken.now"}.get(steps, "payment.paid")
-    running = boathook(**deaths.environment, SHOP_FIXED=str(tmp_path / "fixed"))
+    running = boathook(**crashes.environment, SHOP_FIXED=str(tmp_path / "fixed"))
     with Sender(running.base, kind=kind, threads=2) as sender:
-        deaths.wait()
+        crashes.wait()
         (tmp_path / "fixed").touch()
         sender.wait_for(20)
     if kind == "broken.now":
         until(lambda: open_deliveries(running.database_url) == 0, timeout=60)
         running.cli("dead", "replay", "--all", "--yes")
     settle_and_judge(running, sender)
-    assert _lost(running) >= len(deaths.hits.keys() - ENDED_BEFORE), "an attempt that died is on no record"
+    assert _lost(running) >= len(crashes.hits.keys() - ENDED_BEFORE), "an attempt that died is on no record"
 
 
 @pytest.mark.timeout(300)
 def test_keepers_die_at_every_point(boathook: Callable[..., Running], settle_and_judge, tmp_path):
-    deaths = Deaths(tmp_path, dict.fromkeys(KEEPER_POINTS, 1))
-    running = boathook(**deaths.environment)
+    crashes = CrashSchedule(tmp_path, dict.fromkeys(KEEPER_POINTS, 1))
+    running = boathook(**crashes.environment)
     with Sender(running.base) as sender:
-        while deaths.left():
+        while crashes.pending():
             sender.wait_for(10)
             # A worker that dies is soon replaced, and its successor takes its leases over; of a frozen one they run out.
             with _frozen(running.children("worker")), contextlib.suppress(AssertionError):
-                until(lambda: not deaths.left(), timeout=6)
+                until(lambda: not crashes.pending(), timeout=6)
         sender.wait_for(20)
     settle_and_judge(running, sender)
 

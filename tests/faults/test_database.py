@@ -14,7 +14,7 @@ import pytest
 
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running
-from tests.crash_schedule import Deaths
+from tests.crash_schedule import CrashSchedule
 from tests.databases import with_database
 from tests.faults.rig import bank
 from tests.faults.rig.environment import Host, Lab
@@ -127,9 +127,9 @@ SPOOL_POINTS = [point for point in POINTS if point.startswith(("spool.", "drain.
     twin=Twin("answers_before_write", breaks=frozenset({"C1"})),
 )
 def test_gateway_dies_at_every_point_of_the_spool(it: Lab) -> None:
-    writing = Deaths(it.folder, {point: 10 for point in SPOOL_POINTS if point.startswith("spool.")})
-    draining = Deaths(it.folder, {point: 1 for point in SPOOL_POINTS if point.startswith("drain.")})
-    both = Deaths(it.folder, {**writing.hits, **draining.hits})
+    writing = CrashSchedule(it.folder, {point: 10 for point in SPOOL_POINTS if point.startswith("spool.")})
+    draining = CrashSchedule(it.folder, {point: 1 for point in SPOOL_POINTS if point.startswith("drain.")})
+    both = CrashSchedule(it.folder, {**writing.hits, **draining.hits})
     it.start(**both.environment)
     it.begin(rate=RATE)
     it.warm(30)

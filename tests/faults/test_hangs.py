@@ -32,7 +32,7 @@ from tests.faults.frozen_server import (
 )
 from tests.faults.rig.postgres import OwnServer
 from tests.support import eventually
-from tests.worker_harness import accept, attempts, settled, working
+from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
 
 WITHIN_S = 0.5
 FULL = r"too many clients|reserved"
@@ -177,11 +177,11 @@ async def test_a_handler_caught_in_a_hang_longer_than_its_lease_takes_effect_onc
         await hang("before the settle", event)
 
     await is_watched(shop)
-    async with working(shop, hook, lease_s=1.0), working(shop, hook, worker_id="w2", lease_s=1.0):
-        await accept(shop, {})
+    async with running_worker(shop, hook, lease_s=1.0), running_worker(shop, hook, worker_id="w2", lease_s=1.0):
+        await accept_events(shop, {})
         await eventually(lambda: hanging and hanging[0].done())
         await eventually(lambda: not shop.pulse.is_away)
-        await settled(shop, succeeded=1)
+        await wait_for_states(shop, succeeded=1)
     assert await shop.fetchval("select count(*) from deed") == 1
 
 
@@ -198,9 +198,9 @@ async def test_more_long_handlers_than_connections_all_have_their_turn(server: O
         await asyncio.sleep(0.2)
         running -= 1
 
-    async with working(shop, hook, concurrency=66), taken(server, all_but=8):
-        await accept(shop, *({"n": n} for n in range(66)))
-        await settled(shop, succeeded=66)
+    async with running_worker(shop, hook, concurrency=66), taken(server, all_but=8):
+        await accept_events(shop, *({"n": n} for n in range(66)))
+        await wait_for_states(shop, succeeded=66)
         assert most < 16
     assert await shop.fetchval("select count(*) from deed") == 66
     assert await attempts(shop) == [(1, "succeeded", None)] * 66

@@ -14,8 +14,8 @@ from boathook.domain import ids
 from boathook.journal.database import Database
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.conftest import Running, boathook  # noqa: F401 - boathook is a fixture
-from tests.crash_schedule import Deaths
-from tests.sender_harness import KEY, Place, Reply, Sink, add_endpoint, owe
+from tests.crash_schedule import CrashSchedule
+from tests.sender_harness import KEY, Reply, Sink, StoredEndpoint, add_deliveries, add_endpoint
 from tests.support import until
 
 SEND_POINTS = [point for point in POINTS if point.startswith("send.")]
@@ -66,13 +66,13 @@ def receiver() -> Iterator[Receiver]:
         yield one
 
 
-def owe_some(url: str, base: str, number: int) -> set[str]:
+def add_some_deliveries(url: str, base: str, number: int) -> set[str]:
     """Store messages for two endpoints of the receiver, and return their ids."""
 
     async def store() -> set[str]:
         db = await Database.open(url, purpose="test", size=2)
-        places: list[Place] = [await add_endpoint(db, f"{base}/{n}", retry=None) for n in range(2)]
-        events = [event for place in places for event in await owe(db, place, number)]
+        endpoints: list[StoredEndpoint] = [await add_endpoint(db, f"{base}/{n}", retry=None) for n in range(2)]
+        events = [event for endpoint in endpoints for event in await add_deliveries(db, endpoint, number)]
         await db.close()
         return {ids.show(ids.MESSAGE, event) for event in events}
 
@@ -97,20 +97,20 @@ def judge(running: Running, receiver: Receiver, owed: set[str], *, most_twice: i
 
 
 def test_senders_die_at_every_point(boathook: Callable[..., Running], receiver: Receiver, tmp_path: Path):  # noqa: F811
-    deaths = Deaths(tmp_path, dict.fromkeys(SEND_POINTS, 3))
-    assert deaths.hits
-    running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False, **deaths.environment)
+    crashes = CrashSchedule(tmp_path, dict.fromkeys(SEND_POINTS, 3))
+    assert crashes.hits
+    running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False, **crashes.environment)
     until(lambda: running.children("sender"), timeout=60)
-    owed = owe_some(running.database_url, receiver.sink.base, 800)
-    deaths.wait()
-    judge(running, receiver, owed, most_twice=len(deaths.hits) * IN_FLIGHT)
+    owed = add_some_deliveries(running.database_url, receiver.sink.base, 800)
+    crashes.wait()
+    judge(running, receiver, owed, most_twice=len(crashes.hits) * IN_FLIGHT)
     assert running.stop() == 0
 
 
 def test_senders_are_killed_under_load(boathook: Callable[..., Running], receiver: Receiver):  # noqa: F811
     running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False)
     until(lambda: running.children("sender"), timeout=60)
-    owed = owe_some(running.database_url, receiver.sink.base, 1500)
+    owed = add_some_deliveries(running.database_url, receiver.sink.base, 1500)
     for number in range(3):
         goal = 600 * (number + 1)
         until(partial(_has_come_to, receiver, goal), timeout=60)
@@ -127,7 +127,7 @@ def test_the_judge_can_fail(boathook: Callable[..., Running], receiver: Receiver
     """Sabotage: a message that is lost, and one that comes more often than a crash explains, are found."""
     running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False)
     until(lambda: running.children("sender"), timeout=60)
-    owed = owe_some(running.database_url, receiver.sink.base, 5)
+    owed = add_some_deliveries(running.database_url, receiver.sink.base, 5)
     judge(running, receiver, owed, most_twice=0)
     with pytest.raises(AssertionError):
         judge(running, receiver, owed | {"msg_lost"}, most_twice=0)

@@ -15,7 +15,7 @@ from boathook.dispatch.alarms.service import Alarms, Reporter
 from boathook.dispatch.alarms.watch import after_quiet
 from boathook.journal import alarms as kept
 from boathook.outbound.notifier import Notifier
-from tests.alert_harness import settings_of, standing, told, webhook
+from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
 from tests.support import eventually
 from tests.unit.receivers import OK, Receiver
 
@@ -39,171 +39,171 @@ def refused():
 
 
 async def test_it_fires_and_recovers_and_each_is_told_once(db, receiver):
-    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
-        await stand.tell_figure(LEVEL, 11)
-        await stand.look(3)
-        await stand.deliver()
-        await stand.deliver()
-        assert told(receiver) == [("fires", "high", "")]
-        await stand.tell_figure(LEVEL, 9)
-        await stand.look(3)
-        await stand.deliver()
-        assert told(receiver) == [("fires", "high", ""), ("recovered", "high", "")]
-        assert await stand.opened() == []
-        (ended,) = await stand.ended()
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
+        await harness.record_sample(LEVEL, 11)
+        await harness.evaluate(3)
+        await harness.deliver()
+        await harness.deliver()
+        assert sent_alerts(receiver) == [("fires", "high", "")]
+        await harness.record_sample(LEVEL, 9)
+        await harness.evaluate(3)
+        await harness.deliver()
+        assert sent_alerts(receiver) == [("fires", "high", ""), ("recovered", "high", "")]
+        assert await harness.open_alarms() == []
+        (ended,) = await harness.ended_alarms()
         assert (ended.state, ended.worst, ended.value) == ("recovered", 11, 9)
 
 
 async def test_what_is_not_the_matter_is_not_told(db, receiver):
-    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
-        await stand.tell_figure(LEVEL, 10)
-        await stand.look(3)
-        await stand.deliver()
-        assert (await stand.opened(), receiver.requests) == ([], [])
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
+        await harness.record_sample(LEVEL, 10)
+        await harness.evaluate(3)
+        await harness.deliver()
+        assert (await harness.open_alarms(), receiver.requests) == ([], [])
 
 
 async def test_a_change_of_keeper_neither_tells_twice_nor_forgets(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules={"high": {**HIGH["high"], "for_s": 60}})
-    async with standing(db, settings) as first:
-        await first.tell_figure(LEVEL, 11)
-        await first.look()
-        assert [one.state for one in await first.opened()] == ["pending"]
-    async with standing(db, settings) as second:
-        await second.pass_time(seconds=60)
-        await second.tell_figure(LEVEL, 12)
-        await second.look()  # written down, and this keeper dies before it tells it
-        assert [one.state for one in await second.opened()] == ["firing"]
-    async with standing(db, settings) as third:
-        await third.look()
+    async with open_harness(db, settings) as first:
+        await first.record_sample(LEVEL, 11)
+        await first.evaluate()
+        assert [one.state for one in await first.open_alarms()] == ["pending"]
+    async with open_harness(db, settings) as second:
+        await second.advance_time(seconds=60)
+        await second.record_sample(LEVEL, 12)
+        await second.evaluate()  # written down, and this keeper dies before it tells it
+        assert [one.state for one in await second.open_alarms()] == ["firing"]
+    async with open_harness(db, settings) as third:
+        await third.evaluate()
         await third.deliver()
-        assert told(receiver) == [("fires", "high", "")]
-    async with standing(db, settings) as fourth:
-        await fourth.look()
+        assert sent_alerts(receiver) == [("fires", "high", "")]
+    async with open_harness(db, settings) as fourth:
+        await fourth.evaluate()
         await fourth.deliver()
-        assert told(receiver) == [("fires", "high", "")]
+        assert sent_alerts(receiver) == [("fires", "high", "")]
 
 
 async def test_two_keepers_at_once_tell_it_once(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
-    async with standing(db, settings) as one, standing(db, settings) as other:
-        await one.tell_figure(LEVEL, 11)
-        await asyncio.gather(*(stand.look() for stand in (one, other) for _ in range(3)))
-        await asyncio.gather(*(stand.deliver() for stand in (one, other) for _ in range(3)))
-        assert told(receiver) == [("fires", "high", "")]
+    async with open_harness(db, settings) as one, open_harness(db, settings) as other:
+        await one.record_sample(LEVEL, 11)
+        await asyncio.gather(*(harness.evaluate() for harness in (one, other) for _ in range(3)))
+        await asyncio.gather(*(harness.deliver() for harness in (one, other) for _ in range(3)))
+        assert sent_alerts(receiver) == [("fires", "high", "")]
 
 
 async def test_without_the_memory_in_the_journal_it_would_be_told_twice(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
     for _ in range(2):
-        async with standing(db, settings) as stand:
-            await stand.tell_figure(LEVEL, 11)
-            await stand.look()
-            await stand.deliver()
+        async with open_harness(db, settings) as harness:
+            await harness.record_sample(LEVEL, 11)
+            await harness.evaluate()
+            await harness.deliver()
             await db.execute("delete from boathook.alarm")
-    assert told(receiver) == [("fires", "high", "")] * 2
+    assert sent_alerts(receiver) == [("fires", "high", "")] * 2
 
 
 async def test_a_message_that_a_dying_keeper_had_begun_is_sent_by_the_next_under_the_same_id(db):
     async with Receiver(script=(60,)) as silent:
         settings = settings_of(channels={"ops": webhook(silent.url)}, rules=HIGH)
-        async with standing(db, settings) as stand:
-            await stand.tell_figure(LEVEL, 11)
-            await stand.look()
-            await stand.teller.look()
+        async with open_harness(db, settings) as harness:
+            await harness.record_sample(LEVEL, 11)
+            await harness.evaluate()
+            await harness.teller.look()
             await eventually(lambda: silent.requests)
     async with Receiver() as receiver:
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
-        async with standing(db, settings) as stand:
-            await stand.deliver()
+        async with open_harness(db, settings) as harness:
+            await harness.deliver()
             assert receiver.requests == []  # the other may still be at it
-            await stand.pass_time(minutes=2)
-            await stand.deliver()
+            await harness.advance_time(minutes=2)
+            await harness.deliver()
             ids = {request.headers["webhook-id"] for request in (*silent.requests, *receiver.requests)}
             assert (len(receiver.requests), len(ids)) == (1, 1)
 
 
 async def test_many_subjects_are_one_message(db, receiver):
-    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as stand:
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as harness:
         rows = [[[f"handler:{n}", "due"], 100 + n] for n in range(30)]
         await kept.put_sample(db, "a", {"boathook_backlog": rows})
-        await stand.look()
-        await stand.deliver()
-        assert (len(receiver.requests), len(told(receiver))) == (1, 30)
+        await harness.evaluate()
+        await harness.deliver()
+        assert (len(receiver.requests), len(sent_alerts(receiver))) == (1, 30)
         assert "30 warning" in json.loads(receiver.requests[0].body)["data"]["title"]
 
 
 async def test_a_message_waits_for_others_to_join_it(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG, group_s=20)
-    async with standing(db, settings) as stand:
-        await stand.tell_figure("boathook_backlog", 11, "handler:a", "due")
-        await stand.look()
-        await stand.deliver()
+    async with open_harness(db, settings) as harness:
+        await harness.record_sample("boathook_backlog", 11, "handler:a", "due")
+        await harness.evaluate()
+        await harness.deliver()
         assert receiver.requests == []
-        await stand.tell_figure("boathook_backlog", 11, "handler:b", "due", host="b")
-        await stand.look()
-        await stand.pass_time(seconds=20)
-        await stand.deliver()
-        assert sorted(told(receiver)) == [("fires", "waits", "handler:a"), ("fires", "waits", "handler:b")]
+        await harness.record_sample("boathook_backlog", 11, "handler:b", "due", host="b")
+        await harness.evaluate()
+        await harness.advance_time(seconds=20)
+        await harness.deliver()
+        assert sorted(sent_alerts(receiver)) == [("fires", "waits", "handler:a"), ("fires", "waits", "handler:b")]
         assert len(receiver.requests) == 1
 
 
 async def test_one_that_came_and_went_while_the_message_waited_is_told_as_recovered_only(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH, group_s=20)
-    async with standing(db, settings) as stand:
+    async with open_harness(db, settings) as harness:
         for value in (11, 9):
-            await stand.tell_figure(LEVEL, value)
-            await stand.look()
-        await stand.pass_time(seconds=20)
-        await stand.deliver()
-        assert told(receiver) == [("recovered", "high", "")]
+            await harness.record_sample(LEVEL, value)
+            await harness.evaluate()
+        await harness.advance_time(seconds=20)
+        await harness.deliver()
+        assert sent_alerts(receiver) == [("recovered", "high", "")]
 
 
 async def test_a_rule_has_no_more_than_a_hundred_alarms_at_once(db, receiver):
-    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as stand:
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as harness:
         rows = [[[f"handler:{n}", "due"], 100 + n] for n in range(250)]
         await kept.put_sample(db, "a", {"boathook_backlog": rows})
-        await stand.look(2)
-        found = {one.subject for one in await stand.opened()}
+        await harness.evaluate(2)
+        found = {one.subject for one in await harness.open_alarms()}
         assert found == {f"handler:{n}" for n in range(150, 250)}  # those that are worst off
 
 
 async def test_no_more_messages_than_the_settings_say(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG, gap_s=30, most_an_hour=2)
-    async with standing(db, settings) as stand:
+    async with open_harness(db, settings) as harness:
 
         async def another(name: str) -> int:
-            await stand.tell_figure("boathook_backlog", 11, name, "due", host=name)
-            await stand.look()
-            await stand.deliver()
+            await harness.record_sample("boathook_backlog", 11, name, "due", host=name)
+            await harness.evaluate()
+            await harness.deliver()
             return len(receiver.requests)
 
         assert await another("a") == 1
         assert await another("b") == 1  # too soon after the first
-        await stand.pass_time(seconds=31)
+        await harness.advance_time(seconds=31)
         assert await another("c") == 2  # together with the one that waited
-        await stand.pass_time(seconds=31)
+        await harness.advance_time(seconds=31)
         assert await another("d") == 2  # two within the hour are enough
-        await stand.pass_time(hours=1)
-        await stand.deliver()
+        await harness.advance_time(hours=1)
+        await harness.deliver()
         assert len(receiver.requests) == 3
-        assert {subject for _, _, subject in told(receiver)} == {"a", "b", "c", "d"}  # late, but nothing is lost
+        assert {subject for _, _, subject in sent_alerts(receiver)} == {"a", "b", "c", "d"}  # late, but nothing is lost
 
 
 async def test_one_that_goes_on_is_told_again_and_only_after_a_while(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH, repeat_s=3600)
-    async with standing(db, settings) as stand:
-        await stand.tell_figure(LEVEL, 11)
-        await stand.look()
-        await stand.deliver()
-        await stand.pass_time(minutes=59)
-        await stand.look()
-        await stand.deliver()
-        assert told(receiver) == [("fires", "high", "")]
-        await stand.pass_time(minutes=2)
-        await stand.tell_figure(LEVEL, 12)
-        await stand.look(2)
-        await stand.deliver()
-        assert told(receiver) == [("fires", "high", ""), ("still", "high", "")]
+    async with open_harness(db, settings) as harness:
+        await harness.record_sample(LEVEL, 11)
+        await harness.evaluate()
+        await harness.deliver()
+        await harness.advance_time(minutes=59)
+        await harness.evaluate()
+        await harness.deliver()
+        assert sent_alerts(receiver) == [("fires", "high", "")]
+        await harness.advance_time(minutes=2)
+        await harness.record_sample(LEVEL, 12)
+        await harness.evaluate(2)
+        await harness.deliver()
+        assert sent_alerts(receiver) == [("fires", "high", ""), ("still", "high", "")]
 
 
 class TestSilence:
@@ -215,38 +215,38 @@ class TestSilence:
             )  # fmt: skip
 
     async def test_what_is_silenced_is_seen_but_not_told_and_told_once_the_silence_has_ended(self, db, receiver):
-        async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
+        async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
             await self.silence(db, rule="hi*")
-            await stand.tell_figure(LEVEL, 11)
-            await stand.look(2)
-            await stand.deliver()
-            (alarm,) = await stand.opened()
+            await harness.record_sample(LEVEL, 11)
+            await harness.evaluate(2)
+            await harness.deliver()
+            (alarm,) = await harness.open_alarms()
             assert (alarm.state, alarm.is_silenced, receiver.requests) == ("firing", True, [])
-            await stand.pass_time(minutes=61)
-            await stand.tell_figure(LEVEL, 11)
-            await stand.look()
-            await stand.deliver()
-            assert told(receiver) == [("fires", "high", "")]
+            await harness.advance_time(minutes=61)
+            await harness.record_sample(LEVEL, 11)
+            await harness.evaluate()
+            await harness.deliver()
+            assert sent_alerts(receiver) == [("fires", "high", "")]
 
     async def test_one_that_recovers_in_silence_is_never_told(self, db, receiver):
-        async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
+        async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
             await self.silence(db)
             for value in (11, 9):
-                await stand.tell_figure(LEVEL, value)
-                await stand.look()
-            await stand.pass_time(minutes=61)
-            await stand.look()
-            await stand.deliver()
+                await harness.record_sample(LEVEL, value)
+                await harness.evaluate()
+            await harness.advance_time(minutes=61)
+            await harness.evaluate()
+            await harness.deliver()
             assert receiver.requests == []
 
     async def test_others_are_told_as_ever(self, db, receiver):
-        async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as stand:
+        async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as harness:
             await self.silence(db, subject="handler:a")
             rows = [[[name, "due"], 11] for name in ("handler:a", "handler:ab")]
             await kept.put_sample(db, "a", {"boathook_backlog": rows})
-            await stand.look()
-            await stand.deliver()
-            assert told(receiver) == [("fires", "waits", "handler:ab")]
+            await harness.evaluate()
+            await harness.deliver()
+            assert sent_alerts(receiver) == [("fires", "waits", "handler:ab")]
 
 
 def kept_id():
@@ -258,12 +258,12 @@ def kept_id():
 class TestChannels:
     async def test_a_dead_channel_delays_no_other_and_its_error_is_kept(self, db, refused, receiver):
         channels = {"dead": webhook(refused), "ops": webhook(receiver.url)}
-        async with standing(db, settings_of(channels=channels, rules=HIGH)) as stand:
-            await stand.tell_figure(LEVEL, 11)
-            await stand.look()
-            await stand.deliver()
-            assert told(receiver) == [("fires", "high", "")]
-            found = await stand.channels()
+        async with open_harness(db, settings_of(channels=channels, rules=HIGH)) as harness:
+            await harness.record_sample(LEVEL, 11)
+            await harness.evaluate()
+            await harness.deliver()
+            assert sent_alerts(receiver) == [("fires", "high", "")]
+            found = await harness.channels()
             assert (found["ops"].sent, found["ops"].waiting, found["ops"].error) == (1, 0, None)
             assert (found["dead"].sent, found["dead"].waiting, found["dead"].failures) == (0, 1, 1)
             assert "127.0.0.1" in (found["dead"].error or "")
@@ -274,30 +274,30 @@ class TestChannels:
         broken = (b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n",)
         async with (
             Receiver(script=broken) as receiver,
-            standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand,
+            open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness,
         ):
-            await stand.tell_figure(LEVEL, 11)
-            await stand.look()
-            await stand.deliver()
-            await stand.deliver()
+            await harness.record_sample(LEVEL, 11)
+            await harness.evaluate()
+            await harness.deliver()
+            await harness.deliver()
             assert len(receiver.requests) == 1  # it rests first
             receiver.script = (OK,)
-            await stand.pass_time(minutes=1)
-            await stand.deliver()
-            assert (await stand.channels())["ops"].failures == 0
+            await harness.advance_time(minutes=1)
+            await harness.deliver()
+            assert (await harness.channels())["ops"].failures == 0
             assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
-            await stand.pass_time(minutes=1)
-            await stand.deliver()
+            await harness.advance_time(minutes=1)
+            await harness.deliver()
             assert len(receiver.requests) == 2
 
     async def test_what_cannot_be_told_for_a_day_is_given_up(self, db, refused):
         channels = {"dead": webhook(refused)}
-        async with standing(db, settings_of(channels=channels, rules=HIGH)) as stand:
-            await stand.tell_figure(LEVEL, 11)
-            await stand.look()
-            await stand.pass_time(hours=25)
-            await stand.deliver()
-            assert (await stand.channels())["dead"].waiting == 0
+        async with open_harness(db, settings_of(channels=channels, rules=HIGH)) as harness:
+            await harness.record_sample(LEVEL, 11)
+            await harness.evaluate()
+            await harness.advance_time(hours=25)
+            await harness.deliver()
+            assert (await harness.channels())["dead"].waiting == 0
             assert await db.fetchval("select state from boathook.alarm_notice") == "given_up"
 
     async def test_a_rule_tells_its_own_channels_and_a_channel_hears_what_is_grave_enough(self, db, receiver):
@@ -311,60 +311,60 @@ class TestChannels:
             "grave": {**HIGH["high"], "severity": "critical", "channels": ["grave"]},
             "shown": {**HIGH["high"], "channels": []},
         }
-        async with standing(db, settings_of(channels=channels, rules=rules)) as stand:
-            await stand.tell_figure(LEVEL, 11)
-            await stand.look()
+        async with open_harness(db, settings_of(channels=channels, rules=rules)) as harness:
+            await harness.record_sample(LEVEL, 11)
+            await harness.evaluate()
             rows = await db.fetch(
                 "select n.channel, a.rule from boathook.alarm_notice n join boathook.alarm a on a.id = n.alarm_id order by 1"
             )
             assert [(row["channel"], row["rule"]) for row in rows] == [("all", "mild"), ("grave", "grave")]
-            assert len(await stand.opened()) == 3
+            assert len(await harness.open_alarms()) == 3
 
     async def test_the_guard_keeps_it_from_private_addresses(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
         closed = settings.model_copy(update={"outbound": settings.outbound.model_copy(update={"allow": ()})})
-        async with standing(db, closed) as stand:
-            await stand.tell_figure(LEVEL, 11)
-            await stand.look()
-            await stand.deliver()
-            assert "this machine" in ((await stand.channels())["ops"].error or "")
+        async with open_harness(db, closed) as harness:
+            await harness.record_sample(LEVEL, 11)
+            await harness.evaluate()
+            await harness.deliver()
+            assert "this machine" in ((await harness.channels())["ops"].error or "")
             assert receiver.accepted == 0
 
 
 async def test_figures_that_stop_coming_neither_fire_nor_recover_anything(db, receiver):
-    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
-        await stand.tell_figure(LEVEL, 11)
-        await stand.look()
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
+        await harness.record_sample(LEVEL, 11)
+        await harness.evaluate()
         await db.execute("update boathook.alarm_sample set at = at - interval '10 minutes'")
-        async with standing(db, stand.settings) as later:
-            await later.look(2)
-            assert [one.state for one in await later.opened()] == ["firing"]
+        async with open_harness(db, harness.settings) as later:
+            await later.evaluate(2)
+            assert [one.state for one in await later.open_alarms()] == ["firing"]
 
 
 async def test_a_figure_that_pauses_while_keepers_change_ends_nothing_and_one_that_is_gone_for_good_does(db, receiver):
-    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
-        await stand.tell_figure(LEVEL, 11)
-        await stand.look()
-        await stand.tell_figure("boathook_sending", 0)
-        await stand.look()
-        assert [one.state for one in await stand.opened()] == ["firing"]
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
+        await harness.record_sample(LEVEL, 11)
+        await harness.evaluate()
+        await harness.record_sample("boathook_sending", 0)
+        await harness.evaluate()
+        assert [one.state for one in await harness.open_alarms()] == ["firing"]
         await db.execute("update boathook.alarm_sample set at = at - interval '61 seconds'")
-        await stand.tell_figure("boathook_sending", 0)
-    async with standing(db, stand.settings) as later:
-        await later.look()
-        assert await later.opened() == []
+        await harness.record_sample("boathook_sending", 0)
+    async with open_harness(db, harness.settings) as later:
+        await later.evaluate()
+        assert await later.open_alarms() == []
 
 
 async def test_an_alarm_of_a_rule_that_is_taken_away_ends(db, receiver):
-    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
-        await stand.tell_figure(LEVEL, 11)
-        await stand.look()
-        await stand.deliver()
-    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)})) as stand:
-        await stand.look()
-        await stand.deliver()
-        assert await stand.opened() == []
-        assert [kind for kind, _, _ in told(receiver)] == ["fires", "recovered"]
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
+        await harness.record_sample(LEVEL, 11)
+        await harness.evaluate()
+        await harness.deliver()
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)})) as harness:
+        await harness.evaluate()
+        await harness.deliver()
+        assert await harness.open_alarms() == []
+        assert [kind for kind, _, _ in sent_alerts(receiver)] == ["fires", "recovered"]
 
 
 class TestQuietHours:
@@ -390,14 +390,14 @@ class TestQuietHours:
         hours = f"{now - timedelta(hours=1):%H:%M}-{now + timedelta(hours=1):%H:%M}"
         rules = {"mild": HIGH["high"], "grave": {**HIGH["high"], "severity": "critical"}}
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=rules, quiet_hours=hours)
-        async with standing(db, settings) as stand:
-            await stand.tell_figure(LEVEL, 11)
-            await stand.look()
-            await stand.deliver()
-            assert told(receiver) == [("fires", "grave", "")]
-            await stand.pass_time(hours=1, minutes=1)
-            await stand.deliver()
-            assert told(receiver)[1:] == [("fires", "mild", "")]
+        async with open_harness(db, settings) as harness:
+            await harness.record_sample(LEVEL, 11)
+            await harness.evaluate()
+            await harness.deliver()
+            assert sent_alerts(receiver) == [("fires", "grave", "")]
+            await harness.advance_time(hours=1, minutes=1)
+            await harness.deliver()
+            assert sent_alerts(receiver)[1:] == [("fires", "mild", "")]
 
 
 class StillClock:
@@ -421,29 +421,29 @@ class TestAlone:
         alone = self.alone(settings)
         for _ in range(3):
             await alone.look({"boathook_spool_records": [[[], 7]]})
-        assert told(receiver) == [("fires", "spooled", "me")]
-        async with standing(db, settings) as stand:
+        assert sent_alerts(receiver) == [("fires", "spooled", "me")]
+        async with open_harness(db, settings) as harness:
             await alone.hand_over(db)
-            await stand.tell_figure("boathook_spool_records", 5, host="me")
-            await stand.look()
-            await stand.deliver()
-            assert told(receiver) == [("fires", "spooled", "me")]
+            await harness.record_sample("boathook_spool_records", 5, host="me")
+            await harness.evaluate()
+            await harness.deliver()
+            assert sent_alerts(receiver) == [("fires", "spooled", "me")]
             await alone.hand_over(db)
-            await stand.tell_figure("boathook_spool_records", 0, host="me")
-            await stand.look()
-            await stand.deliver()
-            assert told(receiver)[1:] == [("recovered", "spooled", "me")]
+            await harness.record_sample("boathook_spool_records", 0, host="me")
+            await harness.evaluate()
+            await harness.deliver()
+            assert sent_alerts(receiver)[1:] == [("recovered", "spooled", "me")]
 
     async def test_what_the_keeper_has_told_before_it_tells_no_second_time(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
-        async with standing(db, settings) as stand:
-            await stand.tell_figure("boathook_spool_records", 5, host="me")
-            await stand.look()
-            await stand.deliver()
+        async with open_harness(db, settings) as harness:
+            await harness.record_sample("boathook_spool_records", 5, host="me")
+            await harness.evaluate()
+            await harness.deliver()
             alone = self.alone(settings)
             await alone.hand_over(db)
             await alone.look({"boathook_spool_records": [[[], 7]]})
-            assert told(receiver) == [("fires", "spooled", "me")]
+            assert sent_alerts(receiver) == [("fires", "spooled", "me")]
 
     async def test_a_day_without_postgresql_is_not_kept_whole(self, monkeypatch):
         alone = self.alone(settings_of(rules=self.RULES))
@@ -459,11 +459,11 @@ class TestAlone:
     async def test_without_the_handing_over_it_would_be_told_twice(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
         await self.alone(settings).look({"boathook_spool_records": [[[], 7]]})
-        async with standing(db, settings) as stand:
-            await stand.tell_figure("boathook_spool_records", 5, host="me")
-            await stand.look()
-            await stand.deliver()
-            assert told(receiver) == [("fires", "spooled", "me")] * 2
+        async with open_harness(db, settings) as harness:
+            await harness.record_sample("boathook_spool_records", 5, host="me")
+            await harness.evaluate()
+            await harness.deliver()
+            assert sent_alerts(receiver) == [("fires", "spooled", "me")] * 2
 
     async def test_whom_it_could_not_reach_the_keeper_tells(self, db, refused, receiver):
         channels = {"ops": webhook(receiver.url), "dead": webhook(refused)}
@@ -489,7 +489,7 @@ class TestAlone:
             await Reporter(settings.model_copy(update={"server": server}), "keeper-0").report()
         finally:
             emit.forget("boathook_spool_records")
-        assert [(kind, rule) for kind, rule, _ in told(receiver)] == [("fires", "spooled")]
+        assert [(kind, rule) for kind, rule, _ in sent_alerts(receiver)] == [("fires", "spooled")]
 
 
 async def test_a_channel_that_hangs_holds_up_nothing_beside_it(pg_url, db):
@@ -515,15 +515,15 @@ async def test_a_fault_in_a_look_ends_no_other(pg_url, db, receiver):
         await kept.put_sample(db, "a", {LEVEL: [[[], 11]]})
         await asyncio.sleep(0)
         await db.execute("alter table boathook.hidden rename to alarm_round")
-        await eventually(lambda: told(receiver) == [("fires", "high", "")])
+        await eventually(lambda: sent_alerts(receiver) == [("fires", "high", "")])
 
 
 async def test_figures_of_a_clock_that_was_ahead_hide_no_present_ones(db, receiver):
-    async with standing(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as stand:
-        await stand.tell_figure(LEVEL, 5)
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
+        await harness.record_sample(LEVEL, 5)
         await db.execute("update boathook.alarm_sample set at = at + interval '1 hour'")
-        await stand.look()
-        await stand.tell_figure(LEVEL, 11)
-        await stand.look()
-        await stand.deliver()
-        assert told(receiver) == [("fires", "high", "")]
+        await harness.evaluate()
+        await harness.record_sample(LEVEL, 11)
+        await harness.evaluate()
+        await harness.deliver()
+        assert sent_alerts(receiver) == [("fires", "high", "")]

@@ -33,7 +33,7 @@ from boathook.journal.moves import Action, Selection
 from boathook.journal.registry import read_routes, register
 from tests.postgres.test_events import conflicts, count, event
 from tests.support import LOCK_WAITED_FOR, eventually
-from tests.worker_harness import settled, working
+from tests.worker_harness import running_worker, wait_for_states
 
 ACTION = Action(actor="test", note="because")
 Thing = dict[str, Any]
@@ -421,11 +421,11 @@ async def test_two_handlers_get_each_item_by_itself(shop: Database):
         key = event.once_sync("key", lambda idempotency_key: idempotency_key)
         tx.execute("insert into deed values ('second', $1, $2)", event.item["id"], key)
 
-    async with working(shop, hook):
+    async with running_worker(shop, hook):
         sender = Sender(shop)
         await sender.send(thing("1"), thing("2", "mail.bounced"))
         await sender.send(thing("2", "mail.bounced"), thing("3", "mail.bounced"))
-        await settled(shop, succeeded=5)
+        await wait_for_states(shop, succeeded=5)
     deeds = {tuple(row) for row in await shop.fetch("select * from deed where who = 'first'")}
     assert deeds == {
         ("first", "mail.opened", "1 done"),
@@ -447,9 +447,9 @@ async def test_items_of_one_event_remember_side_effects_apart(shop: Database):
     async def note(event: Event) -> None:
         await event.once("mail", lambda: calls.append(event.idempotency_key("mail")))
 
-    async with working(shop, hook):
+    async with running_worker(shop, hook):
         receipt = await Sender(shop).send(thing("1"), thing("2"))
-        await settled(shop, succeeded=2)
+        await wait_for_states(shop, succeeded=2)
     assert len(calls) == len(set(calls)) == 2
     for path in ("events.0", "events.1"):
         (effect,) = await ledger.list_effects(shop, receipt.event_id, "handler:note", path)
@@ -468,9 +468,9 @@ async def test_without_the_path_one_items_side_effect_would_pass_for_anothers(
     async def note(event: Event) -> None:
         await event.once("mail", lambda: calls.append(event.item["id"]))
 
-    async with working(shop, hook):
+    async with running_worker(shop, hook):
         await Sender(shop).send(thing("1"), thing("2"))
-        await settled(shop, succeeded=2)
+        await wait_for_states(shop, succeeded=2)
     assert len(calls) == 1
 
 
@@ -482,13 +482,13 @@ async def test_a_whole_event_is_its_own_item(shop: Database):
     async def note(event: Event) -> None:
         seen.append((event.item, event.item_path, event.type))
 
-    async with working(shop, hook):
+    async with running_worker(shop, hook):
         version = (await read_routes(shop)).version
         owed_to = Router((to("handler:note"),), 1).route(
             source="mail", application=None, type="t", headers={}, body=b""
         )
         await EventStore(shop).append([event("k", source="mail", owed=owed_to, version=version)])
-        await settled(shop, succeeded=1)
+        await wait_for_states(shop, succeeded=1)
     assert seen == [({"a": 1}, None, "t")]
 
 

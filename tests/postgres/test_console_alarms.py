@@ -11,7 +11,7 @@ from boathook.domain.errors import InvalidValue, NotFound
 from boathook.handlers.outbox import Outbox
 from boathook.journal.vault import Vault
 from boathook.outbound.notifier import Sent
-from tests.alert_harness import settings_of, standing, told, webhook
+from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
 from tests.postgres.test_alarms import HIGH, LEVEL
 from tests.unit.receivers import Receiver
 
@@ -28,13 +28,13 @@ def desk_of(db, settings):
 
 async def test_the_overview_shows_figures_thresholds_and_channels(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
-    async with standing(db, settings) as stand:
+    async with open_harness(db, settings) as harness:
         desk = desk_of(db, settings)
         async with desk.work() as work:
             assert (await actions.read(work.connection, settings)).is_blind
-        await stand.tell_figure(LEVEL, 11)
-        await stand.look()
-        await stand.deliver()
+        await harness.record_sample(LEVEL, 11)
+        await harness.evaluate()
+        await harness.deliver()
         async with desk.work() as work:
             found = await actions.read(work.connection, settings)
         assert not found.is_blind
@@ -86,7 +86,7 @@ async def test_a_silence_that_makes_no_sense_is_refused_by_its_field(db, change,
 async def test_a_test_arrives_and_says_that_it_is_one(receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)})
     assert await actions.test_channel(settings, "ops", "anna") == Sent()
-    assert [(kind, rule) for kind, rule, _ in told(receiver)] == [("test", "test")]
+    assert [(kind, rule) for kind, rule, _ in sent_alerts(receiver)] == [("test", "test")]
     assert json.loads(receiver.requests[0].body)["type"] == "alarms.test"
 
 

@@ -14,7 +14,7 @@ from boathook.domain import ids
 from boathook.domain.roles import Role
 from boathook.journal import endpoint_sights as sights
 from tests.postgres.portal_client import House, Pages, opened_house
-from tests.sender_harness import Reply, Sink, new_id, sending
+from tests.sender_harness import Reply, Sink, new_id, running_sender
 from tests.support import eventually
 
 
@@ -262,7 +262,7 @@ async def test_a_test_shows_what_was_answered_as_soon_as_it_was(house, anna, db)
         _, there = await with_endpoint(house, anna, url=f"{sink.base}/hooks", authKind="none", filter="", orderBy="")
         watch = await made(anna, f"{there}/test", {"type": "svix.ping"}, there)
         assert "It is on its way" in await anna.see(watch)
-        async with sending(db, keys=["a key of at least sixteen characters"]):
+        async with running_sender(db, keys=["a key of at least sixteen characters"]):
             await sink_got(sink, 1)
             page = await shown(anna, watch, "418")
     assert "&lt;b&gt;short and stout&lt;/b&gt;" in page
@@ -292,7 +292,7 @@ async def test_a_message_is_published_seen_and_sent_again_with_its_attempts(hous
         )
         form = {"eventType": "invoice.paid", "payload": '{"amount":  5}', "eventId": "inv-1"}
         message = await made(anna, f"{home}/publish", form, f"{home}/publish")
-        async with sending(db, keys=["a key of at least sixteen characters"]):
+        async with running_sender(db, keys=["a key of at least sixteen characters"]):
             await sink_got(sink, 1)
             assert sink.requests[0].body == b'{"amount":  5}'
             page = await shown(anna, message, "204")

@@ -17,7 +17,7 @@ from boathook.handlers.transaction import to_number
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from tests.support import eventually
-from tests.worker_harness import accept, attempts, settled, working
+from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
 
 QUICK = RetryPolicy(first_s=0.01, max_attempts=3)
 
@@ -41,9 +41,9 @@ async def test_an_async_handler_commits_its_effect_with_its_delivery(shop: Datab
         seen.append((event.json["n"], event.attempt, event.recipient, event.headers["x-sent-by"], event.body))
         await tx.execute("insert into deed values ($1)", event.json["n"])
 
-    async with working(shop, hook):
-        await accept(shop, {"n": 7})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {"n": 7})
+        await wait_for_states(shop, succeeded=1)
     assert seen == [(7, 1, "handler:note", "test", b'{"n":7}')]
     assert await effects(shop) == [7]
 
@@ -61,9 +61,9 @@ async def test_a_sync_handler_does_the_same_in_a_thread(shop: Database) -> None:
         assert tx.fetchval("select count(*) from deed") == 1
         assert tx.newer("thing", "k", 1)
 
-    async with working(shop, hook):
-        await accept(shop, {"n": 1})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {"n": 1})
+        await wait_for_states(shop, succeeded=1)
     assert await effects(shop) == [1]
 
 
@@ -76,9 +76,9 @@ async def test_an_exception_rolls_back_and_is_tried_again_until_buried(shop: Dat
         await tx.execute("insert into deed values (1)")
         raise RuntimeError("no luck")
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
     assert await attempts(shop) == [(n, "failed", "RuntimeError") for n in (1, 2, 3)]
     assert await effects(shop) == []
     traceback = await shop.fetchval("select traceback from boathook.attempt limit 1")
@@ -97,9 +97,9 @@ async def test_a_handler_that_fails_and_then_works_has_one_effect(shop: Database
         if event.attempt <= fails:
             raise ConnectionError
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
     assert await effects(shop) == [1]
 
 
@@ -119,9 +119,9 @@ async def test_values_decide_as_they_say(shop: Database) -> None:
             case _:
                 return True
 
-    async with working(shop, hook):
-        await accept(shop, *({"n": n} for n in range(4)))
-        await settled(shop, ignored=1, succeeded=1, dead=2)
+    async with running_worker(shop, hook):
+        await accept_events(shop, *({"n": n} for n in range(4)))
+        await wait_for_states(shop, ignored=1, succeeded=1, dead=2)
     assert await effects(shop) == [0, 1]
     rows = await shop.fetch("select code, error from boathook.delivery order by code")
     assert [row["code"] for row in rows] == ["BAD_DATA", "HANDLER_MISUSE"]
@@ -136,9 +136,9 @@ async def test_a_final_exception_is_not_tried_again(shop: Database) -> None:
     async def note(event: Event) -> None:
         event.json  # noqa: B018 parsing it is the point
 
-    async with working(shop, hook):
-        await accept(shop, b"{not json")
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, b"{not json")
+        await wait_for_states(shop, dead=1)
     error = await shop.fetchval("select error from boathook.delivery")
     assert "is not JSON" in error
     assert "evt_" in error
@@ -163,9 +163,9 @@ async def test_a_timeout_rolls_back(shop: Database, is_sync: bool) -> None:
             await tx.execute("insert into deed values (1)")
             await tx.fetchval("select pg_sleep(5)")
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
     assert await attempts(shop) == [(1, "failed", "TIMEOUT")]
     assert await effects(shop) == []
 
@@ -177,9 +177,9 @@ async def test_cancellation_and_exit_by_the_handler_are_failed_attempts(shop: Da
     async def note(event: Event) -> None:
         raise asyncio.CancelledError if event.json else SystemExit(3)
 
-    async with working(shop, hook):
-        await accept(shop, True, False)
-        await settled(shop, dead=2)
+    async with running_worker(shop, hook):
+        await accept_events(shop, True, False)
+        await wait_for_states(shop, dead=2)
     assert {code for _, _, code in await attempts(shop)} == {"CancelledError", "SystemExit"}
 
 
@@ -192,9 +192,9 @@ async def test_ending_the_transaction_by_hand_is_found_out_and_never_repeated(sh
         await tx.execute("insert into deed values (1)")
         await tx.execute(words)
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
     assert await attempts(shop) == [(1, "failed", "HANDLER_MISUSE")]
     assert await effects(shop) == ([1] if "commit" in words else [])
 
@@ -210,9 +210,9 @@ async def test_without_the_mark_such_a_transaction_would_pass(shop: Database, mo
         await tx.execute("insert into deed values (1)")
         await tx.execute("commit; begin")
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
 
 
 async def test_a_swallowed_database_error_cannot_be_committed_as_success(shop: Database) -> None:
@@ -224,9 +224,9 @@ async def test_a_swallowed_database_error_cannot_be_committed_as_success(shop: D
         with pytest.raises(Exception, match="division"):
             await tx.execute("select 1/0")
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
     assert await effects(shop) == []
 
 
@@ -238,10 +238,10 @@ async def test_what_a_handler_sets_for_its_session_ends_with_it(shop: Database) 
         seen.append(await tx.fetchval("show work_mem"))
         await tx.execute("set work_mem = '77MB'")
 
-    async with working(shop, hook, concurrency=1):
+    async with running_worker(shop, hook, concurrency=1):
         for _ in range(2):
-            await accept(shop, {})
-        await settled(shop, succeeded=2)
+            await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=2)
     assert "77MB" not in seen
 
 
@@ -255,9 +255,9 @@ async def test_a_sacrificed_transaction_runs_again_as_the_same_attempt(shop: Dat
         if len(runs) < 3:
             await tx.execute("do $$ begin raise exception 'victim' using errcode = '40P01'; end $$")
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
     assert runs == [1, 1, 1]
     assert await effects(shop) == [1]
 
@@ -279,8 +279,8 @@ async def test_a_zombie_commits_nothing(shop: Database) -> None:
         started.set()
         await goes_on.wait()
 
-    async with working(shop, hook):
-        await accept(shop, {})
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
         await started.wait()
         await steal(shop)
         goes_on.set()
@@ -301,8 +301,8 @@ async def test_without_the_fence_the_zombie_would_commit(shop: Database) -> None
         started.set()
         await goes_on.wait()
 
-    async with working(shop, hook):
-        await accept(shop, {})
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
         await started.wait()
         await shop.execute("update boathook.delivery set fence = fence + 1, leased_by = 'other'")
         goes_on.set()
@@ -326,8 +326,8 @@ async def test_a_handler_whose_lease_is_lost_is_broken_off(shop: Database) -> No
             broken.set()
             raise
 
-    async with working(shop, hook, lease_s=0.3):
-        await accept(shop, {})
+    async with running_worker(shop, hook, lease_s=0.3):
+        await accept_events(shop, {})
         await started.wait()
         await shop.execute("update boathook.delivery set fence = fence + 1")
         await asyncio.wait_for(broken.wait(), 5)
@@ -357,9 +357,9 @@ async def test_a_lost_connection_during_the_commit_is_looked_up(
         return answer
 
     monkeypatch.setattr(asyncpg.Connection, "execute", deaf)
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
     assert lost == [True]
     assert await effects(shop) == [1]
     assert await attempts(shop) == [(1, "succeeded", None)]
@@ -377,13 +377,13 @@ async def test_newer_lets_only_newer_stamps_pass_and_forgets_with_a_rollback(sho
             raise RuntimeError
         return None
 
-    async with working(shop, hook, concurrency=1):
-        await accept(shop, {"at": 5, "fails": True})
-        await settled(shop, succeeded=1)
-        await accept(shop, {"at": 4})
-        await accept(shop, {"at": 5})
-        await accept(shop, {"at": 6})
-        await settled(shop, succeeded=2, ignored=2)
+    async with running_worker(shop, hook, concurrency=1):
+        await accept_events(shop, {"at": 5, "fails": True})
+        await wait_for_states(shop, succeeded=1)
+        await accept_events(shop, {"at": 4})
+        await accept_events(shop, {"at": 5})
+        await accept_events(shop, {"at": 6})
+        await wait_for_states(shop, succeeded=2, ignored=2)
     assert await effects(shop) == [5, 6]
 
 
@@ -416,9 +416,9 @@ async def test_once_is_not_done_again_after_a_rollback(shop: Database) -> None:
         if event.attempt == 1:
             raise RuntimeError
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
     assert len(sent) == 1
     assert len(sent[0][1]) == 40
     assert results == [{"id": "mail-1"}] * 2
@@ -440,9 +440,9 @@ async def test_once_takes_sync_functions_in_both_kinds_of_handlers(shop: Databas
         assert event.once_sync("charge", charge, amount=3) == 4
         assert event.once_sync("charge", charge, amount=3) == 4
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=2)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=2)
     assert sorted(calls) == [1, 3]
 
 
@@ -457,9 +457,9 @@ async def test_once_refuses_what_json_cannot_hold_and_does_not_do_it_again(shop:
     async def note(event: Event) -> None:
         await event.once("thing", charge)
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
     assert calls == [1]
     assert "once('thing') can only remember what JSON can hold" in await shop.fetchval(
         "select error from boathook.delivery"
@@ -479,8 +479,8 @@ async def test_once_does_nothing_for_a_zombie(shop: Database) -> None:
             raised.set()
             raise
 
-    async with working(shop, hook):
-        await accept(shop, {})
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
         await asyncio.wait_for(raised.wait(), 5)
     assert calls == []
 
@@ -505,9 +505,9 @@ async def test_publishing_comes_and_goes_with_the_transaction(shop: Database) ->
         assert event.source is None
         await tx.execute("insert into deed values ($1)", event.json["n"])
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=2)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=2)
     assert await effects(shop) == [1]
     assert [type(receipt) for receipt in receipts] == [Accepted, Duplicate, Accepted, Duplicate]
     assert await shop.fetchval("select count(*) from boathook.event where origin = 'published'") == 1
@@ -520,14 +520,14 @@ async def test_publishing_works_outside_handlers_on_an_asyncpg_connection(shop: 
     async def react(event: Event) -> None:
         assert event.body == b"\x00raw"
 
-    async with working(shop, hook):
+    async with running_worker(shop, hook):
         async with shop.acquire() as connection:
             transaction = connection.transaction()
             await transaction.start()
             await hook.publish(connection, application="acme", type="x", payload=b"gone")
             await transaction.rollback()
             await hook.publish(connection, application="acme", type="x", payload=b"\x00raw")
-        await settled(shop, succeeded=1)
+        await wait_for_states(shop, succeeded=1)
 
 
 async def test_a_published_event_reaches_a_recipient_added_after_the_routes_were_read(shop: Database) -> None:
@@ -538,9 +538,9 @@ async def test_a_published_event_reaches_a_recipient_added_after_the_routes_were
         @later.on(application="acme")
         async def react(event: Event) -> None: ...
 
-        async with working(shop, later):
+        async with running_worker(shop, later):
             await hook.publish(connection, application="acme", type="x", payload={})
-            await settled(shop, succeeded=1)
+            await wait_for_states(shop, succeeded=1)
 
 
 async def test_one_event_is_delivered_once_for_several_lines(shop: Database) -> None:
@@ -552,11 +552,11 @@ async def test_one_event_is_delivered_once_for_several_lines(shop: Database) -> 
     async def note(event: Event, tx: Transaction) -> None:
         await tx.execute("insert into deed values (1)")
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
-        await accept(shop, {}, source="other")
-        await settled(shop, succeeded=2)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
+        await accept_events(shop, {}, source="other")
+        await wait_for_states(shop, succeeded=2)
     assert [line.source for line in hook.handlers["note"].lines] == ["shop", "shop", "other"]
 
 
@@ -589,8 +589,8 @@ async def test_a_transaction_is_dead_after_its_attempt(shop: Database) -> None:
     async def note(event: Event, tx: Transaction) -> None:
         kept.append(tx)
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
     with pytest.raises(HandlerMisuse, match="has ended"):
         await kept[0].execute("select 1")

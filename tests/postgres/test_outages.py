@@ -19,7 +19,7 @@ from boathook.journal.outages import run_again
 from boathook.telemetry import log
 from tests import worker_harness
 from tests.support import eventually
-from tests.worker_harness import accept, attempts, settled, working
+from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -51,10 +51,10 @@ async def lose_connections_between_attempts(shop: Database, events: int) -> None
     async def note(event: Event, tx: Transaction) -> None:
         await tx.execute("insert into deed values ($1)", event.json["n"])
 
-    async with working(shop, hook):
+    async with running_worker(shop, hook):
         for n in range(events):
-            await accept(shop, {"n": n})
-            await settled(shop, succeeded=n + 1)
+            await accept_events(shop, {"n": n})
+            await wait_for_states(shop, succeeded=n + 1)
             await cut(shop)
 
 
@@ -85,9 +85,9 @@ async def test_a_connection_lost_under_a_handler_that_does_not_notice_is_no_misu
             with contextlib.suppress(Exception):
                 await tx.execute("select 1")
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
     assert await attempts(shop) == [(1, "failed", CONNECTION_LOST), (2, "succeeded", None)]
     assert await deeds(shop) == [1]
 
@@ -106,9 +106,9 @@ async def test_a_payload_that_always_loses_its_connection_is_buried(
             raise ValueError
         await tx.execute("select pg_terminate_backend(pg_backend_pid())")
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
     assert await attempts(shop) == [
         (1, "failed", CONNECTION_LOST), (2, "failed", "ValueError"), (3, "failed", CONNECTION_LOST),
         (4, "failed", CONNECTION_LOST),
@@ -135,9 +135,9 @@ async def test_a_remembered_effect_that_cannot_reach_the_journal_is_no_failure_o
     async def note(event: Event) -> None:
         await event.once("mail", lambda: None)
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
     assert await attempts(shop) == [(1, "failed", CONNECTION_LOST), (2, "succeeded", None)]
 
 
@@ -153,9 +153,9 @@ async def test_a_server_that_is_full_read_only_or_unwell_is_no_failure_of_the_ha
             await tx.execute(f"do $$ begin raise exception 'trouble' using errcode = '{state}'; end $$")
         await tx.execute("insert into deed values (1)")
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
     assert await attempts(shop) == [(1, "failed", CONNECTION_LOST), (2, "succeeded", None)]
     assert await deeds(shop) == [1]
 
@@ -168,9 +168,9 @@ async def test_what_a_statement_brings_upon_itself_is_the_handlers_failure(shop:
     async def note(event: Event, tx: Transaction) -> None:
         await tx.execute(f"do $$ begin raise exception 'its own' using errcode = '{state}'; end $$")
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
     assert [(number, outcome) for number, outcome, _ in await attempts(shop)] == [(1, "failed")]
 
 
@@ -185,9 +185,9 @@ async def test_a_handler_sacrificed_to_others_runs_again_at_once_and_loses_no_at
         if len(runs) <= 6:
             await tx.execute(f"do $$ begin raise exception 'sacrificed' using errcode = '{state}'; end $$")
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
     assert runs == [1, 1, 1, 1, 2, 2, 2]
     assert await attempts(shop) == [(1, "failed", runner.CONFLICT), (2, "succeeded", None)]
     assert await deeds(shop) == [1]
@@ -237,18 +237,18 @@ async def test_a_server_that_only_reads_is_waited_for(shop: Database, pg_url: st
     async def note(event: Event, tx: Transaction) -> None:
         await tx.execute("insert into deed values (1)")
 
-    async with writing(pg_url) as own, working(shop, hook):
+    async with writing(pg_url) as own, running_worker(shop, hook):
         name = await own.fetchval("select current_database()")
-        await accept(own, {})
-        await settled(own, succeeded=1)
+        await accept_events(own, {})
+        await wait_for_states(own, succeeded=1)
         await own.execute(f"alter database {name} set default_transaction_read_only = on")
         await eventually(partial(is_told_to_read_only, own, capfd), every=0.5)
-        await accept(own, {})
-        await settled(own, succeeded=1, pending=1)
+        await accept_events(own, {})
+        await wait_for_states(own, succeeded=1, pending=1)
         await own.execute(f"alter database {name} reset default_transaction_read_only")
         for purpose in ("boathook:worker", "boathook:handlers", "boathook:test"):
             await cut(own, purpose)
-        await settled(own, succeeded=2)
+        await wait_for_states(own, succeeded=2)
         assert await attempts(own) == [(1, "succeeded", None)] * 2
 
 

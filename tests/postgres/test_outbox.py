@@ -18,7 +18,15 @@ from boathook.handlers.operational import report
 from boathook.handlers.outbox import Message, Outbox
 from boathook.journal.database import Database
 from boathook.journal.registry import decode_routing, register
-from tests.endpoint_factory import add_application, add_endpoint, add_endpoint_in, bump, hashed, owed, publish
+from tests.endpoint_factory import (
+    add_application,
+    add_endpoint,
+    add_endpoint_in,
+    bump_routes_version,
+    digest_of,
+    publish,
+    recipients_of,
+)
 from tests.support import eventually
 
 DAY = timedelta(days=1)
@@ -48,7 +56,7 @@ async def test_a_message_reaches_the_endpoints_that_want_it(db: Database) -> Non
     outbox = Outbox()
 
     async def reached(**fields: Any) -> list[str]:
-        return await owed(db, (await publish(db, outbox, "acme", **fields)).event_id)
+        return await recipients_of(db, (await publish(db, outbox, "acme", **fields)).event_id)
 
     assert await reached() == [everything, invoices]
     assert await reached(type="exact") == [everything, invoices]
@@ -103,14 +111,14 @@ async def test_handlers_may_name_an_application_by_id_by_uid_or_by_a_name_that_i
     outbox = Outbox()
     for name in ("acme", acme):
         receipt = await publish(db, outbox, name)
-        assert await owed(db, receipt.event_id) == ["handler:by-id", "handler:by-uid", endpoint]
+        assert await recipients_of(db, receipt.event_id) == ["handler:by-id", "handler:by-uid", endpoint]
         assert await db.fetchval("select application from boathook.event where id = $1", receipt.event_id) == acme
     receipt = await publish(db, outbox, "nobody")
-    assert await owed(db, receipt.event_id) == ["handler:unknown"]
+    assert await recipients_of(db, receipt.event_id) == ["handler:unknown"]
     assert await db.fetchval("select application from boathook.event where id = $1", receipt.event_id) == "nobody"
     # Another organization's uid is its own affair: only the id names its application for a handler.
     receipt = await publish(db, outbox, "acme", organization="elsewhere")
-    assert await owed(db, receipt.event_id) == ["handler:elsewhere"]
+    assert await recipients_of(db, receipt.event_id) == ["handler:elsewhere"]
 
 
 async def test_an_id_that_is_no_applications_is_refused(db: Database) -> None:
@@ -128,16 +136,16 @@ async def test_an_id_that_is_no_applications_is_refused(db: Database) -> None:
 
 async def test_a_uid_leads_to_whoever_bears_it_at_the_moment(db: Database) -> None:
     outbox = Outbox()
-    assert await owed(db, (await publish(db, outbox, "acme")).event_id) == []
+    assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == []
     first = await add_application(db, "acme")
     one = await add_endpoint(db, first)
-    assert await owed(db, (await publish(db, outbox, "acme")).event_id) == [one]
+    assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == [one]
     await db.execute("update boathook.application set uid = 'former' where uid = 'acme'")
     second = await add_application(db, "acme")
     two = await add_endpoint(db, second)
-    assert await owed(db, (await publish(db, outbox, "acme")).event_id) == [two]
+    assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == [two]
     await db.execute("update boathook.application set deleted_at = now() where uid = 'acme'")
-    assert await owed(db, (await publish(db, outbox, "acme")).event_id) == []
+    assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == []
 
 
 async def _endpoints_added_meanwhile(db: Database, rounds: int) -> list[str]:
@@ -159,7 +167,7 @@ async def _endpoints_added_meanwhile(db: Database, rounds: int) -> list[str]:
             is_last, before = is_over, set(known)
             with contextlib.suppress(RegistryChanged):  # so quick a change is no loss: the publisher is told
                 receipt = await publish(db, outbox, "acme")
-                lost.extend(before.difference(await owed(db, receipt.event_id)))
+                lost.extend(before.difference(await recipients_of(db, receipt.event_id)))
 
     publishers = [asyncio.create_task(keep_publishing()) for _ in range(3)]
     await add()
@@ -183,9 +191,9 @@ async def test_without_the_versions_check_endpoints_miss_messages(db: Database) 
 
 async def test_a_handler_added_after_the_routes_were_read_gets_the_message(db: Database) -> None:
     acme, outbox = await add_application(db, "acme"), Outbox()
-    assert await owed(db, (await publish(db, outbox, acme)).event_id) == []
+    assert await recipients_of(db, (await publish(db, outbox, acme)).event_id) == []
     await register(db, "tests", [Route(recipient="handler:a", app="tests", application="acme")])
-    assert await owed(db, (await publish(db, outbox, acme)).event_id) == ["handler:a"]
+    assert await recipients_of(db, (await publish(db, outbox, acme)).event_id) == ["handler:a"]
 
 
 class _Undone(Exception):
@@ -208,7 +216,7 @@ async def _after_a_rollback(db: Database) -> tuple[list[str], str]:
         await _publish_and_undo(db, outbox, acme)
     real = await add_endpoint(db, acme)
     receipt = await publish(db, outbox, acme)
-    return await owed(db, receipt.event_id), real
+    return await recipients_of(db, receipt.event_id), real
 
 
 async def test_a_version_that_was_rolled_back_is_not_taken_for_the_one_after_it(db: Database) -> None:
@@ -259,16 +267,16 @@ async def test_the_same_id(db: Database) -> None:
 
 async def test_the_same_idempotency_key(db: Database) -> None:
     acme, outbox = await add_application(db), Outbox()
-    key = {"idempotency": hashed("key"), "fingerprint": hashed("request")}
+    key = {"idempotency": digest_of("key"), "fingerprint": digest_of("request")}
     first = await publish(db, outbox, acme, **key)
     assert await publish(db, outbox, acme, **key) == Repeated(first.event_id)
-    assert await publish(db, outbox, acme, **key | {"fingerprint": hashed("other")}) == Clash(first.event_id)
-    assert isinstance(await publish(db, outbox, acme, **key | {"idempotency": hashed("key 2")}), Accepted)
-    named = await publish(db, outbox, acme, id="a", idempotency=hashed("key 3"), fingerprint=hashed("r"))
-    again = await publish(db, outbox, acme, id="a", idempotency=hashed("key 3"), fingerprint=hashed("r"))
+    assert await publish(db, outbox, acme, **key | {"fingerprint": digest_of("other")}) == Clash(first.event_id)
+    assert isinstance(await publish(db, outbox, acme, **key | {"idempotency": digest_of("key 2")}), Accepted)
+    named = await publish(db, outbox, acme, id="a", idempotency=digest_of("key 3"), fingerprint=digest_of("r"))
+    again = await publish(db, outbox, acme, id="a", idempotency=digest_of("key 3"), fingerprint=digest_of("r"))
     assert again == Repeated(named.event_id)
-    assert await publish(db, outbox, acme, id="a", idempotency=hashed("key 4")) == Duplicate(named.event_id)
-    assert await publish(db, outbox, acme, id="b", idempotency=hashed("key 3")) == Clash(named.event_id)
+    assert await publish(db, outbox, acme, id="a", idempotency=digest_of("key 4")) == Duplicate(named.event_id)
+    assert await publish(db, outbox, acme, id="b", idempotency=digest_of("key 3")) == Clash(named.event_id)
     await db.execute("update boathook.dedup set expires_at = now() - interval '1 s'")
     assert isinstance(await publish(db, outbox, acme, **key), Accepted)
 
@@ -297,7 +305,7 @@ async def _either(db: Database, blocked: str, waiting: "asyncio.Task[Any]") -> b
 
 
 async def test_the_same_key_in_flight_waits_for_the_first(db: Database) -> None:
-    first, second = await _two_at_once(db, idempotency=hashed("k"), fingerprint=hashed("f"))
+    first, second = await _two_at_once(db, idempotency=digest_of("k"), fingerprint=digest_of("f"))
     assert second == Repeated(first.event_id)
     first, second = await _two_at_once(db, id="a")
     assert second == Duplicate(first.event_id)
@@ -307,14 +315,14 @@ async def test_without_its_key_in_memory_a_repeated_request_is_another_message(d
     """The sabotage twin: the stored function that forgets the idempotency key."""
     source = await db.fetchval("select pg_get_functiondef('boathook.publish_message'::regproc)")
     await db.execute(source.replace("values (m.key, m.replay_key, ", "values (m.key, null, "))
-    first, second = await _two_at_once(db, idempotency=hashed("k"), fingerprint=hashed("f"))
+    first, second = await _two_at_once(db, idempotency=digest_of("k"), fingerprint=digest_of("f"))
     assert isinstance(second, Accepted)
     assert second.event_id != first.event_id
 
 
 async def test_a_key_is_free_again_if_the_first_rolls_back(db: Database) -> None:
     acme, outbox = await add_application(db), Outbox()
-    key = {"idempotency": hashed("k"), "fingerprint": hashed("f")}
+    key = {"idempotency": digest_of("k"), "fingerprint": digest_of("f")}
     async with db.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -370,7 +378,7 @@ async def test_compiled_routes_take_bounded_memory(db: Database, monkeypatch: py
     endpoint = await add_endpoint(db, acme)
     for number in range(30):
         await publish(db, outbox, f"nobody-{number}")
-        assert await owed(db, (await publish(db, outbox, "acme")).event_id) == [endpoint]
+        assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == [endpoint]
     kept = outbox._shelf._kept
     assert ("default", "acme") in kept
     assert sum(10 + len(one.routing.routes) for one in kept.values()) == outbox._shelf._lines <= 100
@@ -390,14 +398,14 @@ async def test_operational_events_go_to_the_organizations_own_application(db: Da
     assert await tell("default") is None
     listener = await add_endpoint(db, operations, event_types=["endpoint.*"])
     receipt = await tell("default")
-    assert await owed(db, receipt.event_id) == [listener]
+    assert await recipients_of(db, receipt.event_id) == [listener]
     body = await db.fetchval("select body from boathook.event where id = $1", receipt.event_id)
     assert body == b'{"type":"endpoint.disabled","data":{"appId":"app_1"}}'
     assert await tell("elsewhere") is None
     await db.execute(
         "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now()"
     )
-    await bump(db, operations)
+    await bump_routes_version(db, operations)
     assert await tell("default") is None
     async with db.transaction() as connection:
         with pytest.raises(ValueError, match="no type of operational"):

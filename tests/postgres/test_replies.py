@@ -11,7 +11,7 @@ from boathook.handlers.api import Boathook, Event
 from boathook.journal import replies
 from boathook.journal.database import Database
 from boathook.journal.replies import Answered
-from tests.worker_harness import accept, attempts, settled, working
+from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -34,12 +34,12 @@ async def test_the_first_handler_to_end_answers(db: Database) -> None:
         await goes_on.wait()
         event.reply("thorough")
 
-    async with working(db, hook, inline=["shop"]):
-        [event_id] = await accept(db, {})
-        await settled(db, succeeded=1, leased=1)
+    async with running_worker(db, hook, inline=["shop"]):
+        [event_id] = await accept_events(db, {})
+        await wait_for_states(db, succeeded=1, leased=1)
         assert await look(db, event_id) == (b"quick", True)
         goes_on.set()
-        await settled(db, succeeded=2)
+        await wait_for_states(db, succeeded=2)
     assert await look(db, event_id) == (b"quick", False)
     assert await db.fetchval("select recipient from boathook.reply") == "handler:quick"
 
@@ -54,9 +54,9 @@ async def test_whoever_waits_is_told_of_every_end(db: Database) -> None:
         return Ignore("no") if event.type == "ends.ignored" else None
 
     await db.listen(replies.CHANNEL, told.put_nowait)
-    async with working(db, hook, inline=["shop"]):
+    async with running_worker(db, hook, inline=["shop"]):
         for kind in ("ends.well", "ends.ignored", "ends.badly"):
-            [event_id] = await accept(db, {}, type=kind)
+            [event_id] = await accept_events(db, {}, type=kind)
             assert await asyncio.wait_for(told.get(), 10) == str(event_id), kind
             assert await look(db, event_id) == (None, False)
 
@@ -69,9 +69,9 @@ async def test_where_nobody_waits_a_reply_costs_and_keeps_nothing(db: Database) 
         event.reply(object(), status=999)
 
     await db.listen(replies.CHANNEL, told.put_nowait)
-    async with working(db, hook):
-        [event_id] = await accept(db, {})
-        await settled(db, succeeded=1)
+    async with running_worker(db, hook):
+        [event_id] = await accept_events(db, {})
+        await wait_for_states(db, succeeded=1)
     assert await look(db, event_id) == (None, False)
     assert told.empty()
 
@@ -89,9 +89,9 @@ async def test_what_cannot_be_sent_is_a_dead_letter_with_the_fix(
     async def answers(event: Event) -> None:
         event.reply(body, status=status)
 
-    async with working(db, hook, inline=["shop"]):
-        await accept(db, {})
-        await settled(db, dead=1)
+    async with running_worker(db, hook, inline=["shop"]):
+        await accept_events(db, {})
+        await wait_for_states(db, dead=1)
     assert await attempts(db) == [(1, "failed", "HANDLER_MISUSE")]
     error = await db.fetchval("select error from boathook.delivery")
     assert "event.reply" in error
@@ -105,9 +105,9 @@ async def test_a_reply_as_large_as_may_be_comes_back_byte_for_byte(db: Database)
     async def answers(event: Event) -> None:
         event.reply(body)
 
-    async with working(db, hook, inline=["shop"]):
-        [event_id] = await accept(db, {})
-        await settled(db, succeeded=1)
+    async with running_worker(db, hook, inline=["shop"]):
+        [event_id] = await accept_events(db, {})
+        await wait_for_states(db, succeeded=1)
     assert (await look(db, event_id))[0] == body
 
 

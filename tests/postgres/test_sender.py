@@ -18,34 +18,34 @@ from boathook.journal.books import verify
 from boathook.journal.database import Database
 from boathook.journal.sending import SendStore
 from tests.sender_harness import (
-    Place,
     Reply,
     Request,
     Sink,
+    StoredEndpoint,
     add_application,
+    add_deliveries,
     add_endpoint,
     add_secret,
     new_id,
-    owe,
-    sending,
+    running_sender,
 )
 from tests.support import eventually
-from tests.worker_harness import settled, states
+from tests.worker_harness import delivery_states, wait_for_states
 
 
 async def test_a_message_arrives_signed_and_is_recorded(db: Database) -> None:
     async with Sink(lambda _: Reply(200, {"content-type": "text/plain"}, b"thanks")).open() as sink:
-        place = await add_endpoint(db, f"{sink.base}/in", headers={"X-Api-Key": "hush", "X-Tag": "a"})
-        async with sending(db):
-            (event,) = await owe(db, place, body=b'{"n":  1}')
-            await settled(db, succeeded=1)
+        endpoint = await add_endpoint(db, f"{sink.base}/in", headers={"X-Api-Key": "hush", "X-Tag": "a"})
+        async with running_sender(db):
+            (event,) = await add_deliveries(db, endpoint, body=b'{"n":  1}')
+            await wait_for_states(db, succeeded=1)
     (request,) = sink.requests
     assert request.body == b'{"n":  1}'
     assert request.headers["webhook-id"] == ids.show(ids.MESSAGE, event)
-    Webhook(place.secret).verify(request.body, dict(request.headers))
+    Webhook(endpoint.secret).verify(request.body, dict(request.headers))
     (row,) = await db.fetch("select * from boathook.attempt")
     assert (row["outcome"], row["status"], row["number"], row["response"]) == ("succeeded", 200, 1, b"thanks")
-    assert (row["recipient"], row["url"], row["is_manual"]) == (place.recipient, f"{sink.base}/in", False)
+    assert (row["recipient"], row["url"], row["is_manual"]) == (endpoint.recipient, f"{sink.base}/in", False)
     recorded = dict(json.loads(row["request_headers"]))
     assert (recorded["X-Api-Key"], recorded["X-Tag"]) == ("[redacted]", "a")
     assert row["id"].version == 7
@@ -53,10 +53,10 @@ async def test_a_message_arrives_signed_and_is_recorded(db: Database) -> None:
 
 async def test_many_messages_to_many_endpoints_arrive_once_each(db: Database) -> None:
     async with Sink().open() as sink:
-        places = [await add_endpoint(db, f"{sink.base}/{n}") for n in range(5)]
-        events = await owe(db, places, 100)
-        async with sending(db, sender_id="s1"), sending(db, sender_id="s2"):
-            await settled(db, succeeded=500)
+        endpoints = [await add_endpoint(db, f"{sink.base}/{n}") for n in range(5)]
+        events = await add_deliveries(db, endpoints, 100)
+        async with running_sender(db, sender_id="s1"), running_sender(db, sender_id="s2"):
+            await wait_for_states(db, succeeded=500)
     assert len(sink.requests) == 500
     for n in range(5):
         assert {request.headers["webhook-id"] for request in sink.to(f"/{n}")} == {
@@ -67,10 +67,10 @@ async def test_many_messages_to_many_endpoints_arrive_once_each(db: Database) ->
 async def test_failures_are_tried_again_by_the_endpoints_schedule(db: Database) -> None:
     replies = iter([Reply(500), Reply(308, {"location": "/elsewhere"}), Reply(200)])
     async with Sink(lambda _: next(replies)).open() as sink:
-        place = await add_endpoint(db, f"{sink.base}/in")
-        async with sending(db):
-            await owe(db, place)
-            await settled(db, succeeded=1)
+        endpoint = await add_endpoint(db, f"{sink.base}/in")
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
+            await wait_for_states(db, succeeded=1)
     assert [request.path for request in sink.requests] == ["/in"] * 3, "a redirect was followed"
     rows = await db.fetch("select status, code, outcome from boathook.attempt order by number")
     assert [tuple(row) for row in rows] == [
@@ -82,10 +82,10 @@ async def test_failures_are_tried_again_by_the_endpoints_schedule(db: Database) 
 
 async def test_out_of_attempts_is_dead(db: Database) -> None:
     async with Sink(lambda _: Reply(500, body=b"no")).open() as sink:
-        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(0.01, 0.01), jitter=0.0))
-        async with sending(db):
-            await owe(db, place)
-            await settled(db, dead=1)
+        endpoint = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(0.01, 0.01), jitter=0.0))
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
+            await wait_for_states(db, dead=1)
     assert len(sink.requests) == 3
     (row,) = await db.fetch("select code, attempts from boathook.delivery")
     assert tuple(row) == ("HTTP_500", 3)
@@ -93,9 +93,9 @@ async def test_out_of_attempts_is_dead(db: Database) -> None:
 
 async def test_retry_after_stretches_the_wait(db: Database) -> None:
     async with Sink(lambda _: Reply(429, {"retry-after": "1800"})).open() as sink:
-        place = await add_endpoint(db, sink.base)
-        async with sending(db):
-            await owe(db, place)
+        endpoint = await add_endpoint(db, sink.base)
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
             await eventually(lambda: sink.requests)
 
             async def waits() -> bool:
@@ -111,18 +111,18 @@ async def test_retry_after_stretches_the_wait(db: Database) -> None:
 
 async def test_gone_disables_at_once_and_the_rest_waits(db: Database) -> None:
     async with Sink(lambda _: Reply(410)).open() as sink:
-        place = await add_endpoint(db, sink.base, concurrency=1)
-        async with sending(db):
-            await owe(db, place, 3)
+        endpoint = await add_endpoint(db, sink.base, concurrency=1)
+        async with running_sender(db):
+            await add_deliveries(db, endpoint, 3)
 
             async def is_disabled() -> bool:
-                return (await _disabled(db, place)) == "gone"
+                return (await _disabled(db, endpoint)) == "gone"
 
             await eventually(is_disabled)
             before = len(sink.requests)
             await _two_rounds(db)
     assert len(sink.requests) == before
-    assert (await states(db))["dead"] == before
+    assert (await delivery_states(db))["dead"] == before
     row = await db.fetchrow(
         "select p.revision, a.routes_version from boathook.endpoint p join boathook.application a"
         " on a.id = p.application_id"
@@ -130,17 +130,17 @@ async def test_gone_disables_at_once_and_the_rest_waits(db: Database) -> None:
     assert tuple(row) == (2, 2)
 
 
-async def _disabled(db: Database, place: Place) -> str | None:
-    because: str | None = await db.fetchval("select disabled_because from boathook.endpoint where id = $1", place.id)
+async def _disabled(db: Database, endpoint: StoredEndpoint) -> str | None:
+    because: str | None = await db.fetchval("select disabled_because from boathook.endpoint where id = $1", endpoint.id)
     return because
 
 
 async def _two_rounds(db: Database) -> None:
     """Wait until another endpoint's messages went through twice, so that a sender has looked at everything."""
     async with Sink().open() as sink:
-        place = await add_endpoint(db, sink.base)
+        endpoint = await add_endpoint(db, sink.base)
         for number in (1, 2):
-            await owe(db, place)
+            await add_deliveries(db, endpoint)
             await eventually(partial(_has, sink, number))
 
 
@@ -150,46 +150,46 @@ def _has(sink: Sink, number: int) -> bool:
 
 async def test_a_change_counts_for_the_next_attempt(db: Database) -> None:
     async with Sink().open() as sink:
-        place = await add_endpoint(db, f"{sink.base}/old")
-        async with sending(db):
-            await owe(db, place)
-            await settled(db, succeeded=1)
+        endpoint = await add_endpoint(db, f"{sink.base}/old")
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
+            await wait_for_states(db, succeeded=1)
             await db.execute(
                 "update boathook.endpoint set url = $2, revision = revision + 1 where id = $1",
-                place.id, f"{sink.base}/new",
+                endpoint.id, f"{sink.base}/new",
             )  # fmt: skip
-            await owe(db, place)
-            await settled(db, succeeded=2)
+            await add_deliveries(db, endpoint)
+            await wait_for_states(db, succeeded=2)
     assert [request.path for request in sink.requests] == ["/old", "/new"]
 
 
 async def test_an_old_secret_signs_along_behind_the_current_one(db: Database) -> None:
     async with Sink().open() as sink:
-        place = await add_endpoint(db, sink.base)
-        await add_secret(db, place, "whsec_" + "b" * 32, expires_in_s=60)
-        await add_secret(db, place, "whsec_" + "c" * 32, expires_in_s=-1)
-        async with sending(db):
-            await owe(db, place)
-            await settled(db, succeeded=1)
+        endpoint = await add_endpoint(db, sink.base)
+        await add_secret(db, endpoint, "whsec_" + "b" * 32, expires_in_s=60)
+        await add_secret(db, endpoint, "whsec_" + "c" * 32, expires_in_s=-1)
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
+            await wait_for_states(db, succeeded=1)
     (request,) = sink.requests
     signatures = request.headers["webhook-signature"].split(" ")
     assert len(signatures) == 2
-    for position, secret in enumerate((place.secret, "whsec_" + "b" * 32)):
+    for position, secret in enumerate((endpoint.secret, "whsec_" + "b" * 32)):
         Webhook(secret).verify(request.body, {**request.headers, "webhook-signature": signatures[position]})
 
 
 async def test_an_unreadable_secret_fails_the_attempt_and_nothing_else(db: Database) -> None:
     async with Sink().open() as sink:
-        place = await add_endpoint(db, sink.base)
-        async with sending(db, keys=["another key that is long enough"]):
-            await owe(db, place)
+        endpoint = await add_endpoint(db, sink.base)
+        async with running_sender(db, keys=["another key that is long enough"]):
+            await add_deliveries(db, endpoint)
 
             async def has_failed() -> bool:
                 return bool(await db.fetchval("select count(*) > 1 from boathook.attempt"))
 
             await eventually(has_failed)
-        async with sending(db, sender_id="s2"):
-            await settled(db, succeeded=1)
+        async with running_sender(db, sender_id="s2"):
+            await wait_for_states(db, succeeded=1)
     rows = await db.fetch("select code, status, outcome from boathook.attempt order by number")
     assert {tuple(row) for row in rows[:-1]} == {("SECRET_UNREADABLE", 0, "failed")}
     assert len(sink.requests) == 1
@@ -205,12 +205,12 @@ async def test_an_access_token_is_fetched_sent_and_fetched_anew_where_it_is_refu
 
     async with Sink(script).open() as sink:
         client = {"tokenUrl": f"{sink.base}/token", "clientId": "us", "clientSecret": "hush"}
-        place = await add_endpoint(db, f"{sink.base}/in", auth={"oauth2": client})
-        async with sending(db):
-            await owe(db, place)
-            await settled(db, succeeded=1)
-            await owe(db, place, 3)
-            await settled(db, succeeded=4)
+        endpoint = await add_endpoint(db, f"{sink.base}/in", auth={"oauth2": client})
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
+            await wait_for_states(db, succeeded=1)
+            await add_deliveries(db, endpoint, 3)
+            await wait_for_states(db, succeeded=4)
     assert len(sink.to("/token")) == 2
     recorded = await db.fetch("select request_headers from boathook.attempt")
     assert not any("Bearer t" in row["request_headers"] for row in recorded)
@@ -219,43 +219,43 @@ async def test_an_access_token_is_fetched_sent_and_fetched_anew_where_it_is_refu
 async def test_without_an_access_token_nothing_is_sent(db: Database) -> None:
     async with Sink(lambda _: Reply(500)).open() as sink:
         client = {"tokenUrl": f"{sink.base}/token", "clientId": "us", "clientSecret": "hush"}
-        place = await add_endpoint(db, f"{sink.base}/in", auth={"oauth2": client}, retry=RetryPolicy(delays_s=()))
-        async with sending(db):
-            await owe(db, place)
-            await settled(db, dead=1)
+        endpoint = await add_endpoint(db, f"{sink.base}/in", auth={"oauth2": client}, retry=RetryPolicy(delays_s=()))
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
+            await wait_for_states(db, dead=1)
     assert sink.to("/in") == []
     assert await db.fetchval("select code from boathook.attempt") == "OAUTH"
 
 
 async def test_disabled_endpoints_wait_and_go_on(db: Database) -> None:
     async with Sink().open() as sink:
-        place = await add_endpoint(db, sink.base)
+        endpoint = await add_endpoint(db, sink.base)
         await db.execute(
             "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now()"
         )
-        async with sending(db):
-            await owe(db, place)
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
             await _two_rounds(db)
             assert not sink.requests
             await db.execute(
                 "update boathook.endpoint set is_disabled = false, disabled_because = null, disabled_at = null"
             )
             await eventually(lambda: sink.requests)
-            await settled(db, succeeded=3)
+            await wait_for_states(db, succeeded=3)
 
 
 async def test_a_stale_fence_changes_nothing(db: Database) -> None:
     gate = asyncio.Event()
     async with Sink(lambda _: Reply(200, after_s=0.3)).open() as sink:
-        place = await add_endpoint(db, sink.base)
-        async with sending(db) as one:
-            await owe(db, place)
+        endpoint = await add_endpoint(db, sink.base)
+        async with running_sender(db) as one:
+            await add_deliveries(db, endpoint)
             await eventually(lambda: sink.requests)
             await db.execute("update boathook.delivery set fence = fence + 1, leased_by = 'another'")
             await eventually(lambda: not one._held)
         gate.set()
     assert await db.fetchval("select count(*) from boathook.attempt") == 0
-    assert await states(db) == {"leased": 1}
+    assert await delivery_states(db) == {"leased": 1}
 
 
 async def test_without_the_fence_it_would(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,12 +263,12 @@ async def test_without_the_fence_it_would(db: Database, monkeypatch: pytest.Monk
     blind = journal.SQL["settle_sends"].replace("and fence = u.fence", "")
     monkeypatch.setitem(journal.SQL, "settle_sends", blind)
     async with Sink(lambda _: Reply(200, after_s=0.3)).open() as sink:
-        place = await add_endpoint(db, sink.base)
-        async with sending(db):
-            await owe(db, place)
+        endpoint = await add_endpoint(db, sink.base)
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
             await eventually(lambda: sink.requests)
             await db.execute("update boathook.delivery set fence = fence + 1, leased_by = 'another'")
-            await settled(db, succeeded=1)
+            await wait_for_states(db, succeeded=1)
 
 
 # Limits over all senders
@@ -276,10 +276,10 @@ async def test_without_the_fence_it_would(db: Database, monkeypatch: pytest.Monk
 
 async def most_at_once(db: Database) -> int:
     async with Sink(lambda _: Reply(after_s=0.05)).open() as sink:
-        place = await add_endpoint(db, f"{sink.base}/in", concurrency=2)
-        async with sending(db, sender_id="s1"), sending(db, sender_id="s2"):
-            await owe(db, place, 30)
-            await settled(db, succeeded=30)
+        endpoint = await add_endpoint(db, f"{sink.base}/in", concurrency=2)
+        async with running_sender(db, sender_id="s1"), running_sender(db, sender_id="s2"):
+            await add_deliveries(db, endpoint, 30)
+            await wait_for_states(db, succeeded=30)
         return sink.most["/in"]
 
 
@@ -297,10 +297,10 @@ async def test_without_the_bound_of_leases_it_would_not(db: Database, monkeypatc
 async def rate_of(db: Database) -> float:
     """Return the requests a second that 40 messages took at an endpoint limited to 50 a second."""
     async with Sink().open() as sink:
-        place = await add_endpoint(db, f"{sink.base}/in", throttle_rate=50)
-        await owe(db, place, 40)
-        async with sending(db, sender_id="s1"), sending(db, sender_id="s2"):
-            await settled(db, succeeded=40)
+        endpoint = await add_endpoint(db, f"{sink.base}/in", throttle_rate=50)
+        await add_deliveries(db, endpoint, 40)
+        async with running_sender(db, sender_id="s1"), running_sender(db, sender_id="s2"):
+            await wait_for_states(db, succeeded=40)
         times = [request.at for request in sink.requests]
         return len(times) / (max(times) - min(times))
 
@@ -326,11 +326,11 @@ async def test_without_tokens_it_would_not(db: Database, monkeypatch: pytest.Mon
 async def test_an_applications_rate_is_that_of_its_endpoints(db: Database) -> None:
     async with Sink().open() as sink:
         application = await add_application(db, throttle_rate=50)
-        place = await add_endpoint(db, sink.base, application=application)
-        await owe(db, place, 20)
+        endpoint = await add_endpoint(db, sink.base, application=application)
+        await add_deliveries(db, endpoint, 20)
         began = time.monotonic()
-        async with sending(db):
-            await settled(db, succeeded=20)
+        async with running_sender(db):
+            await wait_for_states(db, succeeded=20)
         assert time.monotonic() - began > 0.2
 
 
@@ -345,16 +345,19 @@ async def probes_while_down(db: Database) -> tuple[int, int]:
         return Reply(503, after_s=0.05) if is_down else Reply()
 
     async with Sink(script).open() as sink:
-        place = await add_endpoint(db, f"{sink.base}/in", concurrency=4)
-        await owe(db, place, 20)
+        endpoint = await add_endpoint(db, f"{sink.base}/in", concurrency=4)
+        await add_deliveries(db, endpoint, 20)
         outbound = {"breaker_after": 5, "breaker_pause_s": 0.3, "breaker_longest_s": 0.3}
-        async with sending(db, sender_id="s1", outbound=outbound), sending(db, sender_id="s2", outbound=outbound):
+        async with (
+            running_sender(db, sender_id="s1", outbound=outbound),
+            running_sender(db, sender_id="s2", outbound=outbound),
+        ):
             await eventually(lambda: len(sink.requests) >= 12)
             sink.most.clear()
             await eventually(lambda: len(sink.requests) >= 14)
             at_once = sink.most["/in"]
             is_down = False
-            await settled(db, succeeded=20)
+            await wait_for_states(db, succeeded=20)
         attempts = await db.fetchval("select count(*) from boathook.attempt where outcome = 'failed'")
         row = await db.fetchrow("select failures, pauses, open_until, failing_since from boathook.endpoint_health")
         assert tuple(row) == (0, 0, None, None), "it healed without a trace"
@@ -384,10 +387,10 @@ async def test_without_a_breaker_all_attempts_would_be_used_up(db: Database, mon
 async def test_one_success_among_failures_keeps_the_breaker_closed(db: Database) -> None:
     replies = iter([Reply(500), Reply(500), Reply(200), Reply(500), Reply(500), *[Reply(200)] * 9])
     async with Sink(lambda _: next(replies)).open() as sink:
-        place = await add_endpoint(db, sink.base, concurrency=1)
-        async with sending(db, outbound={"breaker_after": 3, "breaker_pause_s": 60}):
-            await owe(db, place, 6)
-            await settled(db, succeeded=6)
+        endpoint = await add_endpoint(db, sink.base, concurrency=1)
+        async with running_sender(db, outbound={"breaker_after": 3, "breaker_pause_s": 60}):
+            await add_deliveries(db, endpoint, 6)
+            await wait_for_states(db, succeeded=6)
 
 
 # Disabling
@@ -395,17 +398,17 @@ async def test_one_success_among_failures_keeps_the_breaker_closed(db: Database)
 
 async def test_nothing_but_failures_for_days_disable_an_endpoint(db: Database) -> None:
     async with Sink(lambda _: Reply(500)).open() as sink:
-        place = await add_endpoint(db, sink.base)
+        endpoint = await add_endpoint(db, sink.base)
         await db.execute(
             "insert into boathook.endpoint_health (endpoint_id, failures, failing_since, last_failed_at)"
             " values ($1, 3, now() - interval '6 days', now() - interval '1 day')",
-            place.id,
+            endpoint.id,
         )
-        async with sending(db):
-            await owe(db, place)
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
 
             async def is_disabled() -> bool:
-                return (await _disabled(db, place)) == "failing"
+                return (await _disabled(db, endpoint)) == "failing"
 
             await eventually(is_disabled)
     assert await db.fetchval("select count(*) from boathook.endpoint_health where failures > 1") == 0
@@ -413,15 +416,15 @@ async def test_nothing_but_failures_for_days_disable_an_endpoint(db: Database) -
 
 async def test_failures_far_apart_begin_a_new_count(db: Database) -> None:
     async with Sink(lambda _: Reply(500)).open() as sink:
-        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=()))
+        endpoint = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=()))
         await db.execute(
             "insert into boathook.endpoint_health (endpoint_id, failures, failing_since, last_failed_at)"
             " values ($1, 3, now() - interval '60 days', now() - interval '11 days')",
-            place.id,
+            endpoint.id,
         )
-        async with sending(db):
-            await owe(db, place)
-            await settled(db, dead=1)
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
+            await wait_for_states(db, dead=1)
 
             async def is_anew() -> bool:
                 return bool(
@@ -429,20 +432,20 @@ async def test_failures_far_apart_begin_a_new_count(db: Database) -> None:
                 )
 
             await eventually(is_anew)
-    assert await _disabled(db, place) is None
+    assert await _disabled(db, endpoint) is None
 
 
 async def test_a_fault_of_ours_disables_nothing(db: Database) -> None:
-    place = await add_endpoint(db, "http://127.0.0.1:9/", retry=RetryPolicy(delays_s=()))
+    endpoint = await add_endpoint(db, "http://127.0.0.1:9/", retry=RetryPolicy(delays_s=()))
     await db.execute(
         "insert into boathook.endpoint_health (endpoint_id, failures, failing_since, last_failed_at)"
         " values ($1, 3, now() - interval '6 days', now() - interval '1 day')",
-        place.id,
+        endpoint.id,
     )
     await db.execute("update boathook.endpoint_health set failing_since = null")
-    async with sending(db, keys=["another key that is long enough"]):
-        await owe(db, place)
-        await settled(db, dead=1)
+    async with running_sender(db, keys=["another key that is long enough"]):
+        await add_deliveries(db, endpoint)
+        await wait_for_states(db, dead=1)
 
         async def is_counted() -> bool:
             return bool(
@@ -450,7 +453,7 @@ async def test_a_fault_of_ours_disables_nothing(db: Database) -> None:
             )
 
         await eventually(is_counted)
-    assert await _disabled(db, place) is None
+    assert await _disabled(db, endpoint) is None
 
 
 # Order
@@ -468,10 +471,10 @@ async def test_order_keys_keep_their_order_over_two_senders(db: Database) -> Non
 
     failed: set[str] = set()
     async with Sink(script).open() as sink:
-        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(0.01,) * 9, jitter=0.0))
-        events = await owe(db, place, 20, order_key="*")
-        async with sending(db, sender_id="s1"), sending(db, sender_id="s2"):
-            await settled(db, succeeded=20)
+        endpoint = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(0.01,) * 9, jitter=0.0))
+        events = await add_deliveries(db, endpoint, 20, order_key="*")
+        async with running_sender(db, sender_id="s1"), running_sender(db, sender_id="s2"):
+            await wait_for_states(db, succeeded=20)
     assert seen == [ids.show(ids.MESSAGE, event) for event in events]
     assert failed
 
@@ -486,13 +489,13 @@ async def quick_took_s(db: Database, slow: int) -> float:
         slow_ones = [await add_endpoint(db, f"{sink.base}/slow") for _ in range(slow)]
         quick = await add_endpoint(db, f"{sink.base}/quick")
         outbound = {"concurrency": 16}
-        async with sending(db, outbound=outbound, server={"drain_s": 0.1}):
+        async with running_sender(db, outbound=outbound, server={"drain_s": 0.1}):
             if slow_ones:
-                await owe(db, slow_ones, 8)
+                await add_deliveries(db, slow_ones, 8)
                 await eventually(lambda: len(sink.to("/slow")) >= 4)
             began = time.monotonic()
             for _ in range(6):
-                await owe(db, quick, 10)
+                await add_deliveries(db, quick, 10)
             await eventually(lambda: len(sink.to("/quick")) == 60)
             is_over.set()
             return time.monotonic() - began
@@ -517,41 +520,45 @@ async def test_without_shares_they_would(db: Database, monkeypatch: pytest.Monke
 
 async def test_a_resend_by_hand_gets_one_attempt_and_leaves_the_others_alone(db: Database) -> None:
     async with Sink(lambda _: Reply(500)).open() as sink:
-        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(3600.0,), jitter=0.0, max_age_s=7200.0))
-        (event,) = await owe(db, place)
-        async with sending(db):
+        endpoint = await add_endpoint(
+            db, sink.base, retry=RetryPolicy(delays_s=(3600.0,), jitter=0.0, max_age_s=7200.0)
+        )
+        (event,) = await add_deliveries(db, endpoint)
+        async with running_sender(db):
             await eventually(lambda: len(sink.requests) == 1)
-            await _resend(db, event, place)
-            await settled(db, pending=1, dead=1)
+            await _resend(db, event, endpoint)
+            await wait_for_states(db, pending=1, dead=1)
     assert len(sink.requests) == 2
 
 
 async def test_a_resend_that_succeeds_ends_what_was_planned(db: Database) -> None:
     replies = iter([Reply(500), Reply(200)])
     async with Sink(lambda _: next(replies)).open() as sink:
-        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(3600.0,), jitter=0.0, max_age_s=7200.0))
-        (event,) = await owe(db, place)
-        async with sending(db):
+        endpoint = await add_endpoint(
+            db, sink.base, retry=RetryPolicy(delays_s=(3600.0,), jitter=0.0, max_age_s=7200.0)
+        )
+        (event,) = await add_deliveries(db, endpoint)
+        async with running_sender(db):
             await eventually(lambda: len(sink.requests) == 1)
-            await settled(db, pending=1)
-            await _resend(db, event, place)
-            await settled(db, succeeded=1, ignored=1)
+            await wait_for_states(db, pending=1)
+            await _resend(db, event, endpoint)
+            await wait_for_states(db, succeeded=1, ignored=1)
     rows = await db.fetch("select action, subject from boathook.audit")
     assert [tuple(row) for row in rows] == [("delivery.overtake", ids.show_delivery(event, 0))]
     assert (await verify(db, dedup_days=30)).imbalances == ()
 
 
-async def _resend(db: Database, event: Any, place: Place) -> None:
+async def _resend(db: Database, event: Any, endpoint: StoredEndpoint) -> None:
     await db.execute(
         "insert into boathook.delivery (event_id, ordinal, recipient, is_replay, is_manual) values ($1, 1, $2, true, true)",
-        event, place.recipient,
+        event, endpoint.recipient,
     )  # fmt: skip
 
 
 # Operational events
 
 
-async def listen(db: Database, organization: str = "default") -> Place:
+async def listen(db: Database, organization: str = "default") -> StoredEndpoint:
     application = await add_application(db, organization=organization, is_operational=True)
     return await add_endpoint(db, "http://127.0.0.1:9/never", application=application, concurrency=1)
 
@@ -569,17 +576,17 @@ async def test_an_organization_is_told_how_its_sending_goes(db: Database) -> Non
     bad = iter([*[Reply(500)] * 5, Reply(200), *[Reply(500)] * 9])
     async with Sink(lambda _: next(bad)).open() as sink:
         application = await add_application(db, uid="acme")
-        place = await add_endpoint(
+        endpoint = await add_endpoint(
             db, sink.base, application=application, retry=RetryPolicy(delays_s=(0.01,) * 5, jitter=0.0)
         )
-        async with sending(db, outbound={"breaker_after": 0}):
-            (event,) = await owe(db, place)
+        async with running_sender(db, outbound={"breaker_after": 0}):
+            (event,) = await add_deliveries(db, endpoint)
 
             async def is_recovered() -> bool:
                 return [kind for kind, _ in await told(db)] == ["message.attempt.failing", "message.attempt.recovered"]
 
             await eventually(is_recovered)
-            await owe(db, place)
+            await add_deliveries(db, endpoint)
 
             async def is_exhausted() -> bool:
                 return (await told(db))[-1][0] == "message.attempt.exhausted"
@@ -589,7 +596,7 @@ async def test_an_organization_is_told_how_its_sending_goes(db: Database) -> Non
     assert kind == "message.attempt.failing"
     assert data["appId"] == ids.show(ids.APPLICATION, application)
     assert data["appUid"] == "acme"
-    assert data["endpointId"] == ids.show(ids.ENDPOINT, place.id)
+    assert data["endpointId"] == ids.show(ids.ENDPOINT, endpoint.id)
     assert data["msgId"] == ids.show(ids.MESSAGE, event)
     assert data["lastAttempt"]["responseStatusCode"] == 500
     assert data["lastAttempt"]["id"].startswith("atmpt_")
@@ -598,9 +605,9 @@ async def test_an_organization_is_told_how_its_sending_goes(db: Database) -> Non
 async def test_it_is_told_that_an_endpoint_was_disabled(db: Database) -> None:
     await listen(db)
     async with Sink(lambda _: Reply(410)).open() as sink:
-        place = await add_endpoint(db, sink.base, uid="till-1")
-        async with sending(db):
-            await owe(db, place)
+        endpoint = await add_endpoint(db, sink.base, uid="till-1")
+        async with running_sender(db):
+            await add_deliveries(db, endpoint)
 
             async def is_told() -> bool:
                 return any(kind == "endpoint.disabled" for kind, _ in await told(db))
@@ -613,12 +620,12 @@ async def test_it_is_told_that_an_endpoint_was_disabled(db: Database) -> None:
 
 async def test_a_listener_that_fails_is_told_of_nothing(db: Database) -> None:
     """An operational endpoint's own failures would otherwise beget messages to itself for ever."""
-    place = await listen(db)
-    async with sending(db, outbound={"breaker_after": 0}):
-        await owe(db, place)
+    endpoint = await listen(db)
+    async with running_sender(db, outbound={"breaker_after": 0}):
+        await add_deliveries(db, endpoint)
 
         async def is_dead() -> bool:
-            return (await states(db)) == {"dead": 1}
+            return (await delivery_states(db)) == {"dead": 1}
 
         await eventually(is_dead)
     assert await told(db) == []
@@ -630,8 +637,8 @@ async def test_a_listener_that_fails_is_told_of_nothing(db: Database) -> None:
 async def test_the_keeper_buries_what_nobody_will_send(db: Database) -> None:
     deleted = await add_endpoint(db, "http://127.0.0.1:9/")
     disabled = await add_endpoint(db, "http://127.0.0.1:9/")
-    await owe(db, deleted, 3, order_key="*")
-    await owe(db, disabled, 2)
+    await add_deliveries(db, deleted, 3, order_key="*")
+    await add_deliveries(db, disabled, 2)
     await db.execute("update boathook.endpoint set deleted_at = now() where id = $1", deleted.id)
     await db.execute(
         "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now() where id = $1",
@@ -652,14 +659,14 @@ async def test_the_keeper_buries_what_nobody_will_send(db: Database) -> None:
 
 async def test_a_vanished_senders_work_is_taken_over(db: Database) -> None:
     async with Sink().open() as sink:
-        place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=()))
-        await owe(db, place, 3)
+        endpoint = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=()))
+        await add_deliveries(db, endpoint, 3)
         await db.execute(
             "update boathook.delivery set state = 'leased', attempts = 1, fence = 1, leased_by = 'dead',"
             " lease_until = now() + interval '1 hour'"
         )
-        async with sending(db, predecessors=["dead"]):
-            await settled(db, succeeded=3)
+        async with running_sender(db, predecessors=["dead"]):
+            await wait_for_states(db, succeeded=3)
     assert len(sink.requests) == 3
     lost = await db.fetchval("select count(*) from boathook.attempt where outcome = 'lost' and code = 'LEASE_LOST'")
     assert lost == 3, "lost attempts are recorded, though they use up none of the schedule"
@@ -667,12 +674,12 @@ async def test_a_vanished_senders_work_is_taken_over(db: Database) -> None:
 
 async def test_leases_outlast_slow_requests(db: Database) -> None:
     async with Sink(lambda _: Reply(after_s=1.2)).open() as sink:
-        place = await add_endpoint(db, sink.base)
-        async with sending(db, worker={"lease_s": 0.5}):
-            await owe(db, place)
+        endpoint = await add_endpoint(db, sink.base)
+        async with running_sender(db, worker={"lease_s": 0.5}):
+            await add_deliveries(db, endpoint)
             await eventually(lambda: sink.requests)
             keeper = journal_reaper(db)
-            await settled(db, succeeded=1)
+            await wait_for_states(db, succeeded=1)
             keeper.cancel()
     assert len(sink.requests) == 1
 
@@ -690,11 +697,11 @@ def journal_reaper(db: Database) -> "asyncio.Task[None]":
 
 async def test_stopping_lets_requests_finish_and_gives_back_the_rest(db: Database) -> None:
     async with Sink(lambda _: Reply(after_s=0.3)).open() as sink:
-        place = await add_endpoint(db, sink.base, concurrency=2)
-        await owe(db, place, 10)
-        async with sending(db):
+        endpoint = await add_endpoint(db, sink.base, concurrency=2)
+        await add_deliveries(db, endpoint, 10)
+        async with running_sender(db):
             await eventually(lambda: len(sink.requests) >= 2)
-        found = await states(db)
+        found = await delivery_states(db)
     assert found["succeeded"] == len(sink.requests)
     assert found["pending"] == 10 - found["succeeded"]
     assert "leased" not in found
@@ -703,14 +710,14 @@ async def test_stopping_lets_requests_finish_and_gives_back_the_rest(db: Databas
 
 async def test_discovery_walks_many_endpoints_in_pages(db: Database) -> None:
     application = await add_application(db)
-    places = [Place(new_id(), application, "") for _ in range(30)]
+    endpoints = [StoredEndpoint(new_id(), application, "") for _ in range(30)]
     await db.execute(
         "insert into boathook.endpoint (id, application_id, url) select id, $2, 'https://example.com' from unnest($1::uuid[]) as u (id)",
-        [place.id for place in places], application,
+        [endpoint.id for endpoint in endpoints], application,
     )  # fmt: skip
-    await owe(db, places, 2)
+    await add_deliveries(db, endpoints, 2)
     await db.execute(
-        "update boathook.delivery set due_at = now() + interval '1 hour' where recipient = $1", places[0].recipient
+        "update boathook.delivery set due_at = now() + interval '1 hour' where recipient = $1", endpoints[0].recipient
     )
     store, found, after, later = SendStore(db, worker="s1"), [], "", []
     while True:
@@ -720,5 +727,5 @@ async def test_discovery_walks_many_endpoints_in_pages(db: Database) -> None:
         after = page.after
         if not after:
             break
-    assert sorted(found) == sorted(place.id for place in places[1:])
+    assert sorted(found) == sorted(endpoint.id for endpoint in endpoints[1:])
     assert len(later) == 1

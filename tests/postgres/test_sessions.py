@@ -26,9 +26,9 @@ from boathook.journal.calls import Call
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.replies import Answered
-from tests.endpoint_factory import add_application, add_endpoint, owed
+from tests.endpoint_factory import add_application, add_endpoint, recipients_of
 from tests.support import eventually
-from tests.worker_harness import accept, attempts, settled, working
+from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
 
 ONCE = RetryPolicy(max_attempts=1)
 TWICE = RetryPolicy(first_s=0.01, max_attempts=2)
@@ -194,9 +194,9 @@ async def test_the_effect_and_the_delivery_are_committed_together(shop: Database
         return Ignore("it's done: :all 100%") if event.json["n"] == 2 else None
 
     kit.handler(hook, body)
-    async with working(shop, hook):
-        await accept(shop, {"n": 1}, {"n": 2})
-        await settled(shop, succeeded=1, ignored=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {"n": 1}, {"n": 2})
+        await wait_for_states(shop, succeeded=1, ignored=1)
     assert await deeds(shop) == [1, 2]
     assert await shop.fetchval("select note from boathook.outcome where note is not null") == "it's done: :all 100%"
 
@@ -210,9 +210,9 @@ async def test_an_error_rolls_back_everything_and_is_tried_again(shop: Database,
             raise RuntimeError("no luck")
 
     kit.handler(hook, body, retry=TWICE)
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
     assert await deeds(shop) == [1]
     assert [code for _, _, code in await attempts(shop)] == ["RuntimeError", None]
 
@@ -225,9 +225,9 @@ async def test_a_wish_to_retry_rolls_back_too(shop: Database, kit: Kit) -> None:
         return Retry(code="LATER")
 
     kit.handler(hook, body, retry=ONCE)
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
     assert await deeds(shop) == []
     assert await attempts(shop) == [(1, "retry", "LATER")]
 
@@ -240,9 +240,9 @@ async def test_the_librarys_own_commit_is_refused_and_commits_nothing(shop: Data
         yield kit.commit(session)
 
     kit.handler(hook, body, retry=ONCE)
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
     assert await deeds(shop) == []
 
 
@@ -256,9 +256,9 @@ async def test_a_commit_sent_as_sql_is_found_out_and_never_repeated(shop: Databa
             yield execute(session, word)
 
     kit.handler(hook, body, retry=TWICE)
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
     assert await attempts(shop) == [(1, "failed", "HANDLER_MISUSE")]
     assert await deeds(shop) == [1]
 
@@ -285,8 +285,8 @@ async def lose_the_lease_meanwhile(shop: Database, kit: Kit) -> None:
         event.reply("late")
 
     kit.handler(hook, body, retry=RetryPolicy(first_s=60))
-    async with working(shop, hook, inline=["shop"]):
-        await accept(shop, {})
+    async with running_worker(shop, hook, inline=["shop"]):
+        await accept_events(shop, {})
         await began.wait()
         await take_over(shop)
         goes_on.set()
@@ -321,9 +321,9 @@ async def test_a_reply_is_committed_with_the_success(shop: Database, kit: Kit) -
 
     await shop.listen(replies.CHANNEL, told.put_nowait)
     kit.handler(hook, body, retry=RetryPolicy(first_s=0.01))
-    async with working(shop, hook, inline=["shop"]):
-        [event_id] = await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook, inline=["shop"]):
+        [event_id] = await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
         assert await asyncio.wait_for(told.get(), 10) == str(event_id)
     [answered] = await replies.find(shop, [event_id])
     assert answered == Answered(
@@ -341,8 +341,8 @@ async def cut_the_connection_once(shop: Database, kit: Kit) -> None:
             yield execute(session, "select pg_terminate_backend(pg_backend_pid())")
 
     kit.handler(hook, body, retry=ONCE)
-    async with working(shop, hook):
-        await accept(shop, {})
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
 
         async def is_over() -> bool:
             return await ended(shop)
@@ -378,9 +378,9 @@ async def test_a_savepoint_left_open_cannot_swallow_the_settle(shop: Database, k
         yield execute(session, "insert into deed values (1)")
 
     kit.handler(hook, body, retry=ONCE)
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, dead=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
     assert await deeds(shop) == []
 
 
@@ -398,9 +398,9 @@ async def test_publishing_goes_with_the_session(shop: Database, kit: Kit) -> Non
         assert event.json == {"a": "it's"}
 
     kit.handler(hook, body, retry=TWICE)
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=2)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=2)
     assert [type(receipt) for receipt in receipts] == [Accepted, Accepted]
     assert await shop.fetchval("select count(*) from boathook.event where origin = 'published'") == 1
 
@@ -421,13 +421,13 @@ async def test_publishing_to_endpoints_works_through_every_session(shop: Databas
             receipts.append(receipt)
 
     kit.handler(hook, body, retry=ONCE)
-    async with working(shop, hook):
-        await accept(shop, {})
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
         await eventually(lambda: len(receipts) == 2)
-        await settled(shop, succeeded=1, pending=1)
+        await wait_for_states(shop, succeeded=1, pending=1)
     first = receipts[0].event_id
     assert receipts == [Accepted(first), Duplicate(first)]
-    assert await owed(shop, first) == [endpoint]
+    assert await recipients_of(shop, first) == [endpoint]
     assert await shop.fetchval("select due_at from boathook.delivery where event_id = $1", first) == soon
     row = await shop.fetchrow("select application, channels, tags, body from boathook.event where id = $1", first)
     assert tuple(row) == (acme, ["eu"], ["t"], '{"%s":"ü\'"}'.encode())

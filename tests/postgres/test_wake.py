@@ -23,10 +23,10 @@ from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action
 from tests.postgres.test_deliveries import back, claim, lapse, owe, settle
-from tests.sender_harness import Reply, Sink, add_endpoint, sending
-from tests.sender_harness import owe as owe_endpoint
+from tests.sender_harness import Reply, Sink, add_endpoint, running_sender
+from tests.sender_harness import add_deliveries as add_endpoint_deliveries
 from tests.support import eventually
-from tests.worker_harness import accept, settings_for, settled, working
+from tests.worker_harness import accept_events, running_worker, settings_for, wait_for_states
 
 LONG_S = 3600.0
 ACTION = Action(actor="app:shop", note="woken")
@@ -349,12 +349,12 @@ async def test_a_handler_wakes_what_waits_for_it_and_it_is_done_at_once(db: Data
         for event_id in sorted(delivery.event_id for delivery in waiting):
             await hook.desk.wake(tx, event_id)
 
-    async with working(db, hook, poll_s=5.0):
-        trips = await accept(db, *({"driver": "ann"} for _ in range(3)), type="trip")
+    async with running_worker(db, hook, poll_s=5.0):
+        trips = await accept_events(db, *({"driver": "ann"} for _ in range(3)), type="trip")
         await eventually(functools.partial(all_put_off, db, 3))
         started = time.monotonic()
-        await accept(db, {"name": "ann"}, type="driver")
-        await settled(db, succeeded=4)
+        await accept_events(db, {"name": "ann"}, type="driver")
+        await wait_for_states(db, succeeded=4)
     assert time.monotonic() - started < LONG_S
     attempts = await db.fetch(
         "select count(*) as n from boathook.attempt where event_id = any ($1) group by event_id", trips
@@ -384,12 +384,12 @@ async def woken_while_sent(db: Database, retry: RetryPolicy) -> Any:
     replies = iter([Reply(500, after_s=0.5), Reply(200)])
     async with Sink(lambda _: next(replies)).open() as sink:
         place = await add_endpoint(db, sink.base, retry=retry)
-        (event_id,) = await owe_endpoint(db, place)
-        async with sending(db):
+        (event_id,) = await add_endpoint_deliveries(db, place)
+        async with running_sender(db):
             await eventually(lambda: sink.requests)
             assert (await row_of(db, event_id))["state"] == "leased"
             assert await wake(db, event_id) == 1
-            await settled(db, succeeded=1)
+            await wait_for_states(db, succeeded=1)
     return await db.fetchrow("select attempts, replays from boathook.outcome")
 
 
@@ -398,15 +398,15 @@ class TestEndpoint:
         replies = iter([Reply(500), Reply(200)])
         async with Sink(lambda _: next(replies)).open() as sink:
             place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(50.0,)))
-            (event_id,) = await owe_endpoint(db, place)
-            async with sending(db):
+            (event_id,) = await add_endpoint_deliveries(db, place)
+            async with running_sender(db):
 
                 async def is_put_off() -> bool:
                     return bool(await db.fetchval("select count(*) from boathook.delivery where code = 'HTTP_500'"))
 
                 await eventually(is_put_off)
                 assert await wake(db, event_id) == 1
-                await settled(db, succeeded=1)
+                await wait_for_states(db, succeeded=1)
 
     async def test_that_fails_at_this_moment_is_tried_again_at_once(self, db: Database):
         row = await woken_while_sent(db, RetryPolicy(delays_s=(50.0,)))

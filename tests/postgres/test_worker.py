@@ -21,7 +21,7 @@ from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.handlers.runner import Lane
 from boathook.journal.database import Connection, Database
 from tests.support import eventually
-from tests.worker_harness import accept, attempts, settings_for, settled, states, working
+from tests.worker_harness import accept_events, attempts, delivery_states, running_worker, settings_for, wait_for_states
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,9 +45,9 @@ async def test_two_workers_do_everything_exactly_once(shop: Database) -> None:
         if event.json["n"] % 5 == 0 and event.attempt == 1:
             raise ConnectionError
 
-    async with working(shop, hook, worker_id="w1"), working(shop, hook, worker_id="w2"):
-        await accept(shop, *({"n": n} for n in range(300)))
-        await settled(shop, succeeded=300)
+    async with running_worker(shop, hook, worker_id="w1"), running_worker(shop, hook, worker_id="w2"):
+        await accept_events(shop, *({"n": n} for n in range(300)))
+        await wait_for_states(shop, succeeded=300)
     assert await deeds(shop) == list(range(300))
 
 
@@ -61,10 +61,10 @@ async def test_order_keys_keep_accept_order_over_two_workers(shop: Database) -> 
             raise ConnectionError
         seen.append((event.json["who"], event.json["n"]))
 
-    async with working(shop, hook, worker_id="w1"), working(shop, hook, worker_id="w2"):
+    async with running_worker(shop, hook, worker_id="w1"), running_worker(shop, hook, worker_id="w2"):
         for n in range(0, 20, 2):
-            await accept(shop, *({"who": who, "n": n + more} for more in (0, 1) for who in "ab"))
-        await settled(shop, succeeded=40)
+            await accept_events(shop, *({"who": who, "n": n + more} for more in (0, 1) for who in "ab"))
+        await wait_for_states(shop, succeeded=40)
     for who in "ab":
         assert [n for whose, n in seen if whose == who] == list(range(20))
 
@@ -81,14 +81,14 @@ async def is_quick_one_done(shop: Database, patience_s: float) -> bool:
     async def quick(event: Event) -> None:
         done.set()
 
-    async with working(shop, hook, concurrency=4):
-        await accept(shop, *({} for _ in range(8)), source="slow")
+    async with running_worker(shop, hook, concurrency=4):
+        await accept_events(shop, *({} for _ in range(8)), source="slow")
 
         async def is_leased() -> bool:
-            return (await states(shop)).get("leased", 0) >= 3
+            return (await delivery_states(shop)).get("leased", 0) >= 3
 
         await eventually(is_leased, every=0.005)
-        await accept(shop, {}, source="quick")
+        await accept_events(shop, {}, source="quick")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), patience_s)
         was_done = done.is_set()
@@ -117,12 +117,12 @@ async def test_an_open_breaker_burns_no_attempts_and_probes_one_by_one(shop: Dat
         if is_down[0]:
             raise ConnectionError("the crm is away")
 
-    async with working(shop, hook):
-        await accept(shop, *({} for _ in range(10)))
+    async with running_worker(shop, hook):
+        await accept_events(shop, *({} for _ in range(10)))
         await eventually(lambda: len(calls) >= 5)
         assert len(calls) <= 6
         is_down[0] = False
-        await settled(shop, succeeded=10)
+        await wait_for_states(shop, succeeded=10)
     assert await shop.fetchval("select max(attempts) from boathook.outcome") < 8
 
 
@@ -144,9 +144,9 @@ async def test_what_cannot_begin_is_given_back_and_not_counted(shop: Database, m
     async def note(event: Event, tx: Transaction) -> None:
         await tx.execute("insert into deed values ($1)", event.json["n"])
 
-    async with working(shop, hook):
-        await accept(shop, {"n": 1}, {"n": 2})
-        await settled(shop, succeeded=2)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {"n": 1}, {"n": 2})
+        await wait_for_states(shop, succeeded=2)
     assert await deeds(shop) == [1, 2]
     assert left < 0
     assert await shop.fetchval("select max(attempts) from boathook.outcome") == 1
@@ -162,9 +162,9 @@ async def test_a_limit_holds_over_two_workers(shop: Database) -> None:
         await asyncio.sleep(0.02)
         running[0] -= 1
 
-    async with working(shop, hook, worker_id="w1"), working(shop, hook, worker_id="w2"):
-        await accept(shop, *({} for _ in range(20)))
-        await settled(shop, succeeded=20)
+    async with running_worker(shop, hook, worker_id="w1"), running_worker(shop, hook, worker_id="w2"):
+        await accept_events(shop, *({} for _ in range(20)))
+        await wait_for_states(shop, succeeded=20)
     assert most[0] <= 2
 
 
@@ -181,8 +181,8 @@ async def test_stopping_finishes_what_runs_and_gives_back_the_rest(shop: Databas
         await asyncio.sleep(0.1)
         goes_on.set()
 
-    async with working(shop, hook, concurrency=1) as one:
-        await accept(shop, {}, {})
+    async with running_worker(shop, hook, concurrency=1) as one:
+        await accept_events(shop, {}, {})
         await started.wait()
         stopping = asyncio.create_task(stop_soon())
         share = one._schedule.shares["handler:note"]
@@ -192,11 +192,11 @@ async def test_stopping_finishes_what_runs_and_gives_back_the_rest(shop: Databas
         one._room.set()
 
         async def are_leased() -> bool:
-            return (await states(shop)).get("leased") == 2
+            return (await delivery_states(shop)).get("leased") == 2
 
         await eventually(are_leased)
     await stopping
-    assert await states(shop) == {"succeeded": 1, "pending": 1}
+    assert await delivery_states(shop) == {"succeeded": 1, "pending": 1}
     assert await shop.fetchval("select attempts from boathook.delivery") == 0
 
 
@@ -209,10 +209,10 @@ async def test_what_takes_too_long_to_stop_is_broken_off_and_not_counted(shop: D
         started.set()
         await asyncio.sleep(60)
 
-    async with working(shop, hook, drain_s=0.1):
-        await accept(shop, {})
+    async with running_worker(shop, hook, drain_s=0.1):
+        await accept_events(shop, {})
         await started.wait()
-    assert await states(shop) == {"pending": 1}
+    assert await delivery_states(shop) == {"pending": 1}
     assert await shop.fetchval("select attempts from boathook.delivery") == 0
     assert await deeds(shop) == []
 
@@ -241,8 +241,8 @@ async def test_a_handler_that_cannot_be_stopped_ends_the_worker(
                     continue
 
     with pytest.raises(worker.Stuck):  # noqa: PT012 it is the end of the block that raises
-        async with working(shop, hook, lease_s=0.3) as one:
-            await accept(shop, {})
+        async with running_worker(shop, hook, lease_s=0.3) as one:
+            await accept_events(shop, {})
             await asyncio.wait_for(one._quit.wait(), 10)
 
 
@@ -252,15 +252,15 @@ async def test_a_dead_predecessors_leases_are_taken_over_at_once(shop: Database)
     @hook.on("shop", retry=RetryPolicy(first_s=0.01))
     async def note(event: Event) -> None: ...
 
-    async with working(shop, hook, worker_id="old"):
+    async with running_worker(shop, hook, worker_id="old"):
         pass
-    await accept(shop, {})
+    await accept_events(shop, {})
     await shop.execute(
         "update boathook.delivery set state = 'leased', attempts = 1, fence = 1, leased_by = 'old',"
         " lease_until = now() + interval '1 hour'"
     )
-    async with working(shop, hook, worker_id="new", predecessors=["old"]):
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook, worker_id="new", predecessors=["old"]):
+        await wait_for_states(shop, succeeded=1)
     assert [outcome for _, outcome, _ in await attempts(shop)] == ["lost", "succeeded"]
 
 
@@ -271,14 +271,14 @@ async def test_a_suspect_runs_only_in_the_suspects_worker(shop: Database) -> Non
     async def note(event: Event, tx: Transaction) -> None:
         await tx.execute("insert into deed values ($1)", event.json["n"])
 
-    async with working(shop, hook, worker_id="w1"):
+    async with running_worker(shop, hook, worker_id="w1"):
         pass
-    await accept(shop, {"n": 1}, {"n": 2}, {"n": 3})
+    await accept_events(shop, {"n": 1}, {"n": 2}, {"n": 3})
     await shop.execute("update boathook.delivery set lost = 2 where seq = (select min(seq) from boathook.delivery)")
-    async with working(shop, hook, worker_id="w2"):
-        await settled(shop, succeeded=2, pending=1)
-    async with working(shop, hook, worker_id="w3", only_suspects=True):
-        await settled(shop, succeeded=3)
+    async with running_worker(shop, hook, worker_id="w2"):
+        await wait_for_states(shop, succeeded=2, pending=1)
+    async with running_worker(shop, hook, worker_id="w3", only_suspects=True):
+        await wait_for_states(shop, succeeded=3)
     assert await deeds(shop) == [1, 2, 3]
 
 
@@ -288,9 +288,9 @@ async def test_the_keeper_reaps_frees_and_counts(shop: Database) -> None:
     @hook.on("shop", order_by="k", retry=RetryPolicy(first_s=0.01))
     async def note(event: Event) -> None: ...
 
-    async with working(shop, hook, worker_id="old"):
+    async with running_worker(shop, hook, worker_id="old"):
         pass
-    await accept(shop, {"k": 1}, {"k": 2})
+    await accept_events(shop, {"k": 1}, {"k": 2})
     await shop.execute("update boathook.delivery set is_blocked = true where order_key = '1'")
     await shop.execute(
         "update boathook.delivery set state = 'leased', attempts = 1, fence = 1, leased_by = 'gone',"
@@ -300,8 +300,8 @@ async def test_the_keeper_reaps_frees_and_counts(shop: Database) -> None:
     keepers = [
         asyncio.create_task(Keeper(shop, settings_for(shop.url)).run(stop, lambda: beats.append(1))) for _ in range(2)
     ]
-    async with working(shop, hook, worker_id="w"):
-        await settled(shop, succeeded=2)
+    async with running_worker(shop, hook, worker_id="w"):
+        await wait_for_states(shop, succeeded=2)
     stop.set()
     await asyncio.gather(*keepers)
     assert beats
@@ -323,9 +323,9 @@ async def test_slow_clocks_of_this_host_do_not_bend_the_policy(shop: Database, m
         if event.attempt == 1:
             raise RuntimeError
 
-    async with working(shop, hook):
-        await accept(shop, {})
-        await settled(shop, succeeded=1)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, succeeded=1)
 
 
 PROGRAM = textwrap.dedent("""
@@ -360,9 +360,9 @@ async def test_a_payload_that_kills_its_worker_is_buried_and_its_neighbours_surv
     @hook.on("shop", retry=RetryPolicy(first_s=0.05, max_attempts=4))
     async def note(event: Event) -> None: ...
 
-    async with working(shop, hook):
+    async with running_worker(shop, hook):
         pass
-    await accept(shop, *({"n": n} for n in range(10, 20)))
+    await accept_events(shop, *({"n": n} for n in range(10, 20)))
     stop = asyncio.Event()
     keeper = asyncio.create_task(Keeper(shop, settings_for(shop.url)).run(stop, lambda: None))
     processes = {mode: spawn(shop.url, mode) for mode in ("normal", "suspects")}
@@ -371,7 +371,7 @@ async def test_a_payload_that_kills_its_worker_is_buried_and_its_neighbours_surv
         for mode, process in processes.items():
             if process.poll() is not None:
                 processes[mode] = spawn(shop.url, mode)
-        return await states(shop) == {"succeeded": 9, "dead": 1}
+        return await delivery_states(shop) == {"succeeded": 9, "dead": 1}
 
     try:
         await eventually(is_done, timeout=60, every=0.1)
@@ -397,9 +397,9 @@ async def test_a_kill_at_any_point_leaves_each_effect_once(shop: Database, point
     @hook.on("shop", retry=RetryPolicy(first_s=0.05, max_attempts=4))
     async def note(event: Event) -> None: ...
 
-    async with working(shop, hook):
+    async with running_worker(shop, hook):
         pass
-    await accept(shop, *({"n": n} for n in range(5)))
+    await accept_events(shop, *({"n": n} for n in range(5)))
     stop = asyncio.Event()
     keeper = asyncio.create_task(Keeper(shop, settings_for(shop.url)).run(stop, lambda: None))
     doomed = spawn(shop.url, "normal", BOATHOOK_CRASH_POINT=f"{point}:{1 if point.startswith('claim') else 3}:kill")
@@ -408,7 +408,7 @@ async def test_a_kill_at_any_point_leaves_each_effect_once(shop: Database, point
         assert doomed.returncode == -9
         second = spawn(shop.url, "normal")
         try:
-            await settled(shop, succeeded=5)
+            await wait_for_states(shop, succeeded=5)
         finally:
             second.kill()
             second.wait()
@@ -428,15 +428,15 @@ async def test_a_whole_worker_process_opens_works_and_ends(shop: Database) -> No
         assert await tx.fetchval("show statement_timeout") == "90s"
         assert await tx.fetchval("show synchronous_commit") == "on"
 
-    async with working(shop, hook):
+    async with running_worker(shop, hook):
         pass
-    await accept(shop, {"n": 1})
+    await accept_events(shop, {"n": 1})
     task = asyncio.create_task(
         worker.run_worker(
             settings_for(shop.url), hook, worker_id="whole", stop=stop, beat=lambda: beats.append(1), predecessors=["x"]
         )
     )
-    await settled(shop, succeeded=1)
+    await wait_for_states(shop, succeeded=1)
     stop.set()
     await asyncio.wait_for(task, 10)
     assert beats

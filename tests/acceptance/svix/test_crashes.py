@@ -11,7 +11,7 @@ import pytest
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.svix.receiver import Answer, Mailbox
 from tests.acceptance.svix.server import SUCCESS, Application, House, open_database, open_house, wait_for_api
-from tests.crash_schedule import Deaths
+from tests.crash_schedule import CrashSchedule
 from tests.support import until
 
 SENDING = tuple(point for point in POINTS if point.startswith("send."))
@@ -78,18 +78,18 @@ def judge(app: Application, endpoint, accepted: list[str], box: Mailbox) -> None
 
 
 def test_a_sender_killed_at_every_point_loses_nothing(admin_url, pg_template, tmp_path, receiver):
-    deaths = Deaths(tmp_path, dict.fromkeys(SENDING, 3))
+    crashes = CrashSchedule(tmp_path, dict.fromkeys(SENDING, 3))
     folder = tmp_path / "house"
     folder.mkdir()
     with (
         open_database(admin_url, pg_template) as url,
-        open_house(folder, url, **deaths.environment) as house,
+        open_house(folder, url, **crashes.environment) as house,
     ):
         app = house.application()
         box = receiver.mailbox(Answer(500), Answer(500), Answer())
         endpoint = app.endpoint(box, retrySchedule=[0.1] * 10)
         accepted: list[Any] = []
-        while deaths.left():
+        while crashes.pending():
             accepted.append(app.send({"n": len(accepted)}))
         accepted += [app.send({"n": n}) for n in range(4)]
         judge(app, endpoint, accepted, box)

@@ -6,7 +6,7 @@ import pytest
 
 from boathook.server import with_apps
 from tests.acceptance.conftest import Running
-from tests.alert_harness import QUICK, SECRET, Mast
+from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.apps.billing.server import Stand, served, unique
 
 RULES = (
@@ -20,29 +20,29 @@ clear_s = 0.0
 
 
 @pytest.fixture(scope="module")
-def mast() -> Iterator[Mast]:
-    with Mast() as made:
+def alert_receiver() -> Iterator[AlertReceiver]:
+    with AlertReceiver() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def stand(tmp_path_factory, admin_url, pg_template, mast) -> Iterator[Stand]:
+def stand(tmp_path_factory, admin_url, pg_template, alert_receiver) -> Iterator[Stand]:
     folder = tmp_path_factory.mktemp("alarms")
-    extra = RULES.format(url=mast.url, secret=SECRET)
+    extra = RULES.format(url=alert_receiver.url, secret=SECRET)
     with served(folder, admin_url, pg_template, extra=extra) as running:
         yield running
 
 
-def test_an_unlinked_payment_is_told_of_and_that_it_was_linked(stand: Stand, mast: Mast):
+def test_an_unlinked_payment_is_told_of_and_that_it_was_linked(stand: Stand, alert_receiver: AlertReceiver):
     waits, known = unique("payment"), unique("payment")
     stand.tell(known, email=stand.user())
     stand.await_applied(known)
     stand.tell(waits)
-    told = mast.await_kind("billing.unlinked_payments", "fires", subject="UNLINKED_PAYMENT")
+    told = alert_receiver.await_kind("billing.unlinked_payments", "fires", subject="UNLINKED_PAYMENT")
     assert told["summary"] == "a payment waits for its user: UNLINKED_PAYMENT"
     stand.cli("billing", "link", waits, stand.user())
-    mast.await_kind("billing.unlinked_payments", "fires", "recovered", subject="UNLINKED_PAYMENT")
-    assert mast.kinds("billing.missing_users") == []
+    alert_receiver.await_kind("billing.unlinked_payments", "fires", "recovered", subject="UNLINKED_PAYMENT")
+    assert alert_receiver.kinds("billing.missing_users") == []
 
 
 def test_the_commands_know_the_rule(stand: Running):

@@ -5,7 +5,7 @@ import pytest
 from boathook.telemetry.crashpoints import POINTS
 from tests.apps.billing.server import Stand
 from tests.apps.billing.traffic import await_books, made_up, play
-from tests.crash_schedule import Deaths
+from tests.crash_schedule import CrashSchedule
 
 HITS = {"accept": 20, "claim": 2, "handler": 8, "retry": 1, "dead": 1}
 """How often a process passes each kind of point before it is killed there; failures are few, and go in batches."""
@@ -16,16 +16,16 @@ STEPS = {"accepting": ("accept",), "handling": ("claim", "handler"), "failing": 
 @pytest.mark.parametrize("steps", STEPS)
 def test_the_books_are_right_after_kills_while(steps, tmp_path, admin_url, pg_template):
     kinds = [(point, point.partition(".")[0]) for point in POINTS]
-    deaths = Deaths(tmp_path, {point: HITS[kind] for point, kind in kinds if kind in STEPS[steps]})
-    assert deaths.hits
+    crashes = CrashSchedule(tmp_path, {point: HITS[kind] for point, kind in kinds if kind in STEPS[steps]})
+    assert crashes.hits
     with Stand.lent(tmp_path, admin_url, pg_template) as stand:
-        stand.start(**deaths.environment)
+        stand.start(**crashes.environment)
         # Which moments a story passes is partly chance: others are told until somebody has died at each.
         for seed in range([*STEPS].index(steps), ROUNDS * len(STEPS), len(STEPS)):
             simulation = made_up(seed, payments=60)
             play(stand, simulation.steps, at_once=4)
             await_books(stand, simulation.expected())
-            if not deaths.left():
+            if not crashes.pending():
                 break
-        assert deaths.left() == set(), "nothing was killed there"
+        assert crashes.pending() == set(), "nothing was killed there"
         assert "balance" in stand.cli("verify").stdout

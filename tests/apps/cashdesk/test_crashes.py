@@ -15,7 +15,7 @@ from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change, Shop
 from boathook.telemetry.crashpoints import POINTS
 from tests.apps.cashdesk.server import Cabinet, Client, Stand, settled
-from tests.crash_schedule import Deaths
+from tests.crash_schedule import CrashSchedule
 from tests.support import eventually
 
 WEBHOOKS = {
@@ -159,11 +159,11 @@ async def test_everything_is_killed_and_started_again(running: Stand, receiver: 
 
 
 async def test_workers_and_senders_die_at_every_point(running: Stand, receiver: Receiver, tmp_path: Path):
-    deaths = Deaths(tmp_path, dict.fromkeys(["claim.after_commit", *HANDLER_POINTS, *SEND_POINTS], 5))
-    running.start(**deaths.environment)
+    crashes = CrashSchedule(tmp_path, dict.fromkeys(["claim.after_commit", *HANDLER_POINTS, *SEND_POINTS], 5))
+    running.start(**crashes.environment)
     cabinet, shop = await begin(running, receiver)
     async with at_work(cabinet, shop, 4) as statuses:
-        await asyncio.to_thread(deaths.wait)
+        await asyncio.to_thread(crashes.wait)
         await _more(statuses, 30)
     await judge_in_the_end(cabinet, shop, receiver)
 

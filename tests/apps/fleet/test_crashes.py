@@ -12,7 +12,7 @@ import pytest
 from boathook.apps.fleet.simulator import Sender, Simulation
 from boathook.apps.traffic import Letter
 from tests.apps.fleet.server import TOKEN, UMNICO, Stand, differences, served
-from tests.crash_schedule import Deaths
+from tests.crash_schedule import CrashSchedule
 from tests.support import until
 
 GATEWAY = ("accept.before_commit", "accept.after_commit", "accept.before_reply")
@@ -77,21 +77,21 @@ def judge(stand: Stand, simulation: Simulation) -> None:
 
 @pytest.mark.parametrize("points", [GATEWAY, WORKER], ids=["accepting", "handling"])
 def test_the_tables_are_right_after_crashes_in(points: tuple[str, ...], stand: Stand, tmp_path: Path):
-    deaths = Deaths(tmp_path, dict.fromkeys(points, 3))
-    stand.start(**deaths.environment)
+    crashes = CrashSchedule(tmp_path, dict.fromkeys(points, 3))
+    stand.start(**crashes.environment)
     simulation = story(seed=len(points))
     send_all(stand, simulation)
     judge(stand, simulation)
-    assert deaths.left() == set(), "nobody died there"
+    assert crashes.pending() == set(), "nobody died there"
 
 
 def test_the_tables_are_right_after_crashes_in_failures(stand: Stand, tmp_path: Path):
-    deaths = Deaths(tmp_path, dict.fromkeys(FAILING, 2))
-    stand.start(**deaths.environment)
+    crashes = CrashSchedule(tmp_path, dict.fromkeys(FAILING, 2))
+    stand.start(**crashes.environment)
     stand.rows(BROKEN)
     simulation = story(seed=4)
     send_all(stand, simulation)
-    deaths.wait()
+    crashes.wait()
     stand.rows(MENDED)
     until(stand.settled, timeout=60)
     stand.cli("dead", "replay", "--all", "--yes")

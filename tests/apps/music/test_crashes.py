@@ -15,7 +15,7 @@ from boathook.apps.music.studio import content_of
 from boathook.apps.traffic import Letter
 from boathook.telemetry.crashpoints import POINTS
 from tests.apps.music.server import SECRET, Slow, Stand, clip, unique
-from tests.crash_schedule import Deaths
+from tests.crash_schedule import CrashSchedule
 from tests.support import until
 
 RELEVANT = {
@@ -85,14 +85,14 @@ def judge(stand: Stand, books: Books) -> None:
 @pytest.mark.parametrize("steps", RELEVANT)
 def test_processes_die_while(steps, make, studio, tmp_path):
     hits = 1 if steps == "failing" else 2
-    deaths = Deaths(tmp_path, dict.fromkeys(RELEVANT[steps], hits))
-    assert deaths.hits
-    make.start(**deaths.environment)
+    crashes = CrashSchedule(tmp_path, dict.fromkeys(RELEVANT[steps], hits))
+    assert crashes.hits
+    make.start(**crashes.environment)
     simulator = Simulator(
         Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=18, seed=100 + [*RELEVANT].index(steps)
     )
     play(make, simulator)
-    deaths.wait()
+    crashes.wait()
     judge(make, simulator.expected())
 
 
