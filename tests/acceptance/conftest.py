@@ -1,4 +1,4 @@
-"""A real boathook as a subprocess, with a shop's handlers, to be spoken to as strangers and operators do."""
+"""Runs `boathook serve` as a subprocess with the handlers of a sample shop, for tests over HTTP and the command line."""
 
 import contextlib
 import itertools
@@ -84,11 +84,11 @@ create table if not exists shop.sequence (id bigserial primary key, customer tex
 
 _FIRST_PORT = 15_000 + os.getpid() % 160 * 100
 _PORTS = itertools.cycle((*range(_FIRST_PORT, 31_000), *range(15_000, _FIRST_PORT)))
-"""Below those that the kernel gives to whoever asks for any, who could get one that is about to be listened on."""
+"""Ports below the kernel's ephemeral range, so that no outgoing connection takes a port before it is bound."""
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on, another one each time."""
+    """Return an unused loopback port; every call returns a different one."""
     while True:
         port = next(_PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -96,11 +96,11 @@ def free_port() -> int:
             return port
 
 
-class Running:
-    """One `boathook serve` with its configuration, to be started, killed and started again."""
+class BoathookProcess:
+    """A `boathook serve` subprocess with its configuration; it can be started, killed and started again."""
 
     page = ""
-    """A page of an app that it waits for too; they are brought up after the gateway takes requests."""
+    """Path of an app's page that `wait_ready` waits for as well; apps start after the gateway accepts requests."""
     own = f"""
         app = "shop:hook"
         [sources.stripe]
@@ -108,7 +108,7 @@ class Running:
         secrets = ["{SECRET}"]
         paths = ["/webhooks/stripe"]
     """
-    """What stands behind the keys of its table [server]."""
+    """Configuration text that follows the table [server]."""
 
     def __init__(self, folder: Path, database_url: str, *, roles: str, extra: str = "", senders: int = 0) -> None:
         self.folder = folder
@@ -201,7 +201,7 @@ class Running:
         self.process.wait(60)
 
     def stop(self) -> int:
-        """SIGTERM, and return the exit code."""
+        """Send SIGTERM, wait, and return the exit code."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -234,16 +234,16 @@ def signed(
 
 
 def payload(key: str, kind: str = "payment.paid", **more: Any) -> dict[str, Any]:
-    """Return the body of a made-up Stripe event."""
+    """Return the body of a generated Stripe event."""
     return {"id": key, "type": kind, "object": "event", **more}
 
 
 @contextlib.contextmanager
-def boathooks(folder: Path, url: str) -> Iterator[Callable[..., Running]]:
-    """Make and start boathooks in folders below *folder*; all are killed in the end."""
+def boathook_processes(folder: Path, url: str) -> Iterator[Callable[..., BoathookProcess]]:
+    """Return a function that creates and starts boathook processes in subfolders of *folder*; all are killed at the end."""
     import psycopg
 
-    made: list[Running] = []
+    made: list[BoathookProcess] = []
 
     def make(
         *,
@@ -254,12 +254,12 @@ def boathooks(folder: Path, url: str) -> Iterator[Callable[..., Running]]:
         wait: bool = True,
         database_url: str = url,
         **environment: str,
-    ) -> Running:
+    ) -> BoathookProcess:
         place = folder / f"boathook{len(made)}"
         place.mkdir()
         with psycopg.connect(database_url, autocommit=True) as connection:
             connection.execute(TABLES)
-        running = Running(place, database_url, roles=roles, extra=extra, senders=senders)
+        running = BoathookProcess(place, database_url, roles=roles, extra=extra, senders=senders)
         made.append(running)
         return running.start(wait=wait, **environment) if start else running
 
@@ -271,14 +271,16 @@ def boathooks(folder: Path, url: str) -> Iterator[Callable[..., Running]]:
 
 
 @pytest.fixture
-def boathook(tmp_path: Path, pg_url: str) -> Iterator[Callable[..., Running]]:
-    """Make and start boathooks on a database of this test's own."""
-    with boathooks(tmp_path, pg_url) as make:
+def boathook(tmp_path: Path, pg_url: str) -> Iterator[Callable[..., BoathookProcess]]:
+    """Create and start boathook processes on a database of this test."""
+    with boathook_processes(tmp_path, pg_url) as make:
         yield make
 
 
 @pytest.fixture(scope="module")
-def shared_boathook(tmp_path_factory: pytest.TempPathFactory, shared_url: str) -> Iterator[Callable[..., Running]]:
-    """Make and start boathooks for all tests of a file, on one database; each test uses keys of its own."""
-    with boathooks(tmp_path_factory.mktemp("shared"), shared_url) as make:
+def shared_boathook(
+    tmp_path_factory: pytest.TempPathFactory, shared_url: str
+) -> Iterator[Callable[..., BoathookProcess]]:
+    """Create and start boathook processes for all tests of a file on one database; each test uses its own keys."""
+    with boathook_processes(tmp_path_factory.mktemp("shared"), shared_url) as make:
         yield make

@@ -1,7 +1,7 @@
-"""A gateway on real sockets whose intake answers without a journal; run as a process by the tests of the protocol.
+"""Gateway process on real sockets with an in-memory intake instead of a database; for tests of the HTTP protocol.
 
 Arguments: the bound socket's descriptor, then JSON: limits to override, sources, linger_s, and commit_s, the time one
-commit takes. SIGTERM drains it as a gateway drains.
+commit takes. SIGTERM drains it as it does a real gateway.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from boathook.telemetry.exporters import History
 
 
 class MemoryIntake:
-    """Remembers keys, and takes its time."""
+    """Accepts events in memory after *commit_s* seconds and detects duplicates by their key."""
 
     def __init__(self, commit_s: float) -> None:
         self.commit_s = commit_s
@@ -45,15 +45,15 @@ class MemoryIntake:
 
 
 async def main() -> None:
-    descriptor, wish = int(sys.argv[1]), json.loads(sys.argv[2])
+    descriptor, options = int(sys.argv[1]), json.loads(sys.argv[2])
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     settings = load(
         Path("/dev/null"),
         {
-            "limits": wish.get("limits", {}),
-            "sources": wish["sources"],
-            "server.trusted_proxies": wish.get("trusted_proxies", []),
+            "limits": options.get("limits", {}),
+            "sources": options["sources"],
+            "server.trusted_proxies": options.get("trusted_proxies", []),
         },
     )
     log.configure("info", "json")
@@ -63,26 +63,26 @@ async def main() -> None:
         return router
 
     limits = settings.limits
-    house = House(
+    connections_registry = House(
         lambda *_: None,
         limits,
         Connections(limits.max_connections, limits.max_connections_per_client),
         settings.server.trusted_proxies,
     )
-    house.app = IngestApp(
+    connections_registry.app = IngestApp(
         compile_gates(settings),
-        MemoryIntake(wish.get("commit_s", 0)),
+        MemoryIntake(options.get("commit_s", 0)),
         Arrivals(router, read_router),
         quarantine=None,
-        others=Probes(History(None, ""), is_draining=lambda: house.is_draining),
+        others=Probes(History(None, ""), is_draining=lambda: connections_registry.is_draining),
         client_rate=Rate(limits.client_rate, limits.client_burst) if limits.client_rate else None,
         trusted_proxies=settings.server.trusted_proxies,
     )
-    listener = Listener(house)
+    listener = Listener(connections_registry)
     await listener.start(socket.socket(fileno=descriptor))
     await stop.wait()
     started = time.monotonic()
-    is_clean = await listener.drain(linger_s=wish.get("linger_s", 0.5), drain_s=10)
+    is_clean = await listener.drain(linger_s=options.get("linger_s", 0.5), drain_s=10)
     sys.stdout.write(json.dumps({"is_clean": is_clean, "seconds": time.monotonic() - started}))
     sys.stdout.flush()
     log.flush()

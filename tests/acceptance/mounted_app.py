@@ -1,6 +1,6 @@
-"""An app with pages and WebSockets, served by a real boathook."""
+"""Source code of an app with pages and WebSockets, which tests mount in a boathook process."""
 
-YARD = """
+APP_SOURCE = """
 import asyncio, os
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,7 +21,7 @@ async def whole(request):
     })
 
 async def broken(request):
-    raise RuntimeError("the yard is on fire")
+    raise RuntimeError("the page fails on purpose")
 
 async def cut(request):
     async def pieces():
@@ -103,7 +103,7 @@ hook.mount("/open", Starlette(routes=routes("/open"), lifespan=life), is_open=Tr
 hook.mount("/closed", Starlette(routes=routes("/closed")))
 hook.mount("/open/inner", Starlette(routes=routes("/open/inner")), is_open=True)
 hook.mount("/webhooks", Starlette(routes=routes("/webhooks")), is_open=True)
-hook.mount("/api/yard", Starlette(routes=routes("/api/yard")), is_open=True)
+hook.mount("/api/mounted", Starlette(routes=routes("/api/mounted")), is_open=True)
 
 async def plain(scope, receive, send):
     assert scope["type"] == "http"
@@ -116,4 +116,4 @@ hook.mount("/plain", plain, is_open=True)
 async def moved(event: Event, tx: Transaction) -> None:
     await hook.broadcast(tx, "cars", {"car": event.json["id"], "seen": event.attempt})
 """
-"""Its module."""
+"""Source code of the app's module."""

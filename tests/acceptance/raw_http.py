@@ -1,4 +1,4 @@
-"""Requests put on the wire as they are written, and boathooks shared by all tests of a module."""
+"""Sends HTTP requests without changing their target, and creates boathook processes that a test module shares."""
 
 import http.client
 import json
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from boathook.testing import Signed
-from tests.acceptance.conftest import TABLES, Running
+from tests.acceptance.conftest import TABLES, BoathookProcess
 from tests.databases import with_database
 
 OFFLINE = """
@@ -28,12 +28,12 @@ def _find_here(host, *arguments, **named):
 
 socket.getaddrinfo = _find_here
 """
-"""A sitecustomize.py for processes that must not find any other machine, whatever network the tests run in."""
+"""A sitecustomize.py that makes the name resolution of every other host fail."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a request was answered."""
+class RawResponse:
+    """The response to a request."""
 
     status: int
     headers: Mapping[str, str]
@@ -45,33 +45,33 @@ class Said:
         return json.loads(self.body)
 
 
-def say(
-    running: Running, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
-) -> Said:
-    """Send one request whose target is not touched: no library's notion of a tidy address comes between."""
+def send_request(
+    running: BoathookProcess, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+) -> RawResponse:
+    """Send one request with the target exactly as given; no library normalizes it."""
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=20)
     try:
         connection.request(method, target, body=body, headers={"content-length": str(len(body)), **(headers or {})})
         answer = connection.getresponse()
-        return Said(answer.status, {name.lower(): text for name, text in answer.getheaders()}, answer.read())
+        return RawResponse(answer.status, {name.lower(): text for name, text in answer.getheaders()}, answer.read())
     finally:
         connection.close()
 
 
-def deliver(running: Running, signed: Signed, **headers: str) -> Said:
+def send_signed(running: BoathookProcess, signed: Signed, **headers: str) -> RawResponse:
     """Send a signed request to *running*, whatever host it was signed for."""
     parts = urlsplit(signed.url)
     target = f"{parts.path}?{parts.query}" if parts.query else parts.path
     more = {name.replace("_", "-"): text for name, text in headers.items()}
-    return say(running, signed.method, target, {**signed.headers, **more}, signed.body)
+    return send_request(running, signed.method, target, {**signed.headers, **more}, signed.body)
 
 
-def rows(running: Running, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+def rows(running: BoathookProcess, sql: str, *values: Any) -> list[tuple[Any, ...]]:
     with psycopg.connect(running.database_url, autocommit=True) as connection:
         return connection.execute(sql, values).fetchall()
 
 
-HEAD = """
+CONFIG_HEAD = """
 [database]
 url = "{url}"
 [server]
@@ -88,25 +88,33 @@ rejections_rate = {kept}
 """
 
 
-def configure(
-    running: Running, sources: str, *, app: str = "", server: str = "", roles: str = '["gateway"]', kept: float = 1000.0
+def write_config(
+    running: BoathookProcess,
+    sources: str,
+    *,
+    app: str = "",
+    server: str = "",
+    roles: str = '["gateway"]',
+    kept: float = 1000.0,
 ) -> None:
-    """Write a boathook.toml that has just these sources."""
-    head = HEAD.format(url=running.database_url, port=running.port, app=app, server=server, roles=roles, kept=kept)
+    """Write a boathook.toml with exactly these sources."""
+    head = CONFIG_HEAD.format(
+        url=running.database_url, port=running.port, app=app, server=server, roles=roles, kept=kept
+    )
     (running.folder / "boathook.toml").write_text(head + sources)
     (running.folder / "sitecustomize.py").write_text(OFFLINE)
 
 
 @contextmanager
-def shared(admin_url: str, template: str, folder: Path) -> Iterator[Running]:
-    """Yield a boathook, not started yet, on a database that is dropped at the end."""
+def boathook_on_new_database(admin_url: str, template: str, folder: Path) -> Iterator[BoathookProcess]:
+    """Yield a boathook process, not yet started, on a new database that is dropped at the end."""
     name = f"test_{uuid.uuid4().hex}"
     url = with_database(admin_url, name)
     with psycopg.connect(admin_url, autocommit=True) as admin:
         admin.execute(f"create database {name} template {template}")
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(TABLES)
-    running = Running(folder, url, roles="gateway")
+    running = BoathookProcess(folder, url, roles="gateway")
     try:
         yield running
     finally:

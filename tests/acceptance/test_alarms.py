@@ -9,7 +9,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.acceptance.conftest import Running, free_port, payload, signed
+from tests.acceptance.conftest import BoathookProcess, free_port, payload, signed
 from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.support import until
 
@@ -71,7 +71,7 @@ def alert_receiver() -> Iterator[AlertReceiver]:
 
 
 @pytest.fixture(scope="module")
-def gateway(shared_boathook: Callable[..., Running], alert_receiver: AlertReceiver) -> Running:
+def gateway(shared_boathook: Callable[..., BoathookProcess], alert_receiver: AlertReceiver) -> BoathookProcess:
     extra = SETTINGS.format(url=alert_receiver.url, secret=SECRET).replace("{{", "{").replace("}}", "}")
     return shared_boathook(
         senders=1,
@@ -86,12 +86,14 @@ allow = ["127.0.0.0/8"]
     )
 
 
-def post(gateway: Running, key: str, kind: str, source: str = "stripe", secret: str | None = None, **more: Any) -> int:
+def post(
+    gateway: BoathookProcess, key: str, kind: str, source: str = "stripe", secret: str | None = None, **more: Any
+) -> int:
     body, headers = signed(payload(key, kind, **more), **({"secret": secret} if secret else {}))
     return httpx.post(f"{gateway.base}/in/{source}", content=body, headers=headers).status_code
 
 
-def test_dead_letters_growing_and_the_error_rate(gateway: Running, alert_receiver: AlertReceiver) -> None:
+def test_dead_letters_growing_and_the_error_rate(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     for number in range(3):
         assert post(gateway, f"dead_{number}", "broken.thing") == 200
     alarm = alert_receiver.await_kind("dead_letters", "fires", subject="handler:broken")
@@ -102,7 +104,7 @@ def test_dead_letters_growing_and_the_error_rate(gateway: Running, alert_receive
     alert_receiver.await_kind("error_rate", "fires", "recovered", subject="handler:broken")
 
 
-def test_what_goes_well_is_no_alarm_for_anybody_else(gateway: Running, alert_receiver: AlertReceiver) -> None:
+def test_what_goes_well_is_no_alarm_for_anybody_else(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     for number in range(8):
         assert post(gateway, f"well_{number}", "payment.paid") == 200
     test_signature_failures_and_a_wrong_secret(gateway, alert_receiver)
@@ -117,7 +119,7 @@ def test_what_goes_well_is_no_alarm_for_anybody_else(gateway: Running, alert_rec
     assert alert_receiver.kinds("spool_in_use") == alert_receiver.kinds("nothing_processed") == []
 
 
-def test_signature_failures_and_a_wrong_secret(gateway: Running, alert_receiver: AlertReceiver) -> None:
+def test_signature_failures_and_a_wrong_secret(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     if alert_receiver.kinds("all_signatures_failing"):
         return  # seen already
     for number in range(6):
@@ -130,20 +132,20 @@ def test_signature_failures_and_a_wrong_secret(gateway: Running, alert_receiver:
     alert_receiver.await_kind("signature_failures", "fires", "recovered", subject="other")
 
 
-def test_slow_acknowledgements(gateway: Running, alert_receiver: AlertReceiver) -> None:
+def test_slow_acknowledgements(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     for number in range(12):
         post(gateway, f"ack_{number}", "payment.paid")
     until(lambda: alert_receiver.kinds("slow_acknowledgements")[-2:] == ["fires", "recovered"])
 
 
-def test_a_conflict_is_seen(gateway: Running, alert_receiver: AlertReceiver) -> None:
+def test_a_conflict_is_seen(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     assert post(gateway, "same", "payment.paid", amount=1) == 200
     assert post(gateway, "same", "payment.paid", amount=2) in {200, 409}
     alert_receiver.await_kind("conflict_seen", "fires", subject="stripe")
     alert_receiver.await_kind("conflict_seen", "fires", "recovered", subject="stripe")
 
 
-def test_a_rule_of_ones_own_about_any_metric(gateway: Running, alert_receiver: AlertReceiver) -> None:
+def test_a_rule_of_ones_own_about_any_metric(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     body, headers = signed(payload("again", "payment.paid"))
     for _ in range(6):
         httpx.post(f"{gateway.base}/in/stripe", content=body, headers=headers)
@@ -152,7 +154,7 @@ def test_a_rule_of_ones_own_about_any_metric(gateway: Running, alert_receiver: A
     alert_receiver.await_kind("mine", "fires", "recovered", subject="stripe")
 
 
-def test_an_endpoint_is_disabled(gateway: Running, alert_receiver: AlertReceiver) -> None:
+def test_an_endpoint_is_disabled(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     application = gateway.listing("applications", "create", "Acme")[0]["id"]
     endpoint = gateway.listing(
         "endpoints", "create", "--application", application, "--url", "https://example.com/hook"
@@ -168,7 +170,7 @@ def test_an_endpoint_is_disabled(gateway: Running, alert_receiver: AlertReceiver
         alert_receiver.await_kind("endpoint_disabled", "fires", "recovered")
 
 
-def test_requests_to_endpoints_fail(gateway: Running, alert_receiver: AlertReceiver) -> None:
+def test_requests_to_endpoints_fail(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     application = gateway.listing("applications", "create", "Remote")[0]["id"]
     to = ("--application", application)
     gateway.cli("endpoints", "create", *to, "--url", f"https://127.0.0.1:{free_port()}/nobody")
@@ -182,7 +184,7 @@ def test_requests_to_endpoints_fail(gateway: Running, alert_receiver: AlertRecei
 _seen: list[Any] = []
 
 
-def rounds(gateway: Running, number: int) -> bool:
+def rounds(gateway: BoathookProcess, number: int) -> bool:
     """Return whether the rules have been looked at so often since the first call."""
     with psycopg.connect(gateway.database_url) as connection:
         row = connection.execute("select at from boathook.alarm_round").fetchone()
@@ -194,7 +196,7 @@ def rounds(gateway: Running, number: int) -> bool:
     return False
 
 
-def test_the_commands_show_silence_and_try(gateway: Running, alert_receiver: AlertReceiver) -> None:
+def test_the_commands_show_silence_and_try(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     until(lambda: gateway.listing("alarms", "list") == [] or not _fires(gateway, "mine"))
     (silence,) = gateway.listing("alarms", "silence", "--rule", "mine", "--for", "1h", "--note", "a test")
     before = len(alert_receiver.kinds("mine"))
@@ -213,11 +215,11 @@ def test_the_commands_show_silence_and_try(gateway: Running, alert_receiver: Ale
     assert "note" in gateway.cli("alarms", "silence", "--rule", "mine", check=False).stderr
 
 
-def _fires(gateway: Running, rule: str) -> bool:
+def _fires(gateway: BoathookProcess, rule: str) -> bool:
     return rule in {one["rule"] for one in gateway.listing("alarms", "list")}
 
 
-def test_nothing_is_processed_while_traffic_comes(gateway: Running, alert_receiver: AlertReceiver) -> None:
+def test_nothing_is_processed_while_traffic_comes(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     workers = gateway.children("worker")
     try:
         for worker in workers:
@@ -232,7 +234,7 @@ def test_nothing_is_processed_while_traffic_comes(gateway: Running, alert_receiv
     alert_receiver.await_kind("nothing_processed", "fires", "recovered")
 
 
-def test_the_metrics_count_what_was_told(gateway: Running) -> None:
+def test_the_metrics_count_what_was_told(gateway: BoathookProcess) -> None:
     def shown() -> bool:
         text = httpx.get(f"{gateway.base}/metrics").text
         return 'boathook_notices_total{channel="ops",outcome="sent"}' in text and "boathook_alarms{" in text
@@ -240,7 +242,7 @@ def test_the_metrics_count_what_was_told(gateway: Running) -> None:
     until(shown)
 
 
-def test_a_rule_that_makes_no_sense_keeps_it_from_starting(shared_boathook: Callable[..., Running]) -> None:
+def test_a_rule_that_makes_no_sense_keeps_it_from_starting(shared_boathook: Callable[..., BoathookProcess]) -> None:
     extra = '[notifications.rules.typo]\nmetric = "boathook_nothing"\nabove = 1'
     running = shared_boathook(start=False, extra=extra)
     done = running.cli("config", "check", check=False)
@@ -248,7 +250,7 @@ def test_a_rule_that_makes_no_sense_keeps_it_from_starting(shared_boathook: Call
     assert "notifications.rules.typo.metric: there is no metric 'boathook_nothing'" in done.stderr
 
 
-def test_secrets_of_channels_are_never_shown(gateway: Running) -> None:
+def test_secrets_of_channels_are_never_shown(gateway: BoathookProcess) -> None:
     shown = json.loads(gateway.cli("config", "show", "--json").stdout)
     assert shown["notifications"]["channels"]["ops"]["secret"] == "(hidden)"
     assert SECRET not in gateway.cli("config", "show").stdout

@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.acceptance.conftest import Running, payload, signed
-from tests.acceptance.raw_http import Said, configure, say, shared
+from tests.acceptance.conftest import BoathookProcess, payload, signed
+from tests.acceptance.raw_http import RawResponse, boathook_on_new_database, send_request, write_config
 from tests.support import until
 
 GARAGE = """
@@ -59,9 +59,9 @@ hook.mount("/garage", Starlette(routes=[Route("/garage/vitals", vitals), Route("
 
 
 @pytest.fixture(scope="module")
-def garage(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with shared(admin_url, pg_template, tmp_path_factory.mktemp("garage")) as running:
-        configure(
+def garage(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoathookProcess]:
+    with boathook_on_new_database(admin_url, pg_template, tmp_path_factory.mktemp("garage")) as running:
+        write_config(
             running,
             '[apps]\nload = ["garage"]\n[garage]\nprovider = "tilda"\n',
             app="",
@@ -72,51 +72,51 @@ def garage(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFa
         with psycopg.connect(running.database_url, autocommit=True) as connection:
             connection.execute("create table garage_open (n int)")
         running.start()
-        until(lambda: say(running, "GET", "/garage/vitals").status == 200, timeout=60)
+        until(lambda: send_request(running, "GET", "/garage/vitals").status == 200, timeout=60)
         yield running
         assert running.stop() == 0, running.log()[-3000:]
 
 
-def metrics(running: Running) -> list[str]:
-    return say(running, "GET", "/metrics").body.decode().splitlines()
+def metrics(running: BoathookProcess) -> list[str]:
+    return send_request(running, "GET", "/metrics").body.decode().splitlines()
 
 
-def send(running: Running, key: str) -> Said:
+def send(running: BoathookProcess, key: str) -> RawResponse:
     body, headers = signed(payload(key, "car.moved"))
-    return say(running, "POST", "/webhooks/stripe", headers, body)
+    return send_request(running, "POST", "/webhooks/stripe", headers, body)
 
 
-def waiting(running: Running, code: str) -> int:
+def waiting(running: BoathookProcess, code: str) -> int:
     return len([row for row in running.listing("deliveries", "list") if row["code"] == code])
 
 
-def number(running: Running, series: str) -> float:
+def number(running: BoathookProcess, series: str) -> float:
     return sum(float(line.removeprefix(series)) for line in metrics(running) if line.startswith(f"{series} "))
 
 
-def test_a_chore_is_done_by_the_keeper_and_counted(garage: Running):
+def test_a_chore_is_done_by_the_keeper_and_counted(garage: BoathookProcess):
     until(lambda: number(garage, "garage_rounds_total") >= 2)
     until(lambda: number(garage, 'boathook_chores_total{app="garage",chore="look_round",outcome="done"}') >= 2)
 
 
-def test_a_waiting_event_is_handled_at_once_when_the_app_wakes_it(garage: Running):
+def test_a_waiting_event_is_handled_at_once_when_the_app_wakes_it(garage: BoathookProcess):
     assert send(garage, "evt_wake").status == 200
     until(lambda: waiting(garage, "GARAGE_CLOSED"))
-    assert json.loads(say(garage, "GET", "/garage/open").body)["woken"] >= 1
+    assert json.loads(send_request(garage, "GET", "/garage/open").body)["woken"] >= 1
     until(lambda: not waiting(garage, "GARAGE_CLOSED"))
 
 
-def test_metrics_of_handlers_and_mirrors_of_the_gateways_own_are_shown(garage: Running):
+def test_metrics_of_handlers_and_mirrors_of_the_gateways_own_are_shown(garage: BoathookProcess):
     assert send(garage, "evt_metrics").status == 200
     until(lambda: number(garage, 'garage_washed_total{kind="car.moved"}') >= 1)
     until(lambda: number(garage, 'webhook_requests_total{provider="tilda",http_code="200"}') >= 1)
 
 
-def test_vitals_show_all_processes_with_rates_and_no_problem(garage: Running):
+def test_vitals_show_all_processes_with_rates_and_no_problem(garage: BoathookProcess):
     assert send(garage, "evt_vitals").status == 200
 
     def found() -> Any:
-        told = json.loads(say(garage, "GET", "/garage/vitals").body)
+        told = json.loads(send_request(garage, "GET", "/garage/vitals").body)
         assert told["problems"] == []
         return (
             told["metrics"]["garage_rounds_total"]["series"]

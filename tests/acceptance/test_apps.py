@@ -12,7 +12,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.databases import with_database
 from tests.guards.documents import ROOT, blocks
 from tests.support import until
@@ -35,7 +35,7 @@ def write_app(folder: Path) -> None:
     (migrations / "0001_first.sql").write_text(sql)
 
 
-class Parcels(Running):
+class Parcels(BoathookProcess):
     """A boathook whose boathook.toml has the lines that the page shows, and no app of the owner's."""
 
     own = ""

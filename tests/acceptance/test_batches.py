@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.acceptance.test_exactly_once import rows, settled
 from tests.crash_schedule import CrashSchedule
 from tests.support import until
@@ -41,8 +41,8 @@ def action(key: str, resource: str = "payments", **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def bank(boathook: Callable[..., Running]) -> Callable[..., Running]:
-    def make(**environment: str) -> Running:
+def bank(boathook: Callable[..., BoathookProcess]) -> Callable[..., BoathookProcess]:
+    def make(**environment: str) -> BoathookProcess:
         running = boathook(start=False, extra=SOURCE)
         (running.folder / "shop.py").write_text(BANK)
         return running.start(**environment)
@@ -50,7 +50,7 @@ def bank(boathook: Callable[..., Running]) -> Callable[..., Running]:
     return make
 
 
-def post(running: Running, *actions: dict[str, Any]) -> dict[str, Any]:
+def post(running: BoathookProcess, *actions: dict[str, Any]) -> dict[str, Any]:
     """Send actions the way GoCardless does, until they are taken."""
     body = json.dumps({"events": actions, "meta": {"webhook_id": "WB1"}}).encode()
     signature = hmac.new(b"a-secret-of-the-bank", body, hashlib.sha256).hexdigest()
@@ -70,7 +70,7 @@ def effects(url: str) -> list[tuple[str, str]]:
     return rows(url, "select event_key, handler from shop.effect order by event_key")
 
 
-def test_a_batch_sent_again_with_one_new_item_delivers_that_one(bank: Callable[..., Running], pg_url: str):
+def test_a_batch_sent_again_with_one_new_item_delivers_that_one(bank: Callable[..., BoathookProcess], pg_url: str):
     running = bank()
     first = post(running, action("EV1"), action("EV2"))
     again = post(running, action("EV1"), action("EV2"))
@@ -84,7 +84,7 @@ def test_a_batch_sent_again_with_one_new_item_delivers_that_one(bank: Callable[.
     assert running.stop() == 0
 
 
-def test_operators_see_and_find_items(bank: Callable[..., Running], pg_url: str):
+def test_operators_see_and_find_items(bank: Callable[..., BoathookProcess], pg_url: str):
     running = bank()
     event_id = post(running, action("EV1"), action("MD1", "mandates"))["event_id"]
     until(lambda: rows(pg_url, "select count(*) from boathook.delivery where state = 'dead'") == [(1,)])
@@ -108,7 +108,9 @@ def test_operators_see_and_find_items(bank: Callable[..., Running], pg_url: str)
     assert "mandates.confirmed" in told
 
 
-def test_killed_processes_neither_lose_nor_double_an_item(bank: Callable[..., Running], pg_url: str, tmp_path: Path):
+def test_killed_processes_neither_lose_nor_double_an_item(
+    bank: Callable[..., BoathookProcess], pg_url: str, tmp_path: Path
+):
     crashes = CrashSchedule(
         tmp_path, dict.fromkeys(["accept.before_commit", "accept.after_commit", "handler.after_effect"], 1)
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.support import until
 
 SECRET = "a-secret-for-payments"
@@ -34,21 +34,21 @@ async def book(event: Event, tx: Transaction) -> None:
 """
 
 
-def send(running: Running, body: bytes | dict[str, Any], *, secret: str = SECRET) -> httpx.Response:
+def send(running: BoathookProcess, body: bytes | dict[str, Any], *, secret: str = SECRET) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     signature = hmac.new(secret.encode(), content, hashlib.sha256).hexdigest()
     headers = {"x-signature": signature, "content-type": "application/json"}
     return httpx.post(f"{running.base}/webhooks/payments", content=content, headers=headers, timeout=20)
 
 
-def reverified(running: Running) -> dict[str, str]:
+def reverified(running: BoathookProcess) -> dict[str, str]:
     """Judge all again; return what came of each, by the detail. The command fails where some stay refused."""
     done = running.cli("rejections", "reverify", "--source", "payments", "--json", check=False)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     return {row["detail"]: row["outcome"] for row in rows}
 
 
-def test_a_body_that_does_not_fit_is_refused_before_it_has_a_key(boathook: Callable[..., Running]):
+def test_a_body_that_does_not_fit_is_refused_before_it_has_a_key(boathook: Callable[..., BoathookProcess]):
     running = boathook(start=False, extra=SOURCE)
     (running.folder / "payment.json").write_text(json.dumps(SCHEMA))
     with (running.folder / "shop.py").open("a") as shop:
@@ -102,7 +102,7 @@ def test_a_body_that_does_not_fit_is_refused_before_it_has_a_key(boathook: Calla
     assert "'amount' is a required property" in trial[0]["found"] or "'id' is a required" in trial[0]["found"]
 
 
-def test_what_a_mended_schema_allows_is_accepted_from_the_quarantine(boathook: Callable[..., Running]):
+def test_what_a_mended_schema_allows_is_accepted_from_the_quarantine(boathook: Callable[..., BoathookProcess]):
     running = boathook(start=False, extra=SOURCE)
     (running.folder / "payment.json").write_text(json.dumps(SCHEMA))
     with (running.folder / "shop.py").open("a") as shop:
@@ -121,7 +121,7 @@ def test_what_a_mended_schema_allows_is_accepted_from_the_quarantine(boathook: C
     running.cli("verify")
 
 
-def test_a_wrong_schema_stops_the_start_and_is_named(boathook: Callable[..., Running]):
+def test_a_wrong_schema_stops_the_start_and_is_named(boathook: Callable[..., BoathookProcess]):
     running = boathook(start=False, extra=SOURCE)
     (running.folder / "payment.json").write_text('{"properties": {"amount": {"minimum": "0"}}}')
     done = running.cli("serve", check=False)

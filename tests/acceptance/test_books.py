@@ -11,7 +11,7 @@ import pytest
 
 from boathook.spool.segment import Framer
 from boathook.spool.shelf import REFUSED
-from tests.acceptance.conftest import Running, free_port, payload, signed
+from tests.acceptance.conftest import BoathookProcess, free_port, payload, signed
 from tests.acceptance.test_cli import Cli
 
 KINDS = ("payment.paid", "flaky.call", "order.placed", "ignored.thing", "broken.thing", "nobody.cares")
@@ -21,7 +21,7 @@ CHECKS = 5
 class Stream(threading.Thread):
     """Sends signed events of all kinds, one after the other, until it is told to end."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: BoathookProcess) -> None:
         super().__init__(daemon=True)
         self.running = running
         self.is_over = threading.Event()
@@ -39,7 +39,9 @@ class Stream(threading.Thread):
 
 
 @pytest.mark.parametrize("options", [(), ("--deep",)], ids=["plain", "deep"])
-def test_it_raises_no_false_alarm_beside_a_boathook_at_work(boathook: Callable[..., Running], options: tuple[str, ...]):
+def test_it_raises_no_false_alarm_beside_a_boathook_at_work(
+    boathook: Callable[..., BoathookProcess], options: tuple[str, ...]
+):
     running = boathook()
     stream = Stream(running)
     stream.start()

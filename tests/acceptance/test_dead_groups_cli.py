@@ -6,19 +6,19 @@ from collections.abc import Callable
 import httpx
 import psycopg
 
-from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.support import until
 
 SETTLE = "select count(*) from boathook.delivery where state = 'dead'"
 
 
-def run(running: Running, *command: str, fails: bool = False) -> str:
+def run(running: BoathookProcess, *command: str, fails: bool = False) -> str:
     done = running.cli(*command, check=False)
     assert (done.returncode != 0) is fails, done.stderr
     return done.stderr if fails else done.stdout
 
 
-def bury(running: Running, db: psycopg.Connection, number: int) -> None:
+def bury(running: BoathookProcess, db: psycopg.Connection, number: int) -> None:
     """Let so many events of the shop's broken handler die."""
     for place in range(number):
         body, headers = signed(payload(f"broken-{place}", "broken.thing"))
@@ -26,7 +26,7 @@ def bury(running: Running, db: psycopg.Connection, number: int) -> None:
     until(lambda: db.execute(SETTLE).fetchone() == (number,))
 
 
-def test_a_group_is_listed_rehearsed_replayed_and_ignored(boathook: Callable[..., Running]):
+def test_a_group_is_listed_rehearsed_replayed_and_ignored(boathook: Callable[..., BoathookProcess]):
     running = boathook()
     with psycopg.connect(running.database_url, autocommit=True) as db:
         bury(running, db, 3)
@@ -56,7 +56,7 @@ def test_a_group_is_listed_rehearsed_replayed_and_ignored(boathook: Callable[...
         run(running, "verify")
 
 
-def test_bulk_work_goes_on_after_all_processes_were_killed(boathook: Callable[..., Running]):
+def test_bulk_work_goes_on_after_all_processes_were_killed(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles="gateway,worker,console,keeper")
     with psycopg.connect(running.database_url, autocommit=True) as db:
         bury(running, db, 6)

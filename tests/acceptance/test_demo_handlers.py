@@ -25,7 +25,7 @@ from psycopg.rows import dict_row
 from slack_sdk.signature import SignatureVerifier
 
 from boathook.demo.ledger import SQL
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.databases import created
 from tests.support import until
 
@@ -125,7 +125,7 @@ class Told:
         return {answer.json()["event_id"] for answer in self.answers}
 
 
-class Shop(Running):
+class Shop(BoathookProcess):
     """The demo's handlers on a real boathook."""
 
     def __init__(self, folder: Path, database_url: str, app: str) -> None:

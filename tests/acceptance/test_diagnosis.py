@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import Running
-from tests.acceptance.raw_http import Said, configure, rows, say, shared
+from tests.acceptance.conftest import BoathookProcess
+from tests.acceptance.raw_http import RawResponse, boathook_on_new_database, rows, send_request, write_config
 from tests.providers.request_factory import base64_mac, hex_mac
 from tests.support import until
 
@@ -32,9 +32,9 @@ secrets = ["{GITHUB}"]
 
 
 @pytest.fixture(scope="module")
-def running(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with shared(admin_url, pg_template, tmp_path_factory.mktemp("diagnosis")) as one:
-        configure(one, SOURCES, kept=20.0)
+def running(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoathookProcess]:
+    with boathook_on_new_database(admin_url, pg_template, tmp_path_factory.mktemp("diagnosis")) as one:
+        write_config(one, SOURCES, kept=20.0)
         yield one.start()
 
 
@@ -55,11 +55,11 @@ def from_github(body: bytes, *, secret: str = GITHUB, algorithm: str = "sha256")
     return {"x-github-delivery": uuid.uuid4().hex, "x-github-event": "push", name: signature}
 
 
-def send(running: Running, source: str, headers: Mapping[str, str], body: bytes) -> Said:
-    return say(running, "POST", f"/in/{source}", {"content-type": "application/json", **headers}, body)
+def send(running: BoathookProcess, source: str, headers: Mapping[str, str], body: bytes) -> RawResponse:
+    return send_request(running, "POST", f"/in/{source}", {"content-type": "application/json", **headers}, body)
 
 
-def refused(running: Running, source: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+def refused(running: BoathookProcess, source: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
     """Send what is refused without a word of why, and return what the operator is shown of it."""
     answer = send(running, source, headers, body)
     assert (answer.status, answer.json["error"]) == (401, "unauthorized")
@@ -76,59 +76,59 @@ def refused(running: Running, source: str, headers: Mapping[str, str], body: byt
 
 
 class TestStripe:
-    def test_a_wrong_secret(self, running: Running):
+    def test_a_wrong_secret(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "stripe", from_stripe(body, secret="whsec_nobodys"), body)
         assert found["reason"] == "signature_mismatch"
         assert "another secret signed it, or something changed the body on the way" in found["detail"]
 
-    def test_the_secret_of_another_source(self, running: Running):
+    def test_the_secret_of_another_source(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "stripe", from_stripe(body, secret=OTHER), body)
         assert "the source 'other-shop' would have accepted it" in found["detail"]
 
-    def test_a_body_written_anew_on_the_way(self, running: Running):
+    def test_a_body_written_anew_on_the_way(self, running: BoathookProcess):
         sent = body_of()
         rewritten = json.dumps(json.loads(sent), indent=2).encode()
         found = refused(running, "stripe", from_stripe(sent), rewritten)
         assert "something parsed it and wrote it anew on the way" in found["detail"]
 
-    def test_a_newline_added_on_the_way(self, running: Running):
+    def test_a_newline_added_on_the_way(self, running: BoathookProcess):
         sent = body_of()
         found = refused(running, "stripe", from_stripe(sent), sent + b"\n")
         assert "without the newline at the body's end" in found["detail"]
 
     @pytest.mark.parametrize(("shift_s", "reason"), [(-3_600, "timestamp_too_old"), (3_600, "timestamp_in_future")])
-    def test_a_moment_out_of_tolerance(self, running: Running, shift_s: int, reason: str):
+    def test_a_moment_out_of_tolerance(self, running: BoathookProcess, shift_s: int, reason: str):
         body = body_of()
         found = refused(running, "stripe", from_stripe(body, at=time.time() + shift_s), body)
         assert found["reason"] == reason
         assert "its signature is right" in found["detail"]
         assert "300 s" in found["detail"]
 
-    def test_a_stale_forgery_is_no_late_copy(self, running: Running):
+    def test_a_stale_forgery_is_no_late_copy(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "stripe", from_stripe(body, at=time.time() - 3_600, secret="whsec_nobodys"), body)
         assert "its signature would not have been right either" in found["detail"]
 
-    def test_another_scheme(self, running: Running):
+    def test_another_scheme(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "stripe", from_stripe(body, version="v0"), body)
         assert found["reason"] in {"signature_missing", "unknown_scheme"}
         assert "v1" in found["detail"]
 
-    def test_another_sender(self, running: Running):
+    def test_another_sender(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "stripe", from_github(body, secret="nobody's"), body)
         assert "x-hub-signature-256" in found["detail"]
         assert "stripe-signature" in found["detail"]
 
-    def test_no_signature(self, running: Running):
+    def test_no_signature(self, running: BoathookProcess):
         found = refused(running, "stripe", {}, body_of())
         assert found["reason"] == "signature_missing"
         assert "stripe-signature" in found["detail"]
 
-    def test_a_secret_that_was_decoded(self, running: Running):
+    def test_a_secret_that_was_decoded(self, running: BoathookProcess):
         body, stamp = body_of(), int(time.time())
         mac = hex_mac(STRIPE.removeprefix("whsec_"), f"{stamp}.", body)
         found = refused(running, "stripe", {"stripe-signature": f"t={stamp},v1={mac}"}, body)
@@ -136,54 +136,54 @@ class TestStripe:
 
 
 class TestGitHub:
-    def test_a_wrong_secret(self, running: Running):
+    def test_a_wrong_secret(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "github", from_github(body, secret="of another repository"), body)
         assert found["reason"] == "signature_mismatch"
         assert "another secret signed it, or something changed the body on the way" in found["detail"]
 
-    def test_the_secret_of_another_source(self, running: Running):
+    def test_the_secret_of_another_source(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "github", from_stripe(body, secret=OTHER), body)
         assert "the source 'other-shop' would have accepted it" in found["detail"]
 
-    def test_a_body_written_anew_on_the_way(self, running: Running):
+    def test_a_body_written_anew_on_the_way(self, running: BoathookProcess):
         sent = body_of()
         rewritten = json.dumps(json.loads(sent)).encode()
         assert rewritten != sent
         found = refused(running, "github", from_github(sent), rewritten)
         assert "something parsed it and wrote it anew on the way" in found["detail"]
 
-    def test_a_newline_lost_on_the_way(self, running: Running):
+    def test_a_newline_lost_on_the_way(self, running: BoathookProcess):
         sent = body_of() + b"\n"
         found = refused(running, "github", from_github(sent), sent[:-1])
         assert "with a newline at the body's end" in found["detail"]
 
-    def test_another_encoding(self, running: Running):
+    def test_another_encoding(self, running: BoathookProcess):
         body = body_of()
         headers = from_github(body) | {"x-hub-signature-256": "sha256=" + base64_mac(GITHUB, body)}
         found = refused(running, "github", headers, body)
         assert "base64" in found["detail"]
 
-    def test_the_old_scheme(self, running: Running):
+    def test_the_old_scheme(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "github", from_github(body, algorithm="sha1"), body)
         assert found["reason"] == "signature_missing"
         assert "x-hub-signature" in found["detail"]
 
-    def test_no_signature(self, running: Running):
+    def test_no_signature(self, running: BoathookProcess):
         found = refused(running, "github", {"x-github-event": "push"}, body_of())
         assert found["reason"] == "signature_missing"
         assert "x-hub-signature-256" in found["detail"]
 
-    def test_a_form_instead_of_json_is_another_body(self, running: Running):
+    def test_a_form_instead_of_json_is_another_body(self, running: BoathookProcess):
         body = body_of()
         form = b"payload=" + base64.b16encode(body)
         found = refused(running, "github", from_github(body), form)
         assert found["reason"] == "signature_mismatch"
 
 
-def test_a_flood_of_forgeries_is_kept_in_bounds_and_the_true_one_gets_in(running: Running):
+def test_a_flood_of_forgeries_is_kept_in_bounds_and_the_true_one_gets_in(running: BoathookProcess):
     def forge(number: int) -> int:
         body = body_of(number=number)
         return send(running, "flooded", from_github(body, secret="guessed"), body).status

@@ -9,7 +9,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.support import until
 
 
@@ -25,24 +25,24 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(shared_boathook: Callable[..., Running], fixed: Path) -> Running:
+def shared(shared_boathook: Callable[..., BoathookProcess], fixed: Path) -> BoathookProcess:
     """The boathook of all tests that leave it as it is; they tell their events apart by key."""
     return shared_boathook(SHOP_FIXED=str(fixed), BOATHOOK_WORKER_MEMORY_MB="4096")
 
 
-def post(running: Running, body: bytes, headers: dict[str, str], path: str = "/in/stripe") -> httpx.Response:
+def post(running: BoathookProcess, body: bytes, headers: dict[str, str], path: str = "/in/stripe") -> httpx.Response:
     return httpx.post(running.base + path, content=body, headers=headers, timeout=20)
 
 
-def settled(running: Running) -> bool:
+def settled(running: BoathookProcess) -> bool:
     return rows(running.database_url, "select count(*) from boathook.delivery where state <> 'dead'") == [(0,)]
 
 
-def effects_of(running: Running, key: str) -> list[tuple]:
+def effects_of(running: BoathookProcess, key: str) -> list[tuple]:
     return rows(running.database_url, f"select handler, attempt from shop.effect where event_key = '{key}' order by id")
 
 
-def test_a_signed_webhook_has_one_effect_however_often_it_arrives(shared: Running):
+def test_a_signed_webhook_has_one_effect_however_often_it_arrives(shared: BoathookProcess):
     body, headers = signed(payload("evt_1"))
     answers = [post(shared, body, headers) for _ in range(3)]
     again, later = signed(payload("evt_1"))
@@ -56,7 +56,7 @@ def test_a_signed_webhook_has_one_effect_however_often_it_arrives(shared: Runnin
     assert shared.cli("verify").returncode == 0
 
 
-def test_many_senders_at_once(shared: Running):
+def test_many_senders_at_once(shared: BoathookProcess):
     keys = [f"evt_many_{n}" for n in range(400)]
 
     def send(key: str) -> int:
@@ -71,7 +71,7 @@ def test_many_senders_at_once(shared: Running):
     assert shared.cli("verify").returncode == 0
 
 
-def test_a_forged_request_leaves_no_trace_that_could_shadow_the_real_one(shared: Running):
+def test_a_forged_request_leaves_no_trace_that_could_shadow_the_real_one(shared: BoathookProcess):
     traces = "select (select count(*) from boathook.event), (select count(*) from boathook.dedup)"
     before = rows(shared.database_url, traces)
     body, headers = signed(payload("evt_real"), secret="whsec_wrong")
@@ -83,7 +83,7 @@ def test_a_forged_request_leaves_no_trace_that_could_shadow_the_real_one(shared:
     until(lambda: effects_of(shared, "evt_real") == [("pay", 1)])
 
 
-def test_another_body_under_a_known_key_is_a_conflict(shared: Running):
+def test_another_body_under_a_known_key_is_a_conflict(shared: BoathookProcess):
     first = post(shared, *signed(payload("evt_twice", amount=1))).json()
     second = post(shared, *signed(payload("evt_twice", amount=2))).json()
     assert second["event_id"] == first["event_id"]
@@ -93,7 +93,7 @@ def test_another_body_under_a_known_key_is_a_conflict(shared: Running):
     assert shared.cli("verify").returncode == 0
 
 
-def test_bytes_come_back_as_they_came(shared: Running):
+def test_bytes_come_back_as_they_came(shared: BoathookProcess):
     body, headers = signed(payload("evt_bytes"))
     import stripe
 
@@ -107,7 +107,7 @@ def test_bytes_come_back_as_they_came(shared: Running):
     assert body != odd
 
 
-def test_failures_are_retried_buried_and_replayed(shared: Running, fixed: Path):
+def test_failures_are_retried_buried_and_replayed(shared: BoathookProcess, fixed: Path):
     kinds = ("flaky.now", "broken.now", "ignored.now")
     names = {kind: post(shared, *signed(payload(f"evt_{kind}", kind))).json()["event_id"] for kind in kinds}
     until(lambda: [one for one in shared.listing("dead", "list") if one["event_id"] == names["broken.now"]])
@@ -127,7 +127,7 @@ def test_failures_are_retried_buried_and_replayed(shared: Running, fixed: Path):
     assert shared.cli("verify").returncode == 0
 
 
-def test_one_order_key_is_handled_in_accept_order(shared: Running):
+def test_one_order_key_is_handled_in_accept_order(shared: BoathookProcess):
     for n in range(30):
         for customer in ("ann", "bob"):
             body, headers = signed(payload(f"evt_{customer}_{n}", "order.changed", customer=customer, n=n))
@@ -138,7 +138,7 @@ def test_one_order_key_is_handled_in_accept_order(shared: Running):
         assert order == [(n,) for n in range(30)]
 
 
-def test_poison_payloads_are_buried_and_their_neighbours_live(boathook: Callable[..., Running], pg_url: str):
+def test_poison_payloads_are_buried_and_their_neighbours_live(boathook: Callable[..., BoathookProcess], pg_url: str):
     running = boathook()
     assert post(running, *signed(payload("evt_crash", "poison.crash"))).status_code == 200
     assert post(running, *signed(payload("evt_loop", "poison.loop"))).status_code == 200
@@ -150,7 +150,7 @@ def test_poison_payloads_are_buried_and_their_neighbours_live(boathook: Callable
     assert running.cli("verify").returncode == 0
 
 
-def test_a_handler_that_takes_too_much_memory_fails_alone(shared: Running):
+def test_a_handler_that_takes_too_much_memory_fails_alone(shared: BoathookProcess):
     url = shared.database_url
     name = post(shared, *signed(payload("evt_greedy", "poison.memory"))).json()["event_id"]
     until(lambda: [one["code"] for one in shared.listing("dead", "list") if one["event_id"] == name] == ["MemoryError"])
@@ -159,7 +159,7 @@ def test_a_handler_that_takes_too_much_memory_fails_alone(shared: Running):
     assert rows(url, "select count(*) from boathook.attempt where outcome = 'lost'") == [(0,)]
 
 
-def test_metrics_and_health_tell_the_truth(shared: Running):
+def test_metrics_and_health_tell_the_truth(shared: BoathookProcess):
     for n in range(5):
         post(shared, *signed(payload(f"evt_metric_metric_{n}")))
     post(shared, *signed(payload("evt_metric_0")))
@@ -175,7 +175,7 @@ def test_metrics_and_health_tell_the_truth(shared: Running):
     assert isinstance(httpx.get(shared.base + "/metrics.json").json(), dict)
 
 
-def test_logs_never_carry_bodies_or_secrets(boathook: Callable[..., Running]):
+def test_logs_never_carry_bodies_or_secrets(boathook: Callable[..., BoathookProcess]):
     running = boathook(extra='[log]\nlevel = "debug"\nformat = "json"\n')
     post(running, *signed(payload("evt_1", note="CANARY-IN-BODY")))
     post(running, *signed(payload("evt_2", note="CANARY-IN-BODY"), secret="whsec_wrong"))

@@ -21,7 +21,7 @@ import pytest
 
 from boathook.inbound.backlog import refuse_new_handshakes
 
-STAND = Path(__file__).parent / "gateway_process.py"
+GATEWAY_PROCESS = Path(__file__).parent / "gateway_process.py"
 SECRET = "whsec_gateway"
 SOURCES = {
     "open": {"provider": "token", "header": "X-Token", "unsigned": True},
@@ -33,14 +33,19 @@ SOURCES = {
 }
 
 
-class Stand:
-    """A running gateway and raw connections to it."""
+class Gateway:
+    """A gateway subprocess and raw connections to it."""
 
-    def __init__(self, **wish: object) -> None:
+    def __init__(self, **options: object) -> None:
         self.bound = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port = self.bound.getsockname()[1]
         self.process = subprocess.Popen(
-            [sys.executable, str(STAND), str(self.bound.fileno()), json.dumps({"sources": SOURCES, **wish})],
+            [
+                sys.executable,
+                str(GATEWAY_PROCESS),
+                str(self.bound.fileno()),
+                json.dumps({"sources": SOURCES, **options}),
+            ],
             pass_fds=[self.bound.fileno()],
             stdout=subprocess.PIPE,
             text=True,
@@ -70,11 +75,11 @@ class Stand:
 
 
 @pytest.fixture
-def stand() -> Iterator[Callable[..., Stand]]:
-    made: list[Stand] = []
+def make_gateway() -> Iterator[Callable[..., Gateway]]:
+    made: list[Gateway] = []
 
-    def make(**wish: object) -> Stand:
-        made.append(Stand(**wish))
+    def make(**options: object) -> Gateway:
+        made.append(Gateway(**options))
         assert is_alive(made[-1])
         return made[-1]
 
@@ -84,14 +89,14 @@ def stand() -> Iterator[Callable[..., Stand]]:
 
 
 @pytest.fixture(scope="module")
-def open_stand() -> Iterator[Stand]:
-    one = Stand()
+def gateway() -> Iterator[Gateway]:
+    one = Gateway()
     assert is_alive(one)
     yield one
     one.close()
 
 
-def is_alive(one: Stand) -> bool:
+def is_alive(one: Gateway) -> bool:
     return statuses(one.ask(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")) == [200]
 
 
@@ -135,8 +140,8 @@ def statuses(got: bytes) -> list[int]:
     return [int(part[:3]) for part in got.split(b"HTTP/1.1 ")[1:]]
 
 
-def test_an_accepted_request_gets_the_promised_answer(stand: Callable[..., Stand]):
-    one = stand()
+def test_an_accepted_request_gets_the_promised_answer(make_gateway: Callable[..., Gateway]):
+    one = make_gateway()
     body = b'{"id":"evt_1","type":"payment.paid"}'
     with one.connect() as client:
         answers = []
@@ -194,8 +199,8 @@ def test_an_accepted_request_gets_the_promised_answer(stand: Callable[..., Stand
         "endless header",
     ],
 )
-def test_a_refusal_has_its_status_says_little_and_closes(open_stand: Stand, request_bytes: bytes, status: int):
-    got = open_stand.ask(request_bytes)
+def test_a_refusal_has_its_status_says_little_and_closes(gateway: Gateway, request_bytes: bytes, status: int):
+    got = gateway.ask(request_bytes)
     assert statuses(got) == [status]
     head, _, body = got.partition(b"\r\n\r\n")
     assert b"connection: close" in head
@@ -287,30 +292,30 @@ DOUBTFUL = {
 
 
 @pytest.mark.parametrize("name", DOUBTFUL)
-def test_a_doubtful_request_is_refused_and_nothing_behind_it_is_read(open_stand: Stand, name: str):
-    got = open_stand.ask(DOUBTFUL[name] + SMUGGLED)
+def test_a_doubtful_request_is_refused_and_nothing_behind_it_is_read(gateway: Gateway, name: str):
+    got = gateway.ask(DOUBTFUL[name] + SMUGGLED)
     assert statuses(got) in ([400], [405]), got
     assert b"connection: close" in got
     assert b'"pid"' not in got, "the smuggled request was answered"
 
 
-def test_what_is_behind_a_sound_request_is_read(open_stand: Stand):
+def test_what_is_behind_a_sound_request_is_read(gateway: Gateway):
     """The twin: the same rider behind a request without doubt is a second request."""
-    got = open_stand.ask(post(b"hello") + SMUGGLED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    got = gateway.ask(post(b"hello") + SMUGGLED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     assert statuses(got) == [200, 200]
     assert b'"pid"' in got
 
 
-def test_chunks_may_come_in_any_pieces(open_stand: Stand):
+def test_chunks_may_come_in_any_pieces(gateway: Gateway):
     wire = (
         HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n5;a=b\r\nhello\r\n1\r\n!\r\n0\r\nX: y\r\n\r\n"
     )
-    got = open_stand.ask(*(wire[i : i + 1] for i in range(len(wire))))
+    got = gateway.ask(*(wire[i : i + 1] for i in range(len(wire))))
     assert statuses(got) == [200]
 
 
-def test_pipelined_requests_are_answered_in_order(stand: Callable[..., Stand]):
-    one = stand(commit_s=0.02)
+def test_pipelined_requests_are_answered_in_order(make_gateway: Callable[..., Gateway]):
+    one = make_gateway(commit_s=0.02)
     with one.connect() as client:
         client.sendall(b"".join(post(b"n=%d" % n) for n in range(20)) + b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         answers = [read_response(client) for _ in range(21)]
@@ -322,31 +327,31 @@ def test_pipelined_requests_are_answered_in_order(stand: Callable[..., Stand]):
         assert read_response(client)[0] == 200
 
 
-def test_a_doubtful_request_in_a_pipeline_is_refused_after_the_answers_owed(stand: Callable[..., Stand]):
-    got = stand(commit_s=0.05).ask(post(b"one") + post(b"two") + DOUBTFUL["te_and_cl"] + SMUGGLED)
+def test_a_doubtful_request_in_a_pipeline_is_refused_after_the_answers_owed(make_gateway: Callable[..., Gateway]):
+    got = make_gateway(commit_s=0.05).ask(post(b"one") + post(b"two") + DOUBTFUL["te_and_cl"] + SMUGGLED)
     assert statuses(got) == [200, 200, 400]
 
 
-def test_a_client_may_finish_sending_before_it_reads(stand: Callable[..., Stand]):
-    one = stand(commit_s=0.1)
+def test_a_client_may_finish_sending_before_it_reads(make_gateway: Callable[..., Gateway]):
+    one = make_gateway(commit_s=0.1)
     with one.connect() as client:
         client.sendall(post(b"x"))
         client.shutdown(socket.SHUT_WR)
         assert statuses(read_all(client)) == [200]
 
 
-def test_expect_continue_is_answered_before_the_body_and_not_for_too_large_ones(open_stand: Stand):
-    with open_stand.connect() as client:
+def test_expect_continue_is_answered_before_the_body_and_not_for_too_large_ones(gateway: Gateway):
+    with gateway.connect() as client:
         client.sendall(post(b"", extra=b"Expect: 100-continue\r\nConnection: close\r\n", length=2))
         assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(b"{}")
         assert statuses(read_all(client)) == [200]
-    got = open_stand.ask(post(b"", "/in/small", b"Expect: 100-continue\r\n", length=5000))
+    got = gateway.ask(post(b"", "/in/small", b"Expect: 100-continue\r\n", length=5000))
     assert statuses(got) == [413]
 
 
-def test_the_413_reaches_a_client_that_is_still_sending(open_stand: Stand):
-    with open_stand.connect() as client:
+def test_the_413_reaches_a_client_that_is_still_sending(gateway: Gateway):
+    with gateway.connect() as client:
         client.sendall(post(b"", "/in/small", length=3_000_000))
         with contextlib.suppress(ConnectionError):
             for _ in range(30):
@@ -389,8 +394,8 @@ def seconds_until_closed(client: socket.socket, drip: bytes = b"") -> tuple[floa
     ],
     ids=["head", "dripping head", "no body", "slow body", "endless body", "silence"],
 )
-def test_a_slow_client_is_closed_in_time(stand: Callable[..., Stand], begin, drip, within_s, status):
-    one = stand(limits=QUICK)
+def test_a_slow_client_is_closed_in_time(make_gateway: Callable[..., Gateway], begin, drip, within_s, status):
+    one = make_gateway(limits=QUICK)
     with one.connect() as client:
         client.sendall(begin)
         spent_s, got = seconds_until_closed(client, drip)
@@ -398,9 +403,9 @@ def test_a_slow_client_is_closed_in_time(stand: Callable[..., Stand], begin, dri
     assert statuses(got) == status
 
 
-def test_a_slow_client_stays_when_the_deadlines_are_far(stand: Callable[..., Stand]):
+def test_a_slow_client_stays_when_the_deadlines_are_far(make_gateway: Callable[..., Gateway]):
     """The twin: without the short deadlines the same silence is borne."""
-    one = stand(limits={"head_timeout_s": 60})
+    one = make_gateway(limits={"head_timeout_s": 60})
     with one.connect() as client:
         client.sendall(b"POST /in/open HT")
         client.settimeout(2)
@@ -408,8 +413,8 @@ def test_a_slow_client_stays_when_the_deadlines_are_far(stand: Callable[..., Sta
             client.recv(1)
 
 
-def test_an_idle_connection_is_closed_after_keep_alive(stand: Callable[..., Stand]):
-    one = stand(limits=QUICK)
+def test_an_idle_connection_is_closed_after_keep_alive(make_gateway: Callable[..., Gateway]):
+    one = make_gateway(limits=QUICK)
     with one.connect() as client:
         client.sendall(post(b"x"))
         assert read_response(client)[0] == 200
@@ -418,8 +423,8 @@ def test_an_idle_connection_is_closed_after_keep_alive(stand: Callable[..., Stan
     assert got == b""
 
 
-def test_trickling_sockets_do_not_slow_down_good_traffic(stand: Callable[..., Stand]):
-    one = stand(limits={**QUICK, "max_connections_per_client": 5000})
+def test_trickling_sockets_do_not_slow_down_good_traffic(make_gateway: Callable[..., Gateway]):
+    one = make_gateway(limits={**QUICK, "max_connections_per_client": 5000})
     trickles = [one.connect() for _ in range(300)]
     for client in trickles:
         client.sendall(b"POST /in/open HTTP/1.1\r\nHost: a\r\nX: ")
@@ -436,8 +441,8 @@ def test_trickling_sockets_do_not_slow_down_good_traffic(stand: Callable[..., St
         client.close()
 
 
-def test_connections_are_capped_for_one_client_and_freed_again(stand: Callable[..., Stand]):
-    one = stand(limits={"max_connections_per_client": 5})
+def test_connections_are_capped_for_one_client_and_freed_again(make_gateway: Callable[..., Gateway]):
+    one = make_gateway(limits={"max_connections_per_client": 5})
     held = []
     for _ in range(5):
         client = one.connect()
@@ -454,8 +459,8 @@ def test_connections_are_capped_for_one_client_and_freed_again(stand: Callable[.
         client.close()
 
 
-def test_a_flood_of_single_byte_chunks_is_cut_off(open_stand: Stand):
-    with open_stand.connect() as client:
+def test_a_flood_of_single_byte_chunks_is_cut_off(gateway: Gateway):
+    with gateway.connect() as client:
         started = time.monotonic()
         with contextlib.suppress(ConnectionError):
             client.sendall(CHUNKED + b"1\r\nx\r\n" * 200_000)
@@ -464,23 +469,23 @@ def test_a_flood_of_single_byte_chunks_is_cut_off(open_stand: Stand):
     assert time.monotonic() - started < 30
 
 
-def test_rates_answer_429_with_retry_after(stand: Callable[..., Stand]):
-    one = stand()
+def test_rates_answer_429_with_retry_after(make_gateway: Callable[..., Gateway]):
+    one = make_gateway()
     answers = [one.ask(post(b"{}", "/in/rated", b"Connection: close\r\n")) for _ in range(5)]
     assert [status for got in answers for status in statuses(got)] == [200, 200, 200, 429, 429]
     assert b"retry-after: 1\r\n" in answers[-1]
 
 
-def test_a_sender_that_never_comes_again_after_429_is_answered_503(stand: Callable[..., Stand]):
-    one = stand()
+def test_a_sender_that_never_comes_again_after_429_is_answered_503(make_gateway: Callable[..., Gateway]):
+    one = make_gateway()
     answers = [one.ask(post(b"{}", "/in/rated-okta", b"Connection: close\r\n")) for _ in range(4)]
     assert statuses(answers[-1]) == [503]
     assert b"retry-after: 1\r\n" in answers[-1]
 
 
-def test_the_clients_rate_counts_by_the_address_behind_a_trusted_proxy(stand: Callable[..., Stand]):
+def test_the_clients_rate_counts_by_the_address_behind_a_trusted_proxy(make_gateway: Callable[..., Gateway]):
     limits = {"client_rate": 1, "client_burst": 2}
-    one = stand(limits=limits, trusted_proxies=["127.0.0.0/8"])
+    one = make_gateway(limits=limits, trusted_proxies=["127.0.0.0/8"])
 
     def ask(forwarded: bytes) -> int:
         return statuses(one.ask(post(b"{}", extra=b"X-Forwarded-For: %s\r\nConnection: close\r\n" % forwarded)))[0]
@@ -488,7 +493,7 @@ def test_the_clients_rate_counts_by_the_address_behind_a_trusted_proxy(stand: Ca
     assert [ask(b"1.1.1.1") for _ in range(3)] == [200, 200, 429]
     assert ask(b"9.9.9.9, 1.1.1.1") == 429, "a stranger's own entry must not count"
     assert ask(b"2.2.2.2") == 200
-    other = stand(limits=limits)
+    other = make_gateway(limits=limits)
     found = [
         statuses(other.ask(post(b"{}", extra=b"X-Forwarded-For: 1.1.1.%d\r\nConnection: close\r\n" % n)))[0]
         for n in range(3)
@@ -510,18 +515,18 @@ def test_the_clients_rate_counts_by_the_address_behind_a_trusted_proxy(stand: Ca
     ],
     ids=["gzip", "deflate", "bomb", "nested", "garbage", "cut", "brotli", "twice"],
 )
-def test_encodings_are_undone_within_caps_after_the_proof(open_stand: Stand, encoding: bytes, body: bytes, status: int):
+def test_encodings_are_undone_within_caps_after_the_proof(gateway: Gateway, encoding: bytes, body: bytes, status: int):
     head = b"Content-Encoding: %s\r\nConnection: close\r\n" % encoding
-    assert statuses(open_stand.ask(post(body, "/in/packed", head + signed_header(body)))) == [status]
+    assert statuses(gateway.ask(post(body, "/in/packed", head + signed_header(body)))) == [status]
     if status != 415:
         forged = signed_header(body + b"x")
-        assert statuses(open_stand.ask(post(body, "/in/packed", head + forged))) == [401], "unpacked before the proof"
+        assert statuses(gateway.ask(post(body, "/in/packed", head + forged))) == [401], "unpacked before the proof"
 
 
 class Load:
     """Clients that keep sending, each request either answered whole or counted as failed."""
 
-    def __init__(self, one: Stand, *, clients: int, keep_alive: bool) -> None:
+    def __init__(self, one: Gateway, *, clients: int, keep_alive: bool) -> None:
         self.answered = self.failed = 0
         self.faults: list[str] = []
         self._one, self._keep_alive = one, keep_alive
@@ -572,8 +577,8 @@ class Load:
 
 @pytest.mark.parametrize("keep_alive", [True, False], ids=["kept alive", "one request each"])
 @pytest.mark.parametrize("run", range(3))
-def test_draining_under_load_fails_no_request(stand: Callable[..., Stand], keep_alive: bool, run: int):
-    one = stand(commit_s=0.005)
+def test_draining_under_load_fails_no_request(make_gateway: Callable[..., Gateway], keep_alive: bool, run: int):
+    one = make_gateway(commit_s=0.005)
     load = Load(one, clients=12, keep_alive=keep_alive)
     load.wait_for(100)
     result = one.drain()
@@ -584,9 +589,9 @@ def test_draining_under_load_fails_no_request(stand: Callable[..., Stand], keep_
     assert load.answered >= 100
 
 
-def test_killing_under_load_fails_requests(stand: Callable[..., Stand]):
+def test_killing_under_load_fails_requests(make_gateway: Callable[..., Gateway]):
     """The twin: what the drain prevents does happen without it."""
-    one = stand(commit_s=0.05)
+    one = make_gateway(commit_s=0.05)
     load = Load(one, clients=12, keep_alive=True)
     load.wait_for(50)
     os.kill(one.process.pid, signal.SIGKILL)
@@ -595,8 +600,8 @@ def test_killing_under_load_fails_requests(stand: Callable[..., Stand]):
     assert load.failed > 0
 
 
-def test_a_slow_request_under_way_is_finished_while_draining(stand: Callable[..., Stand]):
-    one = stand(commit_s=0.1)
+def test_a_slow_request_under_way_is_finished_while_draining(make_gateway: Callable[..., Gateway]):
+    one = make_gateway(commit_s=0.1)
     with one.connect() as client:
         body = b"x" * 4000
         client.sendall(post(body)[:-2000])

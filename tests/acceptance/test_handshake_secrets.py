@@ -7,7 +7,7 @@ import httpx
 import psycopg
 
 from boathook.testing import sign
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 
 TOLD = "secret_0123456789abcdef"
 EXTRA = """
@@ -16,12 +16,12 @@ EXTRA = """
 """
 
 
-def tell(running: Running, secret: str = TOLD) -> int:
+def tell(running: BoathookProcess, secret: str = TOLD) -> int:
     body = json.dumps({"verification_token": secret})
     return httpx.post(f"{running.base}/in/notion", content=body, timeout=10).status_code
 
 
-def send(running: Running, number: int, secret: str = TOLD) -> int:
+def send(running: BoathookProcess, number: int, secret: str = TOLD) -> int:
     body = json.dumps({"id": f"event_{number}", "type": "page.created"}).encode()
     # A connection each, so that both gateways get some.
     return httpx.post(
@@ -29,7 +29,7 @@ def send(running: Running, number: int, secret: str = TOLD) -> int:
     ).status_code
 
 
-def send_many(running: Running, numbers: range) -> list[int]:
+def send_many(running: BoathookProcess, numbers: range) -> list[int]:
     with ThreadPoolExecutor(8) as threads:
         return list(threads.map(lambda number: send(running, number), numbers))
 

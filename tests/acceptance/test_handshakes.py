@@ -13,8 +13,8 @@ import pytest
 
 from boathook.inbound.providers import RECIPES
 from boathook.testing import make_keys, signed_request
-from tests.acceptance.conftest import Running
-from tests.acceptance.raw_http import Said, configure, rows, say, shared
+from tests.acceptance.conftest import BoathookProcess
+from tests.acceptance.raw_http import RawResponse, boathook_on_new_database, rows, send_request, write_config
 from tests.providers.request_factory import base64_mac, hex_mac
 from tests.support import until
 
@@ -182,28 +182,28 @@ REFUSED = [
 
 
 @pytest.fixture(scope="module")
-def running(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with shared(admin_url, pg_template, tmp_path_factory.mktemp("handshakes")) as one:
-        configure(one, SOURCES, server='public_url = "https://hooks.example.com"')
+def running(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoathookProcess]:
+    with boathook_on_new_database(admin_url, pg_template, tmp_path_factory.mktemp("handshakes")) as one:
+        write_config(one, SOURCES, server='public_url = "https://hooks.example.com"')
         yield one.start()
 
 
-def ask(running: Running, case: Case) -> Said:
+def ask(running: BoathookProcess, case: Case) -> RawResponse:
     query = "?" + urlencode(case.query) if case.query else ""
     headers, body = {"content-type": "application/json", **case.headers}, case.body
     if case.signed_with:
         settings = {"verify_token": "x"} if case.source == "meta" else {}
         sent = signed_request(case.source, case.signed_with, body, timestamp=time.time(), **settings)
         headers, body = {**headers, **sent.headers}, sent.body
-    return say(running, case.method, f"/in/{case.source}{query}", headers, body)
+    return send_request(running, case.method, f"/in/{case.source}{query}", headers, body)
 
 
-def events(running: Running) -> int:
+def events(running: BoathookProcess) -> int:
     return int(rows(running, "select count(*) from boathook.event")[0][0])
 
 
 @pytest.mark.parametrize("case", ANSWERED, ids=str)
-def test_the_right_question_is_answered_to_the_byte_and_is_no_event(running: Running, case: Case):
+def test_the_right_question_is_answered_to_the_byte_and_is_no_event(running: BoathookProcess, case: Case):
     answer = ask(running, case)
     assert (answer.status, answer.body) == (case.status, case.answer)
     assert answer.headers.get("content-type", "").startswith(case.kind)
@@ -213,7 +213,7 @@ def test_the_right_question_is_answered_to_the_byte_and_is_no_event(running: Run
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=str)
-def test_a_wrong_question_is_refused_and_nothing_of_it_comes_back(running: Running, case: Case):
+def test_a_wrong_question_is_refused_and_nothing_of_it_comes_back(running: BoathookProcess, case: Case):
     answer = ask(running, case)
     assert answer.status == case.status
     assert answer.body == b"" if case.answer == b"" else set(answer.json) == {"ok", "error", "request_id"}
@@ -225,7 +225,7 @@ def test_every_sender_that_asks_is_asked_here():
     assert asking == {case.source for case in ANSWERED} | {"sns", "notion"}
 
 
-def test_amazon_is_not_believed_before_its_certificate_is_read(running: Running):
+def test_amazon_is_not_believed_before_its_certificate_is_read(running: BoathookProcess):
     question = {
         "Type": "SubscriptionConfirmation",
         "MessageId": "1",
@@ -246,20 +246,20 @@ def test_amazon_is_not_believed_before_its_certificate_is_read(running: Running)
     }
     for place, status in places.items():
         body = json.dumps({**question, "SigningCertURL": place}).encode()
-        answer = say(running, "POST", "/in/sns", {"content-type": "text/plain; charset=UTF-8"}, body)
+        answer = send_request(running, "POST", "/in/sns", {"content-type": "text/plain; charset=UTF-8"}, body)
         assert answer.status == status, place
     assert events(running) == 0
 
 
-def test_notion_tells_its_secret_once_and_an_operator_confirms_it(running: Running):
-    def tell(secret: str) -> Said:
+def test_notion_tells_its_secret_once_and_an_operator_confirms_it(running: BoathookProcess):
+    def tell(secret: str) -> RawResponse:
         body = json.dumps({"verification_token": secret}).encode()
-        return say(running, "POST", "/in/notion", {"content-type": "application/json"}, body)
+        return send_request(running, "POST", "/in/notion", {"content-type": "application/json"}, body)
 
-    def page(key: str) -> Said:
+    def page(key: str) -> RawResponse:
         body = json.dumps({"id": key, "type": "page.created", "timestamp": "2026-01-01T00:00:00Z"}).encode()
         sent = signed_request("notion", NOTION, body)
-        return say(running, "POST", "/in/notion", sent.headers, body)
+        return send_request(running, "POST", "/in/notion", sent.headers, body)
 
     assert (tell(NOTION).status, tell(NOTION).status) == (200, 200)
     assert tell("secret_of_somebody_else").status == 401
@@ -272,7 +272,7 @@ def test_notion_tells_its_secret_once_and_an_operator_confirms_it(running: Runni
     rows(running, "delete from boathook.event returning id")
 
 
-def test_operators_see_why_a_question_was_refused(running: Running):
+def test_operators_see_why_a_question_was_refused(running: BoathookProcess):
     ask(running, Case("meta", 401, method="GET", query=hub(verify_token="never this")))
 
     def details() -> set[str]:

@@ -10,7 +10,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.support import until
 
 HANDLERS = """
@@ -93,11 +93,13 @@ fallback_body = "later"
 fallback_status = 202
 """
 
-Make = Callable[..., Running]
+Make = Callable[..., BoathookProcess]
 Ask = Callable[..., httpx.Response]
 
 
-def made(boathook: Make, *, within_s: float = 9.0, start: bool = True, toml: str = DESK, **options: Any) -> Running:
+def made(
+    boathook: Make, *, within_s: float = 9.0, start: bool = True, toml: str = DESK, **options: Any
+) -> BoathookProcess:
     """Return a boathook whose source ``desk`` is inline."""
     running = boathook(start=False, extra=toml.replace("{within_s}", str(within_s)), **options)
     (running.folder / "shop.py").write_text(HANDLERS)
@@ -111,26 +113,26 @@ def desk(boathook: Make) -> Make:
 
 
 @pytest.fixture(scope="module")
-def shared(shared_boathook: Make) -> Running:
+def shared(shared_boathook: Make) -> BoathookProcess:
     """The boathook of all tests that neither stop nor kill it; they tell their events apart by key and type."""
     return made(shared_boathook, toml=DESK + HASTY)
 
 
 def ask(
-    running: Running, key: str, kind: str, *, source: str = "desk", timeout: float = 20, **more: Any
+    running: BoathookProcess, key: str, kind: str, *, source: str = "desk", timeout: float = 20, **more: Any
 ) -> httpx.Response:
     body, headers = signed(payload(key, kind, **more))
     return httpx.post(f"{running.base}/in/{source}", content=body, headers=headers, timeout=timeout)
 
 
-def effects(running: Running, key: str) -> list[int]:
+def effects(running: BoathookProcess, key: str) -> list[int]:
     """Return the attempts whose effect for one event is committed."""
     with psycopg.connect(running.database_url) as connection:
         rows = connection.execute("select attempt from shop.effect where event_key = %s order by id", [key]).fetchall()
     return [row[0] for row in rows]
 
 
-def counted(running: Running, name: str, **labels: str) -> float:
+def counted(running: BoathookProcess, name: str, **labels: str) -> float:
     """Return a metric's value over the series that bear these labels."""
     found = httpx.get(f"{running.base}/metrics", timeout=5).text.splitlines()
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
@@ -139,7 +141,7 @@ def counted(running: Running, name: str, **labels: str) -> float:
     )
 
 
-def test_the_handlers_reply_is_the_answer(shared: Running) -> None:
+def test_the_handlers_reply_is_the_answer(shared: BoathookProcess) -> None:
     answer = ask(shared, "evt_said_1", "check.card")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     assert answer.content == '{"code":0,"attempt":1,"name":"Жук"}'.encode()
@@ -160,14 +162,14 @@ def test_a_duplicate_hears_the_same_reply_and_changes_nothing(desk: Make) -> Non
     assert effects(running, "evt_1") == [1]
 
 
-def test_a_duplicate_of_one_that_is_still_handled_waits_for_the_same_reply(shared: Running) -> None:
+def test_a_duplicate_of_one_that_is_still_handled_waits_for_the_same_reply(shared: BoathookProcess) -> None:
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(ask, shared, "evt_thrice", "slow.card", seconds=1.0) for _ in range(3)]
         assert [one.result().text for one in asked] == ["at last"] * 3
     assert effects(shared, "evt_thrice") == [1]
 
 
-def test_a_slow_handler_goes_on_behind_the_fallback(shared: Running) -> None:
+def test_a_slow_handler_goes_on_behind_the_fallback(shared: BoathookProcess) -> None:
     began = time.monotonic()
     answer = ask(shared, "evt_slow", "slow.card", source="hasty", seconds=3.0)
     assert effects(shared, "evt_slow") == [], "it was answered while the handler was at work"
@@ -181,7 +183,7 @@ def test_a_slow_handler_goes_on_behind_the_fallback(shared: Running) -> None:
     assert counted(shared, "boathook_inline_replies_total", source="hasty", outcome="fallback") == 1
 
 
-def test_a_failing_handler_is_tried_again_while_the_sender_waits(shared: Running) -> None:
+def test_a_failing_handler_is_tried_again_while_the_sender_waits(shared: BoathookProcess) -> None:
     assert ask(shared, "evt_failing_1", "flaky.card", good=2).text == "attempt 2"
     refusal = ask(shared, "evt_failing_2", "flaky.card", good=3)
     assert (refusal.status_code, refusal.text) == (422, "attempt 3")
@@ -189,7 +191,7 @@ def test_a_failing_handler_is_tried_again_while_the_sender_waits(shared: Running
 
 
 @pytest.mark.parametrize(("kind", "state"), [("flaky.vain", "dead"), ("silent.vain", "ignored"), ("other.vain", None)])
-def test_nobody_waits_in_vain(shared: Running, kind: str, state: str | None) -> None:
+def test_nobody_waits_in_vain(shared: BoathookProcess, kind: str, state: str | None) -> None:
     began = time.monotonic()
     answer = ask(shared, f"evt_{kind}", kind, good=99)
     assert (answer.status_code, answer.text) == (202, "later")
@@ -197,14 +199,14 @@ def test_nobody_waits_in_vain(shared: Running, kind: str, state: str | None) -> 
     assert [one["state"] for one in shared.listing("deliveries", "list", "--type", kind)] == ([state] if state else [])
 
 
-def test_a_status_that_ends_the_senders_trust_is_never_sent(shared: Running) -> None:
+def test_a_status_that_ends_the_senders_trust_is_never_sent(shared: BoathookProcess) -> None:
     assert ask(shared, "evt_gone", "gone.card").status_code == 202
     [dead] = shared.listing("dead", "list", "--type", "gone.card")
     assert dead["code"] == "HANDLER_MISUSE"
     assert "410" in shared.cli("dead", "show", dead["id"]).stdout
 
 
-def test_a_source_that_stores_only_is_answered_at_once(shared: Running) -> None:
+def test_a_source_that_stores_only_is_answered_at_once(shared: BoathookProcess) -> None:
     answer = ask(shared, "evt_stored", "check.card", source="stripe")
     assert answer.json()["ok"] is True
     until(lambda: effects(shared, "evt_stored") == [1])
@@ -239,7 +241,7 @@ def test_any_gateway_answers_what_any_worker_replied(desk: Make) -> None:
     assert all(effects(running, f"evt_{n}") == [1] for n in range(20))
 
 
-def test_whoever_hangs_up_frees_its_place(shared: Running) -> None:
+def test_whoever_hangs_up_frees_its_place(shared: BoathookProcess) -> None:
     with pytest.raises(httpx.ReadTimeout):
         ask(shared, "evt_hung_up", "slow.card", seconds=4, timeout=0.5)
     until(lambda: counted(shared, "boathook_inline_replies_total", source="desk", outcome="gone") == 1)

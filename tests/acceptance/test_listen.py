@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.conftest import SECRET, Running, free_port, payload, signed
+from tests.acceptance.conftest import SECRET, BoathookProcess, free_port, payload, signed
 from tests.support import until
 
 LOCAL_SECRET = "whsec_of_my_own_machine"
@@ -66,7 +66,7 @@ class Local:
 class Listening:
     """One `boathook listen` under way."""
 
-    def __init__(self, running: Running, *arguments: str, far: bool = True, **environment: str) -> None:
+    def __init__(self, running: BoathookProcess, *arguments: str, far: bool = True, **environment: str) -> None:
         where = ("--url", running.base) if far else ()
         self.lines: list[str] = []
         self.said: list[str] = []
@@ -100,14 +100,14 @@ class Listening:
 
 
 @pytest.fixture(scope="module")
-def running(shared_boathook: Callable[..., Running]) -> Running:
+def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     made = shared_boathook(roles="gateway,worker,keeper,console", extra=EXTRA)
     until(lambda: httpx.get(f"{made.base}/api/v1/health/ping").status_code == 204)
     return made
 
 
 @pytest.fixture(scope="module")
-def key(running: Running) -> str:
+def key(running: BoathookProcess) -> str:
     token: str = json.loads(running.cli("keys", "create", "--scope", "organization", "--json").stdout)["token"]
     return token
 
@@ -119,7 +119,7 @@ def local() -> Iterator[Local]:
 
 
 @pytest.fixture
-def listen(running: Running, key: str) -> Iterator[Callable[..., Listening]]:
+def listen(running: BoathookProcess, key: str) -> Iterator[Callable[..., Listening]]:
     made: list[Listening] = []
 
     def start(*arguments: str, **more: Any) -> Listening:
@@ -132,7 +132,7 @@ def listen(running: Running, key: str) -> Iterator[Callable[..., Listening]]:
         one.close()
 
 
-def post(running: Running, name: str, kind: str = "payment.paid", **more: Any) -> str:
+def post(running: BoathookProcess, name: str, kind: str = "payment.paid", **more: Any) -> str:
     body, headers = signed(payload(name, kind), **more)
     answer = httpx.post(f"{running.base}/in/stripe", content=body, headers=headers)
     assert answer.status_code == 200, answer.text
@@ -140,7 +140,7 @@ def post(running: Running, name: str, kind: str = "payment.paid", **more: Any) -
     return event_id
 
 
-def listens(running: Running, listening: Listening, local_or_lines: Callable[[], int]) -> None:
+def listens(running: BoathookProcess, listening: Listening, local_or_lines: Callable[[], int]) -> None:
     """Wait until a listener hears: it is told of markers until one has come."""
     before = local_or_lines()
 
@@ -296,7 +296,7 @@ def test_a_broken_connection_loses_nothing_and_repeats_nothing(boathook, local, 
     assert listening.process.poll() is None
 
 
-def _post_until_taken(running: Running, name: str) -> None:
+def _post_until_taken(running: BoathookProcess, name: str) -> None:
     def is_taken() -> bool:
         body, headers = signed(payload(name))
         try:

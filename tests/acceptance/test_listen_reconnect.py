@@ -19,31 +19,31 @@ from boathook.domain import ids
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.registry import read_router
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.acceptance.test_listen import Listening, Local
 from tests.postgres.test_listening import made
 from tests.support import until
 
 
 @pytest.fixture(scope="module")
-def running(shared_boathook: Callable[..., Running]) -> Running:
+def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     one = shared_boathook(roles="gateway,keeper,console")
     until(lambda: httpx.get(f"{one.base}/api/v1/health/ping").status_code == 204)
     return one
 
 
 @pytest.fixture(scope="module")
-def key(running: Running) -> str:
+def key(running: BoathookProcess) -> str:
     return make_key(running)["token"]
 
 
-def make_key(running: Running) -> dict[str, str]:
+def make_key(running: BoathookProcess) -> dict[str, str]:
     (found,) = running.listing("keys", "create", "--scope", "organization")
     return found
 
 
 @pytest.fixture
-def listen(running: Running, key: str) -> Iterator[Callable[..., Listening]]:
+def listen(running: BoathookProcess, key: str) -> Iterator[Callable[..., Listening]]:
     begun: list[Listening] = []
 
     def start(*arguments: str, token: str = key) -> Listening:
@@ -55,7 +55,7 @@ def listen(running: Running, key: str) -> Iterator[Callable[..., Listening]]:
         one.close()
 
 
-def commit(running: Running, events: list[Any]) -> None:
+def commit(running: BoathookProcess, events: list[Any]) -> None:
     """Store events as a gateway does, whose ids were made when they say."""
 
     async def run() -> None:
@@ -91,7 +91,9 @@ def heard(listening: Listening) -> list[str]:
     return [one["id"] for one in listening.objects()]
 
 
-def test_what_was_committed_late_is_heard_once_although_the_gateway_dies_meanwhile(running: Running, listen: Any):
+def test_what_was_committed_late_is_heard_once_although_the_gateway_dies_meanwhile(
+    running: BoathookProcess, listen: Any
+):
     listeners = {("stripe", "git"): listen("--type", "late.*", "--since", "2m", "--json")}
     listeners[("git",)] = listen("--type", "late.*", "--since", "2m", "--json", "--source", "git")
     wanted: dict[str, list[str]] = {"stripe": [], "git": []}
@@ -137,7 +139,7 @@ def odd_server() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_local_server_that_redirects_is_shown_and_not_followed(running: Running, listen: Any):
+def test_a_local_server_that_redirects_is_shown_and_not_followed(running: BoathookProcess, listen: Any):
     commit(running, [made(f"odd {n}", datetime.now(UTC), type="odd.one") for n in range(2)])
     with odd_server() as url:
         listening = listen("--type", "odd.*", "--since", "2m", "--json", "--forward-to", url, "--limit", "2")
@@ -146,7 +148,7 @@ def test_a_local_server_that_redirects_is_shown_and_not_followed(running: Runnin
     assert Odd.seen == ["/hook", "/hook"]
 
 
-def test_bodies_of_five_megabytes_come_whole(running: Running, listen: Any):
+def test_bodies_of_five_megabytes_come_whole(running: BoathookProcess, listen: Any):
     rows = [made(f"large {n}", datetime.now(UTC), type="large.one", body=random.randbytes(5_000_000)) for n in range(6)]
     commit(running, rows)
     with closing(Local()) as local:
@@ -160,7 +162,7 @@ def has_passed(moment: float) -> bool:
 
 
 @pytest.mark.soak
-def test_whoever_is_held_up_by_a_local_server_that_hangs_hears_all_the_same(running: Running, listen: Any):
+def test_whoever_is_held_up_by_a_local_server_that_hangs_hears_all_the_same(running: BoathookProcess, listen: Any):
     is_hanging, are_committed = threading.Event(), threading.Event()
     with closing(Local()) as local:
         serve = local.server.RequestHandlerClass.do_POST  # type: ignore[attr-defined]
@@ -183,7 +185,7 @@ def test_whoever_is_held_up_by_a_local_server_that_hangs_hears_all_the_same(runn
 
 
 @pytest.mark.soak
-def test_a_listener_whose_key_is_revoked_hears_no_more_within_half_a_minute(running: Running, listen: Any):
+def test_a_listener_whose_key_is_revoked_hears_no_more_within_half_a_minute(running: BoathookProcess, listen: Any):
     own = make_key(running)
     listening = listen("--type", "secret.*", "--since", "2m", "--json", token=own["token"])
     commit(running, [made("secret 1", datetime.now(UTC), type="secret.one")])

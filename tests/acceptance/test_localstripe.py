@@ -12,7 +12,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.acceptance.conftest import SECRET, Running, free_port
+from tests.acceptance.conftest import SECRET, BoathookProcess, free_port
 from tests.support import until
 
 # Started on loopback only, and without its one state file for all of the machine; the rest is its own program.
@@ -166,7 +166,7 @@ def rows(url: str, sql: str) -> list[tuple]:
         return connection.execute(sql).fetchall()
 
 
-def serving(boathook: Callable[..., Running], *, extra: str = "", secret: str = SECRET) -> Running:
+def serving(boathook: Callable[..., BoathookProcess], *, extra: str = "", secret: str = SECRET) -> BoathookProcess:
     """Return a boathook, not started, that books every event of Stripe's."""
     running = boathook(start=False, extra=extra)
     (running.folder / "shop.py").write_text(EVERY_EVENT)
@@ -175,7 +175,7 @@ def serving(boathook: Callable[..., Running], *, extra: str = "", secret: str = 
     return running
 
 
-def change(running: Running, old: str, new: str) -> None:
+def change(running: BoathookProcess, old: str, new: str) -> None:
     file = running.folder / "boathook.toml"
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
@@ -190,7 +190,7 @@ def booked(url: str) -> list[tuple[str, str]]:
 
 
 def test_every_webhook_is_accepted_stored_and_handled_once(
-    boathook: Callable[..., Running], stripe: Stripe, pg_url: str
+    boathook: Callable[..., BoathookProcess], stripe: Stripe, pg_url: str
 ):
     running = serving(boathook).start()
     # Two endpoints for one boathook: every event comes twice, signed alike, and must count once.
@@ -218,7 +218,7 @@ def test_every_webhook_is_accepted_stored_and_handled_once(
 
 
 def test_webhooks_under_a_wrong_secret_are_refused_kept_and_accepted_once_it_is_right(
-    boathook: Callable[..., Running], stripe: Stripe, pg_url: str
+    boathook: Callable[..., BoathookProcess], stripe: Stripe, pg_url: str
 ):
     running = serving(boathook, extra=QUARANTINE_ALL, secret="whsec_of_another_endpoint")
     change(running, 'provider = "stripe"', f'provider = "stripe"\ntolerance_s = {TOLERANCE_S}')

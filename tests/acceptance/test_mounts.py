@@ -14,9 +14,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from tests.acceptance.conftest import Running, payload, signed
-from tests.acceptance.mounted_app import YARD
-from tests.acceptance.raw_http import configure, say, shared
+from tests.acceptance.conftest import BoathookProcess, payload, signed
+from tests.acceptance.mounted_app import APP_SOURCE
+from tests.acceptance.raw_http import boathook_on_new_database, send_request, write_config
 from tests.support import eventually, until
 
 SOURCES = """
@@ -33,44 +33,46 @@ head_timeout_s = 3
 ROLES = '["gateway", "worker", "console", "keeper"]'
 
 
-def serve(running: Running, *, gateways: int = 1, more: str = "", sources: str = SOURCES) -> Running:
-    configure(
+def serve(running: BoathookProcess, *, gateways: int = 1, more: str = "", sources: str = SOURCES) -> BoathookProcess:
+    write_config(
         running,
         sources,
-        app="yard:hook",
+        app="mounted:hook",
         roles=ROLES,
         server=f"gateways = {gateways}\nworkers = 1\nlinger_s = 0.1\ndrain_s = 5\n{more}",
     )
-    (running.folder / "yard.py").write_text(YARD)
+    (running.folder / "mounted.py").write_text(APP_SOURCE)
     running.start()
     life = running.folder / "life.txt"
     until(lambda: life.exists() and len(life.read_text().splitlines()) == gateways, timeout=60)
-    until(lambda: all(say(running, "GET", "/open").status == 200 for _ in range(10)))
+    until(lambda: all(send_request(running, "GET", "/open").status == 200 for _ in range(10)))
     return running
 
 
 @pytest.fixture(scope="module")
-def yard(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def mounted_app(
+    admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BoathookProcess]:
     """Two gateways and a worker, shared by all tests of this module that kill nothing."""
-    with shared(admin_url, pg_template, tmp_path_factory.mktemp("yard")) as running:
+    with boathook_on_new_database(admin_url, pg_template, tmp_path_factory.mktemp("mounted")) as running:
         yield serve(running, gateways=2)
         assert running.stop() == 0, running.log()[-3000:]
 
 
 @pytest.fixture(scope="module")
-def token(yard: Running) -> str:
-    return make_token(yard, "--scope", "organization")
+def token(mounted_app: BoathookProcess) -> str:
+    return make_token(mounted_app, "--scope", "organization")
 
 
-def make_token(running: Running, *arguments: str) -> str:
+def make_token(running: BoathookProcess, *arguments: str) -> str:
     return str(json.loads(running.cli("keys", "create", *arguments, "--json").stdout)["token"])
 
 
-def url(running: Running, path: str) -> str:
+def url(running: BoathookProcess, path: str) -> str:
     return f"ws://127.0.0.1:{running.port}{path}"
 
 
-async def refused(running: Running, path: str, **more: object) -> tuple[int, bytes]:
+async def refused(running: BoathookProcess, path: str, **more: object) -> tuple[int, bytes]:
     with pytest.raises(InvalidStatus) as caught:
         async with connect(url(running, path), **more):
             pass
@@ -80,120 +82,123 @@ async def refused(running: Running, path: str, **more: object) -> tuple[int, byt
 # Pages
 
 
-def test_a_mounted_app_gets_its_whole_path(yard: Running):
-    for path in ("/open", "/open/a/b", "/open/inner/x", "/api/yard/cars"):
-        got = say(yard, "GET", path)
+def test_a_mounted_app_gets_its_whole_path(mounted_app: BoathookProcess):
+    for path in ("/open", "/open/a/b", "/open/inner/x", "/api/mounted/cars"):
+        got = send_request(mounted_app, "GET", path)
         assert (got.status, got.json["path"], got.json["root"]) == (200, path, ""), path
         assert got.headers["x-request-id"].startswith("req_")
 
 
-def test_the_longest_mounted_path_wins(yard: Running):
-    assert say(yard, "GET", "/open/inner").json["opened"] is None, "this one has no lifespan"
-    assert say(yard, "GET", "/open/innermost").json["opened"] == "yes"
+def test_the_longest_mounted_path_wins(mounted_app: BoathookProcess):
+    assert send_request(mounted_app, "GET", "/open/inner").json["opened"] is None, "this one has no lifespan"
+    assert send_request(mounted_app, "GET", "/open/innermost").json["opened"] == "yes"
 
 
-def test_what_only_begins_alike_is_not_mounted(yard: Running):
-    assert say(yard, "GET", "/opening").status == 404
-    assert say(yard, "GET", "/elsewhere").status == 404
+def test_what_only_begins_alike_is_not_mounted(mounted_app: BoathookProcess):
+    assert send_request(mounted_app, "GET", "/opening").status == 404
+    assert send_request(mounted_app, "GET", "/elsewhere").status == 404
 
 
-def test_paths_of_sources_and_probes_win_over_mounted_ones(yard: Running):
+def test_paths_of_sources_and_probes_win_over_mounted_ones(mounted_app: BoathookProcess):
     body, headers = signed(payload("evt_wins"))
-    got = say(yard, "POST", "/webhooks/stripe", headers, body)
+    got = send_request(mounted_app, "POST", "/webhooks/stripe", headers, body)
     assert (got.status, got.json["ok"]) == (200, True)
-    assert say(yard, "GET", "/webhooks/stripe").status == 405
-    assert say(yard, "GET", "/webhooks/other").json["path"] == "/webhooks/other"
-    assert say(yard, "GET", "/healthz").json["ok"] is True
+    assert send_request(mounted_app, "GET", "/webhooks/stripe").status == 405
+    assert send_request(mounted_app, "GET", "/webhooks/other").json["path"] == "/webhooks/other"
+    assert send_request(mounted_app, "GET", "/healthz").json["ok"] is True
 
 
-def test_the_api_stays_where_it_is(yard: Running, token: str):
-    assert say(yard, "GET", "/api/v1/app", {"authorization": f"Bearer {token}"}).status == 200
-    assert say(yard, "GET", "/api/v1/app").status == 401
+def test_the_api_stays_where_it_is(mounted_app: BoathookProcess, token: str):
+    assert send_request(mounted_app, "GET", "/api/v1/app", {"authorization": f"Bearer {token}"}).status == 200
+    assert send_request(mounted_app, "GET", "/api/v1/app").status == 401
 
 
-def test_an_app_without_a_lifespan_is_served(yard: Running):
-    assert say(yard, "GET", "/plain").body == b"plain"
+def test_an_app_without_a_lifespan_is_served(mounted_app: BoathookProcess):
+    assert send_request(mounted_app, "GET", "/plain").body == b"plain"
 
 
-def test_an_apps_lifespan_gives_its_requests_their_state(yard: Running):
-    assert say(yard, "GET", "/open").json["opened"] == "yes"
-    assert until((yard.folder / "life.txt").read_text).splitlines() == ["up", "up"], "once in each gateway"
+def test_an_apps_lifespan_gives_its_requests_their_state(mounted_app: BoathookProcess):
+    assert send_request(mounted_app, "GET", "/open").json["opened"] == "yes"
+    assert until((mounted_app.folder / "life.txt").read_text).splitlines() == ["up", "up"], "once in each gateway"
 
 
-def test_a_body_above_the_cap_is_refused_before_the_app_reads_it(yard: Running):
-    got = say(yard, "POST", "/open", body=bytes(100_001))
+def test_a_body_above_the_cap_is_refused_before_the_app_reads_it(mounted_app: BoathookProcess):
+    got = send_request(mounted_app, "POST", "/open", body=bytes(100_001))
     assert (got.status, got.json["error"]) == (413, "the body is too large")
-    assert say(yard, "POST", "/open", body=bytes(100_000)).json["size"] == 100_000
+    assert send_request(mounted_app, "POST", "/open", body=bytes(100_000)).json["size"] == 100_000
 
 
-def test_a_body_that_announces_no_length_is_capped_too(yard: Running):
+def test_a_body_that_announces_no_length_is_capped_too(mounted_app: BoathookProcess):
     def pieces(n: int) -> Iterator[bytes]:
         for _ in range(n):
             yield bytes(1000)
 
-    assert httpx.post(f"{yard.base}/open", content=pieces(100)).json()["size"] == 100_000
-    got = httpx.post(f"{yard.base}/open", content=pieces(101))
+    assert httpx.post(f"{mounted_app.base}/open", content=pieces(100)).json()["size"] == 100_000
+    got = httpx.post(f"{mounted_app.base}/open", content=pieces(101))
     assert (got.status_code, got.json()["error"]) == (413, "the body is too large")
 
 
-def test_a_client_that_does_not_send_its_body_is_refused(yard: Running):
-    with socket.create_connection(("127.0.0.1", yard.port), timeout=20) as wire:
+def test_a_client_that_does_not_send_its_body_is_refused(mounted_app: BoathookProcess):
+    with socket.create_connection(("127.0.0.1", mounted_app.port), timeout=20) as wire:
         wire.sendall(b"POST /open HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nx")
         assert read_all(wire).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_fault_of_an_app_is_a_500_with_a_request_id_and_a_traceback_in_the_log(yard: Running):
-    got = say(yard, "GET", "/open/broken")
+def test_a_fault_of_an_app_is_a_500_with_a_request_id_and_a_traceback_in_the_log(mounted_app: BoathookProcess):
+    got = send_request(mounted_app, "GET", "/open/broken")
     assert (got.status, got.json["error"]) == (500, "internal error")
     assert got.json["request_id"] == got.headers["x-request-id"]
     assert "fire" not in got.body.decode()
-    until(lambda: got.json["request_id"] in yard.log() and "the yard is on fire" in yard.log())
-    assert say(yard, "GET", "/open").status == 200
+    until(lambda: got.json["request_id"] in mounted_app.log() and "the page fails on purpose" in mounted_app.log())
+    assert send_request(mounted_app, "GET", "/open").status == 200
 
 
-def test_a_500_in_an_apps_own_words_is_left_alone(yard: Running):
-    assert say(yard, "GET", "/open/own").body == b"my own words"
+def test_a_500_in_an_apps_own_words_is_left_alone(mounted_app: BoathookProcess):
+    assert send_request(mounted_app, "GET", "/open/own").body == b"my own words"
 
 
-def test_an_answer_that_breaks_half_way_is_cut_off(yard: Running):
+def test_an_answer_that_breaks_half_way_is_cut_off(mounted_app: BoathookProcess):
     with pytest.raises(httpx.RemoteProtocolError):
-        httpx.get(f"{yard.base}/open/cut")
-    assert say(yard, "GET", "/open").status == 200
+        httpx.get(f"{mounted_app.base}/open/cut")
+    assert send_request(mounted_app, "GET", "/open").status == 200
 
 
 # Who may pass
 
 
-def test_a_closed_mount_demands_an_organizations_token(yard: Running, token: str):
+def test_a_closed_mount_demands_an_organizations_token(mounted_app: BoathookProcess, token: str):
     for headers in ({}, {"authorization": "Bearer bhk_wrong"}, {"authorization": f"Basic {token}"}):
-        got = say(yard, "GET", "/closed", headers)
+        got = send_request(mounted_app, "GET", "/closed", headers)
         assert (got.status, got.headers["www-authenticate"]) == (401, "Bearer"), headers
         assert got.headers["content-type"] == "application/json"
-    got = say(yard, "GET", "/closed", {"authorization": f"Bearer {token}"})
+    got = send_request(mounted_app, "GET", "/closed", {"authorization": f"Bearer {token}"})
     assert got.status == 200
     assert got.json["actor"].startswith("api:key_")
 
 
-def test_tokens_of_applications_and_of_the_portal_are_refused(yard: Running, token: str):
+def test_tokens_of_applications_and_of_the_portal_are_refused(mounted_app: BoathookProcess, token: str):
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-    assert say(yard, "POST", "/api/v1/app", headers, b'{"name": "Acme", "uid": "acme"}').status in {201, 409}
-    of_application = make_token(yard, "--scope", "application", "--application", "acme")
-    assert say(yard, "GET", "/closed", {"authorization": f"Bearer {of_application}"}).status == 403
-    portal = say(yard, "POST", "/api/v1/auth/app-portal-access/acme", headers, b"{}").json["token"]
-    assert say(yard, "GET", "/closed", {"authorization": f"Bearer {portal}"}).status == 403
+    assert send_request(mounted_app, "POST", "/api/v1/app", headers, b'{"name": "Acme", "uid": "acme"}').status in {
+        201,
+        409,
+    }
+    of_application = make_token(mounted_app, "--scope", "application", "--application", "acme")
+    assert send_request(mounted_app, "GET", "/closed", {"authorization": f"Bearer {of_application}"}).status == 403
+    portal = send_request(mounted_app, "POST", "/api/v1/auth/app-portal-access/acme", headers, b"{}").json["token"]
+    assert send_request(mounted_app, "GET", "/closed", {"authorization": f"Bearer {portal}"}).status == 403
 
 
-def test_a_revoked_token_is_refused_at_once(yard: Running):
-    token = make_token(yard, "--scope", "organization")
+def test_a_revoked_token_is_refused_at_once(mounted_app: BoathookProcess):
+    token = make_token(mounted_app, "--scope", "organization")
     headers = {"authorization": f"Bearer {token}"}
-    key = say(yard, "GET", "/closed", headers).json["actor"].removeprefix("api:")
-    yard.cli("keys", "revoke", key)
-    assert say(yard, "GET", "/closed", headers).status == 401
+    key = send_request(mounted_app, "GET", "/closed", headers).json["actor"].removeprefix("api:")
+    mounted_app.cli("keys", "revoke", key)
+    assert send_request(mounted_app, "GET", "/closed", headers).status == 401
 
 
-async def test_a_browsers_websocket_brings_its_token_as_a_subprotocol(yard: Running, token: str):
+async def test_a_browsers_websocket_brings_its_token_as_a_subprotocol(mounted_app: BoathookProcess, token: str):
     async with connect(
-        url(yard, "/closed/who"), subprotocols=[Subprotocol("boathook"), Subprotocol(f"bearer.{token}")]
+        url(mounted_app, "/closed/who"), subprotocols=[Subprotocol("boathook"), Subprotocol(f"bearer.{token}")]
     ) as ws:
         assert ws.subprotocol == "boathook", "a browser refuses an answer that chooses none"
         told = json.loads(await ws.recv())
@@ -202,26 +207,26 @@ async def test_a_browsers_websocket_brings_its_token_as_a_subprotocol(yard: Runn
     assert told["headers"] == [], "the token is in no header the app sees"
 
 
-async def test_a_websocket_may_bring_its_token_in_a_header(yard: Running, token: str):
-    async with connect(url(yard, "/closed/who"), additional_headers={"authorization": f"Bearer {token}"}) as ws:
+async def test_a_websocket_may_bring_its_token_in_a_header(mounted_app: BoathookProcess, token: str):
+    async with connect(url(mounted_app, "/closed/who"), additional_headers={"authorization": f"Bearer {token}"}) as ws:
         assert json.loads(await ws.recv())["actor"].startswith("api:key_")
 
 
-async def test_a_websocket_without_a_valid_token_is_refused(yard: Running, token: str):
-    assert (await refused(yard, "/closed/who"))[0] == 401
-    assert (await refused(yard, "/closed/who", subprotocols=["boathook", "bearer.bhk_wrong"]))[0] == 401
-    make_token(yard, "--scope", "organization")
+async def test_a_websocket_without_a_valid_token_is_refused(mounted_app: BoathookProcess, token: str):
+    assert (await refused(mounted_app, "/closed/who"))[0] == 401
+    assert (await refused(mounted_app, "/closed/who", subprotocols=["boathook", "bearer.bhk_wrong"]))[0] == 401
+    make_token(mounted_app, "--scope", "organization")
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-    say(yard, "POST", "/api/v1/app", headers, b'{"name": "Acme", "uid": "acme"}')
-    of_application = make_token(yard, "--scope", "application", "--application", "acme")
-    assert (await refused(yard, "/closed/who", subprotocols=[f"bearer.{of_application}"]))[0] == 403
+    send_request(mounted_app, "POST", "/api/v1/app", headers, b'{"name": "Acme", "uid": "acme"}')
+    of_application = make_token(mounted_app, "--scope", "application", "--application", "acme")
+    assert (await refused(mounted_app, "/closed/who", subprotocols=[f"bearer.{of_application}"]))[0] == 403
 
 
 # WebSockets
 
 
-async def test_a_websocket_carries_messages_both_ways(yard: Running):
-    async with connect(url(yard, "/open/echo")) as ws:
+async def test_a_websocket_carries_messages_both_ways(mounted_app: BoathookProcess):
+    async with connect(url(mounted_app, "/open/echo")) as ws:
         for text in ("hello", "", "ж" * 1000, "x" * 65_536):
             await ws.send(text)
             assert await ws.recv() == text
@@ -230,22 +235,22 @@ async def test_a_websocket_carries_messages_both_ways(yard: Running):
         await (await ws.ping())
 
 
-async def test_the_app_hears_the_code_its_peer_closed_with(yard: Running):
-    async with connect(url(yard, "/open/echo?name=anna")) as ws:
+async def test_the_app_hears_the_code_its_peer_closed_with(mounted_app: BoathookProcess):
+    async with connect(url(mounted_app, "/open/echo?name=anna")) as ws:
         await ws.close(4001, "enough")
-    await eventually(lambda: "anna 4001" in (yard.folder / "ends.txt").read_text())
+    await eventually(lambda: "anna 4001" in (mounted_app.folder / "ends.txt").read_text())
 
 
-async def test_the_app_hears_that_its_peer_vanished(yard: Running):
-    async with connect(url(yard, "/open/echo?name=boris")) as ws:
+async def test_the_app_hears_that_its_peer_vanished(mounted_app: BoathookProcess):
+    async with connect(url(mounted_app, "/open/echo?name=boris")) as ws:
         await ws.send("x")
         await ws.recv()
         ws.transport.abort()
-    await eventually(lambda: "boris 1006" in (yard.folder / "ends.txt").read_text())
+    await eventually(lambda: "boris 1006" in (mounted_app.folder / "ends.txt").read_text())
 
 
-async def test_an_apps_close_reaches_its_peer(yard: Running):
-    async with connect(url(yard, "/open/who")) as ws:
+async def test_an_apps_close_reaches_its_peer(mounted_app: BoathookProcess):
+    async with connect(url(mounted_app, "/open/who")) as ws:
         await ws.recv()
         with pytest.raises(ConnectionClosed):
             await ws.recv()
@@ -253,40 +258,40 @@ async def test_an_apps_close_reaches_its_peer(yard: Running):
 
 
 @pytest.mark.parametrize("text", ["x" * 65_537, "x" * 3_000_000, ["x" * 40_000, "y" * 40_000]])
-async def test_a_message_above_64_kib_closes_the_websocket(yard: Running, text: object):
-    async with connect(url(yard, "/open/echo")) as ws:
+async def test_a_message_above_64_kib_closes_the_websocket(mounted_app: BoathookProcess, text: object):
+    async with connect(url(mounted_app, "/open/echo")) as ws:
         with contextlib.suppress(ConnectionClosed):
             await ws.send(text)
         await ws.wait_closed()
         assert ws.close_code == 1009
 
 
-async def test_text_that_is_not_utf8_closes_the_websocket(yard: Running):
-    async with connect(url(yard, "/open/echo")) as ws:
+async def test_text_that_is_not_utf8_closes_the_websocket(mounted_app: BoathookProcess):
+    async with connect(url(mounted_app, "/open/echo")) as ws:
         await ws.send(b"\xff\xfe", text=True)
         with pytest.raises(ConnectionClosed):
             await ws.recv()
         assert ws.close_code == 1007
 
 
-async def test_a_fault_before_the_handshake_is_a_500_and_after_it_closes(yard: Running):
-    status, body = await refused(yard, "/open/burning")
+async def test_a_fault_before_the_handshake_is_a_500_and_after_it_closes(mounted_app: BoathookProcess):
+    status, body = await refused(mounted_app, "/open/burning")
     assert (status, json.loads(body)["error"]) == (500, "internal error")
-    async with connect(url(yard, "/open/burning?late=1")) as ws:
+    async with connect(url(mounted_app, "/open/burning?late=1")) as ws:
         with pytest.raises(ConnectionClosed):
             await ws.recv()
         assert ws.close_code == 1011
-    assert "the socket is on fire" in yard.log()
+    assert "the socket is on fire" in mounted_app.log()
 
 
-async def test_an_app_may_refuse_a_websocket(yard: Running):
-    assert (await refused(yard, "/open/refusing"))[0] == 403
-    assert (await refused(yard, "/plain"))[0] == 500, "it knows of no WebSockets"
+async def test_an_app_may_refuse_a_websocket(mounted_app: BoathookProcess):
+    assert (await refused(mounted_app, "/open/refusing"))[0] == 403
+    assert (await refused(mounted_app, "/plain"))[0] == 500, "it knows of no WebSockets"
 
 
 @pytest.mark.parametrize("path", ["/elsewhere", "/in/stripe", "/webhooks/stripe", "/api/v1/app", "/healthz"])
-async def test_where_nothing_is_mounted_an_upgrade_is_refused_as_ever(yard: Running, path: str):
-    assert (await refused(yard, path))[0] == 400
+async def test_where_nothing_is_mounted_an_upgrade_is_refused_as_ever(mounted_app: BoathookProcess, path: str):
+    assert (await refused(mounted_app, path))[0] == 400
 
 
 ASK = "GET /open/echo HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
@@ -309,8 +314,8 @@ SMUGGLED = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
         ASK + KEY + "Upgrade: websocket\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
 )
-def test_a_doubtful_upgrade_is_refused_and_nothing_behind_it_is_read(yard: Running, head: str):
-    with socket.create_connection(("127.0.0.1", yard.port), timeout=10) as wire:
+def test_a_doubtful_upgrade_is_refused_and_nothing_behind_it_is_read(mounted_app: BoathookProcess, head: str):
+    with socket.create_connection(("127.0.0.1", mounted_app.port), timeout=10) as wire:
         wire.sendall(head.encode() + SMUGGLED)
         got = read_all(wire)
     assert got.startswith(b"HTTP/1.1 400 "), got
@@ -318,9 +323,9 @@ def test_a_doubtful_upgrade_is_refused_and_nothing_behind_it_is_read(yard: Runni
     assert b'"pid"' not in got
 
 
-def test_frames_right_behind_the_head_are_read(yard: Running):
+def test_frames_right_behind_the_head_are_read(mounted_app: BoathookProcess):
     frame = b"\x81\x82\x00\x00\x00\x00hi"
-    with socket.create_connection(("127.0.0.1", yard.port), timeout=10) as wire:
+    with socket.create_connection(("127.0.0.1", mounted_app.port), timeout=10) as wire:
         wire.sendall((ASK + KEY + "Upgrade: websocket\r\n\r\n").encode() + frame)
         got = b""
         while not got.endswith(b"\x81\x02hi"):
@@ -330,17 +335,17 @@ def test_frames_right_behind_the_head_are_read(yard: Running):
     assert b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in got
 
 
-def test_an_upgrade_behind_a_request_without_an_answer_is_refused(yard: Running):
+def test_an_upgrade_behind_a_request_without_an_answer_is_refused(mounted_app: BoathookProcess):
     """The answer that is owed comes first."""
-    with socket.create_connection(("127.0.0.1", yard.port), timeout=10) as wire:
+    with socket.create_connection(("127.0.0.1", mounted_app.port), timeout=10) as wire:
         upgrade = (ASK + KEY + "Upgrade: websocket\r\n\r\n").encode()
         wire.sendall(b"GET /open HTTP/1.1\r\nHost: a\r\n\r\n" + upgrade)
         got = read_all(wire)
     assert got.index(b"HTTP/1.1 200") < got.index(b"HTTP/1.1 400")
 
 
-def test_an_upgrade_behind_an_answered_request_is_served(yard: Running):
-    with socket.create_connection(("127.0.0.1", yard.port), timeout=10) as wire:
+def test_an_upgrade_behind_an_answered_request_is_served(mounted_app: BoathookProcess):
+    with socket.create_connection(("127.0.0.1", mounted_app.port), timeout=10) as wire:
         wire.sendall(b"GET /plain HTTP/1.1\r\nHost: a\r\n\r\n")
         until(lambda: wire.recv(4096).endswith(b"plain"))
         wire.sendall((ASK + KEY + "Upgrade: websocket\r\n\r\n").encode())
@@ -355,20 +360,26 @@ def read_all(wire: socket.socket) -> bytes:
     return got
 
 
-async def test_a_page_of_another_site_opens_no_websocket(yard: Running):
-    for origin in ("https://evil.test", "null", f"http://127.0.0.1.evil.test:{yard.port}", "http://127.0.0.1:1", "x"):
-        assert (await refused(yard, "/open/echo", origin=origin))[0] == 403, origin
+async def test_a_page_of_another_site_opens_no_websocket(mounted_app: BoathookProcess):
+    for origin in (
+        "https://evil.test",
+        "null",
+        f"http://127.0.0.1.evil.test:{mounted_app.port}",
+        "http://127.0.0.1:1",
+        "x",
+    ):
+        assert (await refused(mounted_app, "/open/echo", origin=origin))[0] == 403, origin
 
 
-async def test_a_page_of_ours_opens_a_websocket(yard: Running):
+async def test_a_page_of_ours_opens_a_websocket(mounted_app: BoathookProcess):
     """The twin: the same request with our own address in it."""
-    async with connect(url(yard, "/open/echo"), origin=f"http://127.0.0.1:{yard.port}") as ws:
+    async with connect(url(mounted_app, "/open/echo"), origin=f"http://127.0.0.1:{mounted_app.port}") as ws:
         await ws.send("x")
         assert await ws.recv() == "x"
 
 
-async def test_who_does_not_read_is_cut_off(yard: Running):
-    wire = socket.create_connection(("127.0.0.1", yard.port), timeout=20)
+async def test_who_does_not_read_is_cut_off(mounted_app: BoathookProcess):
+    wire = socket.create_connection(("127.0.0.1", mounted_app.port), timeout=20)
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     with wire:
         wire.sendall((ASK.replace("/open/echo", "/open/flood") + KEY + "Upgrade: websocket\r\n\r\n").encode())
@@ -386,13 +397,13 @@ async def test_who_does_not_read_is_cut_off(yard: Running):
 # Live messages
 
 
-async def hears(running: Running, channel: str) -> ClientConnection:
+async def hears(running: BoathookProcess, channel: str) -> ClientConnection:
     """Return a client that surely hears: the first message of a process may come before its connection is made."""
     ws = await connect(url(running, f"/open/live?channel={channel}"))
     assert await ws.recv() == "listening"
 
     async def is_hearing() -> bool:
-        assert say(running, "POST", f"/open/tell?channel={channel}&n=0").status == 200
+        assert send_request(running, "POST", f"/open/tell?channel={channel}&n=0").status == 200
         with contextlib.suppress(TimeoutError):
             return json.loads(await asyncio.wait_for(ws.recv(), 0.3)) == {"n": 0}
         return False
@@ -404,10 +415,10 @@ async def hears(running: Running, channel: str) -> ClientConnection:
     return ws
 
 
-async def test_what_is_told_in_one_process_is_heard_in_all(yard: Running):
-    listeners = [await hears(yard, "all") for _ in range(6)]
+async def test_what_is_told_in_one_process_is_heard_in_all(mounted_app: BoathookProcess):
+    listeners = [await hears(mounted_app, "all") for _ in range(6)]
     for n in (1, 2, 3):
-        say(yard, "POST", f"/open/tell?channel=all&n={n}")
+        send_request(mounted_app, "POST", f"/open/tell?channel=all&n={n}")
     for ws in listeners:
         told: list[int] = []
         while len(told) < 3:
@@ -416,39 +427,39 @@ async def test_what_is_told_in_one_process_is_heard_in_all(yard: Running):
         await ws.close()
 
 
-async def test_a_handlers_broadcast_reaches_a_browser(yard: Running):
-    ws = await hears(yard, "cars")
+async def test_a_handlers_broadcast_reaches_a_browser(mounted_app: BoathookProcess):
+    ws = await hears(mounted_app, "cars")
     body, headers = signed(payload("evt_car_live", "car.moved"))
-    assert say(yard, "POST", "/webhooks/stripe", headers, body).status == 200
+    assert send_request(mounted_app, "POST", "/webhooks/stripe", headers, body).status == 200
     assert json.loads(await asyncio.wait_for(ws.recv(), 20)) == {"car": "evt_car_live", "seen": 1}
     await ws.close()
 
 
-async def test_what_is_rolled_back_is_never_heard(yard: Running):
-    ws = await hears(yard, "rolled")
-    assert say(yard, "POST", "/open/tell?channel=rolled&n=1&fail=1").status == 500
-    say(yard, "POST", "/open/tell?channel=rolled&n=2")
+async def test_what_is_rolled_back_is_never_heard(mounted_app: BoathookProcess):
+    ws = await hears(mounted_app, "rolled")
+    assert send_request(mounted_app, "POST", "/open/tell?channel=rolled&n=1&fail=1").status == 500
+    send_request(mounted_app, "POST", "/open/tell?channel=rolled&n=2")
     assert json.loads(await asyncio.wait_for(ws.recv(), 10)) == {"n": 2}
     await ws.close()
 
 
-async def test_channels_are_apart(yard: Running):
-    ws = await hears(yard, "mine")
-    say(yard, "POST", "/open/tell?channel=mine2&n=1")
-    say(yard, "POST", "/open/tell?channel=mine&n=2")
+async def test_channels_are_apart(mounted_app: BoathookProcess):
+    ws = await hears(mounted_app, "mine")
+    send_request(mounted_app, "POST", "/open/tell?channel=mine2&n=1")
+    send_request(mounted_app, "POST", "/open/tell?channel=mine&n=2")
     assert json.loads(await asyncio.wait_for(ws.recv(), 10)) == {"n": 2}
     await ws.close()
 
 
-def test_a_message_too_large_to_tell_says_its_size(yard: Running):
-    got = say(yard, "POST", "/open/big").json
+def test_a_message_too_large_to_tell_says_its_size(mounted_app: BoathookProcess):
+    got = send_request(mounted_app, "POST", "/open/big").json
     assert got["kind"] == "InvalidMessage"
     assert "8,019 bytes" in got["error"]
 
 
-async def test_after_a_lost_connection_live_messages_are_heard_again(yard: Running):
-    ws = await hears(yard, "lost")
-    with psycopg.connect(yard.database_url, autocommit=True) as admin:
+async def test_after_a_lost_connection_live_messages_are_heard_again(mounted_app: BoathookProcess):
+    ws = await hears(mounted_app, "lost")
+    with psycopg.connect(mounted_app.database_url, autocommit=True) as admin:
         found = admin.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where application_name like 'boathook:apps%:pulse' and datname = current_database()"
@@ -456,7 +467,7 @@ async def test_after_a_lost_connection_live_messages_are_heard_again(yard: Runni
     assert found
 
     async def is_heard() -> bool:
-        say(yard, "POST", "/open/tell?channel=lost&n=7")
+        send_request(mounted_app, "POST", "/open/tell?channel=lost&n=7")
         with contextlib.suppress(TimeoutError):
             return json.loads(await asyncio.wait_for(ws.recv(), 0.3)) == {"n": 7}
         return False
@@ -469,35 +480,37 @@ async def test_after_a_lost_connection_live_messages_are_heard_again(yard: Runni
 
 
 @pytest.fixture
-def own_yard(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with shared(admin_url, pg_template, tmp_path_factory.mktemp("own")) as running:
+def unstarted_app(
+    admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BoathookProcess]:
+    with boathook_on_new_database(admin_url, pg_template, tmp_path_factory.mktemp("own")) as running:
         yield running
 
 
-async def test_websockets_are_told_to_come_back_when_the_gateway_stops(own_yard: Running):
-    serve(own_yard)
-    echo = await connect(url(own_yard, "/open/echo?name=drained"))
-    deaf = await connect(url(own_yard, "/open/deaf"))
+async def test_websockets_are_told_to_come_back_when_the_gateway_stops(unstarted_app: BoathookProcess):
+    serve(unstarted_app)
+    echo = await connect(url(unstarted_app, "/open/echo?name=drained"))
+    deaf = await connect(url(unstarted_app, "/open/deaf"))
     await echo.send("x")
     await echo.recv()
     started = time.monotonic()
-    code = await asyncio.to_thread(own_yard.stop)
-    assert code == 0, own_yard.log()[-3000:]
+    code = await asyncio.to_thread(unstarted_app.stop)
+    assert code == 0, unstarted_app.log()[-3000:]
     assert time.monotonic() - started < 20
     for ws in (echo, deaf):
         await ws.wait_closed()
         assert ws.close_code == 1012
-    assert "drained 1012" in (own_yard.folder / "ends.txt").read_text()
-    assert (own_yard.folder / "life.txt").read_text().splitlines() == ["up", "down"]
-    assert '"is_clean":true' in own_yard.log().replace(" ", "") or "is_clean=True" in own_yard.log()
+    assert "drained 1012" in (unstarted_app.folder / "ends.txt").read_text()
+    assert (unstarted_app.folder / "life.txt").read_text().splitlines() == ["up", "down"]
+    assert '"is_clean":true' in unstarted_app.log().replace(" ", "") or "is_clean=True" in unstarted_app.log()
 
 
-async def test_one_client_has_no_more_websockets_than_connections(own_yard: Running):
-    serve(own_yard, sources=SOURCES.replace("per_client = 60", "per_client = 5"))
+async def test_one_client_has_no_more_websockets_than_connections(unstarted_app: BoathookProcess):
+    serve(unstarted_app, sources=SOURCES.replace("per_client = 60", "per_client = 5"))
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(5):
-            await stack.enter_async_context(connect(url(own_yard, "/open/echo")))
-        assert (await refused(own_yard, "/open/echo"))[0] == 503
-    await eventually(lambda: say(own_yard, "GET", "/open").status == 200)
-    async with connect(url(own_yard, "/open/echo")):
+            await stack.enter_async_context(connect(url(unstarted_app, "/open/echo")))
+        assert (await refused(unstarted_app, "/open/echo"))[0] == 503
+    await eventually(lambda: send_request(unstarted_app, "GET", "/open").status == 200)
+    async with connect(url(unstarted_app, "/open/echo")):
         pass

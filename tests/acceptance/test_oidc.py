@@ -9,7 +9,7 @@ import httpx
 import pytest
 from oidc_provider_mock import User, run_server_in_thread
 
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.support import until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the provider, which runs in a thread of the tests
@@ -23,7 +23,7 @@ PEOPLE = (
 
 
 @pytest.fixture(scope="module")
-def running(shared_boathook: Callable[..., Running]) -> Iterator[Running]:
+def running(shared_boathook: Callable[..., BoathookProcess]) -> Iterator[BoathookProcess]:
     with run_server_in_thread(user_claims=PEOPLE) as server:
         made = shared_boathook(
             roles="gateway,console,keeper",
@@ -45,7 +45,7 @@ def running(shared_boathook: Callable[..., Running]) -> Iterator[Running]:
 class Traveller:
     """A browser on its way to the provider and back."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: BoathookProcess) -> None:
         self.running = running
         self.client = httpx.Client(timeout=30)
 
@@ -74,7 +74,7 @@ class Traveller:
 
 
 @pytest.fixture
-def traveller(running: Running) -> Iterator[Traveller]:
+def traveller(running: BoathookProcess) -> Iterator[Traveller]:
     with contextlib.closing(Traveller(running)) as traveller:
         yield traveller
 
@@ -92,21 +92,21 @@ def test_who_has_no_group_of_ours_stays_out(traveller: Traveller):
     assert "eve@example.com has no role here" in answer.text
 
 
-def test_a_name_that_is_not_proven_takes_nobodys_place(running: Running, traveller: Traveller):
+def test_a_name_that_is_not_proven_takes_nobodys_place(running: BoathookProcess, traveller: Traveller):
     running.cli("operators", "create", "owner@example.com", "--role", "admin", "--no-password")
     answer = traveller.sign_in("4")
     assert answer.status_code == 403
     assert "belongs to somebody else" in answer.text
 
 
-def test_whoever_is_kept_out_stays_out(running: Running, traveller: Traveller):
+def test_whoever_is_kept_out_stays_out(running: BoathookProcess, traveller: Traveller):
     assert traveller.sign_in("2").status_code == 303
     running.cli("operators", "disable", "bob@example.com")
     assert traveller.sign_in("2").status_code == 403
     running.cli("operators", "enable", "bob@example.com")
 
 
-def test_a_code_counts_once_and_only_in_the_browser_that_asked_for_it(running: Running, traveller: Traveller):
+def test_a_code_counts_once_and_only_in_the_browser_that_asked_for_it(running: BoathookProcess, traveller: Traveller):
     address = traveller.prove(traveller.leave(), "1")
     with contextlib.closing(Traveller(running)) as another:
         assert another.come_back(address).status_code == 400

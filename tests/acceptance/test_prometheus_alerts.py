@@ -15,7 +15,7 @@ from boathook.dispatch.sender import _OUTCOMES as SENDS
 from boathook.telemetry import ALERT_RULES, dashboards
 from boathook.telemetry.metrics import METRICS, Kind
 from scripts import write_dashboards
-from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.support import until
 
 ALERTS = {rule["alert"]: rule for rule in yaml.safe_load(ALERT_RULES.read_text())["groups"][0]["rules"]}
@@ -153,7 +153,7 @@ def test_the_page_says_what_to_do_about_each_alert_and_about_no_other():
 
 
 @pytest.fixture(scope="module")
-def gateway(shared_boathook: Callable[..., Running]) -> Running:
+def gateway(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     running = shared_boathook()
     for key, kind in (("alerts_1", "invoice.paid"), ("alerts_2", "broken.thing")):
         body, headers = signed(payload(key, kind))
@@ -177,7 +177,7 @@ def named(expression: str) -> set[str]:
     return set(re.findall(r"\bboathook_\w+", expression))
 
 
-def known(gateway: Running) -> dict[str, str]:
+def known(gateway: BoathookProcess) -> dict[str, str]:
     """Return the kinds of the metrics that are really shown."""
     return dict(re.findall(r"^# TYPE (\w+) (\w+)$", metrics(gateway), re.MULTILINE))
 
@@ -189,7 +189,7 @@ def family(name: str) -> str:
 
 
 @pytest.mark.parametrize("expression", [RULES, *BOARDS], ids=lambda text: text[:60])
-def test_every_metric_that_rules_and_dashboards_name_is_really_shown(gateway: Running, expression: str):
+def test_every_metric_that_rules_and_dashboards_name_is_really_shown(gateway: BoathookProcess, expression: str):
     assert named(expression)
     assert {name for name in named(expression) if family(name) not in known(gateway)} == set()
 
@@ -209,7 +209,7 @@ def test_every_label_that_they_name_is_one_of_the_metric(expression: str):
         assert labels <= {*METRICS[family(name)].labels, *scraped}, name
 
 
-def test_every_value_that_the_rules_choose_by_is_really_there(gateway: Running):
+def test_every_value_that_the_rules_choose_by_is_really_there(gateway: BoathookProcess):
     chosen = [
         (name, label, value)
         for expression in (RULES, *BOARDS)
@@ -224,11 +224,11 @@ def test_every_value_that_the_rules_choose_by_is_really_there(gateway: Running):
             until(lambda name=name, label=label, value=value: has(gateway, name, label, value))  # type: ignore[misc]
 
 
-def has(gateway: Running, name: str, label: str, value: str) -> bool:
+def has(gateway: BoathookProcess, name: str, label: str, value: str) -> bool:
     return re.search(rf'^{name}\{{[^}}]*{label}="{value}"', metrics(gateway), re.MULTILINE) is not None
 
 
-def metrics(gateway: Running) -> str:
+def metrics(gateway: BoathookProcess) -> str:
     return httpx.get(f"{gateway.base}/metrics").text
 
 
@@ -258,11 +258,11 @@ def test_the_panels_of_a_dashboard_have_names_and_places_of_their_own():
         assert all(panel["description"] for panel in panels)
 
 
-def test_the_command_prints_the_rules(gateway: Running):
+def test_the_command_prints_the_rules(gateway: BoathookProcess):
     assert gateway.cli("alerts").stdout == ALERT_RULES.read_text()
 
 
-def test_the_command_prints_the_dashboards_or_writes_them(gateway: Running):
+def test_the_command_prints_the_dashboards_or_writes_them(gateway: BoathookProcess):
     printed = [json.loads(line)["uid"] for line in gateway.cli("dashboards").stdout.splitlines()]
     assert printed == [f"boathook-{name}" for name in dashboards.NAMES]
     gateway.cli("dashboards", "--out", "boards/of/ours")

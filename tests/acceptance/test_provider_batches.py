@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from boathook.testing import Keys, make_keys, signed_request
-from tests.acceptance.conftest import Running
-from tests.acceptance.raw_http import Said, configure, deliver
+from tests.acceptance.conftest import BoathookProcess
+from tests.acceptance.raw_http import RawResponse, send_signed, write_config
 from tests.support import until
 
 HOME = "https://hooks.example.com"
@@ -81,24 +81,24 @@ def keys() -> Keys:
 
 
 @pytest.fixture
-def running(boathook: Callable[..., Running], keys: Keys) -> Running:
+def running(boathook: Callable[..., BoathookProcess], keys: Keys) -> BoathookProcess:
     one = boathook(start=False)
     (one.folder / "shop.py").write_text(HANDLERS)
     secrets = {**SECRETS, "sendgrid": keys.public}
     sources = "".join(
         f'[sources.{name}]\nsecrets = ["{secret}"]\npublic_url = "{HOME}"\n' for name, secret in secrets.items()
     )
-    configure(one, sources, app="shop:hook", roles='["gateway", "worker"]')
+    write_config(one, sources, app="shop:hook", roles='["gateway", "worker"]')
     return one.start()
 
 
-def send(running: Running, keys: Keys, source: str, items: list[Any]) -> Said:
+def send(running: BoathookProcess, keys: Keys, source: str, items: list[Any]) -> RawResponse:
     body = json.dumps(BATCHES[source][1](items)).encode()
     secret = keys.private if source == "sendgrid" else SECRETS[source]
-    return deliver(running, signed_request(source, secret, body, url=f"{HOME}/in/{source}", timestamp=time.time()))
+    return send_signed(running, signed_request(source, secret, body, url=f"{HOME}/in/{source}", timestamp=time.time()))
 
 
-def effects(running: Running, type: str) -> list[dict[str, Any]]:
+def effects(running: BoathookProcess, type: str) -> list[dict[str, Any]]:
     with psycopg.connect(running.database_url, autocommit=True) as connection:
         sql = "select event_key, attempt from shop.effect where handler = %s order by id"
         found = connection.execute(sql, [type]).fetchall()
@@ -106,11 +106,11 @@ def effects(running: Running, type: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text, _ in found]
 
 
-def reached(running: Running, type: str, count: int) -> bool:
+def reached(running: BoathookProcess, type: str, count: int) -> bool:
     return len(effects(running, type)) >= count
 
 
-def owed(running: Running) -> int:
+def owed(running: BoathookProcess) -> int:
     with psycopg.connect(running.database_url, autocommit=True) as connection:
         return int(connection.execute("select count(*) from boathook.delivery").fetchone()[0])
 
@@ -127,7 +127,7 @@ def identity(source: str, item: dict[str, Any]) -> Any:
             return item["eventId"]
 
 
-def test_what_came_before_has_no_second_effect_and_what_is_new_has_one(running: Running, keys: Keys):
+def test_what_came_before_has_no_second_effect_and_what_is_new_has_one(running: BoathookProcess, keys: Keys):
     for source, (item, _, type) in BATCHES.items():
         first = send(running, keys, source, [item(1), item(2), item(3)])
         again = send(running, keys, source, [item(1), item(2), item(3)])
@@ -146,14 +146,14 @@ def test_what_came_before_has_no_second_effect_and_what_is_new_has_one(running: 
     assert running.cli("verify").returncode == 0
 
 
-def test_one_forged_item_refuses_the_whole_of_it(running: Running, keys: Keys):
+def test_one_forged_item_refuses_the_whole_of_it(running: BoathookProcess, keys: Keys):
     body = json.dumps(BATCHES["adyen"][1]([adyen(1), adyen(2)])).encode()
     signed = signed_request("adyen", SECRETS["adyen"], body, url=f"{HOME}/in/adyen")
     dearer = signed.body.replace(b'"pspReference":"PSP2"', b'"pspReference":"PSP3"')
     assert dearer != signed.body
     forged = type(signed)(signed.method, signed.url, signed.headers, dearer)
-    assert deliver(running, forged).status == 401
+    assert send_signed(running, forged).status == 401
     assert owed(running) == 0
     assert effects(running, "AUTHORISATION") == []
-    assert deliver(running, signed).status == 200
+    assert send_signed(running, signed).status == 200
     until(partial(reached, running, "AUTHORISATION", 2))

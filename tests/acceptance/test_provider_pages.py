@@ -12,7 +12,7 @@ from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.proofs import Asymmetric
 from boathook.testing import make_keys
 from scripts import docs_providers
-from tests.acceptance.conftest import Running, free_port
+from tests.acceptance.conftest import BoathookProcess, free_port
 from tests.guards.documents import ROOT, blocks
 
 
@@ -34,9 +34,9 @@ def secrets() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def running(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoathookProcess]:
     folder = tmp_path_factory.mktemp("pages")
-    running = Running(folder, shared_url, roles="gateway")
+    running = BoathookProcess(folder, shared_url, roles="gateway")
     port = free_port()
     running.port, running.base = port, f"http://127.0.0.1:{port}"
     running.environment |= secrets()

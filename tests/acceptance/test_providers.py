@@ -15,8 +15,15 @@ import pytest
 from boathook.domain.model import Grade
 from boathook.inbound.providers.proofs import Addresses, NoProof
 from boathook.testing import Signed
-from tests.acceptance.conftest import Running
-from tests.acceptance.raw_http import Said, configure, deliver, rows, say, shared
+from tests.acceptance.conftest import BoathookProcess
+from tests.acceptance.raw_http import (
+    RawResponse,
+    boathook_on_new_database,
+    rows,
+    send_request,
+    send_signed,
+    write_config,
+)
 from tests.providers.request_factory import base64_mac
 from tests.providers.source_factory import HOME, Stand, stands
 from tests.support import until
@@ -112,14 +119,14 @@ NEVER = {403, 406, 410}
 class Talk:
     """What was said to one source and what it answered."""
 
-    first: Said
-    again: Said
-    forged: Said | None
+    first: RawResponse
+    again: RawResponse
+    forged: RawResponse | None
     events: list[dict[str, Any]] = field(default_factory=list)
     rejections: list[dict[str, Any]] = field(default_factory=list)
 
 
-def configuration(running: Running, stand: Stand, number: int) -> str:
+def configuration(running: BoathookProcess, stand: Stand, number: int) -> str:
     """Write one source's table, its secrets by turns in a file and in the environment."""
     lines: dict[str, Any] = {"provider": stand.recipe.name, "public_url": HOME, **stand.settings}
     if isinstance(stand.recipe.proof, NoProof):
@@ -136,10 +143,10 @@ def configuration(running: Running, stand: Stand, number: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def running(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with shared(admin_url, pg_template, tmp_path_factory.mktemp("providers")) as one:
+def running(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoathookProcess]:
+    with boathook_on_new_database(admin_url, pg_template, tmp_path_factory.mktemp("providers")) as one:
         sources = "".join(configuration(one, stand, number) for number, stand in enumerate(ALL))
-        configure(one, sources, server='trusted_proxies = ["127.0.0.1/32"]')
+        write_config(one, sources, server='trusted_proxies = ["127.0.0.1/32"]')
         yield one.start()
 
 
@@ -169,15 +176,15 @@ def client_of(stand: Stand, *, is_stranger: bool = False) -> str:
 
 
 @pytest.fixture(scope="module")
-def talks(running: Running) -> dict[str, Talk]:
+def talks(running: BoathookProcess) -> dict[str, Talk]:
     """Talk to every source, then read back what the command line shows of it."""
     found = {}
     for stand in REACHED:
         signed = sent(stand)
-        first, again = (deliver(running, signed, x_forwarded_for=client_of(stand)) for _ in range(2))
+        first, again = (send_signed(running, signed, x_forwarded_for=client_of(stand)) for _ in range(2))
         is_address = isinstance(stand.recipe.proof, Addresses)
         lie = None if stand in OPEN else forged(stand)
-        answer = lie and deliver(running, lie, x_forwarded_for=client_of(stand, is_stranger=is_address))
+        answer = lie and send_signed(running, lie, x_forwarded_for=client_of(stand, is_stranger=is_address))
         found[stand.label] = Talk(first, again, answer)
     until(lambda: rows(running, "select count(*) >= %s from boathook.rejection", len(GUARDED)) == [(True,)])
     for event in running.listing("events", "list", "--limit", "0"):
@@ -240,8 +247,8 @@ def test_operators_are_told_why(talks: dict[str, Talk], stand: Stand):
 
 
 @pytest.mark.parametrize("stand", FETCHED, ids=str)
-def test_a_key_that_cannot_be_fetched_is_no_fault_of_the_sender(running: Running, stand: Stand):
-    answer = deliver(running, sent(stand))
+def test_a_key_that_cannot_be_fetched_is_no_fault_of_the_sender(running: BoathookProcess, stand: Stand):
+    answer = send_signed(running, sent(stand))
     assert answer.status == 503
     assert int(answer.headers["retry-after"]) > 0
     assert rows(running, "select count(*) from boathook.rejection where source = %s", stand.label) == [(0,)]
@@ -249,11 +256,11 @@ def test_a_key_that_cannot_be_fetched_is_no_fault_of_the_sender(running: Running
 
 
 @pytest.mark.parametrize("stand", ALL, ids=str)
-def test_methods_nobody_sends_by_are_not_allowed(running: Running, stand: Stand):
+def test_methods_nobody_sends_by_are_not_allowed(running: BoathookProcess, stand: Stand):
     wanted = OTHER_METHODS.get(stand.label, {"POST"})
     path = f"/in/{stand.label}"
     for method in ("HEAD", "GET", "PUT", "DELETE", "PATCH", "OPTIONS"):
-        answer = say(running, method, path)
+        answer = send_request(running, method, path)
         assert answer.status not in NEVER | set(range(300, 400))
         assert (answer.status == 405) is (method not in wanted), method
         if answer.status == 405:
@@ -270,7 +277,7 @@ def test_no_answer_makes_any_sender_stop(talks: dict[str, Talk]):
         assert talks[stand.label].first.status not in stand.recipe.stop_statuses
 
 
-def test_one_event_is_shown_whole(running: Running, talks: dict[str, Talk]):
+def test_one_event_is_shown_whole(running: BoathookProcess, talks: dict[str, Talk]):
     (event,) = talks["github"].events
     shown = json.loads(running.cli("events", "show", event["id"], "--json").stdout)
     assert {key: shown[key] for key in event} == event
@@ -278,7 +285,7 @@ def test_one_event_is_shown_whole(running: Running, talks: dict[str, Talk]):
     assert "body signed" in running.cli("events", "show", event["id"]).stdout
 
 
-def test_nothing_that_is_secret_is_logged_or_kept(running: Running, talks: dict[str, Talk]):
+def test_nothing_that_is_secret_is_logged_or_kept(running: BoathookProcess, talks: dict[str, Talk]):
     log = running.log()
     shown = running.cli("config", "show").stdout
     for stand in ALL:
@@ -300,27 +307,27 @@ LIES = {
 class TestPublicUrl:
     """Where the address is signed, the configured one counts, whatever proxies and strangers say it was."""
 
-    def test_square_signs_the_address_as_configured(self, running: Running):
+    def test_square_signs_the_address_as_configured(self, running: BoathookProcess):
         target, secret = TARGET.format(source="square"), secret_of("square")
         for base, status in ((HOME, 200), ("http://evil.example", 401), (f"http://127.0.0.1:{running.port}", 401)):
             body = json.dumps({"event_id": f"at {base}", "type": "payment.updated"}).encode()
             signature = base64_mac(secret, f"{base}{target}", body)
             headers = {"x-square-hmacsha256-signature": signature, "content-type": "application/json", **LIES}
-            assert say(running, "POST", target, headers, body).status == status, base
+            assert send_request(running, "POST", target, headers, body).status == status, base
 
-    def test_an_address_written_another_way_is_another(self, running: Running):
+    def test_an_address_written_another_way_is_another(self, running: BoathookProcess):
         target = TARGET.format(source="square")
         tidied = target.replace("%2f", "%2F")
         signature = base64_mac(secret_of("square"), f"{HOME}{target}", b"{}")
-        assert say(running, "POST", tidied, {"x-square-hmacsha256-signature": signature}, b"{}").status == 401
+        assert send_request(running, "POST", tidied, {"x-square-hmacsha256-signature": signature}, b"{}").status == 401
 
-    def test_hubspot_signs_the_address_as_configured(self, running: Running):
+    def test_hubspot_signs_the_address_as_configured(self, running: BoathookProcess):
         target, stamp = "/in/hubspot?name=J%C3%BCrgen%20B&plus=a+b&empty=&name=2", str(int(time.time() * 1000))
         for base, status in ((HOME, 200), ("https://evil.example", 401)):
             body = json.dumps([{"eventId": base, "subscriptionType": "contact.creation"}]).encode()
             signature = base64_mac(secret_of("hubspot"), f"POST{base}{target}", body, stamp)
             headers = {"x-hubspot-signature-v3": signature, "x-hubspot-request-timestamp": stamp, **LIES}
-            assert say(running, "POST", target, headers, body).status == status, base
+            assert send_request(running, "POST", target, headers, body).status == status, base
 
 
 def secret_of(label: str) -> str:

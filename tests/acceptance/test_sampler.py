@@ -5,17 +5,17 @@ from collections.abc import Callable
 import httpx
 import psycopg
 
-from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.support import until
 
 
-def post(running: Running, *keys: str) -> None:
+def post(running: BoathookProcess, *keys: str) -> None:
     for key in keys:
         body, headers = signed(payload(key))
         assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=30).status_code == 200
 
 
-def kept(running: Running, what: str = "accepted") -> int:
+def kept(running: BoathookProcess, what: str = "accepted") -> int:
     with psycopg.connect(running.database_url) as connection:
         row = connection.execute(
             "select coalesce(sum((tally #>> array['sources', 'stripe', %s])::int), 0) from boathook.sample where step_s = 15",
@@ -25,7 +25,7 @@ def kept(running: Running, what: str = "accepted") -> int:
     return int(row[0])
 
 
-def test_a_host_that_stops_tells_what_it_has_counted_last(boathook: Callable[..., Running]) -> None:
+def test_a_host_that_stops_tells_what_it_has_counted_last(boathook: Callable[..., BoathookProcess]) -> None:
     running = boathook()
     post(running, "a", "b", "c")
     assert running.stop() == 0
@@ -36,7 +36,7 @@ def test_a_host_that_stops_tells_what_it_has_counted_last(boathook: Callable[...
     assert (kept(running), kept(running, "duplicates")) == (4, 1)
 
 
-def test_two_hosts_on_one_database_are_both_heard(boathook: Callable[..., Running]) -> None:
+def test_two_hosts_on_one_database_are_both_heard(boathook: Callable[..., BoathookProcess]) -> None:
     first, second = boathook(), boathook(roles="gateway")
     post(first, "first-1")
     post(second, "second-1", "second-2")
@@ -54,7 +54,7 @@ def test_two_hosts_on_one_database_are_both_heard(boathook: Callable[..., Runnin
     assert kept(first) == 3
 
 
-def test_a_killed_host_goes_on_counting_where_it_was_killed(boathook: Callable[..., Running]) -> None:
+def test_a_killed_host_goes_on_counting_where_it_was_killed(boathook: Callable[..., BoathookProcess]) -> None:
     running = boathook()
     post(running, "k-1", "k-2")
     until(lambda: "accepted" in (running.folder / "data/metrics/gateway-0.json").read_text())

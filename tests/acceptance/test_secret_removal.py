@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from boathook.inbound.rotating import LOOK_S
-from tests.acceptance.conftest import SECRET, Running
+from tests.acceptance.conftest import SECRET, BoathookProcess
 from tests.acceptance.test_source_secrets import Load, add, ask, is_gone, is_known
 from tests.faults.rig.disks import still
 from tests.support import until
@@ -29,11 +29,11 @@ Rotation.make_sure = opens_at_once
 
 
 @pytest.fixture(scope="module")
-def running(shared_boathook: Callable[..., Running]) -> Running:
+def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     return shared_boathook(roles="gateway,keeper")
 
 
-def asked_while_frozen(running: Running, removed: str) -> tuple[Counter[int], Counter[int]]:
+def asked_while_frozen(running: BoathookProcess, removed: str) -> tuple[Counter[int], Counter[int]]:
     """Remove a secret while the gateway is frozen; return how requests were answered that had come meanwhile."""
     id = add(running, removed)
     until(partial(is_known, running.base, removed), timeout=30)
@@ -47,14 +47,14 @@ def asked_while_frozen(running: Running, removed: str) -> tuple[Counter[int], Co
         return Counter(one.result() for one in old), Counter(one.result() for one in kept)
 
 
-def test_a_gateway_that_was_frozen_for_the_removal_accepts_nothing_under_it(running: Running):
+def test_a_gateway_that_was_frozen_for_the_removal_accepts_nothing_under_it(running: BoathookProcess):
     old, kept = asked_while_frozen(running, "whsec_removed in the frost")
     assert set(kept) == {200}
     assert set(old) == {401}
     assert is_gone(running.base, "whsec_removed in the frost")
 
 
-def test_sabotaged_so_that_nobody_waits_such_a_request_is_accepted(boathook: Callable[..., Running]):
+def test_sabotaged_so_that_nobody_waits_such_a_request_is_accepted(boathook: Callable[..., BoathookProcess]):
     """The twin: what has waited is judged by what was known before the frost."""
     bold = boathook(roles="gateway,keeper", start=False)
     (bold.folder / "sitecustomize.py").write_text("from boathook.inbound import rotating\nrotating.SURE_S = 9e9\n")
@@ -62,13 +62,13 @@ def test_sabotaged_so_that_nobody_waits_such_a_request_is_accepted(boathook: Cal
     assert old[200]
 
 
-def on_disk(running: Running) -> str:
+def on_disk(running: BoathookProcess) -> str:
     """Return what is kept for a start without PostgreSQL."""
     file = running.folder / FILE
     return file.read_text() if file.exists() else ""
 
 
-def asked_while_starting(running: Running, removed: str) -> Counter[int]:
+def asked_while_starting(running: BoathookProcess, removed: str) -> Counter[int]:
     """Remove a secret while the gateway is down; return how requests were answered that came as it started."""
     id = add(running, removed)
     until(lambda: id in on_disk(running), timeout=30)
@@ -92,18 +92,20 @@ def asked_while_starting(running: Running, removed: str) -> Counter[int]:
     return statuses
 
 
-def test_a_gateway_that_was_down_for_the_removal_accepts_nothing_under_it(running: Running):
+def test_a_gateway_that_was_down_for_the_removal_accepts_nothing_under_it(running: BoathookProcess):
     assert set(asked_while_starting(running, "whsec_removed in the night")) == {401}
 
 
-def test_sabotaged_so_that_it_opens_by_what_the_disk_tells_such_a_request_is_accepted(boathook: Callable[..., Running]):
+def test_sabotaged_so_that_it_opens_by_what_the_disk_tells_such_a_request_is_accepted(
+    boathook: Callable[..., BoathookProcess],
+):
     """The twin: requests come in before it is known what was removed."""
     bold = boathook(roles="gateway,keeper", start=False)
     (bold.folder / "sitecustomize.py").write_text(LATE)
     assert asked_while_starting(bold.start(), "whsec_removed in the night")[200]
 
 
-def test_a_damaged_file_takes_nothing_from_what_the_journal_tells(running: Running):
+def test_a_damaged_file_takes_nothing_from_what_the_journal_tells(running: BoathookProcess):
     id = add(running, "whsec_kept in the journal")
     until(partial(is_known, running.base, "whsec_kept in the journal"), timeout=30)
     until(lambda: id in on_disk(running), timeout=30)
@@ -119,7 +121,7 @@ def test_a_damaged_file_takes_nothing_from_what_the_journal_tells(running: Runni
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_while_secrets_come_and_go_two_boathooks_refuse_none_that_holds_and_take_none_that_is_gone(
-    shared_boathook: Callable[..., Running],
+    shared_boathook: Callable[..., BoathookProcess],
 ):
     keys = {"BOATHOOK_OUTBOUND_ENCRYPTION_KEYS": '["one key for both of them, long enough"]'}
     both = [shared_boathook(roles="gateway", BOATHOOK_SERVER_GATEWAYS=gateways, **keys) for gateways in ("1", "2")]

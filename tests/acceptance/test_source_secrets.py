@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from boathook.testing import sign
-from tests.acceptance.conftest import SECRET, Running, payload
+from tests.acceptance.conftest import SECRET, BoathookProcess, payload
 from tests.acceptance.test_start_during_outage import target_of, through
 from tests.faults.rig.proxy import Proxy
 from tests.support import until
@@ -41,7 +41,7 @@ def is_gone(base: str, secret: str) -> bool:
     return all(ask(base, secret) == 401 for _ in range(16))
 
 
-def add(running: Running, secret: str, *more: str) -> str:
+def add(running: BoathookProcess, secret: str, *more: str) -> str:
     running.environment["A_SECRET"] = secret
     (made,) = running.listing("sources", "secrets", "add", "stripe", "--secret", "env:A_SECRET", *more)
     assert "secret" not in made
@@ -82,11 +82,11 @@ class Load:
 
 
 @pytest.fixture(scope="module")
-def running(shared_boathook: Callable[..., Running]) -> Running:
+def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     return shared_boathook(BOATHOOK_SERVER_GATEWAYS="2")
 
 
-def test_a_rotation_under_load_refuses_nothing(running: Running):
+def test_a_rotation_under_load_refuses_nothing(running: BoathookProcess):
     with Load(running.base, SECRET) as load:
         load.more()
         for secret in ("whsec_of the spring", "whsec_of the summer", "whsec_of the autumn"):
@@ -106,7 +106,7 @@ def test_a_rotation_under_load_refuses_nothing(running: Running):
     assert is_known(running.base, SECRET), "those of boathook.toml stay"
 
 
-def test_without_the_overlap_the_load_sees_refusals(running: Running):
+def test_without_the_overlap_the_load_sees_refusals(running: BoathookProcess):
     """The twin: a secret that ends before its sender has changed to the next one."""
     early = add(running, "whsec_ended too early")
     until(lambda: is_known(running.base, "whsec_ended too early"), timeout=30)
@@ -117,7 +117,7 @@ def test_without_the_overlap_the_load_sees_refusals(running: Running):
     assert load.statuses[401] > 0
 
 
-def test_those_added_before_can_be_let_to_end_and_be_kept_again(running: Running):
+def test_those_added_before_can_be_let_to_end_and_be_kept_again(running: BoathookProcess):
     first = add(running, "whsec_first of two", "--note", "the first")
     second = add(running, "whsec_second of two", "--end-others", "1h")
     lines = {one["name"]: one for one in running.listing("sources", "secrets", "list", "stripe")}
@@ -133,7 +133,7 @@ def test_those_added_before_can_be_let_to_end_and_be_kept_again(running: Running
         running.cli("sources", "secrets", "remove", "stripe", id)
 
 
-def test_one_that_is_made_is_told_once_and_never_again(running: Running):
+def test_one_that_is_made_is_told_once_and_never_again(running: BoathookProcess):
     (made,) = running.listing("sources", "secrets", "add", "stripe")
     until(lambda: is_known(running.base, made["secret"]), timeout=30)
     listed = running.cli("sources", "secrets", "list", "stripe", "--json").stdout
@@ -142,7 +142,7 @@ def test_one_that_is_made_is_told_once_and_never_again(running: Running):
     running.cli("sources", "secrets", "remove", "stripe", made["id"])
 
 
-def test_only_the_encryption_keys_open_what_is_kept(running: Running, shared_url: str):
+def test_only_the_encryption_keys_open_what_is_kept(running: BoathookProcess, shared_url: str):
     add(running, "whsec_nobody reads this")
     until(lambda: "ssec_" in (running.folder / FILE).read_text())
     until(lambda: is_known(running.base, "whsec_nobody reads this"), timeout=30)
@@ -161,7 +161,7 @@ def test_only_the_encryption_keys_open_what_is_kept(running: Running, shared_url
     assert {one["is_readable"] for one in lines if one["where"] == "added"} == {False}
 
 
-def test_what_cannot_be_a_secret_is_refused_with_the_fix(running: Running):
+def test_what_cannot_be_a_secret_is_refused_with_the_fix(running: BoathookProcess):
     for secret, word in ((SECRET, "already"), ("env:OTHER", "boathook.toml"), ("whsec_\x07", "printable")):
         running.environment["A_SECRET"] = secret
         done = running.cli("sources", "secrets", "add", "stripe", "--secret", "env:A_SECRET", check=False)
@@ -173,7 +173,7 @@ def test_what_cannot_be_a_secret_is_refused_with_the_fix(running: Running):
     assert "there is no source 'nowhere'" in done.stderr
 
 
-def test_a_gateway_that_starts_without_postgresql_knows_them(boathook: Callable[..., Running], pg_url: str):
+def test_a_gateway_that_starts_without_postgresql_knows_them(boathook: Callable[..., BoathookProcess], pg_url: str):
     with Proxy(target_of(pg_url)) as wire:
         one = boathook(start=False)
         configuration = one.folder / "boathook.toml"
@@ -195,7 +195,7 @@ def test_a_gateway_that_starts_without_postgresql_knows_them(boathook: Callable[
         until(lambda: ask(one.base, "whsec_known on disk") == 200, timeout=30)
 
 
-def test_what_was_refused_for_want_of_a_secret_is_accepted_after_it_was_added(running: Running):
+def test_what_was_refused_for_want_of_a_secret_is_accepted_after_it_was_added(running: BoathookProcess):
     secret = "whsec_of the late operator"
     body = json.dumps(payload("evt_too_early")).encode()
     headers = {**sign("stripe", secret, body), "content-type": "application/json"}

@@ -11,8 +11,8 @@ import pytest
 
 from boathook.domain.model import Grade
 from boathook.inbound.providers import RECIPES
-from tests.acceptance.conftest import Running, payload, signed
-from tests.acceptance.raw_http import configure, say
+from tests.acceptance.conftest import BoathookProcess, payload, signed
+from tests.acceptance.raw_http import send_request, write_config
 from tests.acceptance.test_cli import ENVIRONMENT, Cli
 from tests.support import until
 
@@ -139,21 +139,21 @@ async def broken(event: Event, tx: Transaction) -> None:
 
 
 @pytest.fixture(scope="module")
-def running(shared_boathook: Any) -> Running:
+def running(shared_boathook: Any) -> BoathookProcess:
     """A boathook for all tests here, which tell their events apart by type."""
-    one: Running = shared_boathook(start=False)
+    one: BoathookProcess = shared_boathook(start=False)
     (one.folder / "shop.py").write_text(HANDLERS)
     sources = '[sources.stripe]\nsecrets = ["whsec_acceptance"]\n'
-    configure(one, sources, app="shop:hook", roles='["gateway", "worker"]')
+    write_config(one, sources, app="shop:hook", roles='["gateway", "worker"]')
     return one.start()
 
 
 class TestGrade:
     """What the proof covers is shown wherever an event is."""
 
-    def test_it_is(self, running: Running):
+    def test_it_is(self, running: BoathookProcess):
         body, headers = signed(payload("evt_1", "broken.now"))
-        answer = say(running, "POST", "/in/stripe", headers, body)
+        answer = send_request(running, "POST", "/in/stripe", headers, body)
         event_id = answer.json["event_id"]
         until(lambda: [one["state"] for one in running.listing("deliveries", "list")] == ["dead"], every=0.2)
         (dead,) = running.listing("dead", "list")
@@ -171,19 +171,19 @@ class TestGrade:
             assert "proof" in shown
             assert "body" in shown.split("proof")[1]
 
-    def test_it_is_shown_of_what_is_judged_again(self, running: Running):
+    def test_it_is_shown_of_what_is_judged_again(self, running: BoathookProcess):
         body, headers = signed(payload("evt_2", "order.paid"), secret="whsec_tomorrow")
-        assert say(running, "POST", "/in/stripe", headers, body).status == 401
+        assert send_request(running, "POST", "/in/stripe", headers, body).status == 401
         until(lambda: running.listing("rejections", "list"), every=0.2)
-        configure(running, '[sources.stripe]\nsecrets = ["whsec_tomorrow"]\n', app="shop:hook")
+        write_config(running, '[sources.stripe]\nsecrets = ["whsec_tomorrow"]\n', app="shop:hook")
         shown = running.cli("rejections", "reverify", "--source", "stripe").stdout
         assert "accepted  evt_" in shown
         assert "(body signed)" in shown
 
-    def test_events_can_be_read_on_80_columns(self, running: Running):
+    def test_events_can_be_read_on_80_columns(self, running: BoathookProcess):
         for number in range(3):
             body, headers = signed(payload(f"evt_paid_{number}", f"order.paid.{number}"), at=time.time())
-            assert say(running, "POST", "/in/stripe", headers, body).status == 200
+            assert send_request(running, "POST", "/in/stripe", headers, body).status == 200
         running.environment["COLUMNS"] = "80"
         head, *lines = running.cli("events", "list", "--type", "order.paid.*").stdout.splitlines()
         assert head.split() == ["id", "from", "type", "proof", "owed", "size", "age"]

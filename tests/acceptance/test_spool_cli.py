@@ -13,7 +13,7 @@ import pytest
 
 from boathook.journal import schema
 from boathook.spool.shelf import REFUSED
-from tests.acceptance.conftest import TABLES, Running, payload, signed
+from tests.acceptance.conftest import TABLES, BoathookProcess, payload, signed
 from tests.commands import boathook_command
 from tests.faults.rig.postgres import OwnServer
 from tests.support import until
@@ -30,9 +30,9 @@ def postgres() -> Iterator[OwnServer]:
 
 
 @pytest.fixture(scope="module")
-def gateway(postgres: OwnServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def gateway(postgres: OwnServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoathookProcess]:
     """A gateway alone, as nothing here is about handlers."""
-    running = Running(tmp_path_factory.mktemp("spool"), postgres.url, roles="gateway", extra=EXTRA)
+    running = BoathookProcess(tmp_path_factory.mktemp("spool"), postgres.url, roles="gateway", extra=EXTRA)
     yield running.start()
     running.kill_all()
 
@@ -44,19 +44,19 @@ EXTRA = """
 
 
 @pytest.fixture(autouse=True)
-def _ready(gateway: Running, postgres: OwnServer) -> None:
+def _ready(gateway: BoathookProcess, postgres: OwnServer) -> None:
     postgres.restart()
     if gateway.process is None or gateway.process.poll() is not None:
         gateway.start()
     until(lambda: away(gateway) == 0, timeout=60)
 
 
-def away(gateway: Running) -> float:
+def away(gateway: BoathookProcess) -> float:
     text = httpx.get(f"{gateway.base}/metrics").text
     return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("boathook_journal_away "))
 
 
-def send(gateway: Running, *keys: str) -> None:
+def send(gateway: BoathookProcess, *keys: str) -> None:
     for key in keys:
         body, headers = signed(payload(key, "invoice.paid"))
         assert httpx.post(f"{gateway.base}/in/stripe", content=body, headers=headers, timeout=20).status_code == 200, (
@@ -72,7 +72,7 @@ def stored(postgres: OwnServer, prefix: str) -> list[str]:
         return [key for (key,) in rows]
 
 
-def waiting(gateway: Running, prefix: str, *more: str) -> list[dict[str, Any]]:
+def waiting(gateway: BoathookProcess, prefix: str, *more: str) -> list[dict[str, Any]]:
     rows = gateway.listing("spool", "inspect", "--limit", "0", *more)
     return [row for row in rows if row["key"].startswith(prefix)]
 
@@ -81,7 +81,7 @@ def hauls(done: Any) -> dict[str, dict[str, Any]]:
     return {row["what"]: row for row in map(json.loads, done.stdout.splitlines())}
 
 
-def left_behind(gateway: Running, postgres: OwnServer, *keys: str) -> Path:
+def left_behind(gateway: BoathookProcess, postgres: OwnServer, *keys: str) -> Path:
     """Have a gateway die while PostgreSQL is away, and return its spool as it lies on the disk of the lost host."""
     postgres.stop()
     send(gateway, *keys)
@@ -95,7 +95,7 @@ def move(spool: Path, place: Path) -> Path:
     return place
 
 
-def test_status_and_inspect_show_what_waits_while_postgresql_is_away(gateway: Running, postgres: OwnServer):
+def test_status_and_inspect_show_what_waits_while_postgresql_is_away(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "seen_1", "seen_2", "seen_3")
     (folder,) = [one for one in gateway.listing("spool", "status") if one["waiting"]]
@@ -111,7 +111,7 @@ def test_status_and_inspect_show_what_waits_while_postgresql_is_away(gateway: Ru
     assert "waiting for PostgreSQL: 3 events, of which running processes hold 3 events" in told
 
 
-def test_inspect_shows_one_event_whole_and_its_body_byte_by_byte(gateway: Running, postgres: OwnServer):
+def test_inspect_shows_one_event_whole_and_its_body_byte_by_byte(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "whole_1")
     (row,) = waiting(gateway, "whole_")
@@ -125,7 +125,7 @@ def test_inspect_shows_one_event_whole_and_its_body_byte_by_byte(gateway: Runnin
     assert waiting(gateway, "whole_", "--state", "done") == []
 
 
-def test_a_running_gateways_folder_is_left_to_it(gateway: Running, postgres: OwnServer):
+def test_a_running_gateways_folder_is_left_to_it(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "live_1", "live_2")
     assert hauls(gateway.cli("spool", "drain", "--dry-run", "--json"))["waiting"]["events"] == 0
@@ -138,7 +138,9 @@ def test_a_running_gateways_folder_is_left_to_it(gateway: Running, postgres: Own
     assert stored(postgres, "live_") == ["live_1", "live_2"]
 
 
-def test_a_lost_hosts_disk_is_brought_in_order_and_only_once(gateway: Running, postgres: OwnServer, tmp_path: Path):
+def test_a_lost_hosts_disk_is_brought_in_order_and_only_once(
+    gateway: BoathookProcess, postgres: OwnServer, tmp_path: Path
+):
     keys = [f"lost_{number:03d}" for number in range(40)]
     old = move(left_behind(gateway, postgres, *keys), tmp_path / "old")
     postgres.restart()
@@ -151,7 +153,7 @@ def test_a_lost_hosts_disk_is_brought_in_order_and_only_once(gateway: Running, p
     assert "waiting for PostgreSQL: 0 events" in gateway.cli("spool", "status", "--dir", str(old)).stdout
 
 
-def test_a_drain_that_was_cut_short_is_taken_up_again(gateway: Running, postgres: OwnServer, tmp_path: Path):
+def test_a_drain_that_was_cut_short_is_taken_up_again(gateway: BoathookProcess, postgres: OwnServer, tmp_path: Path):
     """Its copy is drained too, as if the first drain had died before it could put its segments aside."""
     spool = left_behind(gateway, postgres, "cut_1", "cut_2", "cut_3")
     copy = tmp_path / "copy"
@@ -163,7 +165,9 @@ def test_a_drain_that_was_cut_short_is_taken_up_again(gateway: Running, postgres
     assert stored(postgres, "cut_") == ["cut_1", "cut_2", "cut_3"]
 
 
-def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(gateway: Running, postgres: OwnServer):
+def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(
+    gateway: BoathookProcess, postgres: OwnServer
+):
     postgres.stop()
     send(gateway, "back_1", "back_2", "back_3")
     postgres.restart()
@@ -182,7 +186,7 @@ def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(gate
     gateway.cli("verify")
 
 
-def test_twin_without_again_a_restored_database_goes_on_lacking_them(gateway: Running, postgres: OwnServer):
+def test_twin_without_again_a_restored_database_goes_on_lacking_them(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "gone_1")
     postgres.restart()
@@ -194,7 +198,7 @@ def test_twin_without_again_a_restored_database_goes_on_lacking_them(gateway: Ru
     assert stored(postgres, "gone_") == ["gone_1"]
 
 
-def found(gateway: Running, check: str) -> dict[str, Any]:
+def found(gateway: BoathookProcess, check: str) -> dict[str, Any]:
     """Return what the doctor finds."""
     findings = map(json.loads, gateway.cli("doctor", "--json", check=False).stdout.splitlines())
     return next(one for one in findings if one["check"] == check)
@@ -209,7 +213,7 @@ def restore_to_before(postgres: OwnServer, *keys: str) -> None:
 
 
 def test_what_postgresql_refuses_is_kept_told_of_and_brought_once_the_cause_is_mended(
-    gateway: Running, postgres: OwnServer
+    gateway: BoathookProcess, postgres: OwnServer
 ):
     left_behind(gateway, postgres, "fine_1", "bad_1", "fine_2")
     postgres.restart()
@@ -233,7 +237,7 @@ def test_what_postgresql_refuses_is_kept_told_of_and_brought_once_the_cause_is_m
 
 
 def test_a_damaged_segment_says_what_is_lost_and_the_rest_is_brought(
-    gateway: Running, postgres: OwnServer, tmp_path: Path
+    gateway: BoathookProcess, postgres: OwnServer, tmp_path: Path
 ):
     old = move(left_behind(gateway, postgres, "rot_1", "rot_2", "rot_3"), tmp_path / "old")
     postgres.restart()
@@ -250,7 +254,7 @@ def test_a_damaged_segment_says_what_is_lost_and_the_rest_is_brought(
     assert [row["key"] for row in rows_of(gateway, old, "--state", "bad")] == ["rot_1", "rot_3"]
 
 
-def rows_of(gateway: Running, spool: Path, *more: str) -> list[dict[str, Any]]:
+def rows_of(gateway: BoathookProcess, spool: Path, *more: str) -> list[dict[str, Any]]:
     return gateway.listing("spool", "inspect", "--dir", str(spool), *more)
 
 
@@ -265,7 +269,7 @@ def rows_of(gateway: Running, spool: Path, *more: str) -> list[dict[str, Any]]:
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_errors_name_the_fix(gateway: Running, arguments: list[str], fix: str):
+def test_errors_name_the_fix(gateway: BoathookProcess, arguments: list[str], fix: str):
     (gateway.folder / "data" / "spool").mkdir(exist_ok=True, parents=True)
     done = gateway.cli("spool", *arguments, check=False)
     assert done.returncode in {1, 2}
@@ -273,7 +277,7 @@ def test_errors_name_the_fix(gateway: Running, arguments: list[str], fix: str):
     assert "Traceback" not in done.stderr
 
 
-def test_an_empty_spool_is_no_error(gateway: Running, tmp_path: Path):
+def test_an_empty_spool_is_no_error(gateway: BoathookProcess, tmp_path: Path):
     (tmp_path / "none").mkdir()
     done = boathook_command("spool", "status", "--dir", "none", cwd=tmp_path, env=gateway.environment)
     assert (done.returncode, done.stdout) == (0, "the spool is empty: nothing lies in none\n")

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import psycopg
 
-from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.faults.rig.proxy import Proxy, Target
 from tests.support import until
 
@@ -28,7 +28,9 @@ def through(url: str, port: int) -> str:
     return f"postgresql://{user}{secret}@127.0.0.1:{port}{parts.path}?sslmode=disable"
 
 
-def test_what_was_taken_before_the_routes_were_known_is_owed_to_them(boathook: Callable[..., Running], pg_url: str):
+def test_what_was_taken_before_the_routes_were_known_is_owed_to_them(
+    boathook: Callable[..., BoathookProcess], pg_url: str
+):
     with Proxy(target_of(pg_url)) as wire, psycopg.connect(pg_url, autocommit=True) as direct:
         one = boathook(start=False)
         configuration = one.folder / "boathook.toml"

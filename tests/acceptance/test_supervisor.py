@@ -16,35 +16,35 @@ import psutil
 import psycopg
 import pytest
 
-from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.support import until
 
 GATEWAY = "gateway"
 
 
 @pytest.fixture(scope="module")
-def shared(shared_boathook: Callable[..., Running]) -> Running:
+def shared(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     """The gateway of all tests that neither stop nor kill it; they tell their events apart by key."""
     return shared_boathook(roles=GATEWAY)
 
 
-def post(running: Running, key: str, **options: object) -> httpx.Response:
+def post(running: BoathookProcess, key: str, **options: object) -> httpx.Response:
     body, headers = signed(payload(key), **options)
     return httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=10)
 
 
-def is_up(running: Running) -> bool:
+def is_up(running: BoathookProcess) -> bool:
     try:
         return httpx.get(f"{running.base}/readyz", timeout=1).status_code == 200
     except httpx.TransportError:
         return False
 
 
-def log_lines(running: Running) -> list[dict[str, Any]]:
+def log_lines(running: BoathookProcess) -> list[dict[str, Any]]:
     return [json.loads(line) for line in running.log().splitlines()]
 
 
-def test_a_killed_gateway_is_replaced_and_its_counts_go_on(boathook: Callable[..., Running]):
+def test_a_killed_gateway_is_replaced_and_its_counts_go_on(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles=GATEWAY)
     assert post(running, "evt_1").status_code == 200
     metric = 'boathook_events_accepted_total{source="stripe"} '
@@ -59,13 +59,13 @@ def test_a_killed_gateway_is_replaced_and_its_counts_go_on(boathook: Callable[..
     assert [(line["child"], line["how"]) for line in ended] == [("gateway-0", "signal SIGKILL")]
 
 
-def _written(running: Running, slot: str) -> float:
+def _written(running: BoathookProcess, slot: str) -> float:
     path = running.folder / "data" / "metrics" / f"{slot}.json"
     series = json.loads(path.read_text())["series"]["boathook_events_accepted_total"] if path.exists() else []
     return sum(value for _, value in series)
 
 
-def test_children_end_with_their_supervisor(boathook: Callable[..., Running]):
+def test_children_end_with_their_supervisor(boathook: Callable[..., BoathookProcess]):
     running = boathook(senders=1)
     children = [
         psutil.Process(child.pid)
@@ -82,7 +82,7 @@ def test_children_end_with_their_supervisor(boathook: Callable[..., Running]):
     assert post(running, "evt_after").status_code == 200
 
 
-def test_a_frozen_gateway_is_killed_and_replaced(boathook: Callable[..., Running]):
+def test_a_frozen_gateway_is_killed_and_replaced(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles=GATEWAY)
     [frozen] = running.children("gateway")
     os.kill(frozen.pid, signal.SIGSTOP)
@@ -91,7 +91,7 @@ def test_a_frozen_gateway_is_killed_and_replaced(boathook: Callable[..., Running
     assert any(line["event"] == "child_stuck" for line in log_lines(running))
 
 
-def test_a_second_serve_on_the_same_address_says_what_to_do(shared: Running):
+def test_a_second_serve_on_the_same_address_says_what_to_do(shared: BoathookProcess):
     done = subprocess.run(
         [sys.executable, "-m", "boathook", "serve", "--data-dir", "other"],
         cwd=shared.folder,
@@ -121,7 +121,7 @@ def test_a_second_serve_on_the_same_address_says_what_to_do(shared: Running):
     ],
 )
 def test_a_wrong_set_up_ends_with_one_sentence(
-    boathook: Callable[..., Running], change: tuple[str, str], words: list[str]
+    boathook: Callable[..., BoathookProcess], change: tuple[str, str], words: list[str]
 ):
     running = boathook(roles=GATEWAY, start=False)
     file = running.folder / "boathook.toml"
@@ -134,7 +134,7 @@ def test_a_wrong_set_up_ends_with_one_sentence(
     assert "Traceback" not in done.stderr
 
 
-def test_a_cut_connection_to_the_journal_is_made_again(boathook: Callable[..., Running]):
+def test_a_cut_connection_to_the_journal_is_made_again(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles=GATEWAY)
     assert post(running, "evt_before_cut").status_code == 200
     with psycopg.connect(running.database_url, autocommit=True) as admin:
@@ -146,7 +146,7 @@ def test_a_cut_connection_to_the_journal_is_made_again(boathook: Callable[..., R
     until(lambda: post(running, "evt_at_once").status_code == 200)
 
 
-def test_selftest_leaves_no_trace(shared: Running):
+def test_selftest_leaves_no_trace(shared: BoathookProcess):
     def traces() -> list[int]:
         with psycopg.connect(shared.database_url) as connection:
             rows = [connection.execute(f"select count(*) from boathook.{table}").fetchall() for table in tables]
@@ -160,7 +160,7 @@ def test_selftest_leaves_no_trace(shared: Running):
     assert traces() == before
 
 
-def test_rejections_are_kept_within_bounds_and_without_credentials(boathook: Callable[..., Running]):
+def test_rejections_are_kept_within_bounds_and_without_credentials(boathook: Callable[..., BoathookProcess]):
     running = boathook(
         roles=GATEWAY,
         extra="""
@@ -203,7 +203,7 @@ def test_rejections_are_kept_within_bounds_and_without_credentials(boathook: Cal
     assert "canary" not in running.log() + metrics
 
 
-def test_an_event_routed_by_outdated_routes_is_routed_again(shared: Running):
+def test_an_event_routed_by_outdated_routes_is_routed_again(shared: BoathookProcess):
     assert post(shared, "evt_before").status_code == 200
     with psycopg.connect(shared.database_url, autocommit=True) as connection:
         connection.execute("""
@@ -218,7 +218,7 @@ def test_an_event_routed_by_outdated_routes_is_routed_again(shared: Running):
     assert owed == [("handler:late",), ("handler:pay",)]
 
 
-def test_log_lines_name_request_event_source_and_key(boathook: Callable[..., Running]):
+def test_log_lines_name_request_event_source_and_key(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles=GATEWAY)
     answers = [post(running, "evt_logged").json(), post(running, "evt_logged").json()]
     post(running, "evt_forged", secret="whsec_wrong")
@@ -234,7 +234,7 @@ def test_log_lines_name_request_event_source_and_key(boathook: Callable[..., Run
     assert lines[2]["reason"] == "signature_mismatch"
 
 
-def test_two_gateways_share_the_port_and_the_counts(boathook: Callable[..., Running]):
+def test_two_gateways_share_the_port_and_the_counts(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles=GATEWAY, extra="")
     assert running.stop() == 0
     running.start(BOATHOOK_SERVER_GATEWAYS="2")
@@ -247,7 +247,7 @@ def test_two_gateways_share_the_port_and_the_counts(boathook: Callable[..., Runn
     assert running.stop() == 0
 
 
-def test_stopping_takes_what_is_under_way_to_its_end(boathook: Callable[..., Running]):
+def test_stopping_takes_what_is_under_way_to_its_end(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles="gateway,worker,keeper")
     body, headers = signed(payload("evt_slow", "slow.job", seconds=1.5))
     assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers).status_code == 200
@@ -265,16 +265,16 @@ def test_stopping_takes_what_is_under_way_to_its_end(boathook: Callable[..., Run
         socket.create_connection(("127.0.0.1", running.port), timeout=2)
 
 
-def _is_taken(running: Running, key: str) -> bool:
+def _is_taken(running: BoathookProcess, key: str) -> bool:
     return post(running, key).status_code == 200
 
 
-def _is_leased(running: Running) -> bool:
+def _is_leased(running: BoathookProcess) -> bool:
     with psycopg.connect(running.database_url) as connection:
         return connection.execute("select count(*) from boathook.delivery where state = 'leased'").fetchone() == (1,)
 
 
-def test_an_interrupt_stops_like_a_termination(boathook: Callable[..., Running]):
+def test_an_interrupt_stops_like_a_termination(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles=GATEWAY)
     assert running.process is not None
     started = time.monotonic()

@@ -16,27 +16,27 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.support import until
 
 
 @pytest.fixture(scope="module")
-def running(shared_boathook: Callable[..., Running]) -> Running:
+def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     return shared_boathook()
 
 
-def post(running: Running, key: str, kind: str = "payment.paid") -> None:
+def post(running: BoathookProcess, key: str, kind: str = "payment.paid") -> None:
     body, headers = signed(payload(key, kind))
     assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=30).status_code == 200
 
 
-def looked(running: Running, *arguments: str) -> dict[str, Any]:
+def looked(running: BoathookProcess, *arguments: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(running.cli("top", "--once", "--json", *arguments).stdout)
     return found
 
 
 @pytest.fixture
-def traffic(running: Running) -> Iterator[None]:
+def traffic(running: BoathookProcess) -> Iterator[None]:
     """Somebody who sends all the time."""
     stop = threading.Event()
 
@@ -55,7 +55,7 @@ def traffic(running: Running) -> Iterator[None]:
 
 @pytest.mark.usefixtures("traffic")
 @pytest.mark.parametrize("is_far", [False, True])
-def test_rates_latencies_and_what_is_owed_are_told_near_and_far(running: Running, is_far: bool) -> None:
+def test_rates_latencies_and_what_is_owed_are_told_near_and_far(running: BoathookProcess, is_far: bool) -> None:
     where = ("--url", running.base) if is_far else ()
 
     def told() -> bool:
@@ -72,14 +72,14 @@ def test_rates_latencies_and_what_is_owed_are_told_near_and_far(running: Running
     assert until(told, every=0.5)
 
 
-def test_each_host_is_told_with_its_processes(running: Running) -> None:
+def test_each_host_is_told_with_its_processes(running: BoathookProcess) -> None:
     until(lambda: any(one["roles"].get("keeper") for one in looked(running)["hosts"]), every=0.5)
     (host,) = looked(running)["hosts"]
     assert host["name"].endswith("/data")
     assert host["roles"]["gateway"] == host["roles"]["supervisor"] == 1
 
 
-def test_in_a_pipe_each_look_is_a_line_and_a_reader_who_leaves_ends_it(running: Running) -> None:
+def test_in_a_pipe_each_look_is_a_line_and_a_reader_who_leaves_ends_it(running: BoathookProcess) -> None:
     command = f"{sys.executable} -m boathook top --every 0.2 | head -n 3; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command],
@@ -96,7 +96,7 @@ def test_in_a_pipe_each_look_is_a_line_and_a_reader_who_leaves_ends_it(running: 
     assert (code, done.stderr) == ("0", "")
 
 
-def test_ctrl_c_ends_it_cleanly(running: Running) -> None:
+def test_ctrl_c_ends_it_cleanly(running: BoathookProcess) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "boathook", "top", "--json", "--every", "0.2"],
         cwd=running.folder, env=running.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -111,7 +111,7 @@ def test_ctrl_c_ends_it_cleanly(running: Running) -> None:
 class Terminal:
     """A terminal of 100 columns with a command in it."""
 
-    def __init__(self, running: Running, *arguments: str) -> None:
+    def __init__(self, running: BoathookProcess, *arguments: str) -> None:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
         self.before = termios.tcgetattr(slave)
@@ -140,7 +140,7 @@ class Terminal:
         os.close(self.master)
 
 
-def test_at_a_terminal_keys_sort_pause_and_quit_and_leave_it_as_it_was(running: Running) -> None:
+def test_at_a_terminal_keys_sort_pause_and_quit_and_leave_it_as_it_was(running: BoathookProcess) -> None:
     post(running, "terminal-1")
     terminal = Terminal(running, "top", "--every", "0.3")
     until(lambda: "acknowledged" in terminal.text and "q quits" in terminal.text)
@@ -156,7 +156,7 @@ def test_at_a_terminal_keys_sort_pause_and_quit_and_leave_it_as_it_was(running: 
     terminal.close()
 
 
-def test_a_gateway_that_is_not_there_is_told_in_one_sentence(running: Running) -> None:
+def test_a_gateway_that_is_not_there_is_told_in_one_sentence(running: BoathookProcess) -> None:
     done = running.cli("top", "--once", "--url", "http://127.0.0.1:1", check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -164,6 +164,6 @@ def test_a_gateway_that_is_not_there_is_told_in_one_sentence(running: Running) -
 
 
 @pytest.mark.parametrize(("arguments", "word"), [(("--key", "x"), "--url"), (("--url", "ftp://x"), "--url")])
-def test_what_cannot_be_meant_names_the_option(running: Running, arguments: tuple[str, ...], word: str) -> None:
+def test_what_cannot_be_meant_names_the_option(running: BoathookProcess, arguments: tuple[str, ...], word: str) -> None:
     done = running.cli("top", *arguments, check=False)
     assert (done.returncode, word in done.stderr) == (2, True)

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from boathook.domain import ids
-from tests.acceptance.conftest import Running, free_port, payload, signed
+from tests.acceptance.conftest import BoathookProcess, free_port, payload, signed
 from tests.support import until
 
 KINDS = trace_pb2.Span.SpanKind
@@ -117,7 +117,7 @@ def settings(endpoint: str, more: str = "") -> str:
     """
 
 
-def started(make: Callable[..., Running], extra: str, **more: Any) -> Running:
+def started(make: Callable[..., BoathookProcess], extra: str, **more: Any) -> BoathookProcess:
     made = make(
         roles="gateway,worker,keeper,console", senders=1, extra=extra, start=False, **more
     )  # fmt: skip
@@ -129,14 +129,16 @@ def started(make: Callable[..., Running], extra: str, **more: Any) -> Running:
 
 
 @pytest.fixture(scope="module")
-def running(shared_boathook: Callable[..., Running], receiver: Receiver) -> Running:
+def running(shared_boathook: Callable[..., BoathookProcess], receiver: Receiver) -> BoathookProcess:
     made = started(shared_boathook, settings(receiver.base))
     made.cli("applications", "create", "Acme", "--uid", "acme")
     made.cli("endpoints", "create", "-a", "acme", "--url", f"{receiver.base}/hook")
     return made
 
 
-def post(running: Running, name: str, kind: str, headers: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+def post(
+    running: BoathookProcess, name: str, kind: str, headers: dict[str, str] | None = None, **more: Any
+) -> dict[str, Any]:
     body, signature = signed(payload(name, kind, **more))
     answer = httpx.post(f"{running.base}/in/stripe", content=body, headers={**signature, **(headers or {})})
     assert answer.status_code == 200, answer.text

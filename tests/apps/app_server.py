@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Self
 import psycopg
 from psycopg.rows import dict_row
 
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.databases import created
 
 
-class AppStand(Running):
+class AppStand(BoathookProcess):
     """One `boathook serve` with one app and no handlers of the owner's.
 
     Args:

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, sync_playwright
 
-from tests.acceptance.conftest import Running, payload, shared_boathook, signed  # noqa: F401 - a fixture
+from tests.acceptance.conftest import BoathookProcess, payload, shared_boathook, signed  # noqa: F401 - a fixture
 from tests.browser.receiver import Receiver, receiving
 from tests.support import until
 
@@ -28,7 +28,7 @@ ADMIN, PASSWORD = "anna", "a long and quiet harbour"
 class Stand:
     """A running boathook whose console is looked at."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: BoathookProcess) -> None:
         self.running = running
         self.base = running.base
         self.db = psycopg.connect(running.database_url, autocommit=True)
@@ -104,7 +104,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="module")
-def console(shared_boathook: Callable[..., Running]) -> Iterator[Stand]:  # noqa: F811
+def console(shared_boathook: Callable[..., BoathookProcess]) -> Iterator[Stand]:  # noqa: F811
     """A boathook with every role, the shop's handlers, and the admin anna."""
     running = shared_boathook(
         roles="gateway,worker,console,keeper",

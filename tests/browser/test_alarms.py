@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from tests.acceptance.conftest import Running, shared_boathook  # noqa: F401 - a fixture
+from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - a fixture
 from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.browser.conftest import ADMIN, Screen, Stand
 from tests.support import until
@@ -40,7 +40,7 @@ summary = "<i>all of {{subject}}</i> is sent again"
 
 
 @pytest.fixture(scope="module")
-def console(shared_boathook: Callable[..., Running], alert_receiver: AlertReceiver) -> Iterator[Stand]:  # noqa: F811
+def console(shared_boathook: Callable[..., BoathookProcess], alert_receiver: AlertReceiver) -> Iterator[Stand]:  # noqa: F811
     """A boathook that tells of alarms, and the admin anna."""
     extra = SETTINGS.format(url=alert_receiver.url, secret=SECRET)
     running = shared_boathook(roles="gateway,worker,console,keeper", senders=1, extra=extra)

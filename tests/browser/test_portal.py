@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.acceptance.conftest import Running, shared_boathook  # noqa: F401 - a fixture
+from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - a fixture
 from tests.browser.conftest import ADMIN, Screen, Stand, shoot
 from tests.browser.receiver import Receiver, receiving
 from tests.support import until
@@ -22,7 +22,7 @@ def product() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def console(
-    shared_boathook: Callable[..., Running],  # noqa: F811
+    shared_boathook: Callable[..., BoathookProcess],  # noqa: F811
     product: Receiver,
 ) -> Iterator[Stand]:
     """A boathook whose portal may be shown within the product, by either of the two names of this host."""

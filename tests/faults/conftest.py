@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from boathook.journal import schema
-from tests.acceptance.conftest import Running, boathook, payload, shared_boathook, signed  # noqa: F401 - two are fixtures
+from tests.acceptance.conftest import BoathookProcess, boathook, payload, shared_boathook, signed  # noqa: F401 - two are fixtures
 from tests.conftest import _shared_folder
 from tests.faults.rig import environment
 from tests.faults.rig.postgres import OwnServer as OwnServer  # noqa: PLC0414 - tests beside this file take it from here
@@ -133,7 +133,7 @@ def own_server() -> Iterator[OwnServer]:
 
 @pytest.fixture
 def settle_and_judge():
-    def run(running: Running, sender: Sender) -> None:
+    def run(running: BoathookProcess, sender: Sender) -> None:
         with contextlib.suppress(AssertionError):  # which ones are missing, the judge says
             until(lambda: sender.accepted <= set(stored_keys(running.database_url)))  # what is in the spool comes later
         until(lambda: open_deliveries(running.database_url) == 0, timeout=60)

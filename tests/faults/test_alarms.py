@@ -8,7 +8,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.acceptance.conftest import Running, boathooks, payload, signed
+from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.faults.rig.postgres import OwnServer
 from tests.support import until
@@ -38,12 +38,12 @@ def alert_receiver() -> Iterator[AlertReceiver]:
 
 
 @pytest.fixture
-def make(tmp_path: Path, own_server: OwnServer) -> Iterator[Callable[..., Running]]:
-    with boathooks(tmp_path, own_server.url) as made:
+def make(tmp_path: Path, own_server: OwnServer) -> Iterator[Callable[..., BoathookProcess]]:
+    with boathook_processes(tmp_path, own_server.url) as made:
         yield made
 
 
-def post(running: Running, key: str, kind: str = "payment.paid") -> None:
+def post(running: BoathookProcess, key: str, kind: str = "payment.paid") -> None:
     body, headers = signed(payload(key, kind))
     assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=30).status_code == 200
 
@@ -89,7 +89,7 @@ def test_killed_keepers_neither_tell_twice_nor_forget(
 _number = iter(range(10_000))
 
 
-def post_broken(running: Running) -> bool:
+def post_broken(running: BoathookProcess) -> bool:
     post(running, f"broken_{next(_number)}", "flaky.thing")
     return True
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from boathook.telemetry.crashpoints import POINTS
-from tests.acceptance.conftest import Running, payload, signed
+from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.crash_schedule import CrashSchedule
 from tests.databases import created
 from tests.faults.conftest import Sender, effect_counts, judge, open_deliveries, stored_keys
@@ -33,7 +33,7 @@ ENDED_BEFORE = {"handler.after_commit", "retry.after_schedule", "dead.after_move
 """Points behind the record of the attempt, at which nothing is lost but what else the worker had under way."""
 
 
-def test_gateway_and_worker_are_killed_under_load(boathook: Callable[..., Running], settle_and_judge):
+def test_gateway_and_worker_are_killed_under_load(boathook: Callable[..., BoathookProcess], settle_and_judge):
     running = boathook()
     with Sender(running.base) as sender:
         for role in ("gateway", "worker", "gateway", "worker", "keeper"):
@@ -43,7 +43,7 @@ def test_gateway_and_worker_are_killed_under_load(boathook: Callable[..., Runnin
     settle_and_judge(running, sender)
 
 
-def test_everything_is_killed_and_started_again(boathook: Callable[..., Running], settle_and_judge):
+def test_everything_is_killed_and_started_again(boathook: Callable[..., BoathookProcess], settle_and_judge):
     running = boathook()
     with Sender(running.base) as sender:
         for _ in range(2):
@@ -54,7 +54,7 @@ def test_everything_is_killed_and_started_again(boathook: Callable[..., Running]
     settle_and_judge(running, sender)
 
 
-def test_gateways_die_at_every_point(boathook: Callable[..., Running], settle_and_judge, tmp_path):
+def test_gateways_die_at_every_point(boathook: Callable[..., BoathookProcess], settle_and_judge, tmp_path):
     crashes = CrashSchedule(tmp_path, dict.fromkeys(GATEWAY_POINTS, 20))
     running = boathook(**crashes.environment)
     with Sender(running.base, retries=40) as sender:
@@ -65,7 +65,9 @@ def test_gateways_die_at_every_point(boathook: Callable[..., Running], settle_an
 
 
 @pytest.mark.parametrize("steps", WORKER_POINTS)
-def test_workers_die_at_every_point_of(steps: str, boathook: Callable[..., Running], settle_and_judge, tmp_path):
+def test_workers_die_at_every_point_of(
+    steps: str, boathook: Callable[..., BoathookProcess], settle_and_judge, tmp_path
+):
     crashes = CrashSchedule(tmp_path, dict.fromkeys(WORKER_POINTS[steps], 5))
     kind = {"retry": "flaky.now", "dead": "broken.now"}.get(steps, "payment.paid")
     running = boathook(**crashes.environment, SHOP_FIXED=str(tmp_path / "fixed"))
@@ -81,7 +83,7 @@ def test_workers_die_at_every_point_of(steps: str, boathook: Callable[..., Runni
 
 
 @pytest.mark.timeout(300)
-def test_keepers_die_at_every_point(boathook: Callable[..., Running], settle_and_judge, tmp_path):
+def test_keepers_die_at_every_point(boathook: Callable[..., BoathookProcess], settle_and_judge, tmp_path):
     crashes = CrashSchedule(tmp_path, dict.fromkeys(KEEPER_POINTS, 1))
     running = boathook(**crashes.environment)
     with Sender(running.base) as sender:
@@ -115,14 +117,16 @@ def test_no_point_is_forgotten():
     assert sorted(walked) == sorted(POINTS)
 
 
-def _lost(running: Running) -> int:
+def _lost(running: BoathookProcess) -> int:
     with psycopg.connect(running.database_url, autocommit=True) as connection:
         row = connection.execute("select count(*) from boathook.attempt where outcome = 'lost'").fetchone()
         assert row is not None
         return int(row[0])
 
 
-def test_postgresql_is_killed_and_restarted(boathook: Callable[..., Running], settle_and_judge, own_server: OwnServer):
+def test_postgresql_is_killed_and_restarted(
+    boathook: Callable[..., BoathookProcess], settle_and_judge, own_server: OwnServer
+):
     running = boathook(database_url=own_server.url)
     with Sender(running.base, retries=200) as sender:
         for _ in range(2):
@@ -133,7 +137,7 @@ def test_postgresql_is_killed_and_restarted(boathook: Callable[..., Running], se
     settle_and_judge(running, sender)
 
 
-def test_a_frozen_worker_commits_nothing_after_its_lease(boathook: Callable[..., Running], settle_and_judge):
+def test_a_frozen_worker_commits_nothing_after_its_lease(boathook: Callable[..., BoathookProcess], settle_and_judge):
     running = boathook()
     url = running.database_url
     body, headers = signed(payload("evt_slow", "slow.job", seconds=1.5))
@@ -166,7 +170,7 @@ def _leased(url: str, key: str) -> bool:
         return row == (1,)
 
 
-def test_a_rolling_stop_fails_no_request(boathook: Callable[..., Running], settle_and_judge):
+def test_a_rolling_stop_fails_no_request(boathook: Callable[..., BoathookProcess], settle_and_judge):
     running = boathook()
     with Sender(running.base) as sender:
         sender.wait_for(30)
@@ -183,7 +187,7 @@ def test_a_rolling_stop_fails_no_request(boathook: Callable[..., Running], settl
 
 
 @pytest.fixture(scope="module")
-def sound(shared_boathook: Callable[..., Running]) -> tuple[str, set[str]]:
+def sound(shared_boathook: Callable[..., BoathookProcess]) -> tuple[str, set[str]]:
     """A store that is sound, nobody at work on it, and the keys that were accepted into it."""
     running = shared_boathook()
     with Sender(running.base, threads=2) as sender:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from boathook.telemetry.crashpoints import POINTS
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.crash_schedule import CrashSchedule
 from tests.databases import with_database
 from tests.faults.rig import bank
@@ -372,7 +372,7 @@ def _as_standby(server: OwnServer) -> str:
 def test_a_wrong_address_ends_the_start_and_is_no_outage(
     spoil: Callable[[OwnServer], str], told: str, own_server: OwnServer, tmp_path: Path
 ):
-    running = Running(tmp_path, spoil(own_server), roles="gateway,worker,keeper")
+    running = BoathookProcess(tmp_path, spoil(own_server), roles="gateway,worker,keeper")
     try:
         running.start(wait=False)
         assert running.process is not None

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from boathook.journal import schema
-from tests.acceptance.conftest import Running, boathooks, payload, signed
+from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.faults.conftest import effect_counts, open_deliveries, stored_keys
 from tests.faults.frozen_server import frozen
 from tests.faults.rig.postgres import OwnServer
@@ -34,24 +34,24 @@ def server() -> Iterator[OwnServer]:
 
 
 @pytest.fixture
-def make(server: OwnServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Running]]:
-    with boathooks(tmp_path_factory.mktemp("hanging"), server.url) as make:
+def make(server: OwnServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., BoathookProcess]]:
+    with boathook_processes(tmp_path_factory.mktemp("hanging"), server.url) as make:
         yield lambda **more: make(roles="gateway,worker,keeper,console", senders=1, **more)
 
 
-def send(running: Running, key: str, kind: str = "payment.paid", **more: object) -> int:
+def send(running: BoathookProcess, key: str, kind: str = "payment.paid", **more: object) -> int:
     body, headers = signed(payload(key, kind, **more))
     return httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=10).status_code
 
 
-def crew(running: Running) -> dict[str, set[int]]:
+def crew(running: BoathookProcess) -> dict[str, set[int]]:
     return {role: {child.pid for child in running.children(role)} for role in ROLES}
 
 
 class Clerk:
     """Asks the API."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: BoathookProcess) -> None:
         self._url = f"{running.base}/api/v1/app"
         token = running.cli("keys", "create", "--scope", "organization").stdout.strip()
         self._headers = {"authorization": f"Bearer {token}"}
@@ -71,7 +71,7 @@ def wait_for_an_open_transaction(server: OwnServer) -> None:
         until(lambda: connection.execute(name).fetchone())
 
 
-def test_everything_goes_on_after_a_hang_without_a_restart(make: Callable[..., Running], server: OwnServer):
+def test_everything_goes_on_after_a_hang_without_a_restart(make: Callable[..., BoathookProcess], server: OwnServer):
     running = make()
     clerk, before = Clerk(running), crew(running)
     assert all(before.values())
@@ -99,7 +99,9 @@ def test_everything_goes_on_after_a_hang_without_a_restart(make: Callable[..., R
 
 
 @pytest.mark.soak
-def test_who_is_started_or_stopped_while_it_hangs_waits_or_goes(make: Callable[..., Running], server: OwnServer):
+def test_who_is_started_or_stopped_while_it_hangs_waits_or_goes(
+    make: Callable[..., BoathookProcess], server: OwnServer
+):
     running = make()
     with frozen(server):
         for role in ROLES:
@@ -119,7 +121,7 @@ def test_who_is_started_or_stopped_while_it_hangs_waits_or_goes(make: Callable[.
         assert time.monotonic() - began < TOLD_S + LATE_S
 
 
-def _is_taking(running: Running) -> bool:
+def _is_taking(running: BoathookProcess) -> bool:
     try:
         return send(running, "hang_after") == 200
     except httpx.TransportError:

@@ -13,7 +13,7 @@ import pytest
 from boathook.domain import ids
 from boathook.journal.database import Database
 from boathook.telemetry.crashpoints import POINTS
-from tests.acceptance.conftest import Running, boathook  # noqa: F401 - boathook is a fixture
+from tests.acceptance.conftest import BoathookProcess, boathook  # noqa: F401 - boathook is a fixture
 from tests.crash_schedule import CrashSchedule
 from tests.sender_harness import KEY, Reply, Sink, StoredEndpoint, add_deliveries, add_endpoint
 from tests.support import until
@@ -86,7 +86,7 @@ def open_sends(url: str) -> int:
         return int(row[0])
 
 
-def judge(running: Running, receiver: Receiver, owed: set[str], *, most_twice: int) -> None:
+def judge(running: BoathookProcess, receiver: Receiver, owed: set[str], *, most_twice: int) -> None:
     """Assert that all arrived, that only what was on its way came twice, and that the books balance."""
     until(lambda: open_sends(running.database_url) == 0, timeout=60)
     arrived = receiver.arrived
@@ -96,7 +96,7 @@ def judge(running: Running, receiver: Receiver, owed: set[str], *, most_twice: i
     assert running.cli("verify").returncode == 0
 
 
-def test_senders_die_at_every_point(boathook: Callable[..., Running], receiver: Receiver, tmp_path: Path):  # noqa: F811
+def test_senders_die_at_every_point(boathook: Callable[..., BoathookProcess], receiver: Receiver, tmp_path: Path):  # noqa: F811
     crashes = CrashSchedule(tmp_path, dict.fromkeys(SEND_POINTS, 3))
     assert crashes.hits
     running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False, **crashes.environment)
@@ -107,7 +107,7 @@ def test_senders_die_at_every_point(boathook: Callable[..., Running], receiver: 
     assert running.stop() == 0
 
 
-def test_senders_are_killed_under_load(boathook: Callable[..., Running], receiver: Receiver):  # noqa: F811
+def test_senders_are_killed_under_load(boathook: Callable[..., BoathookProcess], receiver: Receiver):  # noqa: F811
     running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False)
     until(lambda: running.children("sender"), timeout=60)
     owed = add_some_deliveries(running.database_url, receiver.sink.base, 1500)
@@ -123,7 +123,7 @@ def _has_come_to(receiver: Receiver, goal: int) -> bool:
     return len(receiver.sink.requests) >= goal
 
 
-def test_the_judge_can_fail(boathook: Callable[..., Running], receiver: Receiver):  # noqa: F811
+def test_the_judge_can_fail(boathook: Callable[..., BoathookProcess], receiver: Receiver):  # noqa: F811
     """Sabotage: a message that is lost, and one that comes more often than a crash explains, are found."""
     running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False)
     until(lambda: running.children("sender"), timeout=60)

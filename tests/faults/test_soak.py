@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.faults.conftest import OwnServer, Sender
 from tests.support import until
 
@@ -19,7 +19,7 @@ MINUTES = float(os.environ.get("SOAK_MINUTES", "10"))
 
 @pytest.mark.soak
 @pytest.mark.timeout(MINUTES * 60 + 600)
-def test_a_random_nemesis(boathook: Callable[..., Running], settle_and_judge, own_server: OwnServer):
+def test_a_random_nemesis(boathook: Callable[..., BoathookProcess], settle_and_judge, own_server: OwnServer):
     seed = int(os.environ.get("SOAK_SEED", time.time_ns()))
     print(f"SOAK_SEED={seed}")  # noqa: T201 - what repeats the run
     dice = random.Random(seed)

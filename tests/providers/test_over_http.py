@@ -15,7 +15,7 @@ from boathook.testing import make_keys, signed_request
 from tests.providers.request_factory import base64_mac, hex_mac
 from tests.support import until
 
-STAND = Path(__file__).parents[1] / "acceptance" / "gateway_process.py"
+GATEWAY_PROCESS = Path(__file__).parents[1] / "acceptance" / "gateway_process.py"
 SECRET = "a signing secret"
 DISCORD = make_keys("discord")
 SOURCES = {
@@ -34,7 +34,7 @@ SOURCES = {
 def gateway() -> Iterator[httpx.Client]:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as bound:
         process = subprocess.Popen(
-            [sys.executable, str(STAND), str(bound.fileno()), json.dumps({"sources": SOURCES})],
+            [sys.executable, str(GATEWAY_PROCESS), str(bound.fileno()), json.dumps({"sources": SOURCES})],
             pass_fds=[bound.fileno()],
             stdout=subprocess.DEVNULL,
         )

@@ -14,7 +14,7 @@ import psycopg
 from boathook.journal import schema
 from boathook.journal.embedded import EmbeddedServer
 from boathook.outbound.loopback import Answer, Client
-from tests.acceptance.conftest import Running, boathooks, payload, signed
+from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.conftest import open_folder
 from tests.support import until
 
@@ -69,28 +69,28 @@ def own_server() -> Iterator[str]:
 
 
 @contextmanager
-def gateway(folder: Path, url: str, *, site: str = SPY, extra: str = "") -> Iterator[Running]:
+def gateway(folder: Path, url: str, *, site: str = SPY, extra: str = "") -> Iterator[BoathookProcess]:
     """Start a gateway and nothing else, whose processes run *site* before anything."""
     folder.mkdir(exist_ok=True)
-    with boathooks(folder, url) as make:
+    with boathook_processes(folder, url) as make:
         running = make(roles="gateway", extra=extra, start=False)
         (running.folder / "sitecustomize.py").write_text(site)
         yield running.start()
 
 
-def looks(running: Running, why: str = "looks") -> int:
+def looks(running: BoathookProcess, why: str = "looks") -> int:
     """Return how often a body was looked into in judging, or for ``hints``."""
     file = running.folder / f"{why}.txt"
     return file.stat().st_size if file.exists() else 0
 
 
-def resident(running: Running) -> int:
+def resident(running: BoathookProcess) -> int:
     """Return the bytes of memory the gateway's process holds."""
     [child] = running.children("gateway")
     return int(psutil.Process(child.pid).memory_info().rss)
 
 
-def post_all(running: Running, requests: Sequence[Sent], *, lanes: int = 24) -> list[Answer]:
+def post_all(running: BoathookProcess, requests: Sequence[Sent], *, lanes: int = 24) -> list[Answer]:
     """Send all requests over a few kept-alive connections, and return their answers in order."""
 
     async def run() -> list[Answer]:

@@ -23,7 +23,7 @@ import psycopg
 import pytest
 
 from boathook.testing import sign
-from tests.acceptance.conftest import TABLES, Running
+from tests.acceptance.conftest import TABLES, BoathookProcess
 from tests.acceptance.svix.server import ROLES, wait_for_api
 from tests.acceptance.svix.test_canary import dump, files, find
 from tests.security.isolated_gateway import own_server
@@ -155,10 +155,10 @@ class Scenario:
         extra = SOURCES.format(folder=folder, form=form, **places)
         secured = url.replace("postgresql://boathook@", f"postgresql://boathook:{password}@")
         assert secured != url
-        self.running = Running(folder, secured, roles=ROLES, extra=extra, senders=1)
+        self.running = BoathookProcess(folder, secured, roles=ROLES, extra=extra, senders=1)
         (folder / "shelf.py").write_text(textwrap.dedent(SHELF))
         configuration = folder / "boathook.toml"
-        own = textwrap.dedent(Running.own)
+        own = textwrap.dedent(BoathookProcess.own)
         configuration.write_text(configuration.read_text().replace(own, ""))
         self.running.environment |= self.environment
         self.running.start()
@@ -328,7 +328,7 @@ class Scenario:
         return "\n".join(said).encode()
 
 
-def processes(running: Running) -> dict[str, bytes]:
+def processes(running: BoathookProcess) -> dict[str, bytes]:
     """Return what every process of boathook's shows to others: its arguments and its environment."""
     assert running.process is not None
     supervisor = psutil.Process(running.process.pid)

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.security import isolated_gateway as stand
 from tests.security.isolated_gateway import SPY, forged, genuine
 
@@ -79,7 +79,7 @@ class Measured:
         return found
 
 
-def flooded(running: Running, forgeries: int, real: int) -> Measured:
+def flooded(running: BoathookProcess, forgeries: int, real: int) -> Measured:
     """Flood the gateway with the ids of genuine events, then send those, then stop it and read what was written."""
     url = running.database_url
     before = stand.counts(url)

@@ -20,8 +20,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.conftest import Running, payload, signed
-from tests.acceptance.svix.server import OUTBOUND, ROLES, Application, House, open_database, wait_for_api
+from tests.acceptance.conftest import BoathookProcess, payload, signed
+from tests.acceptance.svix.server import OUTBOUND, ROLES, Application, BoathookServer, open_database, wait_for_api
 from tests.support import until
 
 MARK = "FORGED"
@@ -132,13 +132,13 @@ class Rude:
         self._bound.close()
 
 
-def serve(folder: Path, url: str, form: str) -> Running:
-    running = Running(folder, url, roles=ROLES, extra=OUTBOUND.replace('"json"', f'"{form}"'), senders=1)
+def serve(folder: Path, url: str, form: str) -> BoathookProcess:
+    running = BoathookProcess(folder, url, roles=ROLES, extra=OUTBOUND.replace('"json"', f'"{form}"'), senders=1)
     (folder / "shop.py").write_text(textwrap.dedent(SHOP))
     return running
 
 
-def drive(house: House, rude: Rude) -> Counter[str]:
+def drive(house: BoathookServer, rude: Rude) -> Counter[str]:
     """Send the corpus everywhere; return how many lines of each word that must make."""
     running = house.running
     kinds = ("raise", "dead", "ignore", "log", "sql", "evil")
@@ -227,7 +227,7 @@ def test_one_input_is_one_line(form: str, admin_url: str, pg_template: str, tmp_
         running = serve(tmp_path, url, form)
         try:
             wait_for_api(running.start())
-            expected = drive(House(running), rude)
+            expected = drive(BoathookServer(running), rude)
         finally:
             running.kill_all()
     log = (tmp_path / "serve.log").read_bytes()

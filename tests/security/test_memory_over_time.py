@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from boathook.outbound.loopback import Client
-from tests.acceptance.conftest import Running, payload, shared_boathook, signed  # noqa: F401 - a fixture
+from tests.acceptance.conftest import BoathookProcess, payload, shared_boathook, signed  # noqa: F401 - a fixture
 from tests.support import until
 
 PASSWORD: Final = "correct horse battery staple"
@@ -63,7 +63,7 @@ if "_child" in getattr(sys, "orig_argv", ()):
 class Grown:
     """What one process holds, counted by itself."""
 
-    def __init__(self, running: Running, role: str = "gateway") -> None:
+    def __init__(self, running: BoathookProcess, role: str = "gateway") -> None:
         (child,) = running.children(role)
         file = running.folder / f"counts-{child.pid}.json"
         file.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ class Grown:
         }
 
 
-def begun(running: Running, site: str) -> Running:
+def begun(running: BoathookProcess, site: str) -> BoathookProcess:
     (running.folder / "sitecustomize.py").write_text(site)
     running.start()
     until(lambda: httpx.get(f"{running.base}/api/v1/health/ping").status_code == 204)
@@ -99,7 +99,7 @@ def begun(running: Running, site: str) -> Running:
 
 
 @pytest.fixture(scope="module")
-def running(shared_boathook: Callable[..., Running]) -> Running:  # noqa: F811
+def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:  # noqa: F811
     return begun(shared_boathook(roles="gateway,worker,keeper,console", start=False), COUNTING)
 
 
@@ -122,7 +122,7 @@ class Taker(http.server.BaseHTTPRequestHandler):
 class Visitors:
     """Strangers and operators who come, do one thing, and go."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: BoathookProcess) -> None:
         self.running = running
         (key,) = running.listing("keys", "create", "--scope", "organization")
         self.api = {"authorization": f"Bearer {key['token']}", "content-type": "application/json"}
@@ -195,7 +195,7 @@ class Visitors:
         return int(head[9:12])
 
 
-async def drive(running: Running, doing: Callable[[Client], Awaitable[int]], number: int) -> Counter[int]:
+async def drive(running: BoathookProcess, doing: Callable[[Client], Awaitable[int]], number: int) -> Counter[int]:
     """Let so many come, eight at a time; return what they were answered."""
     seen: Counter[int] = Counter()
     left = iter(range(number))
@@ -226,7 +226,7 @@ KINDS: Final = {
 """What visitors do, how often, and what they may be answered."""
 
 
-def grown_by(running: Running, visitors: Visitors, kind: str) -> dict[str, Any]:
+def grown_by(running: BoathookProcess, visitors: Visitors, kind: str) -> dict[str, Any]:
     """Return by what a gateway grows while so many come, once as many have been there before."""
     number, statuses = KINDS[kind]
     doing = getattr(visitors, kind)
@@ -236,7 +236,7 @@ def grown_by(running: Running, visitors: Visitors, kind: str) -> dict[str, Any]:
     return settled(running, "gateway", before, number / 5)
 
 
-def settled(running: Running, role: str, before: Grown, objects: float) -> dict[str, Any]:
+def settled(running: BoathookProcess, role: str, before: Grown, objects: float) -> dict[str, Any]:
     """Return by what a process has grown, once those who left last are gone from it."""
     looks: list[dict[str, Any]] = []
 
@@ -251,7 +251,7 @@ def settled(running: Running, role: str, before: Grown, objects: float) -> dict[
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_thousands_of_visitors_of_each_kind_leave_nothing_behind(running: Running):
+def test_thousands_of_visitors_of_each_kind_leave_nothing_behind(running: BoathookProcess):
     visitors = Visitors(running)
     for kind, (number, _) in KINDS.items():
         grown = grown_by(running, visitors, kind)
@@ -264,7 +264,7 @@ def test_thousands_of_visitors_of_each_kind_leave_nothing_behind(running: Runnin
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_thousands_of_events_and_messages_leave_nothing_behind_in_who_works_them_off(
-    shared_boathook: Callable[..., Running],  # noqa: F811
+    shared_boathook: Callable[..., BoathookProcess],  # noqa: F811
 ):
     waiting = shared_boathook(roles="gateway,worker,keeper,console", senders=1, extra=LOOPBACK, start=False)
     running = begun(waiting, COUNTING)
@@ -295,7 +295,7 @@ def work_off(visitors: Visitors, sent: int) -> None:
     until(lambda: Taker.taken.total() >= sent and is_idle(visitors.running), timeout=240)
 
 
-def is_idle(running: Running) -> bool:
+def is_idle(running: BoathookProcess) -> bool:
     with psycopg.connect(running.database_url) as connection:
         row = connection.execute("select count(*) from boathook.delivery where state <> 'dead'").fetchone()
     return row == (0,)
@@ -304,7 +304,7 @@ def is_idle(running: Running) -> bool:
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_sabotaged_so_that_each_leaves_something_it_shows(
-    shared_boathook: Callable[..., Running],  # noqa: F811
+    shared_boathook: Callable[..., BoathookProcess],  # noqa: F811
 ):
     leaky = begun(shared_boathook(roles="gateway,console", start=False), COUNTING + LEAKING)
     grown = grown_by(leaky, Visitors(leaky), "event")

@@ -15,7 +15,7 @@ from boathook.domain.documents import UNREADABLE, parse
 from boathook.domain.filters import Router
 from boathook.domain.model import Route
 from boathook.inbound.extract import Picker
-from tests.acceptance.conftest import Running, shared_boathook  # noqa: F401 - one is a fixture
+from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - one is a fixture
 from tests.security.json_texts import EITHER, NOT_READ, READ, TEXTS, within
 
 SECRET = "a-secret-of-this-corpus"
@@ -91,7 +91,7 @@ def test_the_fast_reader_takes_for_json_what_the_patient_one_does():
 
 
 @pytest.fixture(scope="module")
-def gateway(shared_boathook: Callable[..., Running]) -> Running:  # noqa: F811
+def gateway(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:  # noqa: F811
     running = shared_boathook(roles="gateway", extra=SOURCES, start=False)
     (running.folder / "shape.json").write_text(json.dumps(SHAPE))
     with (running.folder / "shop.py").open("a") as shop:
@@ -99,7 +99,7 @@ def gateway(shared_boathook: Callable[..., Running]) -> Running:  # noqa: F811
     return running.start()
 
 
-def sent(running: Running, source: str, bodies: Iterable[bytes]) -> Iterator[tuple[bytes, int, dict[str, Any]]]:
+def sent(running: BoathookProcess, source: str, bodies: Iterable[bytes]) -> Iterator[tuple[bytes, int, dict[str, Any]]]:
     """Send bodies with their proof, one after the other; yield each with its answer."""
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=20)
     for body in bodies:
@@ -110,7 +110,7 @@ def sent(running: Running, source: str, bodies: Iterable[bytes]) -> Iterator[tup
     connection.close()
 
 
-def stored(running: Running, source: str) -> dict[str, bytes]:
+def stored(running: BoathookProcess, source: str) -> dict[str, bytes]:
     """Return the bodies of a source's events, by id."""
     with psycopg.connect(running.database_url) as connection:
         rows = connection.execute("select id, body from boathook.event where source = %s", [source]).fetchall()
@@ -125,7 +125,7 @@ def changed(bodies: Iterable[bytes], come_back: Iterable[bytes]) -> list[bytes]:
     return [body[:60] for body, back in zip(bodies, come_back, strict=True) if body != back]
 
 
-def test_whatever_is_proven_is_stored_and_comes_back_byte_for_byte(gateway: Running):
+def test_whatever_is_proven_is_stored_and_comes_back_byte_for_byte(gateway: BoathookProcess):
     answers = list(sent(gateway, "plain", BODIES))
     assert {body[:60]: status for body, status, _ in answers if status != 200} == {}
     found = stored(gateway, "plain")
@@ -138,7 +138,7 @@ def test_sabotage_written_anew_most_bodies_would_come_back_otherwise():
 
 
 @pytest.mark.parametrize("source", ["looked", "shaped"])
-def test_no_look_into_a_body_is_a_fault_of_ours(gateway: Running, source: str):
+def test_no_look_into_a_body_is_a_fault_of_ours(gateway: BoathookProcess, source: str):
     answers = list(sent(gateway, source, BODIES))
     assert {body[:60]: status for body, status, _ in answers if status not in {200, 400}} == {}
     found = stored(gateway, source)

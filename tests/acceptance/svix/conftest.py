@@ -1,11 +1,11 @@
-"""One boathook with all its parts for every test of this folder that does not need its own, and one receiver."""
+"""Fixtures: one boathook process with all roles and one receiver, shared by the tests of this folder."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.acceptance.svix.receiver import Receiver
-from tests.acceptance.svix.server import Api, Application, House, open_database, open_house, word
+from tests.acceptance.svix.server import Api, Application, BoathookServer, open_database, open_server, unique_name
 
 
 @pytest.fixture(scope="session")
@@ -16,30 +16,30 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="session")
-def house(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """The shared boathook: tests make applications of their own in it."""
+def server(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoathookServer]:
+    """The shared boathook process; each test creates its own applications."""
     with (
         open_database(admin_url, pg_template) as url,
-        open_house(tmp_path_factory.mktemp("house"), url) as opened,
+        open_server(tmp_path_factory.mktemp("server"), url) as opened,
     ):
         yield opened
 
 
 @pytest.fixture
-def api(house: House) -> Api:
-    """The API with the default organization's token."""
-    return house.api
+def api(server: BoathookServer) -> Api:
+    """A client of the API with the default organization's token."""
+    return server.api
 
 
 @pytest.fixture
-def app(house: House) -> Application:
-    """An application of this test's own."""
-    return house.application()
+def app(server: BoathookServer) -> Application:
+    """An application of this test."""
+    return server.application()
 
 
 @pytest.fixture(scope="module")
-def own(house: House) -> Iterator[Api]:
-    """The API with the token of an organization of this module's own, so that its lists hold nothing else."""
-    opened = Api(house.base, house.make_key(f"own-{word()}"))
+def own(server: BoathookServer) -> Iterator[Api]:
+    """A client of the API with the token of an organization that only this module uses."""
+    opened = Api(server.base, server.make_key(f"own-{unique_name()}"))
     yield opened
     opened.close()

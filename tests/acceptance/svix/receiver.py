@@ -1,7 +1,7 @@
-"""A real receiver of webhooks on loopback: keeps what it was sent, answers as it is told, judges signatures.
+"""Webhook receiver on loopback: records requests, sends scripted responses and verifies signatures.
 
-Signatures are judged by the packages `standardwebhooks` and `svix` (HMAC) and by `cryptography` (Ed25519), never by
-anything of ours.
+Signatures are verified with the packages `standardwebhooks` and `svix` (HMAC) and `cryptography` (Ed25519), never with
+boathook's own code.
 """
 
 import base64
@@ -24,19 +24,19 @@ from tests.support import until
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a mailbox says to one request."""
+    """The response to one request."""
 
     status: int = 200
     body: bytes = b"thanks"
     headers: tuple[tuple[str, str], ...] = ()
     delay_s: float = 0.0
     echo: bool = False
-    """Answer with the request's own headers and body, as a careless receiver does."""
+    """Return the request's own headers and body, as a careless receiver does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request, byte for byte."""
+    """A received request, byte for byte."""
 
     path: str
     headers: tuple[tuple[str, str], ...]
@@ -60,13 +60,13 @@ class Received:
         return (self.header("webhook-signature") or self.header("svix-signature") or "").split(" ")
 
     def check(self, secret: str) -> None:
-        """Judge by the two public packages that this was signed with a ``whsec_`` key."""
+        """Verify with both packages that the request was signed with this ``whsec_`` key."""
         headers = {name.lower(): value for name, value in self.headers}
         standardwebhooks.Webhook(secret).verify(self.body, headers)
         svix.webhooks.Webhook(secret).verify(self.body, headers)
 
     def is_signed_by(self, secret: str) -> bool:
-        """Whether one of the signatures is of this key: a secret ``whsec_`` or a public ``whpk_``."""
+        """Whether one of the signatures was made with this key: a secret ``whsec_`` or a public ``whpk_``."""
         if secret.startswith("whpk_"):
             return any(self._fits(signature, secret) for signature in self.signatures)
         try:
@@ -90,11 +90,11 @@ class Received:
 
 @dataclass(slots=True)
 class Mailbox:
-    """One address of the receiver, with its own answers and its own record."""
+    """One path of the receiver, with its own responses and recorded requests."""
 
     url: str
     answers: Sequence[Answer] = (Answer(),)
-    """One for each request in turn; the last one for all that follow."""
+    """One for each request in turn; the last one for all later requests."""
     received: list[Received] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -104,7 +104,7 @@ class Mailbox:
             return self.answers[min(len(self.received), len(self.answers)) - 1]
 
     def say(self, *answers: Answer) -> None:
-        """Answer like this from the next request on."""
+        """Use these responses from the next request on."""
         with self._lock:
             self.answers = (*(answers[0],) * len(self.received), *answers)
 
@@ -112,19 +112,19 @@ class Mailbox:
         return [request.message for request in list(self.received)]
 
     def wait(self, count: int = 1, *, timeout: float = 60) -> list[Received]:
-        """Return what came, once it is at least *count* requests."""
+        """Wait for at least *count* requests and return them."""
         until(lambda: len(self.received) >= count, timeout=timeout)
         return list(self.received)
 
 
 class Receiver:
-    """The HTTP server with all mailboxes."""
+    """The HTTP server with all paths."""
 
     def __init__(self) -> None:
         self._mailboxes: dict[str, Mailbox] = {}
         mailboxes = self._mailboxes
 
-        class Door(BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             timeout = 30
 
@@ -132,7 +132,7 @@ class Receiver:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 request = Received(self.path, tuple(self.headers.items()), body, time.monotonic())
                 mailbox = mailboxes.get(self.path.split("?")[0])
-                self._reply(mailbox.take(request) if mailbox else Answer(404, b"nobody lives here"), request)
+                self._reply(mailbox.take(request) if mailbox else Answer(404, b"unknown path"), request)
 
             def _reply(self, answer: Answer, request: Received) -> None:
                 time.sleep(answer.delay_s)
@@ -152,15 +152,15 @@ class Receiver:
             request_queue_size = 512
 
             def handle_error(self, *_: object) -> None:
-                pass  # a sender that was killed hangs up in the middle
+                pass  # a killed sender closes its connection during a request
 
-        self._server = Server(("127.0.0.1", 0), Door)
+        self._server = Server(("127.0.0.1", 0), Handler)
         self.base = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
     def mailbox(self, *answers: Answer) -> Mailbox:
-        """Open a new address that answers so; by default 200."""
+        """Add a path with these responses; 200 by default."""
         path = f"/{uuid.uuid4().hex}"
         box = Mailbox(self.base + path, answers or (Answer(),))
         self._mailboxes[path] = box

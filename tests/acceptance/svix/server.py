@@ -1,4 +1,4 @@
-"""A whole boathook as a subprocess, and the API as any HTTP client sees it."""
+"""Runs a boathook process with all roles, and calls its API over plain HTTP."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import psycopg
 
-from tests.acceptance.conftest import TABLES, Running
+from tests.acceptance.conftest import TABLES, BoathookProcess
 from tests.acceptance.svix.receiver import Mailbox
 from tests.databases import created
 from tests.support import until
@@ -26,29 +26,29 @@ OUTBOUND = """
     format = "json"
 """
 
-NOWHERE = "http://127.0.0.1:61999/"
-"""An address that nobody answers at."""
+UNREACHABLE_URL = "http://127.0.0.1:61999/"
+"""A URL at which nothing listens."""
 SUCCESS, PENDING, FAIL, SENDING, CANCELED = range(5)
 
 
-def word() -> str:
-    """Return a word that was never used before."""
+def unique_name() -> str:
+    """Return a name that no other test uses."""
     return f"w{uuid.uuid4().hex[:12]}"
 
 
 def ago(**duration: float) -> str:
-    """Return a moment in the past, as the API reads it."""
+    """Return a time in the past in the format of the API."""
     return (datetime.now(UTC) - timedelta(**duration)).isoformat()
 
 
 class Api:
-    """Calls of the API with one token; every answer is checked for its status and for being JSON."""
+    """Client of the API with one token; it checks the status and the JSON content type of every response."""
 
     def __init__(self, base: str, token: str) -> None:
         self.base = base
         self.token = token
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        # No connection is kept, so that none is left open where a test does not close its client.
+        # Connections are not kept open, as tests do not always close their client.
         limits = httpx.Limits(max_keepalive_connections=0)
         self.http = httpx.Client(base_url=f"{base}/api/v1", headers=headers, timeout=30, limits=limits)
 
@@ -91,7 +91,7 @@ class Api:
 
 
 class Application:
-    """One application of a test's own."""
+    """An application that one test creates and uses."""
 
     def __init__(self, api: Api, **fields: Any) -> None:
         self.api = api
@@ -117,7 +117,7 @@ class Application:
         return self.api.pages(f"{self.path}/attempt/endpoint/{endpoint['id']}", **params)
 
     def status(self, message: str, endpoint: Mapping[str, Any]) -> int | None:
-        """Return the state of a message at an endpoint; None where it is not meant for it."""
+        """Return the status of a message at an endpoint; None if the endpoint does not receive it."""
         rows = self.api.pages(f"{self.path}/msg/{message}/endpoint", expanded_statuses=True)
         return next((row["status"] for row in rows if row["id"] == endpoint["id"]), None)
 
@@ -125,22 +125,22 @@ class Application:
         until(lambda: self.status(message, endpoint) == status, timeout=timeout)
 
     def wait_attempts(self, endpoint: Mapping[str, Any], count: int, **params: Any) -> list[dict[str, Any]]:
-        """Return the attempts once there are as many as wanted."""
+        """Wait for *count* attempts and return them."""
         until(lambda: len(self.attempts(endpoint, **params)) >= count)
         return self.attempts(endpoint, **params)
 
 
-class House:
-    """A boathook that runs, and what operators and customers have of it."""
+class BoathookServer:
+    """A running boathook process with an API key and access to its database."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: BoathookProcess) -> None:
         self.running = running
         self.base = running.base
         self.token = self.make_key()
         self.api = Api(self.base, self.token)
 
     def make_key(self, organization: str = "default", **more: str) -> str:
-        """Make a token by the command line."""
+        """Create an API key with the command line and return its token."""
         flags = [part for name, value in more.items() for part in (f"--{name}", value)]
         if organization != "default":
             flags += ["--organization", organization]
@@ -151,7 +151,7 @@ class House:
         return Application(self.api, **fields)
 
     def query(self, statement: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        """Look into the database, past everything of boathook's."""
+        """Query the database directly."""
         with psycopg.connect(self.running.database_url, autocommit=True) as connection:
             return connection.execute(statement, arguments).fetchall()
 
@@ -163,31 +163,31 @@ class House:
 
 @contextlib.contextmanager
 def open_database(admin_url: str, template: str) -> Iterator[str]:
-    """Give a migrated database and drop it in the end."""
+    """Yield the URL of a migrated database and drop it at the end."""
     with created(admin_url, template) as url:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(TABLES)
         yield url
 
 
-def wait_for_api(running: Running) -> None:
-    """Wait until the API is there: a gateway takes webhooks in before."""
+def wait_for_api(running: BoathookProcess) -> None:
+    """Wait until the API responds; the gateway accepts webhooks earlier."""
     until(lambda: httpx.get(f"{running.base}/api/v1/health").status_code == 204)
 
 
 @contextlib.contextmanager
-def open_house(folder: Path, database_url: str, extra: str = OUTBOUND, **environment: str) -> Iterator[House]:
-    """Start a boathook with all its parts and stop it in the end."""
-    running = Running(folder, database_url, roles=ROLES, extra=extra, senders=1)
+def open_server(folder: Path, database_url: str, extra: str = OUTBOUND, **environment: str) -> Iterator[BoathookServer]:
+    """Start a boathook process with all roles and stop it at the end."""
+    running = BoathookProcess(folder, database_url, roles=ROLES, extra=extra, senders=1)
     running.environment |= environment
-    house = None
+    server = None
     try:
         running.start()
         wait_for_api(running)
-        house = House(running)
-        yield house
+        server = BoathookServer(running)
+        yield server
     finally:
-        if house is not None:
-            house.close()
+        if server is not None:
+            server.close()
         elif running.process is not None and running.process.poll() is None:
             running.kill_all()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.svix.server import NOWHERE, Api, word
+from tests.acceptance.svix.server import UNREACHABLE_URL, Api, unique_name
 
 
 def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -66,32 +66,32 @@ class TestApplications:
         ids=lambda value: "-".join(f"{name}={entry}" for name, entry in value.items()),
     )
     def test_a_patch_changes_one_field_and_leaves_the_others(self, api, change, read):
-        body = {"name": "Shop", "uid": word(), "throttleRate": 5, "metadata": {"a": "b"}}
+        body = {"name": "Shop", "uid": unique_name(), "throttleRate": 5, "metadata": {"a": "b"}}
         made = api.post("/app", body, expect=201)
         patched = api.patch(f"/app/{made['id']}", change)
         assert without(patched) == without(made | read)
         assert api.get(f"/app/{made['id']}") == patched
 
     def test_putting_an_unknown_one_creates_it(self, api):
-        uid = word()
+        uid = unique_name()
         made = api.put(f"/app/{uid}", {"name": "Fresh"}, expect=201)
         assert api.put(f"/app/{uid}", {"name": "Fresh again", "uid": uid}, expect=200)["id"] == made["id"]
         assert api.get(f"/app/{uid}")["name"] == "Fresh again"
 
-    def test_lists_are_read_in_pages_both_ways(self, house):
-        api = Api(house.base, house.make_key(f"pages-{word()}"))
+    def test_lists_are_read_in_pages_both_ways(self, server):
+        api = Api(server.base, server.make_key(f"pages-{unique_name()}"))
         made = [api.post("/app", {"name": f"app {n}"}, expect=201)["id"] for n in range(10)]
         check_paging(api, "/app", made, is_ascending=True)
 
     def test_a_uid_belongs_to_one_at_a_time(self, api, own):
-        uid = word()
+        uid = unique_name()
         first = api.post("/app", {"name": "x", "uid": uid}, expect=201)
-        second = api.post("/app", {"name": "y", "uid": word()}, expect=201)
+        second = api.post("/app", {"name": "y", "uid": unique_name()}, expect=201)
         assert api.post("/app", {"name": "x", "uid": uid}, expect=409)["code"] == "conflict"
         api.put(f"/app/{second['id']}", {"name": "y", "uid": uid}, expect=409)
         api.patch(f"/app/{second['id']}", {"uid": uid}, expect=409)
         assert own.post("/app", {"name": "elsewhere", "uid": uid}, expect=201)["uid"] == uid
-        other = word()
+        other = unique_name()
         api.patch(f"/app/{first['id']}", {"uid": other})
         api.get(f"/app/{uid}", expect=404)
         assert api.get(f"/app/{other}")["id"] == first["id"]
@@ -103,13 +103,13 @@ class TestApplications:
         assert api.post("/app", {"name": "x", "uid": uid}, expect=422)["detail"][0]["loc"] == ["body", "uid"]
 
     def test_get_if_exists_returns_the_stored_one_unchanged(self, api):
-        uid = word()
+        uid = unique_name()
         made = api.ask("POST", "/app?get_if_exists=true", expect=201, json={"name": "One", "uid": uid})
         again = api.ask("POST", "/app?get_if_exists=true", expect=200, json={"name": "Two", "uid": uid})
         assert again == made
 
     def test_an_idempotency_key_gives_the_first_answer_and_refuses_another_body(self, api):
-        key = {"idempotency-key": word()}
+        key = {"idempotency-key": unique_name()}
         first = api.post("/app", {"name": "Once"}, expect=201, headers=key)
         assert api.post("/app", {"name": "Once"}, expect=201, headers=key) == first
         other = api.http.post("/app", json={"name": "Twice"}, headers=key)
@@ -168,17 +168,23 @@ class TestEndpoints:
         ids=lambda value: "-".join(f"{name}={entry}" for name, entry in value.items()),
     )
     def test_a_patch_changes_one_field_and_leaves_the_others(self, app, change, read):
-        body = {"uid": word(), "description": "One", "throttleRate": 5, "metadata": {"a": "b"}, "channels": ["blue"]}
-        made = app.endpoint(NOWHERE, eventTypes=["some.*"], **body)
+        body = {
+            "uid": unique_name(),
+            "description": "One",
+            "throttleRate": 5,
+            "metadata": {"a": "b"},
+            "channels": ["blue"],
+        }
+        made = app.endpoint(UNREACHABLE_URL, eventTypes=["some.*"], **body)
         patched = app.api.patch(f"{app.path}/endpoint/{made['id']}", change)
         assert without(patched, "disabledAt", "disabledBecause") == without(
             made | read, "disabledAt", "disabledBecause"
         )
 
-    def test_of_two_applications_do_not_know_each_other(self, house, app):
-        other = house.application()
-        uid = word()
-        endpoint = app.endpoint(NOWHERE, uid=uid)
+    def test_of_two_applications_do_not_know_each_other(self, server, app):
+        other = server.application()
+        uid = unique_name()
+        endpoint = app.endpoint(UNREACHABLE_URL, uid=uid)
         for reference in (endpoint["id"], uid):
             path = f"{other.path}/endpoint/{reference}"
             app.api.get(path, expect=404)
@@ -186,29 +192,29 @@ class TestEndpoints:
             app.api.delete(path, expect=404)
             app.api.get(f"{path}/secret", expect=404)
         assert app.api.get(f"{app.path}/endpoint/{uid}") == app.api.get(f"{app.path}/endpoint/{endpoint['id']}")
-        other.endpoint(NOWHERE, uid=uid)
-        app.api.post(f"{app.path}/endpoint", {"url": NOWHERE, "uid": uid}, expect=409)
+        other.endpoint(UNREACHABLE_URL, uid=uid)
+        app.api.post(f"{app.path}/endpoint", {"url": UNREACHABLE_URL, "uid": uid}, expect=409)
         app.api.delete(f"{app.path}/endpoint/{uid}")
         app.api.get(f"{app.path}/endpoint/{endpoint['id']}", expect=404)
-        assert app.endpoint(NOWHERE, uid=uid)["id"] != endpoint["id"]
+        assert app.endpoint(UNREACHABLE_URL, uid=uid)["id"] != endpoint["id"]
 
     def test_putting_replaces_all_but_the_secret_and_creates_what_is_unknown(self, app):
-        uid = word()
+        uid = unique_name()
         path = f"{app.path}/endpoint/{uid}"
-        made = app.api.put(path, {"url": NOWHERE, "channels": ["blue"], "eventTypes": ["put.*"]}, expect=201)
+        made = app.api.put(path, {"url": UNREACHABLE_URL, "channels": ["blue"], "eventTypes": ["put.*"]}, expect=201)
         secret = app.secret(made)
-        put = app.api.put(path, {"url": NOWHERE, "uid": uid})
+        put = app.api.put(path, {"url": UNREACHABLE_URL, "uid": uid})
         assert put["id"] == made["id"]
         assert put["channels"] is put["eventTypes"] is put["filterTypes"] is None
         assert app.secret(made) == secret
 
     def test_lists_are_read_in_pages_both_ways(self, app):
-        made = [app.endpoint(NOWHERE, disabled=True)["id"] for _ in range(10)]
+        made = [app.endpoint(UNREACHABLE_URL, disabled=True)["id"] for _ in range(10)]
         check_paging(app.api, f"{app.path}/endpoint", made, is_ascending=False)
 
     def test_an_empty_list_of_types_means_all(self, app):
-        assert app.endpoint(NOWHERE, filterTypes=[])["eventTypes"] is None
-        assert app.endpoint(NOWHERE, eventTypes=[])["filterTypes"] is None
+        assert app.endpoint(UNREACHABLE_URL, filterTypes=[])["eventTypes"] is None
+        assert app.endpoint(UNREACHABLE_URL, eventTypes=[])["filterTypes"] is None
 
     @pytest.mark.parametrize(
         ("field", "value"),
@@ -226,16 +232,16 @@ class TestEndpoints:
         ],
     )
     def test_bad_fields_are_refused(self, app, field, value):
-        refused = app.api.post(f"{app.path}/endpoint", {"url": NOWHERE} | {field: value}, expect=422)
+        refused = app.api.post(f"{app.path}/endpoint", {"url": UNREACHABLE_URL} | {field: value}, expect=422)
         assert refused["detail"][0]["loc"][:2] == ["body", field]
 
     def test_both_names_of_a_field_may_come_together(self, app):
-        assert app.endpoint(NOWHERE, throttleRate=7, rateLimit=9)["rateLimit"] == 7
+        assert app.endpoint(UNREACHABLE_URL, throttleRate=7, rateLimit=9)["rateLimit"] == 7
 
 
 class TestSecrets:
     def test_rotate_to_a_given_key_or_a_new_one(self, app):
-        endpoint = app.endpoint(NOWHERE, disabled=True)
+        endpoint = app.endpoint(UNREACHABLE_URL, disabled=True)
         path = f"{app.path}/endpoint/{endpoint['id']}/secret/rotate"
         first = app.secret(endpoint)
         app.api.post(path, {}, expect=200)
@@ -249,14 +255,14 @@ class TestSecrets:
         ("svix-libs/2.0.0/kotlin", 204), ("svix-libs/2.0.0/csharp", 204), ("curl/8", 200),
     ])  # fmt: skip
     def test_a_rotation_is_answered_as_the_client_can_read_it(self, app, agent, status):
-        endpoint = app.endpoint(NOWHERE, disabled=True)
+        endpoint = app.endpoint(UNREACHABLE_URL, disabled=True)
         path = f"{app.path}/endpoint/{endpoint['id']}/secret/rotate"
         app.api.post(path, {}, expect=status, headers={"user-agent": agent})
 
     @pytest.mark.parametrize("size", [24, 75])
     def test_short_and_long_keys_are_kept(self, app, size):
         given = f"whsec_{base64.b64encode(secrets.token_bytes(size)).decode()}"
-        assert app.secret(app.endpoint(NOWHERE, secret=given)) == given
+        assert app.secret(app.endpoint(UNREACHABLE_URL, secret=given)) == given
 
     @pytest.mark.parametrize(
         "secret",
@@ -269,17 +275,17 @@ class TestSecrets:
         ],
     )
     def test_unfit_keys_are_refused(self, app, secret):
-        app.api.post(f"{app.path}/endpoint", {"url": NOWHERE, "secret": secret}, expect=422)
-        endpoint = app.endpoint(NOWHERE)
+        app.api.post(f"{app.path}/endpoint", {"url": UNREACHABLE_URL, "secret": secret}, expect=422)
+        endpoint = app.endpoint(UNREACHABLE_URL)
         app.api.post(f"{app.path}/endpoint/{endpoint['id']}/secret/rotate", {"key": secret}, expect=422)
 
-    def test_ten_old_keys_are_the_most(self, app, house):
-        endpoint = app.endpoint(NOWHERE, disabled=True)
+    def test_ten_old_keys_are_the_most(self, app, server):
+        endpoint = app.endpoint(UNREACHABLE_URL, disabled=True)
         path = f"{app.path}/endpoint/{endpoint['id']}/secret/rotate"
         for _ in range(10):
             app.api.post(path, {}, expect=200)
         assert app.api.post(path, {}, expect=400)["code"] == "limit_reached"
-        house.query(
+        server.query(
             "with oldest as (select min(s.id) as id from boathook.endpoint_secret s join boathook.endpoint e "
             "on e.id = s.endpoint_id join boathook.application a on a.id = e.application_id where a.name = %s) "
             "update boathook.endpoint_secret set expires_at = now() - interval '1 second' "
@@ -288,17 +294,17 @@ class TestSecrets:
         )
         app.api.post(path, {}, expect=200)
 
-    def test_are_stored_encrypted(self, app, house):
-        secret = app.secret(app.endpoint(NOWHERE, disabled=True))
+    def test_are_stored_encrypted(self, app, server):
+        secret = app.secret(app.endpoint(UNREACHABLE_URL, disabled=True))
         key = base64.b64decode(secret.removeprefix("whsec_"))
-        rows = house.query("select sealed from boathook.endpoint_secret")
+        rows = server.query("select sealed from boathook.endpoint_secret")
         assert rows
         assert not any(secret.encode() in sealed or key in sealed for (sealed,) in rows)
 
 
 class TestHeaders:
     def test_are_put_and_patched(self, app):
-        endpoint = app.endpoint(NOWHERE, disabled=True)
+        endpoint = app.endpoint(UNREACHABLE_URL, disabled=True)
         path = f"{app.path}/endpoint/{endpoint['id']}/headers"
         assert app.api.get(path) == {"headers": {}, "sensitive": []}
         app.api.put(path, {"headers": {"X-One": "1", "X-Two": "2"}}, expect=204)
@@ -314,13 +320,13 @@ class TestHeaders:
         "name", ["content-length", "some:thing", "nul\0", "svix-id", "x-svix-id", "x-amzn-x", "webhook-id", "Host"]
     )
     def test_that_would_steer_others_are_refused(self, app, name):
-        endpoint = app.endpoint(NOWHERE, disabled=True)
+        endpoint = app.endpoint(UNREACHABLE_URL, disabled=True)
         path = f"{app.path}/endpoint/{endpoint['id']}/headers"
         app.api.put(path, {"headers": {name: "x"}}, expect=422)
         app.api.patch(path, {"headers": {name: "x"}}, expect=422)
-        app.api.post(f"{app.path}/endpoint", {"url": NOWHERE, "headers": {name: "x"}}, expect=422)
+        app.api.post(f"{app.path}/endpoint", {"url": UNREACHABLE_URL, "headers": {name: "x"}}, expect=422)
 
     @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "x" * 4097, "a\0b"])
     def test_values_that_would_break_out_are_refused(self, app, value):
-        endpoint = app.endpoint(NOWHERE, disabled=True)
+        endpoint = app.endpoint(UNREACHABLE_URL, disabled=True)
         app.api.patch(f"{app.path}/endpoint/{endpoint['id']}/headers", {"headers": {"X-A": value}}, expect=422)

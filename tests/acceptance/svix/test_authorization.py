@@ -5,57 +5,65 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.svix.server import NOWHERE, Api, Application, open_database, open_house, wait_for_api, word
+from tests.acceptance.svix.server import (
+    UNREACHABLE_URL,
+    Api,
+    Application,
+    open_database,
+    open_server,
+    unique_name,
+    wait_for_api,
+)
 
 
 class TestAuthentication:
-    def test_a_token_of_an_application_opens_that_application_only(self, app, house):
-        other = house.application()
+    def test_a_token_of_an_application_opens_that_application_only(self, app, server):
+        other = server.application()
         portal = app.api.post(f"/auth/app-portal-access/{app.id}", {})
-        guest = Api(house.base, portal["token"])
+        guest = Api(server.base, portal["token"])
         assert guest.get(app.path)["id"] == app.id
         assert guest.get(other.path, expect=404)["code"] == "not_found"
         guest.get("/app", expect=403)
         guest.post("/app", {"name": "x"}, expect=403)
         guest.put(app.path, {"name": "x"}, expect=403)
         guest.delete(app.path, expect=403)
-        endpoint = guest.post(f"{app.path}/endpoint", {"url": NOWHERE}, expect=201)
+        endpoint = guest.post(f"{app.path}/endpoint", {"url": UNREACHABLE_URL}, expect=201)
         assert guest.get(f"{app.path}/endpoint/{endpoint['id']}/secret")["key"].startswith("whsec_")
 
-    def test_the_old_dashboard_needs_no_body(self, app, house):
+    def test_the_old_dashboard_needs_no_body(self, app, server):
         access = app.api.post(f"/auth/dashboard-access/{app.id}")
         assert access["url"]
-        assert Api(house.base, access["token"]).get(app.path)["id"] == app.id
+        assert Api(server.base, access["token"]).get(app.path)["id"] == app.id
 
-    def test_nonsense_opens_nothing(self, house):
+    def test_nonsense_opens_nothing(self, server):
         for headers in (
             {},
             {"authorization": "Bearer nonsense"},
             {"authorization": "Basic eDp5"},
             {"authorization": "Bearer"},
         ):
-            answer = httpx.get(f"{house.base}/api/v1/app", headers=headers)
+            answer = httpx.get(f"{server.base}/api/v1/app", headers=headers)
             assert answer.status_code == 401
             assert answer.json()["code"] == "authentication_failed"
             assert answer.json()["detail"]
 
     def test_portal_access_creates_the_application_if_asked(self, api):
-        uid = word()
+        uid = unique_name()
         api.post(f"/auth/app-portal-access/{uid}", {}, expect=404)
         api.post(f"/auth/app-portal-access/{uid}", {"application": {"name": "Implied", "uid": uid}})
         assert api.get(f"/app/{uid}")["name"] == "Implied"
 
-    def test_capabilities_are_kept_to(self, app, house):
+    def test_capabilities_are_kept_to(self, app, server):
         viewer = app.api.post(f"/auth/app-portal-access/{app.id}", {"capabilities": ["ViewBase"]})
-        guest = Api(house.base, viewer["token"])
-        endpoint = app.endpoint(NOWHERE, disabled=True)
+        guest = Api(server.base, viewer["token"])
+        endpoint = app.endpoint(UNREACHABLE_URL, disabled=True)
         guest.get(f"{app.path}/endpoint/{endpoint['id']}")
         guest.get(f"{app.path}/endpoint/{endpoint['id']}/secret", expect=403)
-        guest.post(f"{app.path}/endpoint", {"url": NOWHERE}, expect=403)
+        guest.post(f"{app.path}/endpoint", {"url": UNREACHABLE_URL}, expect=403)
 
-    def test_sessions_end_one_by_one(self, app, house):
+    def test_sessions_end_one_by_one(self, app, server):
         guests = {
-            name: Api(house.base, app.api.post(f"/auth/app-portal-access/{app.id}", {"sessionId": name})["token"])
+            name: Api(server.base, app.api.post(f"/auth/app-portal-access/{app.id}", {"sessionId": name})["token"])
             for name in ("one", "two")
         }
         app.api.post(f"/auth/app/{app.id}/expire-all", {"expiry": 0, "sessionIds": ["one"]}, expect=204)
@@ -79,19 +87,24 @@ class TestEventTypes:
         ids=lambda value: "-".join(f"{name}={entry}" for name, entry in value.items()),
     )
     def test_a_patch_changes_one_field_and_leaves_the_others(self, own, change, read):
-        body = {"name": word(), "description": "One", "schemas": {"1": {"type": "array"}}, "featureFlag": "alpha"}
+        body = {
+            "name": unique_name(),
+            "description": "One",
+            "schemas": {"1": {"type": "array"}},
+            "featureFlag": "alpha",
+        }
         made = own.post("/event-type", body, expect=201)
         patched = own.patch(f"/event-type/{made['name']}", change)
         keep = lambda row: {name: value for name, value in row.items() if name not in {"updatedAt", "featureFlags"}}  # noqa: E731
         assert keep(patched) == keep(made | read)
 
     def test_putting_creates_under_the_name_of_the_path(self, own):
-        name = word()
+        name = unique_name()
         assert own.put(f"/event-type/{name}", {"description": "x"}, expect=201)["name"] == name
         assert own.put(f"/event-type/{name}", {"description": "y"}, expect=200)["description"] == "y"
 
     def test_archived_ones_are_seen_when_asked_for_and_come_back(self, own):
-        name = word()
+        name = unique_name()
         own.post("/event-type", {"name": name, "description": "x"}, expect=201)
         assert own.post("/event-type", {"name": name, "description": "x"}, expect=409)["code"] == "event_type_exists"
         own.delete(f"/event-type/{name}")
@@ -103,7 +116,7 @@ class TestEventTypes:
         own.get(f"/event-type/{name}", expect=404)
 
     def test_schemas_are_shown_when_asked_for_and_checked(self, own):
-        name = word()
+        name = unique_name()
         schemas = {"1": {"type": "object"}}
         own.post("/event-type", {"name": name, "description": "x", "schemas": schemas}, expect=201)
         listed = {row["name"]: row for row in own.pages("/event-type", limit=250)}
@@ -111,11 +124,13 @@ class TestEventTypes:
         listed = {row["name"]: row for row in own.pages("/event-type", limit=250, with_content=True)}
         assert listed[name]["schemas"] == schemas
         own.post(
-            "/event-type", {"name": word(), "description": "x", "schemas": {"1": {"type": "nonsense"}}}, expect=422
+            "/event-type",
+            {"name": unique_name(), "description": "x", "schemas": {"1": {"type": "nonsense"}}},
+            expect=422,
         )
 
-    def test_feature_flags_hide_them_from_portals_without(self, house):
-        api = Api(house.base, house.make_key(f"flags-{word()}"))
+    def test_feature_flags_hide_them_from_portals_without(self, server):
+        api = Api(server.base, server.make_key(f"flags-{unique_name()}"))
         app = Application(api)
         kinds: dict[str, dict[str, Any]] = {
             "open.one": {},
@@ -127,7 +142,7 @@ class TestEventTypes:
         seen = {}
         for flags in ((), ("beta",), ("alpha", "beta")):
             token = api.post(f"/auth/app-portal-access/{app.id}", {"featureFlags": list(flags)})["token"]
-            guest = Api(house.base, token)
+            guest = Api(server.base, token)
             seen[flags] = [row["name"] for row in guest.get("/event-type")["data"]]
             guest.get("/event-type/alpha.one", expect=200 if "alpha" in flags else 404)
         assert seen == {
@@ -137,9 +152,9 @@ class TestEventTypes:
         }
         assert len(api.get("/event-type")["data"]) == 3
 
-    def test_lists_are_read_in_pages(self, house):
-        api = Api(house.base, house.make_key(f"types-{word()}"))
-        names = sorted(word() for _ in range(7))
+    def test_lists_are_read_in_pages(self, server):
+        api = Api(server.base, server.make_key(f"types-{unique_name()}"))
+        names = sorted(unique_name() for _ in range(7))
         for name in names:
             api.post("/event-type", {"name": name, "description": "x"}, expect=201)
         assert [row["name"] for row in api.pages("/event-type", limit=3)] == names
@@ -152,9 +167,9 @@ class TestEventTypes:
 
 class TestTheRest:
     @pytest.mark.parametrize("path", ["/health", "/health/", "/health/ping", "/health/ping/"])
-    def test_health_needs_no_token_and_says_nothing(self, house, path):
+    def test_health_needs_no_token_and_says_nothing(self, server, path):
         for method in ("GET", "HEAD"):
-            answer = httpx.request(method, f"{house.base}/api/v1{path}")
+            answer = httpx.request(method, f"{server.base}/api/v1{path}")
             assert (answer.status_code, answer.content) == (204, b"")
 
     @pytest.mark.parametrize(("method", "path", "status"), [
@@ -165,13 +180,13 @@ class TestTheRest:
         assert answer.status_code in {status, 404}
         assert answer.json()["detail"]
 
-    def test_browsers_of_any_origin_may_ask(self, house):
+    def test_browsers_of_any_origin_may_ask(self, server):
         headers = {
             "origin": "https://portal.example",
             "access-control-request-method": "PATCH",
             "access-control-request-headers": "authorization",
         }
-        answer = httpx.options(f"{house.base}/api/v1/app", headers=headers)
+        answer = httpx.options(f"{server.base}/api/v1/app", headers=headers)
         assert answer.status_code in {200, 204}
         assert answer.headers["access-control-allow-origin"] in {"*", "https://portal.example"}
         assert (
@@ -181,8 +196,8 @@ class TestTheRest:
 
     def test_operational_endpoints_are_kept_like_others(self, own):
         body = {
-            "url": NOWHERE,
-            "uid": word(),
+            "url": UNREACHABLE_URL,
+            "uid": unique_name(),
             "filterTypes": ["endpoint.disabled"],
             "disabled": True,
             "metadata": {"a": "b"},
@@ -191,7 +206,9 @@ class TestTheRest:
         path = f"/operational-webhook/endpoint/{made['id']}"
         assert made["eventTypes"] == ["endpoint.disabled"]
         assert own.get(path) == made
-        own.post("/operational-webhook/endpoint", {"url": NOWHERE, "eventTypes": ["endpoint.invented"]}, expect=422)
+        own.post(
+            "/operational-webhook/endpoint", {"url": UNREACHABLE_URL, "eventTypes": ["endpoint.invented"]}, expect=422
+        )
         own.put(f"{path}/headers", {"headers": {"X-A": "1"}}, expect=204)
         assert own.get(f"{path}/headers")["headers"] == {"X-A": "1"}
         first = own.get(f"{path}/secret")["key"]
@@ -216,7 +233,7 @@ def strict(admin_url, pg_template, tmp_path_factory):
     environment = {"ENDPOINT_KEY": "the key of yesterday"}
     with (
         open_database(admin_url, pg_template) as url,
-        open_house(tmp_path_factory.mktemp("strict"), url, KEYS, **environment) as opened,
+        open_server(tmp_path_factory.mktemp("strict"), url, KEYS, **environment) as opened,
     ):
         yield opened
 

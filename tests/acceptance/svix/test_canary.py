@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.acceptance.svix.receiver import Answer
-from tests.acceptance.svix.server import FAIL, OUTBOUND, SUCCESS, Application, open_database, open_house
+from tests.acceptance.svix.server import FAIL, OUTBOUND, SUCCESS, Application, open_database, open_server
 
 LOUD = OUTBOUND.replace('format = "json"', 'format = "json"\n    level = "debug"')
 
@@ -62,7 +62,7 @@ def dump(url: str) -> dict[str, bytes]:
             with connection.cursor() as cursor, cursor.copy(f"copy (select * from {table}) to stdout") as copy:
                 text = b"".join(bytes(part) for part in copy)
             found[table] = text + b"".join(
-                bytes.fromhex(word.decode()) for word in re.findall(rb"\\x([0-9a-f]+)", text)
+                bytes.fromhex(unique_name.decode()) for unique_name in re.findall(rb"\\x([0-9a-f]+)", text)
             )
     return found
 
@@ -98,15 +98,15 @@ def certificate() -> tuple[str, str]:
 class Scenario:
     """A run in which every secret is used, and everything it left behind."""
 
-    def __init__(self, house, receiver) -> None:
-        self.house = house
+    def __init__(self, server, receiver) -> None:
+        self.server = server
         self.canaries: dict[str, str] = {}
         self.said: list[bytes] = []
-        app = Application(house.api)
+        app = Application(server.api)
         echo = receiver.mailbox(Answer(500, echo=True), Answer(200, echo=True))
         certificate_pem, key_pem = certificate()
         self.canaries |= {
-            "API token": house.token,
+            "API token": server.token,
             "key of a client certificate": key_pem.splitlines()[1],
         }
         key = secrets.token_bytes(24)
@@ -196,7 +196,7 @@ class Scenario:
 
     def places(self) -> dict[str, bytes]:
         """Return all there is to be searched."""
-        running = self.house.running
+        running = self.server.running
         metrics = {path: httpx.get(running.base + path).content for path in ("/metrics", "/metrics.json")}
         answers = {
             "errors": b"\n".join(self.said),
@@ -210,9 +210,9 @@ class Scenario:
 def scenario(admin_url, pg_template, tmp_path_factory, receiver) -> Iterator[Scenario]:
     with (
         open_database(admin_url, pg_template) as url,
-        open_house(tmp_path_factory.mktemp("canary"), url, LOUD) as house,
+        open_server(tmp_path_factory.mktemp("canary"), url, LOUD) as server,
     ):
-        yield Scenario(house, receiver)
+        yield Scenario(server, receiver)
 
 
 def test_no_secret_is_found_anywhere(scenario):
@@ -237,7 +237,7 @@ def test_the_secrets_were_really_used(scenario):
 @pytest.mark.parametrize("write", [str, lambda text: text.encode().hex(), lambda text: base64.b64encode(b"xy" + text.encode() + b"z").decode(), urllib.parse.quote], ids=["plain", "hex", "base64", "url"])  # fmt: skip
 def test_a_secret_that_is_written_down_is_found(scenario, write):
     """The twin: plant one canary and search again."""
-    url = scenario.house.running.database_url
+    url = scenario.server.running.database_url
     planted = write(scenario.canaries["header"])
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
@@ -250,7 +250,7 @@ def test_a_secret_that_is_written_down_is_found(scenario, write):
 
 def test_a_secret_in_bytes_is_found(scenario):
     """The twin for columns of bytes, such as kept responses."""
-    url = scenario.house.running.database_url
+    url = scenario.server.running.database_url
     with psycopg.connect(url, autocommit=True) as connection, connection.transaction(force_rollback=True):
         connection.execute(
             "update boathook.attempt set response = %s where response is not null",

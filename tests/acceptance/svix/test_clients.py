@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.svix.receiver import Answer, Received, Receiver
-from tests.acceptance.svix.server import House
+from tests.acceptance.svix.server import BoathookServer
 from tests.npm import find_program, install
 
 HERE = Path(__file__).parent
@@ -170,12 +170,12 @@ def folder_of(version: str, shared: Path) -> Path:
 class Run:
     """One client's way through the API, and what its receivers got meanwhile."""
 
-    def __init__(self, house: House, receiver: Receiver, name: str) -> None:
+    def __init__(self, server: BoathookServer, receiver: Receiver, name: str) -> None:
         self.good = receiver.mailbox()
         self.ops = receiver.mailbox()
         self.task = {
-            "base": house.base,
-            "token": house.make_key(f"sdk-{name}"),
+            "base": server.base,
+            "token": server.make_key(f"sdk-{name}"),
             "good": self.good.url,
             "bad": receiver.mailbox(Answer(500, b"broken")).url,
             "ops": self.ops.url,
@@ -223,26 +223,26 @@ def judge(report: dict[str, Any], version: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_pinned_python_client_works_unchanged(version, house, receiver, run_id):
+def test_a_pinned_python_client_works_unchanged(version, server, receiver, run_id):
     shared = Path(tempfile.gettempdir()) / f"boathook-tests-{run_id}"
     shared.mkdir(exist_ok=True)
     folder = folder_of(version, shared)
-    run = Run(house, receiver, f"python-{version}")
+    run = Run(server, receiver, f"python-{version}")
     report = run.go(sys.executable, "-S", str(HERE / "sdk_driver.py"), folder=str(folder))
     assert Path(report["module"]).is_relative_to(folder)
     judge(report, tuple(map(int, version.split(".")[:2])))
     run.judge_receivers()
 
 
-def test_the_newest_python_client_works_unchanged(house, receiver):
-    run = Run(house, receiver, "python-newest")
+def test_the_newest_python_client_works_unchanged(server, receiver):
+    run = Run(server, receiver, "python-newest")
     judge(run.go(sys.executable, str(HERE / "sdk_driver.py"), folder=""), (98, 0))
     run.judge_receivers()
 
 
-def test_the_npm_client_works_unchanged(house, receiver):
+def test_the_npm_client_works_unchanged(server, receiver):
     install(HERE / "npm", timeout=100)
-    run = Run(house, receiver, "npm")
+    run = Run(server, receiver, "npm")
     report = run.go(find_program("node"), "sdk_driver.mjs", cwd=HERE / "npm")
     judge(report, (2, 5))
     run.judge_receivers()

@@ -10,7 +10,7 @@ import pytest
 
 from boathook.telemetry.crashpoints import POINTS
 from tests.acceptance.svix.receiver import Answer, Mailbox
-from tests.acceptance.svix.server import SUCCESS, Application, House, open_database, open_house, wait_for_api
+from tests.acceptance.svix.server import SUCCESS, Application, BoathookServer, open_database, open_server, wait_for_api
 from tests.crash_schedule import CrashSchedule
 from tests.support import until
 
@@ -18,9 +18,9 @@ SENDING = tuple(point for point in POINTS if point.startswith("send."))
 
 
 @pytest.fixture(scope="module")
-def fragile(admin_url, pg_template, tmp_path_factory) -> Iterator[House]:
+def fragile(admin_url, pg_template, tmp_path_factory) -> Iterator[BoathookServer]:
     """A boathook of this module's own, whose processes are killed."""
-    with open_database(admin_url, pg_template) as url, open_house(tmp_path_factory.mktemp("fragile"), url) as opened:
+    with open_database(admin_url, pg_template) as url, open_server(tmp_path_factory.mktemp("fragile"), url) as opened:
         yield opened
 
 
@@ -83,9 +83,9 @@ def test_a_sender_killed_at_every_point_loses_nothing(admin_url, pg_template, tm
     folder.mkdir()
     with (
         open_database(admin_url, pg_template) as url,
-        open_house(folder, url, **crashes.environment) as house,
+        open_server(folder, url, **crashes.environment) as server,
     ):
-        app = house.application()
+        app = server.application()
         box = receiver.mailbox(Answer(500), Answer(500), Answer())
         endpoint = app.endpoint(box, retrySchedule=[0.1] * 10)
         accepted: list[Any] = []
@@ -124,9 +124,9 @@ def test_what_was_accepted_arrives_after_everything_was_killed_and_started_again
     judge(app, endpoint, publisher.accepted, box)
 
 
-def test_a_message_without_a_delivery_is_missed(house, receiver):
+def test_a_message_without_a_delivery_is_missed(server, receiver):
     """The twin: what is stored but owed to nobody, as after a crash between two writes, does not pass the judge."""
-    app = house.application()
+    app = server.application()
     box = receiver.mailbox()
     unowed = app.send()
     app.endpoint(box)

@@ -229,15 +229,15 @@ class TestWhoGetsWhat:
         app.wait_status(message, endpoint, FAIL)
         assert len(box.received) == 1
 
-    def test_a_deleted_application_is_sent_nothing_more(self, house, receiver):
-        app = house.application()
+    def test_a_deleted_application_is_sent_nothing_more(self, server, receiver):
+        app = server.application()
         box = receiver.mailbox(BROKEN)
         app.endpoint(box, retrySchedule=[0.5])
         app.send()
         box.wait()
         app.api.delete(app.path)
         app.api.post(f"{app.path}/msg", {"eventType": "x", "payload": {}}, expect=404)
-        other = house.application()
+        other = server.application()
         later = receiver.mailbox(BROKEN)
         other.endpoint(later, retrySchedule=[0.5, 0.5])
         other.send()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.svix.receiver import Answer
-from tests.acceptance.svix.server import FAIL, NOWHERE, PENDING, SUCCESS, Api, ago, word
+from tests.acceptance.svix.server import FAIL, PENDING, SUCCESS, UNREACHABLE_URL, Api, ago, unique_name
 from tests.support import until
 
 BROKEN = Answer(500, b"broken")
@@ -49,15 +49,15 @@ class TestMessages:
         ):
             assert found(spelling) == [three, one], spelling
 
-    def test_an_event_id_is_taken_once(self, house, app):
-        body = {"eventType": "a.b", "payload": {}, "eventId": word()}
+    def test_an_event_id_is_taken_once(self, server, app):
+        body = {"eventType": "a.b", "payload": {}, "eventId": unique_name()}
         made = app.api.post(f"{app.path}/msg", body, expect=202)
         assert app.api.post(f"{app.path}/msg", body, expect=409)["code"]
         assert app.api.get(f"{app.path}/msg/{body['eventId']}")["id"] == made["id"]
-        app.api.post(f"{house.application().path}/msg", body, expect=202)
+        app.api.post(f"{server.application().path}/msg", body, expect=202)
 
     def test_one_idempotency_key_makes_one_message(self, app):
-        key = {"idempotency-key": word()}
+        key = {"idempotency-key": unique_name()}
         first = app.api.post(f"{app.path}/msg", {"eventType": "a.b", "payload": {}}, expect=202, headers=key)
         again = app.api.post(f"{app.path}/msg", {"eventType": "a.b", "payload": {}}, expect=202, headers=key)
         assert first["id"] == again["id"]
@@ -81,7 +81,7 @@ class TestMessages:
         assert refused["code"] == "payload_too_large"
 
     def test_create_their_application_if_asked(self, api):
-        uid = word()
+        uid = unique_name()
         body = {"eventType": "a.b", "payload": {}}
         api.post(f"/app/{uid}/msg", body, expect=404)
         made = api.post(f"/app/{uid}/msg", body | {"application": {"name": "Implied", "uid": uid}}, expect=202)
@@ -91,9 +91,9 @@ class TestMessages:
         assert api.get(f"/app/{uid}/msg/{made['id']}")["id"] == made["id"]
         for application, kind in (
             ({"name": "x"}, "application_uid_missing"),
-            ({"name": "x", "uid": word()}, "application_uid_mismatch"),
+            ({"name": "x", "uid": unique_name()}, "application_uid_mismatch"),
         ):
-            refused = api.post(f"/app/{word()}/msg", body | {"application": application}, expect=422)
+            refused = api.post(f"/app/{unique_name()}/msg", body | {"application": application}, expect=422)
             assert refused["detail"][0]["type"] == kind
 
     def test_are_expunged_for_good(self, app, receiver):
@@ -107,9 +107,9 @@ class TestMessages:
         assert app.api.get(f"{app.path}/msg")["data"][0]["payload"] == {"expired": True}
         assert app.api.post(f"{path}/endpoint/{endpoint['id']}/resend", expect=400)["code"] == "missing_payload"
 
-    def test_forget_their_content_when_its_time_is_over(self, app, house):
+    def test_forget_their_content_when_its_time_is_over(self, app, server):
         message = app.send({"private": "yes"}, payloadRetentionHours=1)
-        house.query(
+        server.query(
             "update boathook.event set content_until = now() - interval '1 second' where application = %s returning id",
             app.id,
         )
@@ -118,7 +118,7 @@ class TestMessages:
     def test_a_precheck_says_whether_anybody_listens(self, app):
         path = f"{app.path}/msg/precheck/active"
         assert app.api.post(path, {"eventType": "a.b"}) == {"active": False}
-        app.endpoint(NOWHERE, channels=["red"])
+        app.endpoint(UNREACHABLE_URL, channels=["red"])
         assert app.api.post(path, {"eventType": "a.b"}) == {"active": False}
         assert app.api.post(path, {"eventType": "a.b", "channels": ["red"]}) == {"active": True}
 
@@ -256,7 +256,7 @@ class TestRecovering:
         return found
 
     def test_goes_back_two_weeks_at_most(self, app):
-        endpoint = app.endpoint(NOWHERE)
+        endpoint = app.endpoint(UNREACHABLE_URL)
         path = f"{app.path}/endpoint/{endpoint['id']}/recover"
         refused = app.api.post(path, {"since": ago(days=14, minutes=10)}, expect=422)
         assert refused["detail"][0]["loc"] == ["body", "since"]

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.acceptance.svix.server import Api, House, word
+from tests.acceptance.svix.server import Api, BoathookServer, unique_name
 from tests.guards.documents import blocks
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/move-from-svix.md"
@@ -26,12 +26,12 @@ def move(there: Api, here: Api) -> str:
     return done.stdout
 
 
-def open_side(house: House) -> Api:
-    return Api(house.base, house.make_key(f"moving-{word()}"))
+def open_side(server: BoathookServer) -> Api:
+    return Api(server.base, server.make_key(f"moving-{unique_name()}"))
 
 
-def test_the_script_brings_everything_over_once(house):
-    old, new = open_side(house), open_side(house)
+def test_the_script_brings_everything_over_once(server):
+    old, new = open_side(server), open_side(server)
     for name in ("invoice.paid", "invoice.due"):
         old.post("/event-type", {"name": name, "description": name.title()}, expect=201)
     with_uid = old.post("/app", {"name": "Acme", "uid": "acme", "metadata": {"plan": "pro"}}, expect=201)
@@ -58,10 +58,10 @@ def test_the_script_brings_everything_over_once(house):
     new.close()
 
 
-def test_the_first_message_of_the_page_on_sending_is_sent(house):
+def test_the_first_message_of_the_page_on_sending_is_sent(server):
     page = PAGE.parents[1] / "sending.md"
     block = next(block for block in blocks(page) if block.language == "python")
-    side = open_side(house)
+    side = open_side(server)
     text = block.text.replace("bhk_the_token", side.token).replace("http://127.0.0.1:8080", side.base)
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -38,8 +38,8 @@ TAKES_AWAY = r"^v1\.(application|endpoint|event-type|operational-webhook\.endpoi
 class Grounds:
     """Real objects for the parts of paths."""
 
-    def __init__(self, house, receiver, organization: str) -> None:
-        self.api = Api(house.base, house.make_key(organization))
+    def __init__(self, server, receiver, organization: str) -> None:
+        self.api = Api(server.base, server.make_key(organization))
         app = Application(self.api, uid="grounds")
         self.api.post("/event-type", {"name": "grounds.type", "description": "x"}, expect=201)
         endpoint = app.endpoint(receiver.mailbox(), uid="one")
@@ -103,16 +103,16 @@ def judge(done: subprocess.CompletedProcess[str], log: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_every_answer_is_as_the_document_says(house, receiver, tmp_path):
-    grounds = Grounds(house, receiver, "schemathesis")
+def test_every_answer_is_as_the_document_says(server, receiver, tmp_path):
+    grounds = Grounds(server, receiver, "schemathesis")
     left_out = [part for path in ENDS_THE_SESSION for part in ("--exclude-path", f"/api/v1{path}")]
     done = run(
-        house.base, grounds, tmp_path,
+        server.base, grounds, tmp_path,
         "--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--no-shrink",
         "--exclude-operation-id-regex", TAKES_AWAY, *left_out,
         timeout_s=280,
     )  # fmt: skip
-    judge(done, house.running.log())
+    judge(done, server.running.log())
     selected, total = map(int, re.search(r"(\d+) selected / (\d+) total", done.stdout).groups())
     assert selected >= total - 6, "only what ends the session or takes the objects away is left out"
     assert f"Tested: {selected}" in done.stdout
@@ -120,10 +120,10 @@ def test_every_answer_is_as_the_document_says(house, receiver, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_000)
-def test_every_answer_is_as_the_document_says_however_long_one_tries(house, receiver, tmp_path):
-    grounds = Grounds(house, receiver, "schemathesis-soak")
+def test_every_answer_is_as_the_document_says_however_long_one_tries(server, receiver, tmp_path):
+    grounds = Grounds(server, receiver, "schemathesis-soak")
     done = run(
-        house.base,
+        server.base,
         grounds,
         tmp_path,
         "--phases",
@@ -132,17 +132,17 @@ def test_every_answer_is_as_the_document_says_however_long_one_tries(house, rece
         "600",
         timeout_s=900,
     )
-    judge(done, house.running.log())
+    judge(done, server.running.log())
 
 
-def test_a_wrong_answer_is_seen(house, receiver, tmp_path):
+def test_a_wrong_answer_is_seen(server, receiver, tmp_path):
     """The twin: a proxy that leaves a required field out of one answer."""
-    grounds = Grounds(house, receiver, "schemathesis-twin")
+    grounds = Grounds(server, receiver, "schemathesis-twin")
 
     class Proxy(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             headers = {"authorization": self.headers.get("authorization", "")}
-            answer = httpx.get(house.base + self.path, headers=headers)
+            answer = httpx.get(server.base + self.path, headers=headers)
             body: Any = answer.json()
             if answer.status_code == 200 and "openapi" not in self.path:
                 del body["createdAt"]
@@ -156,22 +156,22 @@ def test_a_wrong_answer_is_seen(house, receiver, tmp_path):
         def log_message(self, *_: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy_server:
+        thread = threading.Thread(target=proxy_server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
-        base = f"http://127.0.0.1:{server.server_address[1]}"
+        base = f"http://127.0.0.1:{proxy_server.server_address[1]}"
         done = run(
             base, grounds, tmp_path,
             "--phases", "fuzzing", "--max-examples", "2", "--no-shrink", "--mode", "positive",
             "--include-path", "/api/v1/app/{app_id}", "--include-method", "GET",
         )  # fmt: skip
-        server.shutdown()
+        proxy_server.shutdown()
     assert done.returncode == 1
     assert "createdAt" in done.stdout
 
 
-def test_the_document_gives_examples_and_says_what_each_operation_does(house):
-    document = httpx.get(f"{house.base}/api/v1/openapi.json").json()
+def test_the_document_gives_examples_and_says_what_each_operation_does(server):
+    document = httpx.get(f"{server.base}/api/v1/openapi.json").json()
     assert document["openapi"].startswith("3.")
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

@@ -13,9 +13,9 @@ BROKEN = Answer(500, b"broken")
 
 class TestOperationalWebhooks:
     @pytest.fixture
-    def organization(self, house):
+    def organization(self, server):
         """An organization of its own, so that others' endpoints are none of its business."""
-        api = Api(house.base, house.make_key("operational"))
+        api = Api(server.base, server.make_key("operational"))
         yield api
         api.close()
 

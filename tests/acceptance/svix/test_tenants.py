@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.svix.receiver import Receiver
-from tests.acceptance.svix.server import FAIL, SUCCESS, Api, Application, House
+from tests.acceptance.svix.server import FAIL, SUCCESS, Api, Application, BoathookServer
 from tests.support import until
 
 MARK = "tenant-a-mark"
@@ -188,11 +188,11 @@ STATE = """
 class Estate:
     """All that tenant A has, and the tokens of A and of strangers."""
 
-    def __init__(self, house: House, receiver: Receiver, organization: str) -> None:
-        self.house = house
+    def __init__(self, server: BoathookServer, receiver: Receiver, organization: str) -> None:
+        self.server = server
         self.organization = organization
-        self.stored = psycopg.connect(house.running.database_url, autocommit=True)
-        self.api = Api(house.base, house.make_key(organization))
+        self.stored = psycopg.connect(server.running.database_url, autocommit=True)
+        self.api = Api(server.base, server.make_key(organization))
         self.app = Application(self.api, name=MARK, uid=f"{MARK}-app", metadata={"is": MARK})
         self.other = Application(self.api, name="sister", uid="sister")
         self.api.post("/event-type", {"name": "estate.type", "description": MARK}, expect=201)
@@ -240,8 +240,8 @@ Ask = Callable[[str, str, str, Any], httpx.Response]
 """Asks for a method and a path with a token and a body."""
 
 
-def asker(house: House) -> tuple[Ask, httpx.Client]:
-    client = httpx.Client(base_url=house.base, timeout=30)
+def asker(server: BoathookServer) -> tuple[Ask, httpx.Client]:
+    client = httpx.Client(base_url=server.base, timeout=30)
 
     def ask(method: str, path: str, token: str, body: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -273,7 +273,7 @@ def allowed(operation: Operation, kind: str) -> set[int] | None:
 def violations(estate: Estate, ask: Ask, kind: str, token: str) -> Iterator[str]:
     """Ask for everything as this stranger, and say what should not have been."""
     before = estate.state()
-    for operation in operations(estate.house.base):
+    for operation in operations(estate.server.base):
         if kind == "the application itself" and operation.name not in ORGANIZATION:
             continue
         if operation.name in ANY_TOKEN and operation.name.startswith("POST"):
@@ -304,21 +304,21 @@ def violations(estate: Estate, ask: Ask, kind: str, token: str) -> Iterator[str]
 
 
 @pytest.fixture(scope="module")
-def estate(house, receiver):
-    made = Estate(house, receiver, "tenant-a")
+def estate(server, receiver):
+    made = Estate(server, receiver, "tenant-a")
     yield made
     made.stored.close()
 
 
 @pytest.fixture(scope="module")
-def strangers(house, estate) -> dict[str, str]:
-    revoked = house.make_key("tenant-a")
-    [(identifier,)] = house.query(
+def strangers(server, estate) -> dict[str, str]:
+    revoked = server.make_key("tenant-a")
+    [(identifier,)] = server.query(
         "select id::text from boathook.api_key where token_sha256 = sha256(%s)", revoked.encode()
     )
-    house.running.cli("keys", "revoke", identifier)
+    server.running.cli("keys", "revoke", identifier)
     return {
-        "another organization": house.make_key("tenant-b"),
+        "another organization": server.make_key("tenant-b"),
         "another application": estate.sister,
         "the application itself": estate.portal,
         "no token": "",
@@ -326,13 +326,13 @@ def strangers(house, estate) -> dict[str, str]:
     }
 
 
-def test_every_operation_says_whom_it_is_for(house):
+def test_every_operation_says_whom_it_is_for(server):
     known = OPEN | ANY_TOKEN | ORGANIZATION | APPLICATION
-    assert {operation.name for operation in operations(house.base)} - known == set()
+    assert {operation.name for operation in operations(server.base)} - known == set()
 
 
-def test_the_document_has_the_operations_the_clients_ask_for(house):
-    served = {operation.name for operation in operations(house.base)}
+def test_the_document_has_the_operations_the_clients_ask_for(server):
+    served = {operation.name for operation in operations(server.base)}
     hidden = {"HEAD /health", "HEAD /health/ping", "GET /health/ping", "POST /auth/dashboard-access/{app_id}"}
     hidden |= {name for name in APPLICATION if name.endswith(("{msg_id}/attempt", "{endpoint_id}/attempt"))}
     hidden |= {"PATCH /operational-webhook/endpoint/{endpoint_id}"}
@@ -342,16 +342,16 @@ def test_the_document_has_the_operations_the_clients_ask_for(house):
 @pytest.mark.parametrize(
     "kind", ["another organization", "another application", "the application itself", "no token", "a revoked token"]
 )
-def test_strangers_neither_see_nor_change_anything(kind, estate, strangers, house):
-    ask, client = asker(house)
+def test_strangers_neither_see_nor_change_anything(kind, estate, strangers, server):
+    ask, client = asker(server)
     with client:
         assert list(violations(estate, ask, kind, strangers[kind])) == []
 
 
-def test_the_matrix_sees_a_server_that_does_not_tell_tenants_apart(house, receiver):
+def test_the_matrix_sees_a_server_that_does_not_tell_tenants_apart(server, receiver):
     """The twin: a proxy that asks with tenant A's own token whoever comes."""
-    estate = Estate(house, receiver, "tenant-a-twin")
-    ask, client = asker(house)
+    estate = Estate(server, receiver, "tenant-a-twin")
+    ask, client = asker(server)
     with client, estate.stored:
         seen = list(
             violations(estate, lambda method, path, _, body: ask(method, path, estate.api.token, body), "no token", "")
@@ -363,7 +363,7 @@ def test_the_matrix_sees_a_server_that_does_not_tell_tenants_apart(house, receiv
         "changed: DELETE /app/{app_id} ",
     ):
         assert any(line.startswith(beginning) for line in seen), beginning
-    asked = {operation.name for operation in operations(house.base)} - OPEN - ANY_TOKEN
+    asked = {operation.name for operation in operations(server.base)} - OPEN - ANY_TOKEN
     unseen = {name for name in asked if not any(f"{name} as " in line for line in seen)}
     assert unseen == set()
 

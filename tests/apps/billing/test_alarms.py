@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from boathook.server import with_apps
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.apps.billing.server import Stand, served, unique
 
@@ -45,7 +45,7 @@ def test_an_unlinked_payment_is_told_of_and_that_it_was_linked(stand: Stand, ale
     assert alert_receiver.kinds("billing.missing_users") == []
 
 
-def test_the_commands_know_the_rule(stand: Running):
+def test_the_commands_know_the_rule(stand: BoathookProcess):
     history = {one["rule"] for one in stand.listing("alarms", "history")}
     assert "billing.unlinked_payments" in history
 

@@ -43,7 +43,7 @@ import psycopg
 from boathook.domain import ids
 from boathook.domain.policy import RetryPolicy
 from boathook.journal.database import Database
-from tests.acceptance.conftest import Running
+from tests.acceptance.conftest import BoathookProcess
 from tests.faults.rig import bank, store_reader
 from tests.faults.rig.checker import Verdict, judge
 from tests.faults.rig.history import FAULT, HEALED, QUIET, History
@@ -66,7 +66,7 @@ Tables = Mapping[str, Mapping[str, Any]]
 """Settings as tables of boathook.toml."""
 
 
-class Host(Running):
+class Host(BoathookProcess):
     """One `boathook serve` with the bank, its own folder and its own data_dir."""
 
     def __init__(self, folder: Path, url: str, *, roles: str, senders: int, settings: Tables, twin: Twin) -> None:
