@@ -1,4 +1,4 @@
-"""A boathook that loads one app, as a subprocess on a database of its own: what the tests of all apps stand on."""
+"""Runs a boathook process that loads one app, on its own database; base of the servers of all app tests."""
 
 import textwrap
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from tests.acceptance.conftest import BoathookProcess
 from tests.databases import created
 
 
-class AppStand(BoathookProcess):
-    """One `boathook serve` with one app and no handlers of the owner's.
+class AppServer(BoathookProcess):
+    """A `boathook serve` process with one app and no other handlers.
 
     Args:
-        folder: Where it runs.
+        folder: The working directory.
         database_url: A migrated database.
-        table: The end of its boathook.toml, in pieces; it begins with the app's own table.
-        allow: A network that the app may call.
-        roles: What it does.
-        senders: How many processes send to endpoints.
+        table: The end of boathook.toml, in parts; it begins with the app's own table.
+        allow: A network to which the app may send requests.
+        roles: The roles of the process.
+        senders: The number of sender processes.
     """
 
     own = ""
@@ -48,26 +48,26 @@ class AppStand(BoathookProcess):
 
     @classmethod
     @contextmanager
-    def lent(cls, folder: Path, admin_url: str, template: str, **settings: Any) -> Iterator[Self]:
-        """Lend one that is not started, on a database of its own; what still runs of it in the end is killed."""
+    def prepared(cls, folder: Path, admin_url: str, template: str, **settings: Any) -> Iterator[Self]:
+        """Yield a server that is not started, on a new database; processes that still run at the end are killed."""
         with created(admin_url, template) as url:
-            stand = cls(folder, url, **settings)
+            server = cls(folder, url, **settings)
             try:
-                yield stand
+                yield server
             finally:
-                stand.kill_all()
+                server.kill_all()
 
     @classmethod
     @contextmanager
-    def served(
+    def started(
         cls, folder: Path, admin_url: str, template: str, *, environment: dict[str, str] | None = None, **settings: Any
     ) -> Iterator[Self]:
-        """Lend a running one on a database of its own."""
-        with cls.lent(folder, admin_url, template, **settings) as stand:
-            yield stand.start(**environment or {})
+        """Yield a started server on a new database."""
+        with cls.prepared(folder, admin_url, template, **settings) as server:
+            yield server.start(**environment or {})
 
     def rows(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
-        """Run one statement and return its rows, if it has any."""
+        """Run one SQL statement and return its rows, if any."""
         with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
             cursor = connection.execute(sql, arguments or None)
             # A select of no columns has rows, but no description.

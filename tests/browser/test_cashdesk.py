@@ -13,7 +13,7 @@ from playwright.async_api import ConsoleMessage, Dialog, Page, async_playwright
 
 from boathook.apps.cashdesk.receiver import Receiver
 from tests.apps.cashdesk.conftest import cabinet, receiver  # noqa: F401 - fixtures
-from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, settled
+from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, wait_until_delivered
 from tests.sender_harness import Reply, Sink
 from tests.support import eventually
 
@@ -98,7 +98,7 @@ async def test_webhooks_are_made_changed_tried_switched_and_deleted_by_clicking(
 
     await page.get_by_role("button", name="Send a test event").click()
     await page.get_by_text("A test event is on its way").wait_for()
-    await settled(cabinet, shop.user)
+    await wait_until_delivered(cabinet, shop.user)
     assert receiver.tests["/browser"] == 1
     await page.reload()
     if folder := os.environ.get("BOATHOOK_TEST_SHOTS"):

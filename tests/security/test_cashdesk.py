@@ -14,7 +14,7 @@ from boathook.apps.cashdesk.actions import FISCALISE, OWN
 from boathook.apps.cashdesk.entities import Entity
 from boathook.apps.cashdesk.receiver import Receiver
 from tests.apps.cashdesk.conftest import cabinet, receiver, running
-from tests.apps.cashdesk.server import ALL, Cabinet, Client, Stand, settled
+from tests.apps.cashdesk.server import ALL, Cabinet, CashdeskServer, Client, wait_until_delivered
 from tests.support import eventually
 
 __all__ = ["cabinet", "receiver", "running"]
@@ -99,7 +99,7 @@ async def test_a_login_that_goes_on_while_its_token_is_renewed_leaves_no_session
         async with hook.transaction() as tx:
             await users.renew(tx, str(shop.user.id))
 
-    async with cabinet.lent():
+    async with cabinet.bound_app():
         async with hook.transaction() as tx:
             assert await users.log_in(tx, shop.token)
             renewing = asyncio.create_task(renew())
@@ -130,7 +130,7 @@ async def test_a_port_that_goes_without_saying_may_be_said(cabinet: Cabinet, hos
         assert await log_in(http, shop.token, host=host, origin=origin) == status
 
 
-async def test_a_public_url_with_the_usual_port_is_the_same_without_it(running: Stand):
+async def test_a_public_url_with_the_usual_port_is_the_same_without_it(running: CashdeskServer):
     file = running.folder / "boathook.toml"
     file.write_text(file.read_text().replace("[cashdesk]", '[cashdesk]\npublic_url = "https://cabinet.example:443"'))
     running.start()
@@ -238,7 +238,7 @@ async def given_up(cabinet: Cabinet, shop: Client) -> int:
     shift = await shop.shift()
     item = {"product_id": 1, "quantity": 1, "name": "tea", "price": 100, "vat": "none"}
     values = {"shift_id": shift["id"], "items": [item], "kind": "sale", "payment": "cash", "total": 100}
-    async with cabinet.lent(), hook.transaction() as tx:
+    async with cabinet.bound_app(), hook.transaction() as tx:
         receipt = await ledger.create(tx, shop.user, Entity.RECEIPTS, values | {"state": "PENDING"})
         assert receipt is not None
         wanted = {"receipt_id": receipt["id"], "kind": FISCALISE, "state": "PENDING"}
@@ -259,7 +259,7 @@ async def test_a_receipt_whose_dead_letter_is_settled_as_ignored_ends_as_failed(
     shop = await cabinet.client()
     id = await given_up(cabinet, shop)
     shift = (await shop.do("GET", f"receipts/{id}"))["shift_id"]
-    async with cabinet.lent():
+    async with cabinet.bound_app():
         [dead] = await hook.desk.deliveries(recipient=fiscal.RECIPIENT, state="dead")
         assert await hook.desk.ignore([dead.id], note="the drive is broken") == [dead.id]
         assert (await shop.ask("POST", f"shifts/{shift}/close")).status_code == 409
@@ -278,8 +278,8 @@ async def test_a_receipt_whose_dead_letter_is_settled_as_ignored_ends_as_failed(
 async def test_a_receipt_whose_worker_died_at_the_last_attempt_comes_to_an_end(cabinet: Cabinet):
     shop = await cabinet.client()
     id = await given_up(cabinet, shop)
-    async with cabinet.lent():
+    async with cabinet.bound_app():
         await fiscal.resume()
-    await settled(cabinet, shop.user)
+    await wait_until_delivered(cabinet, shop.user)
     assert (await shop.do("GET", f"receipts/{id}"))["state"] == "DONE"
     assert any(chore.function is fiscal.resume for chore in hook.manifest.chores)

@@ -13,12 +13,12 @@ from boathook.apps.music.sigv4 import Credentials
 from boathook.apps.music.storage import LocalFolder, StorageFailed
 from boathook.handlers.platform import HttpAnswer
 from boathook.outbound.client import Client
-from tests.apps.music.conftest import stand, studio
+from tests.apps.music.conftest import server, studio
 from tests.apps.music.server import unique
 from tests.support import until
 from tests.unit.receivers import outbound
 
-__all__ = ["stand", "studio"]
+__all__ = ["server", "studio"]
 
 LISTING = "<ListBucketResult><IsTruncated>{more}</IsTruncated><NextContinuationToken>x</NextContinuationToken>{rest}"
 BUCKET = Bucket(endpoint="http://127.0.0.1:9", name="b", region="us-east-1", credentials=Credentials("id", "secret"))
@@ -109,24 +109,24 @@ async def test_a_folder_for_downloads_that_cannot_be_used_is_said_and_waited_for
         ("prompt", [{"deep": "\\\\\x00"}]),
     ],
 )
-def test_a_track_that_could_not_be_stored_or_never_be_met_is_refused_by_its_field(stand, field: str, value: object):
+def test_a_track_that_could_not_be_stored_or_never_be_met_is_refused_by_its_field(server, field: str, value: object):
     body = {"task_id": unique()} | {field: value}
-    response = stand.api("POST", "/tracks", content=json.dumps(body).encode())
+    response = server.api("POST", "/tracks", content=json.dumps(body).encode())
     assert response.status_code == 422, response.text
     assert response.json()["error"].startswith(field)
 
 
-def test_backslashes_are_no_nul(stand):
+def test_backslashes_are_no_nul(server):
     body = {"task_id": unique(), "prompt": "\\u0000"}
-    response = stand.api("POST", "/tracks", content=json.dumps(body).encode())
+    response = server.api("POST", "/tracks", content=json.dumps(body).encode())
     assert (response.status_code, response.json()["prompt"]) == (201, "\\u0000")
 
 
 @pytest.mark.parametrize(
     ("path", "status"), [("/tracks/a%00", 404), ("/tracks?owner=%00", 422), ("/tracks?after=%00", 422)]
 )
-def test_a_nul_in_an_address_is_no_fault_of_ours(stand, path: str, status: int):
-    assert stand.api("GET", path).status_code == status
+def test_a_nul_in_an_address_is_no_fault_of_ours(server, path: str, status: int):
+    assert server.api("GET", path).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -141,17 +141,17 @@ def test_a_nul_in_an_address_is_no_fault_of_ours(stand, path: str, status: int):
         (("deliveries", "cleanup", "--days", "1e300"), "--days"),
     ],
 )
-def test_commands_name_what_is_wrong(stand, words: tuple[str, ...], named: str):
-    ended = stand.cli("music", *words, check=False)
+def test_commands_name_what_is_wrong(server, words: tuple[str, ...], named: str):
+    ended = server.cli("music", *words, check=False)
     assert ended.returncode != 0
     assert "Traceback" not in ended.stderr
     assert named in ended.stderr
 
 
-def test_clips_beyond_the_limit_are_left_out_and_logged(stand):
+def test_clips_beyond_the_limit_are_left_out_and_logged(server):
     clips = [{"id": f"clip{number}"} for number in range(25)]
-    stand.tell(unique(), "complete", clips=clips, answer=202)
-    until(lambda: "music_clips_left_out" in stand.log())
+    server.send_callback(unique(), "complete", clips=clips, answer=202)
+    until(lambda: "music_clips_left_out" in server.log())
 
 
 def test_clips_are_counted_in_every_shape():

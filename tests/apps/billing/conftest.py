@@ -1,13 +1,13 @@
-"""One running boathook with the billing app for each file of tests."""
+"""Fixture: one running boathook process with the billing app, shared by the tests of this folder."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.apps.billing.server import Stand, served
+from tests.apps.billing.server import BillingServer, started
 
 
 @pytest.fixture(scope="package")
-def stand(tmp_path_factory, admin_url, pg_template) -> Iterator[Stand]:
-    with served(tmp_path_factory.mktemp("billing"), admin_url, pg_template) as running:
+def server(tmp_path_factory, admin_url, pg_template) -> Iterator[BillingServer]:
+    with started(tmp_path_factory.mktemp("billing"), admin_url, pg_template) as running:
         yield running

@@ -1,4 +1,4 @@
-"""A real boathook with the billing app as a subprocess, spoken to as a provider and its owner do."""
+"""Runs a boathook process with the billing app; sends payments as a provider does and reads its tables."""
 
 import base64
 import hashlib
@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import httpx
 
-from tests.apps.app_server import AppStand
+from tests.apps.app_server import AppServer
 from tests.support import until
 
 Result = TypeVar("Result")
 PATIENCE_S = 60.0
-"""On a busy machine everything takes longer; nothing waits longer than it has to."""
+"""Timeout of `wait_until`; generous, as test machines may be busy."""
 
 SECRET = "billing-test-secret"
 MONTH = {"plan_id": "month", "amount": "990.00", "currency": "RUB"}
@@ -33,8 +33,8 @@ PLANS = """
 """
 
 
-class Stand(AppStand):
-    """One `boathook serve` that loads the app, and what is asked of it."""
+class BillingServer(AppServer):
+    """A `boathook serve` process with the billing app, its requests and its tables."""
 
     app = "billing"
 
@@ -51,8 +51,8 @@ class Stand(AppStand):
             timeout=30,
         )
 
-    def tell(self, payment: str, status: str = "paid", *, answer: int = 200, **fields: Any) -> httpx.Response:
-        """Tell of a payment, signed, with an event id of its own unless *fields* name one; None leaves it out."""
+    def send_payment(self, payment: str, status: str = "paid", *, answer: int = 200, **fields: Any) -> httpx.Response:
+        """Send a signed notification of a payment. Its event id is new unless *fields* has one; None leaves a field out."""
         told = {"external_payment_id": payment, "status": status, "event_id": unique("evt"), **MONTH, **fields}
         body = json.dumps({key: value for key, value in told.items() if value is not None}).encode()
         response = self.post(body, x_signature=sign(body))
@@ -60,7 +60,7 @@ class Stand(AppStand):
         return response
 
     def user(self, email: str | None = None) -> str:
-        """Make a user by plain SQL."""
+        """Create a user with plain SQL."""
         email = email or f"{unique('user')}@example.com"
         self.rows("insert into billing.users (email) values (%s) returning id", email)
         return email
@@ -78,8 +78,8 @@ class Stand(AppStand):
         )
         return found[0] if found else None
 
-    def ends(self, key: str, handler: str = "apply") -> tuple[str, str | None] | None:
-        """Return how one handler's delivery of the event with this dedup key stands: its state, and its code or note."""
+    def delivery_state(self, key: str, handler: str = "apply") -> tuple[str, str | None] | None:
+        """Return the state, and the code or note, of one handler's delivery of the event with this dedup key."""
         found = self.rows(
             "select coalesce(o.state, d.state) as state, coalesce(o.note, d.code) as why"
             " from boathook.event e left join boathook.delivery d on d.event_id = e.id and d.recipient = %s"
@@ -89,32 +89,32 @@ class Stand(AppStand):
         return (found[0]["state"], found[0]["why"]) if found and found[0]["state"] else None
 
     def await_end(self, key: str, state: str, why: str | None = None) -> None:
-        soon(lambda: self.ends(key) == (state, why))
+        wait_until(lambda: self.delivery_state(key) == (state, why))
 
     def await_any_end(self, *keys: str) -> None:
-        soon(lambda: all((self.ends(key) or ("",))[0] in {"succeeded", "ignored"} for key in keys))
+        wait_until(lambda: all((self.delivery_state(key) or ("",))[0] in {"succeeded", "ignored"} for key in keys))
 
     def await_payment(self, id: str, **fields: Any) -> dict[str, Any]:
-        """Return a payment once it is there and has these values."""
+        """Wait until a payment exists with these values and return it."""
 
         def there() -> dict[str, Any] | None:
             row = self.payment(id)
             return row if row is not None and fields.items() <= row.items() else None
 
-        return soon(there)
+        return wait_until(there)
 
     def await_metric(self, name: str, **labels: str) -> None:
-        soon(lambda: self.metric(name, **labels) > 0)
+        wait_until(lambda: self.metric(name, **labels) > 0)
 
     def await_applied(self, payment: str) -> dict[str, Any]:
         def applied() -> dict[str, Any] | None:
             row = self.payment(payment)
             return row if row and row["subscription_applied_at"] else None
 
-        return soon(applied)
+        return wait_until(applied)
 
-    def settled(self) -> bool:
-        """Whether nothing is left that could be done at once."""
+    def is_idle(self) -> bool:
+        """Whether no delivery is running or due."""
         return not self.rows(
             "select from boathook.delivery where state = 'leased' or (state = 'pending' and code is null)"
         )
@@ -128,11 +128,11 @@ class Stand(AppStand):
         return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
 
 
-served = Stand.served
+started = BillingServer.started
 
 
-def soon(predicate: Callable[[], Result]) -> Result:
-    """Return the predicate's first true value."""
+def wait_until(predicate: Callable[[], Result]) -> Result:
+    """Wait for the predicate's first true value and return it."""
     return until(predicate, timeout=PATIENCE_S)
 
 

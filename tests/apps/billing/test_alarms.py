@@ -7,7 +7,7 @@ import pytest
 from boathook.server import with_apps
 from tests.acceptance.conftest import BoathookProcess
 from tests.alert_harness import QUICK, SECRET, AlertReceiver
-from tests.apps.billing.server import Stand, served, unique
+from tests.apps.billing.server import BillingServer, started, unique
 
 RULES = (
     QUICK
@@ -26,27 +26,27 @@ def alert_receiver() -> Iterator[AlertReceiver]:
 
 
 @pytest.fixture(scope="module")
-def stand(tmp_path_factory, admin_url, pg_template, alert_receiver) -> Iterator[Stand]:
+def server(tmp_path_factory, admin_url, pg_template, alert_receiver) -> Iterator[BillingServer]:
     folder = tmp_path_factory.mktemp("alarms")
     extra = RULES.format(url=alert_receiver.url, secret=SECRET)
-    with served(folder, admin_url, pg_template, extra=extra) as running:
+    with started(folder, admin_url, pg_template, extra=extra) as running:
         yield running
 
 
-def test_an_unlinked_payment_is_told_of_and_that_it_was_linked(stand: Stand, alert_receiver: AlertReceiver):
+def test_an_unlinked_payment_is_told_of_and_that_it_was_linked(server: BillingServer, alert_receiver: AlertReceiver):
     waits, known = unique("payment"), unique("payment")
-    stand.tell(known, email=stand.user())
-    stand.await_applied(known)
-    stand.tell(waits)
+    server.send_payment(known, email=server.user())
+    server.await_applied(known)
+    server.send_payment(waits)
     told = alert_receiver.await_kind("billing.unlinked_payments", "fires", subject="UNLINKED_PAYMENT")
     assert told["summary"] == "a payment waits for its user: UNLINKED_PAYMENT"
-    stand.cli("billing", "link", waits, stand.user())
+    server.cli("billing", "link", waits, server.user())
     alert_receiver.await_kind("billing.unlinked_payments", "fires", "recovered", subject="UNLINKED_PAYMENT")
     assert alert_receiver.kinds("billing.missing_users") == []
 
 
-def test_the_commands_know_the_rule(stand: BoathookProcess):
-    history = {one["rule"] for one in stand.listing("alarms", "history")}
+def test_the_commands_know_the_rule(server: BoathookProcess):
+    history = {one["rule"] for one in server.listing("alarms", "history")}
     assert "billing.unlinked_payments" in history
 
 

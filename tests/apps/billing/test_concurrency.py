@@ -7,37 +7,37 @@ import pytest
 
 from boathook.apps.billing.sending import differences
 from boathook.apps.traffic import Letter
-from tests.apps.billing.traffic import await_books, made_up, play, shuffled
+from tests.apps.billing.traffic import await_books, make_simulation, send_steps, shuffled
 
 SEEDS = range(100, 104)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_any_permutation_of_a_history_ends_in_the_same_books(stand, seed):
-    simulation = made_up(seed, payments=25)
-    play(stand, shuffled(simulation.steps, seed), at_once=8)
-    await_books(stand, simulation.expected())
+def test_any_permutation_of_a_history_ends_in_the_same_books(server, seed):
+    simulation = make_simulation(seed, payments=25)
+    send_steps(server, shuffled(simulation.steps, seed), at_once=8)
+    await_books(server, simulation.expected())
 
 
-def test_a_history_told_in_order_and_then_all_over_again_changes_nothing(stand):
-    simulation = made_up(200, payments=25)
-    play(stand, simulation.steps)
-    await_books(stand, simulation.expected())
+def test_a_history_told_in_order_and_then_all_over_again_changes_nothing(server):
+    simulation = make_simulation(200, payments=25)
+    send_steps(server, simulation.steps)
+    await_books(server, simulation.expected())
     letters = [step for step in simulation.steps if isinstance(step, Letter)]
-    play(stand, shuffled(letters, 1), at_once=8)
-    await_books(stand, simulation.expected())
+    send_steps(server, shuffled(letters, 1), at_once=8)
+    await_books(server, simulation.expected())
 
 
-def test_the_store_balances_after_all_of_it(stand):
-    done = stand.cli("verify")
+def test_the_store_balances_after_all_of_it(server):
+    done = server.cli("verify")
     assert re.search(r"the books balance", done.stdout), done.stdout
 
 
 @pytest.fixture(scope="module")
-def told(stand):
-    simulation = made_up(300, payments=15)
-    play(stand, simulation.steps)
-    await_books(stand, simulation.expected())
+def told(server):
+    simulation = make_simulation(300, payments=15)
+    send_steps(server, simulation.steps)
+    await_books(server, simulation.expected())
     return simulation.expected()
 
 
@@ -57,9 +57,9 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-async def test_the_judge_of_the_books_finds_damage_done_by_hand(stand, told, damage):
+async def test_the_judge_of_the_books_finds_damage_done_by_hand(server, told, damage):
     email = next(email for email, account in told.accounts.items() if account.days)
-    connection = await asyncpg.connect(stand.database_url)
+    connection = await asyncpg.connect(server.database_url)
     transaction = connection.transaction()
     await transaction.start()
     try:

@@ -3,8 +3,8 @@
 import pytest
 
 from boathook.telemetry.crashpoints import POINTS
-from tests.apps.billing.server import Stand
-from tests.apps.billing.traffic import await_books, made_up, play
+from tests.apps.billing.server import BillingServer
+from tests.apps.billing.traffic import await_books, make_simulation, send_steps
 from tests.crash_schedule import CrashSchedule
 
 HITS = {"accept": 20, "claim": 2, "handler": 8, "retry": 1, "dead": 1}
@@ -18,14 +18,14 @@ def test_the_books_are_right_after_kills_while(steps, tmp_path, admin_url, pg_te
     kinds = [(point, point.partition(".")[0]) for point in POINTS]
     crashes = CrashSchedule(tmp_path, {point: HITS[kind] for point, kind in kinds if kind in STEPS[steps]})
     assert crashes.hits
-    with Stand.lent(tmp_path, admin_url, pg_template) as stand:
-        stand.start(**crashes.environment)
+    with BillingServer.prepared(tmp_path, admin_url, pg_template) as server:
+        server.start(**crashes.environment)
         # Which moments a story passes is partly chance: others are told until somebody has died at each.
         for seed in range([*STEPS].index(steps), ROUNDS * len(STEPS), len(STEPS)):
-            simulation = made_up(seed, payments=60)
-            play(stand, simulation.steps, at_once=4)
-            await_books(stand, simulation.expected())
+            simulation = make_simulation(seed, payments=60)
+            send_steps(server, simulation.steps, at_once=4)
+            await_books(server, simulation.expected())
             if not crashes.pending():
                 break
         assert crashes.pending() == set(), "nothing was killed there"
-        assert "balance" in stand.cli("verify").stdout
+        assert "balance" in server.cli("verify").stdout

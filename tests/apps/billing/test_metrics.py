@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import boathook.apps.billing
-from tests.apps.billing.server import Stand, served, sign, soon, unique
+from tests.apps.billing.server import BillingServer, sign, started, unique, wait_until
 
 FOLDER = Path(boathook.apps.billing.__file__).parent
 RULES = FOLDER / "alerts.yml"
@@ -123,36 +123,36 @@ def test_the_readme_says_what_to_do_about_each_alert():
 
 
 @pytest.fixture(scope="module")
-def stand(tmp_path_factory, admin_url, pg_template) -> Iterator[Stand]:
+def server(tmp_path_factory, admin_url, pg_template) -> Iterator[BillingServer]:
     """A server of this file's own, as it counts all that there is."""
-    with served(tmp_path_factory.mktemp("billing"), admin_url, pg_template) as running:
+    with started(tmp_path_factory.mktemp("billing"), admin_url, pg_template) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def shown(stand):
+def shown(server):
     """The metrics of a server that has seen every kind of event."""
-    email = stand.user()
-    stand.tell(payment := unique("pay"), email=email, event_id=(event := unique("evt")))
-    stand.tell(payment, email=email, event_id=event)
-    stand.await_applied(payment)
-    assert stand.tell(unique("pay"), email=email, event_id=event).status_code == 200
-    stand.tell(payment, "refunded", email=email)
-    stand.tell(unique("pay"), "pending", email=email)
+    email = server.user()
+    server.send_payment(payment := unique("pay"), email=email, event_id=(event := unique("evt")))
+    server.send_payment(payment, email=email, event_id=event)
+    server.await_applied(payment)
+    assert server.send_payment(unique("pay"), email=email, event_id=event).status_code == 200
+    server.send_payment(payment, "refunded", email=email)
+    server.send_payment(unique("pay"), "pending", email=email)
     wrong, later, address = unique("evt"), unique("pay"), f"{unique('later')}@example.com"
-    stand.tell(unique("pay"), email=email, amount="1", event_id=wrong)
-    stand.await_end(wrong, "dead", "AMOUNT_MISMATCH")
-    stand.tell(later, email=address, paid_at="2026-01-01T00:00:00Z")
-    stand.await_payment(later, problem="USER_MISSING")
-    soon(lambda: stand.metric("billing_webhooks_failed_retryable_total", code="USER_MISSING"))
-    stand.user(address)
-    stand.await_applied(later)
-    stand.tell(unique("pay"), email=None)
-    stand.post(b"{}", x_signature="0" * 64)
-    stand.post(b"{}", x_signature=sign(b"{}"))
-    soon(lambda: stand.metric("billing_webhook_backlog", status="dead"))
-    soon(lambda: stand.metric("billing_payments_waiting", problem="UNLINKED_PAYMENT"))
-    return stand
+    server.send_payment(unique("pay"), email=email, amount="1", event_id=wrong)
+    server.await_end(wrong, "dead", "AMOUNT_MISMATCH")
+    server.send_payment(later, email=address, paid_at="2026-01-01T00:00:00Z")
+    server.await_payment(later, problem="USER_MISSING")
+    wait_until(lambda: server.metric("billing_webhooks_failed_retryable_total", code="USER_MISSING"))
+    server.user(address)
+    server.await_applied(later)
+    server.send_payment(unique("pay"), email=None)
+    server.post(b"{}", x_signature="0" * 64)
+    server.post(b"{}", x_signature=sign(b"{}"))
+    wait_until(lambda: server.metric("billing_webhook_backlog", status="dead"))
+    wait_until(lambda: server.metric("billing_payments_waiting", problem="UNLINKED_PAYMENT"))
+    return server
 
 
 SHOWN = {
@@ -184,13 +184,13 @@ def test_requests_are_counted_by_provider_and_status(shown):
 
 
 def test_payments_are_counted_by_status_and_problem(shown):
-    soon(lambda: shown.metric("billing_payments", status="REFUNDED") == 1)
+    wait_until(lambda: shown.metric("billing_payments", status="REFUNDED") == 1)
     assert shown.metric("billing_payments_waiting", problem="AMOUNT_MISMATCH") == 1
     assert shown.metric("billing_oldest_waiting_seconds", problem="AMOUNT_MISMATCH") > 0
 
 
-def test_counters_that_alerts_watch_are_shown_from_nought_on(stand):
-    soon(lambda: 'billing_payments_recovered_total{provider="tilda"}' in httpx.get(f"{stand.base}/metrics").text)
+def test_counters_that_alerts_watch_are_shown_from_nought_on(server):
+    wait_until(lambda: 'billing_payments_recovered_total{provider="tilda"}' in httpx.get(f"{server.base}/metrics").text)
 
 
 def test_every_series_that_the_rules_and_the_readme_name_is_really_shown(shown):
@@ -211,5 +211,5 @@ def test_every_label_that_the_rules_choose_by_is_really_there(shown):
             assert re.search(rf'^{name}\{{[^}}]*{label}="', text, re.MULTILINE), (name, label)
 
 
-def test_alerts_prints_the_rules(stand):
-    assert stand.cli("billing", "alerts").stdout == RULES.read_text()
+def test_alerts_prints_the_rules(server):
+    assert server.cli("billing", "alerts").stdout == RULES.read_text()

@@ -63,20 +63,20 @@ async def test_concurrent_copies_extend_once(pool):
 async def test_the_guard_alone_is_enough_where_nothing_is_locked(pool, monkeypatch):
     await apply_copies(pool, 1)
     monkeypatch.setattr(books, "LOCK_PAYMENT", books.LOCK_PAYMENT.replace("for update", ""))
-    payment = (await tell(pool)).payment
+    payment = (await store_payment(pool)).payment
     assert await extend(pool, payment) is None
 
 
 async def test_sabotage_without_the_guard_a_payment_is_applied_again(pool, monkeypatch):
     await apply_copies(pool, 1)
     monkeypatch.setattr(books, "EXTEND", books.EXTEND.replace("and subscription_applied_at is null", ""))
-    payment = (await tell(pool)).payment
+    payment = (await store_payment(pool)).payment
     before = await pool.fetchval("select current_period_end from billing.subscriptions")
     assert await extend(pool, payment) == before + timedelta(days=30)
 
 
 async def test_sabotage_without_guard_and_lock_concurrent_copies_extend_more_than_once(pool, monkeypatch):
-    await tell(pool)
+    await store_payment(pool)
     monkeypatch.setattr(books, "LOCK_PAYMENT", books.LOCK_PAYMENT.replace("for update", ""))
     monkeypatch.setattr(books, "SAVE_PAYMENT", "select $1::bigint, $2::text, $3::bigint, $4::text, $5::text, $6::numeric,"
                         " $7::text, $8::timestamptz, $9::boolean, $10::text")  # fmt: skip
@@ -85,7 +85,7 @@ async def test_sabotage_without_guard_and_lock_concurrent_copies_extend_more_tha
     assert await apply_copies(pool) > timedelta(days=45)
 
 
-async def tell(pool):
+async def store_payment(pool):
     async with pool.acquire() as connection, connection.transaction():
         fact = Fact(uuid.uuid4(), datetime.now(UTC))
         return await books.tell(connection, "tilda", fact, NOTICE, SHOP, timedelta(hours=24))
@@ -98,7 +98,7 @@ async def extend(pool, payment):
 
 async def test_a_refund_is_reversed_once_however_often_it_is_told_at_the_same_time(pool):
     await apply_copies(pool, 1)
-    payment = (await tell(pool)).payment
+    payment = (await store_payment(pool)).payment
     refund = Notice(external_payment_id="p1", status=Status.REFUNDED)
     async with pool.acquire() as connection, connection.transaction():
         await books.tell(connection, "tilda", Fact(uuid.uuid4(), datetime.now(UTC)), refund, SHOP, timedelta(hours=24))
@@ -107,8 +107,8 @@ async def test_a_refund_is_reversed_once_however_often_it_is_told_at_the_same_ti
         async with pool.acquire() as connection, connection.transaction():
             return await books.reverse(connection, payment)
 
-    ends = await asyncio.gather(*(reverse() for _ in range(6)))
-    assert [end for end in ends if end is not None] == [
+    delivery_state = await asyncio.gather(*(reverse() for _ in range(6)))
+    assert [end for end in delivery_state if end is not None] == [
         await pool.fetchval("select current_period_end from billing.subscriptions")
     ]
 

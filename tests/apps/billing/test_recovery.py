@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.apps.billing.server import PATIENCE_S, Stand, served, soon, unique
+from tests.apps.billing.server import PATIENCE_S, BillingServer, started, unique, wait_until
 from tests.support import until
 
 FAIL = """
@@ -20,14 +20,14 @@ FAIL = """
 @pytest.fixture
 def own(tmp_path, admin_url, pg_template):
     """A boathook whose settings and tables may be changed."""
-    with served(tmp_path, admin_url, pg_template) as running:
+    with started(tmp_path, admin_url, pg_template) as running:
         yield running
 
 
-def test_dead_letters_apply_by_a_replay_once_their_plan_is_corrected(own: Stand):
+def test_dead_letters_apply_by_a_replay_once_their_plan_is_corrected(own: BillingServer):
     email, wrong, unknown = own.user(), unique("evt"), unique("evt")
-    own.tell(cheap := unique("pay"), email=email, amount="1500.00", event_id=wrong)
-    own.tell(gone := unique("pay"), email=email, plan_id="promo", event_id=unknown)
+    own.send_payment(cheap := unique("pay"), email=email, amount="1500.00", event_id=wrong)
+    own.send_payment(gone := unique("pay"), email=email, plan_id="promo", event_id=unknown)
     own.await_end(wrong, "dead", "AMOUNT_MISMATCH")
     own.await_end(unknown, "dead", "PLAN_UNKNOWN")
     assert own.subscription(email) is None
@@ -43,9 +43,9 @@ def test_dead_letters_apply_by_a_replay_once_their_plan_is_corrected(own: Stand)
     assert {row["id"] for row in own.listing("billing", "plans")} == {"month", "promo", "year"}
 
 
-def test_a_price_that_changes_while_a_payment_waits_for_its_user_makes_it_a_mismatch_with_its_alert(own: Stand):
+def test_a_price_that_changes_while_a_payment_waits_for_its_user_makes_it_a_mismatch_with_its_alert(own: BillingServer):
     email, payment, event = f"{unique('later')}@example.com", unique("pay"), unique("evt")
-    own.tell(payment, email=email, event_id=event)
+    own.send_payment(payment, email=email, event_id=event)
     own.await_payment(payment, problem="USER_MISSING")
     own.stop()
     file = own.folder / "boathook.toml"
@@ -58,19 +58,21 @@ def test_a_price_that_changes_while_a_payment_waits_for_its_user_makes_it_a_mism
     assert own.subscription(email) is None
 
 
-def test_an_error_that_is_none_of_the_users_is_tried_ever_more_rarely_and_applies_once_its_cause_is_gone(stand: Stand):
+def test_an_error_that_is_none_of_the_users_is_tried_ever_more_rarely_and_applies_once_its_cause_is_gone(
+    server: BillingServer,
+):
     email, payment, event = f"broken-{unique('later')}@example.com", unique("pay"), unique("evt")
-    recovered = stand.metric("billing_payments_recovered_total")
-    stand.rows(FAIL)
-    stand.tell(payment, email=email, event_id=event)
-    stand.await_end(event, "pending", "USER_MISSING")
-    stand.user(email)
-    until(lambda: stand.payment(payment)["wakes"] >= 3, timeout=PATIENCE_S)
-    [attempts] = stand.rows("select max(attempts) as n from boathook.delivery where code = 'RaiseError'")
+    recovered = server.metric("billing_payments_recovered_total")
+    server.rows(FAIL)
+    server.send_payment(payment, email=email, event_id=event)
+    server.await_end(event, "pending", "USER_MISSING")
+    server.user(email)
+    until(lambda: server.payment(payment)["wakes"] >= 3, timeout=PATIENCE_S)
+    [attempts] = server.rows("select max(attempts) as n from boathook.delivery where code = 'RaiseError'")
     assert attempts["n"] <= 12, "it was not left alone between two wakes"
-    assert stand.subscription(email) is None
-    stand.await_metric("billing_webhooks_failed_retryable_total", provider="tilda", code="RaiseError")
-    stand.rows("drop trigger fail on billing.subscriptions")
-    stand.await_applied(payment)
-    soon(lambda: stand.metric("billing_payments_recovered_total") > recovered)
-    assert stand.subscription(email)["payments_applied"] == 1
+    assert server.subscription(email) is None
+    server.await_metric("billing_webhooks_failed_retryable_total", provider="tilda", code="RaiseError")
+    server.rows("drop trigger fail on billing.subscriptions")
+    server.await_applied(payment)
+    wait_until(lambda: server.metric("billing_payments_recovered_total") > recovered)
+    assert server.subscription(email)["payments_applied"] == 1

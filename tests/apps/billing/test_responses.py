@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.apps.billing.server import SECRET, Stand, payload, served, sign, soon, unique
+from tests.apps.billing.server import SECRET, BillingServer, payload, sign, started, unique, wait_until
 
 
 def whole(**changes) -> bytes:
@@ -30,71 +30,71 @@ def whole(**changes) -> bytes:
     ],
     ids=lambda body: body.decode()[-40:],
 )
-def test_400_for_a_broken_payload_which_becomes_no_event(stand, body):
-    before = stand.rows("select count(*) as n from boathook.event")
-    response = stand.post(body, x_signature=sign(body))
+def test_400_for_a_broken_payload_which_becomes_no_event(server, body):
+    before = server.rows("select count(*) as n from boathook.event")
+    response = server.post(body, x_signature=sign(body))
     assert response.status_code == 400, response.text
-    assert stand.rows("select count(*) as n from boathook.event") == before
+    assert server.rows("select count(*) as n from boathook.event") == before
 
 
-def test_a_broken_payload_is_kept_for_its_owner_to_look_at(stand):
+def test_a_broken_payload_is_kept_for_its_owner_to_look_at(server):
     body = whole(amount="plenty")
 
     def told_and_kept() -> list[dict[str, Any]]:
         # Only so many a second are kept, and the tests before this one may have used them up.
-        stand.post(body, x_signature=sign(body))
-        return stand.rows("select from boathook.rejection where body = %s", body)
+        server.post(body, x_signature=sign(body))
+        return server.rows("select from boathook.rejection where body = %s", body)
 
-    soon(told_and_kept)
+    wait_until(told_and_kept)
 
 
 @pytest.mark.parametrize(
     "signature", ["", "0" * 64, "no hex", sign(b"other bytes")], ids=["none", "zeros", "text", "other"]
 )
-def test_401_for_a_bad_signature_whatever_the_payload(stand, signature):
+def test_401_for_a_bad_signature_whatever_the_payload(server, signature):
     for body in (whole(), b"not json"):
         headers = {"x_signature": signature} if signature else {}
-        assert stand.post(body, **headers).status_code == 401
+        assert server.post(body, **headers).status_code == 401
 
 
-def test_200_for_accepted_duplicate_ignored_and_waiting(stand):
-    email = stand.user()
-    first = stand.tell(payment := unique("pay"), email=email, event_id=(event := unique("evt")))
+def test_200_for_accepted_duplicate_ignored_and_waiting(server):
+    email = server.user()
+    first = server.send_payment(payment := unique("pay"), email=email, event_id=(event := unique("evt")))
     assert first.json()["ok"] is True
-    assert stand.tell(payment, email=email, event_id=event).json()["duplicate"] is True
-    stand.await_applied(payment)
+    assert server.send_payment(payment, email=email, event_id=event).json()["duplicate"] is True
+    server.await_applied(payment)
     ignored, waiting = unique("evt"), unique("evt")
-    stand.tell(unique("pay"), "pending", event_id=ignored)
-    stand.await_end(ignored, "ignored", "NON_SUCCESS_STATUS")
-    stand.tell(unique("pay"), email="nobody@example.com", event_id=waiting)
-    stand.await_end(waiting, "pending", "USER_MISSING")
+    server.send_payment(unique("pay"), "pending", event_id=ignored)
+    server.await_end(ignored, "ignored", "NON_SUCCESS_STATUS")
+    server.send_payment(unique("pay"), email="nobody@example.com", event_id=waiting)
+    server.await_end(waiting, "pending", "USER_MISSING")
 
 
-def test_the_same_event_id_with_another_body_is_a_conflict_and_changes_nothing(stand):
-    email, payment, event = stand.user(), unique("pay"), unique("evt")
-    stand.tell(payment, email=email, event_id=event)
-    stand.await_applied(payment)
-    response = stand.tell(unique("pay"), email=email, event_id=event)
+def test_the_same_event_id_with_another_body_is_a_conflict_and_changes_nothing(server):
+    email, payment, event = server.user(), unique("pay"), unique("evt")
+    server.send_payment(payment, email=email, event_id=event)
+    server.await_applied(payment)
+    response = server.send_payment(unique("pay"), email=email, event_id=event)
     assert response.json()["duplicate"] is True
-    soon(lambda: stand.rows("select from boathook.conflict where dedup_key = %s", event))
-    assert stand.subscription(email)["payments_applied"] == 1
+    wait_until(lambda: server.rows("select from boathook.conflict where dedup_key = %s", event))
+    assert server.subscription(email)["payments_applied"] == 1
 
 
-def test_fields_that_nobody_knows_are_welcome(stand):
-    email = stand.user()
-    stand.tell(payment := unique("pay"), email=email, form={"name": "Anna"}, products=[{"sku": 1}])
-    stand.await_applied(payment)
+def test_fields_that_nobody_knows_are_welcome(server):
+    email = server.user()
+    server.send_payment(payment := unique("pay"), email=email, form={"name": "Anna"}, products=[{"sku": 1}])
+    server.await_applied(payment)
 
 
 @pytest.fixture(scope="module")
 def static(tmp_path_factory, admin_url, pg_template):
     """A boathook that is shown the secret itself, as Tilda does, at a path and under a provider of the owner's choice."""
     settings = 'proof = "secret"\nheader = "X-Tilda-Key"\nprovider = "tilda-shop"\n'
-    with served(tmp_path_factory.mktemp("static"), admin_url, pg_template, billing=settings) as running:
+    with started(tmp_path_factory.mktemp("static"), admin_url, pg_template, billing=settings) as running:
         yield running
 
 
-def test_a_static_secret_in_the_header_proves_a_request_where_the_settings_say_so(static: Stand):
+def test_a_static_secret_in_the_header_proves_a_request_where_the_settings_say_so(static: BillingServer):
     email, payment = static.user(), unique("pay")
     body = whole(external_payment_id=payment, email=email, amount="990.00", plan_id="month")
     assert static.post(body).status_code == 401
@@ -105,25 +105,25 @@ def test_a_static_secret_in_the_header_proves_a_request_where_the_settings_say_s
     assert static.payment(payment)["provider"] == "tilda-shop"
 
 
-def test_ids_of_payments_are_unique_within_a_provider(static: Stand):
+def test_ids_of_payments_are_unique_within_a_provider(static: BillingServer):
     payment = unique("pay")
     static.rows(
         "insert into billing.payments (provider, external_payment_id, status) values ('other', %s, 'FAILED') returning 1",
         payment,
     )
     static.post(whole(external_payment_id=payment), x_tilda_key=SECRET)
-    soon(lambda: len(static.rows("select from billing.payments where external_payment_id = %s", payment)) == 2)
+    wait_until(lambda: len(static.rows("select from billing.payments where external_payment_id = %s", payment)) == 2)
 
 
 @pytest.fixture(scope="module")
 def in_base64(tmp_path_factory, admin_url, pg_template):
     settings = 'encoding = "base64"\nheader = "X-Sign"\npath = "/pay/notify"\n'
-    with served(tmp_path_factory.mktemp("base64"), admin_url, pg_template, billing=settings) as running:
+    with started(tmp_path_factory.mktemp("base64"), admin_url, pg_template, billing=settings) as running:
         yield running
 
 
 def test_a_signature_in_base64_under_another_header_and_path_proves_a_request_where_the_settings_say_so(
-    in_base64: Stand,
+    in_base64: BillingServer,
 ):
     import httpx
 
@@ -132,4 +132,4 @@ def test_a_signature_in_base64_under_another_header_and_path_proves_a_request_wh
         headers = {"x-sign": value, "content-type": "application/json"}
         assert httpx.post(f"{in_base64.base}/pay/notify", content=body, headers=headers).status_code == status
     id = json.loads(body)["external_payment_id"]
-    soon(lambda: in_base64.payment(id))
+    wait_until(lambda: in_base64.payment(id))

@@ -23,7 +23,7 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HEX = Sender(secret="s")
 
 
-def made_up(sender: Sender = HEX, seed: int = 3, payments: int = 300) -> Simulation:
+def make_simulation(sender: Sender = HEX, seed: int = 3, payments: int = 300) -> Simulation:
     return Simulation(sender, PLANS, payments=payments, seed=seed, now=NOW)
 
 
@@ -32,9 +32,9 @@ def letters(simulation: Simulation) -> list[Letter]:
 
 
 def test_the_same_seed_makes_the_same_traffic_and_another_seed_other_ids():
-    assert made_up().steps == made_up().steps
-    assert made_up().expected() == made_up().expected()
-    assert not made_up().expected().payments.keys() & made_up(seed=4).expected().payments.keys()
+    assert make_simulation().steps == make_simulation().steps
+    assert make_simulation().expected() == make_simulation().expected()
+    assert not make_simulation().expected().payments.keys() & make_simulation(seed=4).expected().payments.keys()
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_the_same_seed_makes_the_same_traffic_and_another_seed_other_ids():
     ids=["hex", "base64", "secret"],
 )
 def test_what_is_to_be_accepted_is_proven_and_what_is_forged_is_not(sender, prove):
-    for letter in letters(made_up(sender)):
+    for letter in letters(make_simulation(sender)):
         is_proven = letter.headers[sender.header] == prove(letter.body)
         assert is_proven is (letter.expect != 401)
         assert letter.path == sender.path
 
 
 def test_every_trouble_is_in_it():
-    simulation = made_up()
+    simulation = make_simulation()
     expected, told = simulation.expected(), letters(simulation)
     entries = expected.payments.values()
     assert {entry.status for entry in entries} == {Status.FAILED, Status.SUCCEEDED, Status.REFUNDED}
@@ -72,6 +72,6 @@ def test_every_trouble_is_in_it():
 
 
 def test_what_is_to_be_credited_is_what_is_to_be_applied():
-    expected = made_up().expected()
+    expected = make_simulation().expected()
     applied = sum(entry.is_applied for entry in expected.payments.values())
     assert applied == sum(account.payments_applied for account in expected.accounts.values())

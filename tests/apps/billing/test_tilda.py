@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from boathook.apps.billing.payload import Notice, Status
 from boathook.apps.billing.tilda import read_order
-from tests.apps.billing.server import SECRET, Stand, served, soon, unique
+from tests.apps.billing.server import SECRET, BillingServer, started, unique, wait_until
 
 ORDER = {"orderid": "1001", "systranid": "0", "amount": "990", "currency": "RUB"}
 
@@ -58,39 +58,43 @@ def test_any_bytes_are_an_order_or_an_error(body):
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory, admin_url, pg_template):
     settings = 'form = "tilda"\nproof = "secret"\nheader = "X-Api-Key"\n'
-    with served(tmp_path_factory.mktemp("tilda"), admin_url, pg_template, billing=settings) as running:
+    with started(tmp_path_factory.mktemp("tilda"), admin_url, pg_template, billing=settings) as running:
         yield running
 
 
-def tell(shop: Stand, body: bytes, key: str = SECRET) -> int:
+def send_order(shop: BillingServer, body: bytes, key: str = SECRET) -> int:
     headers = {"content-type": "application/x-www-form-urlencoded", "x-api-key": key}
     return httpx.post(f"{shop.base}/webhooks/payments", content=body, headers=headers, timeout=30).status_code
 
 
-def test_an_order_of_tilda_is_applied_once_when_it_is_paid(shop: Stand):
+def test_an_order_of_tilda_is_applied_once_when_it_is_paid(shop: BillingServer):
     email, order, number = shop.user(), unique("order"), unique("7")
-    assert tell(shop, apart(email, orderid=order), key="guessed") == 401
-    assert tell(shop, apart(email, orderid=order)) == 200
+    assert send_order(shop, apart(email, orderid=order), key="guessed") == 401
+    assert send_order(shop, apart(email, orderid=order)) == 200
     shop.await_payment(order, status="RECEIVED")
     paid = apart(email.upper(), orderid=order, systranid=number)
-    assert [tell(shop, paid), tell(shop, paid), tell(shop, apart(email, orderid=order, systranid=number))] == [200] * 3
+    assert [
+        send_order(shop, paid),
+        send_order(shop, paid),
+        send_order(shop, apart(email, orderid=order, systranid=number)),
+    ] == [200] * 3
     shop.await_applied(order)
-    soon(shop.settled)
+    wait_until(shop.is_idle)
     subscription = shop.subscription(email)
     assert subscription is not None
     assert subscription["payments_applied"] == 1
 
 
-def test_the_question_that_tilda_asks_when_the_address_is_saved_is_answered(shop: Stand):
-    assert tell(shop, b"test=test", key="") == 200
+def test_the_question_that_tilda_asks_when_the_address_is_saved_is_answered(shop: BillingServer):
+    assert send_order(shop, b"test=test", key="") == 200
 
 
-def test_a_form_that_is_no_order_is_seen_as_a_dead_letter_and_leaves_the_books_alone(shop: Stand):
+def test_a_form_that_is_no_order_is_seen_as_a_dead_letter_and_leaves_the_books_alone(shop: BillingServer):
     before = len(shop.rows("select from billing.payments"))
-    assert tell(shop, urlencode({"Email": "a@b.c", "tranid": unique("form"), "formid": "form8"}).encode()) == 200
-    soon(lambda: shop.rows("select from boathook.delivery where state = 'dead' and code = 'BROKEN_PAYLOAD'"))
+    assert send_order(shop, urlencode({"Email": "a@b.c", "tranid": unique("form"), "formid": "form8"}).encode()) == 200
+    wait_until(lambda: shop.rows("select from boathook.delivery where state = 'dead' and code = 'BROKEN_PAYLOAD'"))
     assert len(shop.rows("select from billing.payments")) == before
 
 
-def test_simulate_says_that_it_does_not_speak_forms(shop: Stand):
+def test_simulate_says_that_it_does_not_speak_forms(shop: BillingServer):
     assert "billing.form" in shop.cli("billing", "simulate", "--count", "1", check=False).stderr

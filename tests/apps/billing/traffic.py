@@ -1,4 +1,4 @@
-"""Made-up traffic sent to a running boathook, and the judgement of its books by what they must say."""
+"""Sends simulated traffic to a running boathook, and compares its tables with the expected ones."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from boathook.apps.billing.sending import differences
 from boathook.apps.billing.settings import Plan
 from boathook.apps.billing.simulator import Arrival, Expected, Sender, Simulation, Step
 from boathook.apps.traffic import Letter
-from tests.apps.billing.server import SECRET, Stand
+from tests.apps.billing.server import SECRET, BillingServer
 
 PLANS = (
     Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30),
@@ -23,39 +23,39 @@ PLANS = (
 )
 
 
-def made_up(seed: int, payments: int) -> Simulation:
+def make_simulation(seed: int, payments: int) -> Simulation:
     return Simulation(Sender(secret=SECRET), PLANS, payments=payments, seed=seed)
 
 
 def shuffled(steps: Sequence[Step], seed: int) -> list[Step]:
-    """Return the steps in any order at all, also of one payment's history."""
+    """Return the steps in random order, also within one payment's history."""
     mixed = list(steps)
     random.Random(seed).shuffle(mixed)
     return mixed
 
 
-def play(stand: Stand, steps: Iterable[Step], *, at_once: int = 1) -> Counter[int]:
-    """Do all steps, several at once; a letter without an answer is sent again, as providers do. Return the answers."""
+def send_steps(server: BillingServer, steps: Iterable[Step], *, at_once: int = 1) -> Counter[int]:
+    """Run all steps, *at_once* in parallel; requests without a response are sent again, as providers do. Return the statuses."""
     with ThreadPoolExecutor(at_once) as pool:
-        return Counter(pool.map(lambda step: _do(stand, step), steps))
+        return Counter(pool.map(lambda step: _do(server, step), steps))
 
 
-def _do(stand: Stand, step: Step) -> int:
+def _do(server: BillingServer, step: Step) -> int:
     match step:
         case Arrival(email=email):
-            stand.user(email)
+            server.user(email)
             return 0
         case Letter():
-            status = _send(stand, step)
+            status = _send(server, step)
             assert status == step.expect, f"{status} instead of {step.expect} for {step.body!r}"
             return status
 
 
-def _send(stand: Stand, letter: Letter) -> int:
+def _send(server: BillingServer, letter: Letter) -> int:
     deadline = time.monotonic() + 60
     while True:
         try:
-            answer = httpx.post(stand.base + letter.path, content=letter.body, headers=letter.headers, timeout=10)
+            answer = httpx.post(server.base + letter.path, content=letter.body, headers=letter.headers, timeout=10)
         except httpx.TransportError:
             assert time.monotonic() < deadline, "no answer for a minute"
             time.sleep(0.05)
@@ -64,11 +64,11 @@ def _send(stand: Stand, letter: Letter) -> int:
                 return answer.status_code
 
 
-def wrong_books(stand: Stand, expected: Expected) -> list[str]:
-    """Return where the books differ from what they must say."""
+def wrong_books(server: BillingServer, expected: Expected) -> list[str]:
+    """Return the differences between the tables and the expected state."""
 
     async def ask() -> list[str]:
-        connection = await asyncpg.connect(stand.database_url)
+        connection = await asyncpg.connect(server.database_url)
         try:
             return await differences(connection, expected)
         finally:
@@ -77,13 +77,13 @@ def wrong_books(stand: Stand, expected: Expected) -> list[str]:
     return asyncio.run(ask())
 
 
-def await_books(stand: Stand, expected: Expected, *, timeout: float = 60) -> None:
-    """Wait until every event has had its attempt and the books are right; fail with what is wrong."""
+def await_books(server: BillingServer, expected: Expected, *, timeout: float = 60) -> None:
+    """Wait until all events are handled and the tables are as expected; fail with the differences."""
     deadline = time.monotonic() + timeout
-    while (wrong := wrong_books(stand, expected) or _unsettled(stand)) and time.monotonic() < deadline:
+    while (wrong := wrong_books(server, expected) or _pending_work(server)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not wrong, "\n".join(wrong[:20])
 
 
-def _unsettled(stand: Stand) -> list[str]:
-    return [] if stand.settled() else ["events are under way"]
+def _pending_work(server: BillingServer) -> list[str]:
+    return [] if server.is_idle() else ["events are under way"]

@@ -1,4 +1,4 @@
-"""A cabinet under test: a real server with its database, users who speak to it, and a look at its books."""
+"""Runs a boathook process with the cashdesk app; creates users, calls its API and reads its tables."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.users import User
 from boathook.config import load
 from boathook.server.loading import bound
-from tests.apps.app_server import AppStand
+from tests.apps.app_server import AppServer
 
 TABLE = """
     [cashdesk]
@@ -31,8 +31,8 @@ ALL = dict.fromkeys(Entity, True)
 NONE = dict.fromkeys(Entity, False)
 
 
-class Stand(AppStand):
-    """One `boathook serve` that loads the cabinet."""
+class CashdeskServer(AppServer):
+    """A `boathook serve` process with the cashdesk app."""
 
     app = "cashdesk"
     page = "/cabinet/"
@@ -43,20 +43,20 @@ class Stand(AppStand):
 
 @dataclass(frozen=True)
 class Client:
-    """A user of the cabinet, who speaks to its API."""
+    """Client of the cashdesk API with one user's token."""
 
     base: str
     user: User
     token: str
 
     async def ask(self, method: str, path: str, document: object = None, *, token: str | None = None) -> httpx.Response:
-        """Send one request, as this user unless another token is given."""
+        """Send one request with this user's token, or another one."""
         async with httpx.AsyncClient(base_url=self.base, timeout=20) as http:
             headers = {"authorization": f"Bearer {self.token if token is None else token}"}
             return await http.request(method, f"/cabinet/api/{path}", json=document, headers=headers)
 
     async def do(self, method: str, path: str, document: object = None) -> Any:
-        """Send one request that must succeed, and return what is answered."""
+        """Send one request that must succeed, and return its JSON."""
         answer = await self.ask(method, path, document)
         assert 200 <= answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
@@ -64,54 +64,54 @@ class Client:
     async def webhook(
         self, receiver: Receiver, path: str, types: Mapping[Entity, bool] = ALL, *, active: bool = True
     ) -> Any:
-        """Make a webhook that leads to *path* of the receiver, which then knows its secret."""
+        """Create a webhook to *path* of the receiver, and give the receiver its secret."""
         body = {"url": receiver.base + path, "types": types, "active": active}
         made = await self.do("POST", "webhooks", body)
         receiver.secrets[path] = (await self.do("GET", f"webhooks/{made['id']}/secret"))["secret"]
         return made
 
     async def product(self, name: str = "tea", price: int = 100) -> Any:
-        """Put a product up for sale."""
+        """Create a product."""
         return await self.do("POST", "products", {"name": name, "price": price})
 
     async def shift(self) -> Any:
-        """Open a shift at a device of its own."""
+        """Open a shift at a new device."""
         device = await self.do("POST", "devices", {"serial": uuid4().hex, "model": "M", "name": "D"})
         return await self.do("POST", "shifts", {"device_id": device["id"], "cashier": "Anna"})
 
     async def sale(self, price: int = 100) -> Any:
-        """Sell a product in a shift of its own."""
+        """Sell a new product in a new shift."""
         product, shift = await self.product(price=price), await self.shift()
         items = [{"product_id": product["id"], "quantity": 2}]
         return await self.do("POST", "receipts", {"shift_id": shift["id"], "items": items})
 
 
 class Cabinet:
-    """A running cabinet."""
+    """A running cashdesk app."""
 
-    def __init__(self, running: Stand) -> None:
+    def __init__(self, running: CashdeskServer) -> None:
         self.running = running
 
     @contextlib.asynccontextmanager
-    async def lent(self) -> AsyncIterator[None]:
-        """Let this process use the app on the server's database, as a handler would."""
+    async def bound_app(self) -> AsyncIterator[None]:
+        """Bind the app to the server's database in this process, as for a handler."""
         own = {"server.data_dir": str(self.running.folder / "data")}
         async with bound(load(self.running.folder / "boathook.toml", own), [hook]):
             yield
 
     async def client(self, name: str = "shop") -> Client:
-        """Make a user."""
-        async with self.lent(), hook.transaction() as tx:
+        """Create a user and return a client for it."""
+        async with self.bound_app(), hook.transaction() as tx:
             user, token = await users.add(tx, name)
         return Client(self.running.base, user, token)
 
     def rows(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        """Read from the database."""
+        """Query the database."""
         with psycopg.connect(self.running.database_url, autocommit=True) as connection:
             return connection.execute(sql, arguments).fetchall()
 
     def payloads(self, user: User) -> list[dict[str, Any]]:
-        """Return what was published for a user, in order."""
+        """Return the payloads that were published for a user, in order."""
         rows = self.rows(
             "select body from boathook.event where application = any (boathook.application_names(%s)) order by id",
             user.application,
@@ -119,12 +119,12 @@ class Cabinet:
         return [json.loads(body) for (body,) in rows]
 
     def verify(self) -> None:
-        """Assert that boathook's books balance."""
+        """Assert that `boathook verify` finds no violation."""
         assert self.running.cli("verify").returncode == 0
 
 
-async def settled(cabinet: Cabinet, user: User, timeout: float = 60.0) -> None:
-    """Wait until nothing is owed to any webhook of a user, and no receipt is with the drive."""
+async def wait_until_delivered(cabinet: Cabinet, user: User, timeout: float = 60.0) -> None:
+    """Wait until a user has no pending delivery and no pending operation."""
     deadline = asyncio.get_running_loop().time() + timeout
     while True:
         # In this order: an operation that ends between the two looks makes deliveries that the second one sees.

@@ -10,7 +10,7 @@ import pytest
 
 from boathook.apps.cashdesk.entities import Entity, types_of
 from boathook.apps.cashdesk.receiver import Receiver
-from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, settled
+from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, wait_until_delivered
 from tests.support import eventually
 
 URL = "https://shop.example/hooks"
@@ -84,8 +84,8 @@ async def estates(cabinet: Cabinet, receiver: Receiver) -> tuple[Estate, Estate]
 async def test_another_users_objects_are_404_everywhere(cabinet: Cabinet, estates: tuple[Estate, Estate]):
     """The owner of the same objects is answered otherwise by each of these requests, so that 404 means something."""
     mine, theirs = estates
-    await settled(cabinet, mine.shop.user)
-    await settled(cabinet, theirs.shop.user)
+    await wait_until_delivered(cabinet, mine.shop.user)
+    await wait_until_delivered(cabinet, theirs.shop.user)
     before = cabinet.payloads(theirs.shop.user)
     for method, path, body in requests_about(theirs):
         answer = await mine.shop.ask(method, path, body)
@@ -133,7 +133,7 @@ async def test_events_go_to_the_owners_webhooks_only(cabinet: Cabinet, receiver:
     await first.webhook(receiver, "/first")
     await second.webhook(receiver, "/second")
     await first.product()
-    await settled(cabinet, first.user)
+    await wait_until_delivered(cabinet, first.user)
     assert (receiver.heard["/first"].total(), receiver.requests["/second"]) == (1, 0)
 
 
@@ -231,7 +231,7 @@ class TestWebhooks:
         shop = await cabinet.client()
         one, _ = await shop.webhook(receiver, "/one", {Entity.SHIFTS: True}), await shop.webhook(receiver, "/two")
         await shop.do("POST", f"webhooks/{one['id']}/test")
-        await settled(cabinet, shop.user)
+        await wait_until_delivered(cabinet, shop.user)
         assert (receiver.tests["/one"], receiver.requests["/two"]) == (1, 0)
         await shop.do("PATCH", f"webhooks/{one['id']}", {"active": False})
         assert (await shop.ask("POST", f"webhooks/{one['id']}/test")).status_code == 409

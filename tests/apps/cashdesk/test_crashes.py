@@ -14,7 +14,7 @@ from boathook.apps.cashdesk.entities import Action, Entity
 from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change, Shop
 from boathook.telemetry.crashpoints import POINTS
-from tests.apps.cashdesk.server import Cabinet, Client, Stand, settled
+from tests.apps.cashdesk.server import Cabinet, CashdeskServer, Client, wait_until_delivered
 from tests.crash_schedule import CrashSchedule
 from tests.support import eventually
 
@@ -117,7 +117,7 @@ def judge(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
     cabinet.verify()
 
 
-async def begin(running: Stand, receiver: Receiver) -> tuple[Cabinet, Client]:
+async def begin(running: CashdeskServer, receiver: Receiver) -> tuple[Cabinet, Client]:
     cabinet = Cabinet(running)
     shop = await cabinet.client()
     for path, types in WEBHOOKS.items():
@@ -126,7 +126,7 @@ async def begin(running: Stand, receiver: Receiver) -> tuple[Cabinet, Client]:
 
 
 async def judge_in_the_end(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
-    await settled(cabinet, shop.user, timeout=60)
+    await wait_until_delivered(cabinet, shop.user, timeout=60)
     judge(cabinet, shop, receiver)
 
 
@@ -136,7 +136,7 @@ async def _more(statuses: list[int], number: int) -> None:
 
 
 @pytest.mark.parametrize("role", KILLED)
-async def test_a_process_is_killed_while_shops_work(role: str, running: Stand, receiver: Receiver):
+async def test_a_process_is_killed_while_shops_work(role: str, running: CashdeskServer, receiver: Receiver):
     cabinet, shop = await begin(running.start(), receiver)
     async with at_work(cabinet, shop, 1) as statuses:
         for _ in range(3):
@@ -146,7 +146,7 @@ async def test_a_process_is_killed_while_shops_work(role: str, running: Stand, r
     await judge_in_the_end(cabinet, shop, receiver)
 
 
-async def test_everything_is_killed_and_started_again(running: Stand, receiver: Receiver):
+async def test_everything_is_killed_and_started_again(running: CashdeskServer, receiver: Receiver):
     cabinet, shop = await begin(running.start(), receiver)
     for seed in (1, 2):
         async with at_work(cabinet, shop, seed) as statuses:
@@ -158,7 +158,7 @@ async def test_everything_is_killed_and_started_again(running: Stand, receiver: 
     await judge_in_the_end(cabinet, shop, receiver)
 
 
-async def test_workers_and_senders_die_at_every_point(running: Stand, receiver: Receiver, tmp_path: Path):
+async def test_workers_and_senders_die_at_every_point(running: CashdeskServer, receiver: Receiver, tmp_path: Path):
     crashes = CrashSchedule(tmp_path, dict.fromkeys(["claim.after_commit", *HANDLER_POINTS, *SEND_POINTS], 5))
     running.start(**crashes.environment)
     cabinet, shop = await begin(running, receiver)
@@ -168,22 +168,22 @@ async def test_workers_and_senders_die_at_every_point(running: Stand, receiver: 
     await judge_in_the_end(cabinet, shop, receiver)
 
 
-SABOTAGES: tuple[Callable[[Receiver], object], ...] = (
+MUTATIONS: tuple[Callable[[Receiver], object], ...] = (
     lambda receiver: receiver.heard["/all"].pop(next(iter(receiver.heard["/all"]))),
     lambda receiver: receiver.heard["/goods"].update({Change(Entity.PRODUCTS, Action.UPDATE, 1, 10_000): 1}),
     lambda receiver: receiver.heard["/money"].clear(),
 )
 
 
-async def test_the_judge_can_fail(running: Stand, receiver: Receiver):
-    """Sabotage: a change that is not told, and one that is told but never happened, are found."""
+async def test_the_judge_can_fail(running: CashdeskServer, receiver: Receiver):
+    """Mutant: a change that was not published and one that was published but never happened are both found."""
     cabinet, shop = await begin(running.start(), receiver)
     async with at_work(cabinet, shop, 5) as statuses:
         await _more(statuses, 60)
     await judge_in_the_end(cabinet, shop, receiver)
     heard = copy.deepcopy(receiver.heard)
-    for sabotage in SABOTAGES:
-        sabotage(receiver)
+    for mutate in MUTATIONS:
+        mutate(receiver)
         with pytest.raises(AssertionError):
             judge(cabinet, shop, receiver)
         receiver.heard = copy.deepcopy(heard)

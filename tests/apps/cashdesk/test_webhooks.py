@@ -14,7 +14,7 @@ from boathook.apps.cashdesk.entities import EVENT_TYPES, Action, Entity
 from boathook.apps.cashdesk.forms import ProductForm
 from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change
-from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, Stand, settled
+from tests.apps.cashdesk.server import ALL, NONE, Cabinet, CashdeskServer, Client, wait_until_delivered
 from tests.support import eventually
 
 DELAYS = [timedelta(seconds=seconds) for seconds in (5, 60, 3_600, 3 * 3_600, 24 * 3_600)]
@@ -34,12 +34,12 @@ async def test_publication_is_inside_the_business_transaction(cabinet: Cabinet, 
     """What is rolled back was never published; its twin, which commits, was."""
     shop = await cabinet.client()
     await shop.webhook(receiver, "/a")
-    async with cabinet.lent():
+    async with cabinet.bound_app():
         with pytest.raises(Boom):
             await add_and_fail(shop)
         await add(shop, "done")
     await eventually(lambda: receiver.heard["/a"])
-    await settled(cabinet, shop.user)
+    await wait_until_delivered(cabinet, shop.user)
     assert [payload["object"]["name"] for payload in cabinet.payloads(shop.user)] == ["done"]
     assert receiver.heard["/a"].total() == 1
 
@@ -54,7 +54,7 @@ async def add_and_fail(shop: Client) -> None:
 async def test_published_apart_it_is_told_of_what_never_happened(cabinet: Cabinet):
     """Sabotage: an event in a transaction of its own outlives the rollback of what it tells of."""
     shop = await cabinet.client()
-    async with cabinet.lent():
+    async with cabinet.bound_app():
         with pytest.raises(Boom):
             await publish_apart_and_fail(shop)
     assert [payload["object"]["name"] for payload in cabinet.payloads(shop.user)] == ["undone"]
@@ -139,7 +139,7 @@ async def test_types_choose_the_events(cabinet: Cabinet, receiver: Receiver, wan
     await shop.webhook(receiver, "/all")
     await shop.webhook(receiver, "/none", NONE)
     await business_day(shop, cabinet)
-    await settled(cabinet, shop.user)
+    await wait_until_delivered(cabinet, shop.user)
     everything = set(receiver.heard["/all"])
     assert {change.entity for change in everything} == set(Entity)
     assert set(receiver.heard["/one"]) == {change for change in everything if change.entity is wanted}
@@ -187,7 +187,7 @@ async def test_every_kind_has_create_update_and_delete(cabinet: Cabinet, receive
     shop = await cabinet.client()
     await shop.webhook(receiver, "/a")
     await business_day(shop, cabinet)
-    await settled(cabinet, shop.user)
+    await wait_until_delivered(cabinet, shop.user)
     heard = {f"{change.entity}.{change.action}" for change in receiver.heard["/a"]}
     assert heard == set(EVENT_TYPES)
 
@@ -206,14 +206,14 @@ async def test_an_inactive_webhook_gets_nothing(cabinet: Cabinet, receiver: Rece
     await shop.webhook(receiver, "/off", active=False)
     on = await shop.webhook(receiver, "/on")
     await shop.product("one")
-    await settled(cabinet, shop.user)
+    await wait_until_delivered(cabinet, shop.user)
     await shop.do("PATCH", f"webhooks/{on['id']}", {"active": False})
     await shop.product("two")
-    await settled(cabinet, shop.user)
+    await wait_until_delivered(cabinet, shop.user)
     assert (receiver.requests["/off"], receiver.requests["/on"]) == (0, 1)
     await shop.do("PATCH", f"webhooks/{on['id']}", {"active": True})
     await shop.product("three")
-    await settled(cabinet, shop.user)
+    await wait_until_delivered(cabinet, shop.user)
     assert (receiver.requests["/off"], receiver.requests["/on"]) == (0, 2)
 
 
@@ -337,7 +337,7 @@ async def test_webhook_and_endpoint_change_together(cabinet: Cabinet, receiver: 
 async def test_the_endpoint_lookup_is_cached_also_when_empty(cabinet: Cabinet, receiver: Receiver):
     """A user without webhooks costs one look-up of routes, ever; and the first event after one is made reaches it."""
     shop = await cabinet.client()
-    async with cabinet.lent():
+    async with cabinet.bound_app():
         async with hook.transaction() as tx:
             await actions.add_product(tx, shop.user, ProductForm(name="first", price=1))
         for _ in range(3):
@@ -348,18 +348,18 @@ async def test_the_endpoint_lookup_is_cached_also_when_empty(cabinet: Cabinet, r
         await shop.do("DELETE", f"webhooks/{webhook['id']}")
         assert await lookups(lambda: add(shop, "unheard")) == 1
         assert await lookups(lambda: add(shop, "unheard too")) == 0
-    await settled(cabinet, shop.user)
+    await wait_until_delivered(cabinet, shop.user)
     assert receiver.heard["/a"].total() <= 2
 
 
 async def test_a_webhook_made_meanwhile_gets_the_very_next_event(cabinet: Cabinet, receiver: Receiver):
     shop = await cabinet.client()
-    async with cabinet.lent():
+    async with cabinet.bound_app():
         await add(shop, "before")
         await shop.webhook(receiver, "/a")
         await add(shop, "after")
     await eventually(lambda: receiver.heard["/a"])
-    await settled(cabinet, shop.user)
+    await wait_until_delivered(cabinet, shop.user)
     told = [payload["object"]["id"] for payload in cabinet.payloads(shop.user) if payload["object"]["name"] == "after"]
     assert receiver.heard["/a"] == {Change(Entity.PRODUCTS, Action.CREATE, told[0], 1): 1}
 
@@ -395,7 +395,7 @@ async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
         down, well = await cabinet.client("down"), await cabinet.client("well")
         await down.webhook(receiver, "/down")
         await well.webhook(receiver, "/well")
-        async with cabinet.lent():
+        async with cabinet.bound_app():
             for number in range(200):
                 await add(down, f"p{number}")
                 await add(well, f"p{number}")
@@ -409,13 +409,13 @@ async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
         assert receiver.requests["/down"] - before < 10, "all are due, but only a probe goes out now and then"
 
 
-async def test_without_a_breaker_it_is_hammered(running: Stand):
+async def test_without_a_breaker_it_is_hammered(running: CashdeskServer):
     """Sabotage: without the pause everything that is due goes out, and the first test's bound is passed."""
     cabinet = Cabinet(running.start(BOATHOOK_OUTBOUND_BREAKER_AFTER="0"))
     async with receiving(lambda _path, _number: 503) as receiver:
         down = await cabinet.client("down")
         await down.webhook(receiver, "/down")
-        async with cabinet.lent():
+        async with cabinet.bound_app():
             for number in range(200):
                 await add(down, f"p{number}")
         await hurried(cabinet, down, lambda: receiver.requests["/down"] > 300)
@@ -431,7 +431,7 @@ def owed(cabinet: Cabinet, shop: Client) -> int:
 
 async def add_and_hear(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
     known = len(receiver.heard["/well"])
-    async with cabinet.lent():
+    async with cabinet.bound_app():
         for number in range(20):
             await add(shop, f"q{number}")
     await eventually(lambda: len(receiver.heard["/well"]) == known + 20)
@@ -447,7 +447,7 @@ class TestFiscalisation:
         assert len(receipt["sign"]) == 10
         assert receipt["document"] == 1
         assert operation["finished_at"] is not None
-        await settled(cabinet, shop.user)
+        await wait_until_delivered(cabinet, shop.user)
         assert receiver.heard["/a"] == {
             Change(entity, action, id, revision): 1
             for entity, id in ((Entity.RECEIPTS, receipt["id"]), (Entity.OPERATIONS, operation["id"]))

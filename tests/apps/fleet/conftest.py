@@ -1,4 +1,4 @@
-"""One stand-in for Telegram's Bot API for each file of tests that wants it."""
+"""Fixture: one fake of Telegram's Bot API for each test file."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A real boathook with the fleet app as a subprocess, and a stand-in for Telegram's Bot API."""
+"""Runs a boathook process with the fleet app, and a fake of Telegram's Bot API."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from aiohttp import web
 from boathook.apps.fleet.simulator import Expected
 from boathook.apps.fleet.tables import TABLES
 from boathook.apps.traffic import Letter
-from tests.apps.app_server import AppStand
+from tests.apps.app_server import AppServer
 from tests.support import until
 
 TOKEN = "fleet-test-token"
@@ -36,11 +36,11 @@ begin raise exception 'the cars are poisoned'; end $$;
 create trigger poison before insert or update on fleet.cars for each row
     when (new.data ->> 'poison' = 'yes') execute function fleet.refuse();
 """
-"""Makes `fleet.apply` fail for every car that says so; dropping the trigger heals it."""
+"""SQL that makes `fleet.apply` fail for cars with ``poison: yes``; dropping the trigger ends that."""
 
 
-class Stand(AppStand):
-    """One `boathook serve` that loads the app, and what is asked of it."""
+class FleetServer(AppServer):
+    """A `boathook serve` process with the fleet app, its requests and its tables."""
 
     app = "fleet"
     page = "/webhooks/_selftest"
@@ -74,14 +74,14 @@ class Stand(AppStand):
         headers = {"content-type": "application/json"}
         return httpx.post(f"{self.base}{path}", params={"token": token}, content=body, headers=headers, timeout=30)
 
-    def tell(self, event: str, payload: Any, *, path: str = PATH, **more: Any) -> httpx.Response:
-        """Tell of a change as RentProg does; it must be taken."""
+    def send_event(self, event: str, payload: Any, *, path: str = PATH, **more: Any) -> httpx.Response:
+        """Send an event as RentProg does; it must be accepted."""
         response = self.post({"event": event, "payload": payload, **more}, path=path)
         assert response.status_code == 200, response.text
         return response
 
     def send(self, letter: Letter) -> int:
-        """Send a simulated letter; 0 where nobody answered."""
+        """Send a simulated request and return its status, or 0 if there was no response."""
         try:
             return httpx.request(
                 letter.method, self.base + letter.path, content=letter.body, headers=dict(letter.headers), timeout=30
@@ -94,7 +94,7 @@ class Stand(AppStand):
         return found[0] if found else None
 
     def known(self, table: str, id: object, is_wanted: Callable[[dict[str, Any]], bool] = bool) -> dict[str, Any]:
-        """Wait until a thing is there as wanted, and return it."""
+        """Wait until a row exists as wanted, and return it."""
 
         def look() -> dict[str, Any] | None:
             row = self.thing(table, id)
@@ -102,18 +102,18 @@ class Stand(AppStand):
 
         return until(look)
 
-    def settled(self) -> bool:
-        """Whether nothing is owed any more."""
+    def is_idle(self) -> bool:
+        """Whether no delivery is pending."""
         return not self.rows("select from boathook.delivery where state <> 'dead'")
 
     def differences(self, expected: Expected) -> list[str]:
-        """Say where the tables differ from what the simulator says."""
+        """Return the differences between the tables and the simulator's expectation."""
         with psycopg.connect(self.database_url, autocommit=True) as connection:
             return differences(connection, expected)
 
 
 def differences(connection: psycopg.Connection, expected: Expected) -> list[str]:
-    """Say where the tables differ from what the simulator says; read by plain SQL, apart from the app."""
+    """Return the differences between the tables and the simulator's expectation, read with plain SQL."""
     found = []
     for entity, table in TABLES.items():
         rows = connection.execute(f"select id, data, deleted_at is not null, stamp is null from fleet.{table.name}")
@@ -128,25 +128,25 @@ def new_id() -> int:
     return next(_ids)
 
 
-served = Stand.served
+started = FleetServer.started
 
 
 Reply = Callable[[], Any]
-"""What the Bot API does with one message: returns (status, JSON), or waits for ever."""
+"""A scripted reply of the Bot API to one message: returns (status, JSON), or None to hang."""
 
 
 class BotApi:
     """Telegram's Bot API as far as messages go, by https://core.telegram.org/bots/api#making-requests.
 
-    It refuses what Telegram would refuse, keeps what it took, and has troubles when it is told to.
+    It rejects what Telegram rejects, records accepted messages, and fails as scripted.
     """
 
     def __init__(self) -> None:
         self.taken: list[str] = []
-        """The texts of the messages that arrived in the chat."""
+        """The texts of the accepted messages."""
         self.calls = 0
         self.troubles: list[Reply] = []
-        """What is answered to the next messages in place of taking them."""
+        """Scripted replies to the next messages, which are then not accepted."""
         self.hanging = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()

@@ -8,7 +8,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.apps.fleet.server import PATH, TOKEN, Stand, new_id, served
+from tests.apps.fleet.server import PATH, TOKEN, FleetServer, new_id, started
 from tests.support import until
 
 BURST = 500
@@ -17,16 +17,16 @@ CLIENTS = 32
 
 
 @pytest.fixture(scope="module")
-def stand(tmp_path_factory, admin_url, pg_template):
-    with served(tmp_path_factory.mktemp("fleet"), admin_url, pg_template) as running:
+def server(tmp_path_factory, admin_url, pg_template):
+    with started(tmp_path_factory.mktemp("fleet"), admin_url, pg_template) as running:
         yield running
 
 
-def burst(stand: Stand) -> tuple[list[int], float, list[int]]:
+def burst(server: FleetServer) -> tuple[list[int], float, list[int]]:
     """Send a burst; return the statuses, the 95th percentile of the answers' times in seconds, and the cars."""
     cars = [new_id() for _ in range(BURST)]
     limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
-    with httpx.Client(base_url=stand.base, params={"token": TOKEN}, timeout=60, limits=limits) as client:
+    with httpx.Client(base_url=server.base, params={"token": TOKEN}, timeout=60, limits=limits) as client:
 
         def send(car: int) -> tuple[int, float]:
             body = json.dumps({"event": "car_create", "payload": {"id": car}})
@@ -40,32 +40,32 @@ def burst(stand: Stand) -> tuple[list[int], float, list[int]]:
     return [status for status, _ in answers], times[int(len(times) * 0.95)], cars
 
 
-def measure(stand: Stand) -> tuple[float, float, list[int]]:
+def measure(server: FleetServer) -> tuple[float, float, list[int]]:
     """Return the 95th percentile of a burst's answers, that of one while no handler can go on, and the latter's cars."""
-    statuses, usual, _ = burst(stand)
+    statuses, usual, _ = burst(server)
     assert set(statuses) == {200}
-    until(stand.settled, timeout=60)
-    with psycopg.connect(stand.database_url) as connection:
+    until(server.is_idle, timeout=60)
+    with psycopg.connect(server.database_url) as connection:
         connection.execute("lock table fleet.change in access exclusive mode")
-        statuses, stalled, cars = burst(stand)
+        statuses, stalled, cars = burst(server)
         assert set(statuses) == {200}
         until(
-            lambda: stand.rows(
+            lambda: server.rows(
                 "select from pg_locks where not granted and pid in (select pid from pg_stat_activity where datname = current_database())"
             )
         )
-    until(stand.settled, timeout=90)
+    until(server.is_idle, timeout=90)
     return usual, stalled, cars
 
 
-def test_every_request_of_a_burst_is_taken_and_handlers_that_stand_still_delay_no_answer(stand: Stand):
+def test_every_request_of_a_burst_is_taken_and_handlers_that_stand_still_delay_no_answer(server: FleetServer):
     for _ in range(3):  # on a busy machine one measurement says little
-        usual, stalled, stalled_cars = measure(stand)
+        usual, stalled, stalled_cars = measure(server)
         if stalled <= 2 * usual:
             break
     else:
-        usual, stalled, stalled_cars = measure(stand)
+        usual, stalled, stalled_cars = measure(server)
     print(f"p95 {usual * 1_000:.0f} ms, with handlers that stand still {stalled * 1_000:.0f} ms")  # noqa: T201
     assert stalled <= 2 * usual, "handlers that stand still delay the answers"
-    kept = {row["id"] for row in stand.rows("select id from fleet.cars")}
+    kept = {row["id"] for row in server.rows("select id from fleet.cars")}
     assert kept >= set(map(str, stalled_cars)), "what was acknowledged was not handled"

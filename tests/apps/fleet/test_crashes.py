@@ -11,7 +11,7 @@ import pytest
 
 from boathook.apps.fleet.simulator import Sender, Simulation
 from boathook.apps.traffic import Letter
-from tests.apps.fleet.server import TOKEN, UMNICO, Stand, differences, served
+from tests.apps.fleet.server import TOKEN, UMNICO, FleetServer, differences, started
 from tests.crash_schedule import CrashSchedule
 from tests.support import until
 
@@ -32,10 +32,10 @@ MENDED = "drop trigger if exists broken on fleet.clients"
 
 
 @pytest.fixture
-def stand(tmp_path, admin_url, pg_template) -> Iterator[Stand]:
+def server(tmp_path, admin_url, pg_template) -> Iterator[FleetServer]:
     folder = tmp_path / "fleet"
     folder.mkdir()
-    with Stand.lent(folder, admin_url, pg_template, fleet="window_s = 0.05") as running:
+    with FleetServer.prepared(folder, admin_url, pg_template, fleet="window_s = 0.05") as running:
         yield running
 
 
@@ -43,16 +43,16 @@ def story(seed: int) -> Simulation:
     return Simulation(Sender(token=TOKEN, umnico_token=UMNICO), histories=24, seed=seed, burst=20)
 
 
-def more_events_than(stand: Stand, number: int) -> bool:
-    return bool(stand.rows("select count(*) from boathook.event")[0]["count"] > number)
+def more_events_than(server: FleetServer, number: int) -> bool:
+    return bool(server.rows("select count(*) from boathook.event")[0]["count"] > number)
 
 
-def send_all(stand: Stand, simulation: Simulation) -> None:
+def send_all(server: FleetServer, simulation: Simulation) -> None:
     """Send everything, again and again like a sender does who gets no answer, until each is answered as expected."""
 
     def send(letter: Letter) -> None:
         deadline = time.monotonic() + 60
-        while (status := stand.send(letter)) != letter.expect:
+        while (status := server.send(letter)) != letter.expect:
             assert status in {0, 503}, f"{status}, not {letter.expect}"
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -61,60 +61,60 @@ def send_all(stand: Stand, simulation: Simulation) -> None:
         list(threads.map(send, simulation.letters))
 
 
-def judge(stand: Stand, simulation: Simulation) -> None:
-    until(stand.settled, timeout=60)
-    assert stand.differences(simulation.expected()) == []
-    (counted,) = stand.rows("select (select count(*) from fleet.change) as changes, (select count(*) from fleet.unknown) as unknown,"
+def judge(server: FleetServer, simulation: Simulation) -> None:
+    until(server.is_idle, timeout=60)
+    assert server.differences(simulation.expected()) == []
+    (counted,) = server.rows("select (select count(*) from fleet.change) as changes, (select count(*) from fleet.unknown) as unknown,"
                             " (select count(*) from fleet.dirty) as dirty")  # fmt: skip
     expected = simulation.expected()
     assert counted == {"changes": expected.changes, "unknown": expected.unknown, "dirty": 0}
-    written = stand.rows("select sum(changes) as changes from (" + " union all ".join(
+    written = server.rows("select sum(changes) as changes from (" + " union all ".join(
         f"select changes from fleet.{name}" for name in ("cars", "clients", "bookings", "branches", "employees", "messages")
     ) + ") as things")  # fmt: skip
     assert written[0]["changes"] == expected.changes, "a change was applied twice, or not at all"
-    assert stand.cli("verify").returncode == 0
+    assert server.cli("verify").returncode == 0
 
 
 @pytest.mark.parametrize("points", [GATEWAY, WORKER], ids=["accepting", "handling"])
-def test_the_tables_are_right_after_crashes_in(points: tuple[str, ...], stand: Stand, tmp_path: Path):
+def test_the_tables_are_right_after_crashes_in(points: tuple[str, ...], server: FleetServer, tmp_path: Path):
     crashes = CrashSchedule(tmp_path, dict.fromkeys(points, 3))
-    stand.start(**crashes.environment)
+    server.start(**crashes.environment)
     simulation = story(seed=len(points))
-    send_all(stand, simulation)
-    judge(stand, simulation)
+    send_all(server, simulation)
+    judge(server, simulation)
     assert crashes.pending() == set(), "nobody died there"
 
 
-def test_the_tables_are_right_after_crashes_in_failures(stand: Stand, tmp_path: Path):
+def test_the_tables_are_right_after_crashes_in_failures(server: FleetServer, tmp_path: Path):
     crashes = CrashSchedule(tmp_path, dict.fromkeys(FAILING, 2))
-    stand.start(**crashes.environment)
-    stand.rows(BROKEN)
+    server.start(**crashes.environment)
+    server.rows(BROKEN)
     simulation = story(seed=4)
-    send_all(stand, simulation)
+    send_all(server, simulation)
     crashes.wait()
-    stand.rows(MENDED)
-    until(stand.settled, timeout=60)
-    stand.cli("dead", "replay", "--all", "--yes")
-    judge(stand, simulation)
+    server.rows(MENDED)
+    until(server.is_idle, timeout=60)
+    server.cli("dead", "replay", "--all", "--yes")
+    judge(server, simulation)
 
 
-def test_the_tables_are_right_after_everything_was_killed_again_and_again(stand: Stand):
-    stand.start()
+def test_the_tables_are_right_after_everything_was_killed_again_and_again(server: FleetServer):
+    server.start()
     simulation = story(seed=99)
     with ThreadPoolExecutor(1) as threads:
-        sending = threads.submit(send_all, stand, simulation)
+        sending = threads.submit(send_all, server, simulation)
         for number in (20, 60):
-            until(partial(more_events_than, stand, number), timeout=60)
-            stand.kill_all()
-            stand.start()
+            until(partial(more_events_than, server, number), timeout=60)
+            server.kill_all()
+            server.start()
         sending.result(90)
-    judge(stand, simulation)
+    judge(server, simulation)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, admin_url, pg_template) -> Iterator[tuple[str, Simulation]]:
     """A database in which a whole story is told and handled."""
-    with served(tmp_path_factory.mktemp("fleet"), admin_url, pg_template) as running:
+    with started(tmp_path_factory.mktemp("fleet"), admin_url, pg_template) as running:
         simulation = story(seed=5)
         send_all(running, simulation)
         judge(running, simulation)

@@ -8,23 +8,23 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from tests.apps.fleet.server import Stand, new_id, served
+from tests.apps.fleet.server import FleetServer, new_id, started
 from tests.support import until
 
 T = [f"2026-11-21T10:{minute:02}:00Z" for minute in range(10)]
 
 
 @pytest.fixture(scope="module")
-def stand(tmp_path_factory, admin_url, pg_template):
-    with served(tmp_path_factory.mktemp("fleet"), admin_url, pg_template, fleet="window_s = 0.05") as running:
+def server(tmp_path_factory, admin_url, pg_template):
+    with started(tmp_path_factory.mktemp("fleet"), admin_url, pg_template, fleet="window_s = 0.05") as running:
         yield running
 
 
-def browser(stand: Stand, query: str = "", token: str | None = None) -> ClientConnection:
+def browser(server: FleetServer, query: str = "", token: str | None = None) -> ClientConnection:
     """Connect as a browser does, which can offer a token as a subprotocol only."""
-    address = f"ws://127.0.0.1:{stand.port}/api/rentprog/live{query}"
+    address = f"ws://127.0.0.1:{server.port}/api/rentprog/live{query}"
     return connect(
-        address, subprotocols=[Subprotocol("boathook"), Subprotocol(f"bearer.{stand.key if token is None else token}")]
+        address, subprotocols=[Subprotocol("boathook"), Subprotocol(f"bearer.{server.key if token is None else token}")]
     )
 
 
@@ -40,66 +40,66 @@ def frames_until(socket: ClientConnection, wanted: set[str]) -> list[dict]:
     return found
 
 
-def test_a_change_is_told_to_browsers(stand: Stand):
-    with browser(stand) as socket:
+def test_a_change_is_told_to_browsers(server: FleetServer):
+    with browser(server) as socket:
         assert socket.subprotocol == "boathook"
         hello = frame(socket)
         assert hello["kind"] == "hello"
         car = new_id()
-        stand.tell("car_create", {"id": car, "number": "A1", "updated_at": T[0], "branch_id": 4}, user="Анна")
+        server.send_event("car_create", {"id": car, "number": "A1", "updated_at": T[0], "branch_id": 4}, user="Анна")
         told = frame(socket)
     assert told.pop("version") > hello["version"]
     assert told == {"kind": "change", "entity": "car", "id": str(car), "action": "create",
                     "at": "2026-11-21T10:00:00+00:00", "branch": "4", "actor": "Анна",
                     "description": f"car {car}: create"}  # fmt: skip
-    assert stand.thing("cars", car), "told before it could be read"
+    assert server.thing("cars", car), "told before it could be read"
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_nobody_listens_without_a_token(token: str, stand: Stand):
-    with pytest.raises(InvalidStatus) as refused, browser(stand, token=token):
+def test_nobody_listens_without_a_token(token: str, server: FleetServer):
+    with pytest.raises(InvalidStatus) as refused, browser(server, token=token):
         pass
     assert refused.value.response.status_code in {401, 403}
 
 
-def test_who_comes_back_gets_the_latest_of_all_that_changed_meanwhile(stand: Stand):
-    with browser(stand) as socket:
+def test_who_comes_back_gets_the_latest_of_all_that_changed_meanwhile(server: FleetServer):
+    with browser(server) as socket:
         version = frame(socket)["version"]
     cars = [str(new_id()) for _ in range(3)]
     for minute in range(3):
         for car in cars:
-            stand.tell("car_update", {"id": int(car), "mileage": minute, "updated_at": T[minute]})
+            server.send_event("car_update", {"id": int(car), "mileage": minute, "updated_at": T[minute]})
     for car in cars:
-        stand.known("cars", car, lambda row: row["mileage"] == 2)
-    with browser(stand, f"?since={version}") as socket:
+        server.known("cars", car, lambda row: row["mileage"] == 2)
+    with browser(server, f"?since={version}") as socket:
         hello = frame(socket)
         assert hello["since"] == version
         told = frames_until(socket, set(cars))
         assert len(told) == 3, "each thing once, however often it changed"
         assert all(one["at"].startswith("2026-11-21T10:02") for one in told)
         later = new_id()
-        stand.tell("car_create", {"id": later})
+        server.send_event("car_create", {"id": later})
         assert frame(socket)["id"] == str(later), "what was caught up with is told again"
 
 
-def test_versions_rise_and_nothing_is_left_out_under_load(stand: Stand):
-    with browser(stand) as socket:
+def test_versions_rise_and_nothing_is_left_out_under_load(server: FleetServer):
+    with browser(server) as socket:
         seen = frame(socket)["version"]
         cars = {str(new_id()) for _ in range(40)}
         for car in cars:
-            stand.tell("car_create", {"id": int(car)})
+            server.send_event("car_create", {"id": int(car)})
         told = frames_until(socket, cars)
     versions = [seen, *(one["version"] for one in told)]
     assert versions == sorted(set(versions))
     assert {one["id"] for one in told} >= cars
 
 
-def test_a_hint_that_is_lost_costs_some_seconds_and_no_news(stand: Stand):
-    with browser(stand) as socket:
+def test_a_hint_that_is_lost_costs_some_seconds_and_no_news(server: FleetServer):
+    with browser(server) as socket:
         frame(socket)
         # Written past the handler: nobody is given a hint.
         car = str(new_id())
-        stand.rows(
+        server.rows(
             "insert into fleet.news (entity, entity_id, version, action, at, description)"
             " values ('car', %s, nextval('fleet.news_version'), 'update', now(), 'without a hint')",
             car,
@@ -107,37 +107,37 @@ def test_a_hint_that_is_lost_costs_some_seconds_and_no_news(stand: Stand):
         assert frames_until(socket, {car})[-1]["description"] == "without a hint"
 
 
-def test_a_lost_connection_to_the_database_is_made_good(stand: Stand):
-    with browser(stand) as socket:
+def test_a_lost_connection_to_the_database_is_made_good(server: FleetServer):
+    with browser(server) as socket:
         frame(socket)
-        stand.rows(
+        server.rows(
             "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
             " and pid <> pg_backend_pid() and query ilike 'listen%%'"
         )
         car = str(new_id())
-        stand.tell("car_create", {"id": int(car)})
+        server.send_event("car_create", {"id": int(car)})
         frames_until(socket, {car})
 
 
 @pytest.mark.parametrize("since", ["x", "-1", "1e3", "9" * 30])
-def test_an_impossible_position_closes_the_connection_and_says_why(since: str, stand: Stand):
-    with browser(stand, f"?since={since}") as socket, pytest.raises(ConnectionClosed) as closed:
+def test_an_impossible_position_closes_the_connection_and_says_why(since: str, server: FleetServer):
+    with browser(server, f"?since={since}") as socket, pytest.raises(ConnectionClosed) as closed:
         socket.recv(timeout=20)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1008
     assert "since" in closed.value.rcvd.reason
 
 
-def test_the_page_is_open_and_holds_no_data(stand: Stand):
-    page = httpx.get(f"{stand.base}/api/rentprog/live/page", timeout=10)
+def test_the_page_is_open_and_holds_no_data(server: FleetServer):
+    page = httpx.get(f"{server.base}/api/rentprog/live/page", timeout=10)
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
     assert "innerHTML" not in page.text, "what strangers wrote is shown as text"
 
 
-def test_browsers_that_go_leave_no_error(stand: Stand):
+def test_browsers_that_go_leave_no_error(server: FleetServer):
     for _ in range(5):
-        with browser(stand) as socket:
+        with browser(server) as socket:
             frame(socket)
-    until(stand.settled)
-    assert not stand.rows("select * from fleet.error_log where phase = 'live'")
+    until(server.is_idle)
+    assert not server.rows("select * from fleet.error_log where phase = 'live'")

@@ -8,194 +8,199 @@ import httpx
 import pytest
 
 from boathook.apps.fleet.settings import PRESET
-from tests.apps.fleet.server import ALIAS, PATH, TOKEN, UMNICO, Stand, new_id, served
+from tests.apps.fleet.server import ALIAS, PATH, TOKEN, UMNICO, FleetServer, new_id, started
 from tests.support import until
 
 T = [f"2026-11-21T10:{minute:02}:00Z" for minute in range(10)]
 
 
 @pytest.fixture(scope="module")
-def stand(tmp_path_factory, admin_url, pg_template):
+def server(tmp_path_factory, admin_url, pg_template):
     preset = {"WEBHOOK_JSON_LIMIT": "64kb", "WEBHOOK_ACK_SLA_MS": "400", "WEBHOOK_DEDUP_TTL_SEC": "86400",
               "WEBHOOK_ASYNC_CONCURRENCY": "6", "WEBHOOK_BATCH_WINDOW_MS": "200", "WEBHOOK_RATE_RPS": "900",
               "WEBHOOK_RATE_BURST": "3000"}  # fmt: skip
     assert preset.keys() <= PRESET.keys()
-    with served(tmp_path_factory.mktemp("fleet"), admin_url, pg_template, environment=preset) as running:
+    with started(tmp_path_factory.mktemp("fleet"), admin_url, pg_template, environment=preset) as running:
         yield running
 
 
 @pytest.mark.parametrize("path", [PATH, ALIAS, "/in/rentprog"])
-def test_the_webhook_and_its_alias_take_events(path: str, stand: Stand):
+def test_the_webhook_and_its_alias_take_events(path: str, server: FleetServer):
     car = new_id()
-    answer = stand.tell("car_create", {"id": car, "number": "A1", "updated_at": T[0]}, path=path).json()
+    answer = server.send_event("car_create", {"id": car, "number": "A1", "updated_at": T[0]}, path=path).json()
     assert answer["ok"] is True
     assert answer["duplicate"] is False
-    assert stand.known("cars", car)["number"] == "A1"
+    assert server.known("cars", car)["number"] == "A1"
 
 
-def test_cars_clients_bookings_branches_and_employees_are_upserted(stand: Stand):
+def test_cars_clients_bookings_branches_and_employees_are_upserted(server: FleetServer):
     car, client, booking, branch, employee = (new_id() for _ in range(5))
-    stand.tell("branch_create", {"id": branch, "name": "Сочи", "address": "ул. Мира, 1"})
-    stand.tell("employee_create", {"id": employee, "name": "Анна", "email": "a@example.com", "branch_id": branch})
-    stand.tell("car_create", {"id": car, "number": "X123YZ77", "model": "Kia Rio", "mileage": "12 500", "vin": "X1"})
-    stand.tell("client_create", {"id": client, "name": "Иван", "phone": "+7 900", "branch": {"id": branch}})
-    stand.tell(
+    server.send_event("branch_create", {"id": branch, "name": "Сочи", "address": "ул. Мира, 1"})
+    server.send_event(
+        "employee_create", {"id": employee, "name": "Анна", "email": "a@example.com", "branch_id": branch}
+    )
+    server.send_event(
+        "car_create", {"id": car, "number": "X123YZ77", "model": "Kia Rio", "mileage": "12 500", "vin": "X1"}
+    )
+    server.send_event("client_create", {"id": client, "name": "Иван", "phone": "+7 900", "branch": {"id": branch}})
+    server.send_event(
         "booking_create",
         {"id": booking, "car_id": car, "client": {"id": client}, "user_id": employee, "branch_id": branch,
          "state": "new", "total": "12500.50", "currency": "RUB", "start_date": "21.11.2026 10:00",
          "end_date": "2026-11-24 13:00:00 +0300", "updated_at": T[0]},
     )  # fmt: skip
-    stand.tell("booking_update", {"id": booking, "state": "active", "updated_at": T[1]})
-    row = stand.known("bookings", booking, lambda row: row["state"] == "active")
+    server.send_event("booking_update", {"id": booking, "state": "active", "updated_at": T[1]})
+    row = server.known("bookings", booking, lambda row: row["state"] == "active")
     named = {key: row[f"{key}_id"] for key in ("car", "client", "employee", "branch")}
     assert named == {"car": str(car), "client": str(client), "employee": str(employee), "branch": str(branch)}
     assert (str(row["price"]), row["currency"], row["data"]["total"]) == ("12500.50", "RUB", "12500.50")
     assert (row["starts_at"].isoformat(), row["ends_at"].isoformat()) == (
         "2026-11-21T10:00:00+00:00", "2026-11-24T10:00:00+00:00"
     )  # fmt: skip
-    assert stand.known("cars", car)["mileage"] == 12_500
-    assert stand.known("clients", client)["branch_id"] == str(branch)
-    assert stand.known("employees", employee)["name"] == "Анна"
-    assert stand.known("branches", branch)["name"] == "Сочи"
+    assert server.known("cars", car)["mileage"] == 12_500
+    assert server.known("clients", client)["branch_id"] == str(branch)
+    assert server.known("employees", employee)["name"] == "Анна"
+    assert server.known("branches", branch)["name"] == "Сочи"
 
 
-def test_an_event_is_normalised_to_entity_action_id_branch_actor_and_description(stand: Stand):
+def test_an_event_is_normalised_to_entity_action_id_branch_actor_and_description(server: FleetServer):
     booking = new_id()
     told = {"model": "Booking", "action": "updated", "user": {"name": "Анна"}, "description": "Продлено на день",
             "attributes": {"id": booking, "branch_id": 4, "updated_at": T[3]}}  # fmt: skip
-    assert stand.post(told).status_code == 200
-    stand.known("bookings", booking)
-    (change,) = stand.rows("select * from fleet.change where entity_id = %s", str(booking))
+    assert server.post(told).status_code == 200
+    server.known("bookings", booking)
+    (change,) = server.rows("select * from fleet.change where entity_id = %s", str(booking))
     picked = [change[key] for key in ("source", "entity", "action", "branch", "actor", "description")]
     assert picked == ["rentprog", "booking", "update", "4", "Анна", "Продлено на день"]
     assert change["stamp"].isoformat() == "2026-11-21T10:03:00+00:00"
 
 
-def test_older_shapes_are_understood(stand: Stand):
+def test_older_shapes_are_understood(server: FleetServer):
     car = new_id()
-    stand.tell("car_update", f'{{"id"=>{car}, "state"=>"free", :mileage=>7, "updated_at"=>"{T[1]}"}}')
-    stand.post({"entity": "car", "action": "changed", "data": {"car": {"id": car, "note": None, "updated_at": T[2]}}})
-    row = stand.known("cars", car, lambda row: "note" in row["data"])
+    server.send_event("car_update", f'{{"id"=>{car}, "state"=>"free", :mileage=>7, "updated_at"=>"{T[1]}"}}')
+    server.post({"entity": "car", "action": "changed", "data": {"car": {"id": car, "note": None, "updated_at": T[2]}}})
+    row = server.known("cars", car, lambda row: "note" in row["data"])
     assert (row["state"], row["mileage"]) == ("free", 7)
 
 
-def test_messages_of_umnico_are_kept(stand: Stand):
+def test_messages_of_umnico_are_kept(server: FleetServer):
     message = f"m{new_id()}"
     told = {"type": "message.incoming", "accountId": 1, "leadId": 2,
             "message": {"messageId": message, "datetime": 1763700000000, "message": {"text": "Добрый день"}}}  # fmt: skip
-    assert stand.post(told, path="/api/umnico/webhook").status_code == 401, "RentProg's token is not Umnico's"
-    assert stand.post(told, path="/api/umnico/webhook", token=UMNICO).status_code == 200
-    row = stand.known("messages", message)
+    assert server.post(told, path="/api/umnico/webhook").status_code == 401, "RentProg's token is not Umnico's"
+    assert server.post(told, path="/api/umnico/webhook", token=UMNICO).status_code == 200
+    row = server.known("messages", message)
     assert (row["text"], row["lead_id"]) == ("Добрый день", "2")
 
 
-def test_things_that_are_only_named_are_made_as_stubs(stand: Stand):
+def test_things_that_are_only_named_are_made_as_stubs(server: FleetServer):
     booking, car = new_id(), new_id()
-    stand.tell("booking_create", {"id": booking, "car_id": car, "updated_at": T[0]})
-    stand.known("bookings", booking)
-    stub = stand.thing("cars", car)
+    server.send_event("booking_create", {"id": booking, "car_id": car, "updated_at": T[0]})
+    server.known("bookings", booking)
+    stub = server.thing("cars", car)
     assert stub is not None
     assert stub["stamp"] is None
-    stand.tell("car_create", {"id": car, "number": "B2", "updated_at": T[0]})
-    assert stand.known("cars", car)["number"] == "B2"
+    server.send_event("car_create", {"id": car, "number": "B2", "updated_at": T[0]})
+    assert server.known("cars", car)["number"] == "B2"
 
 
-def test_events_out_of_order_end_in_the_newest_state(stand: Stand):
+def test_events_out_of_order_end_in_the_newest_state(server: FleetServer):
     car = new_id()
-    stand.tell("car_update", {"id": car, "state": "rented", "updated_at": T[5]})
-    stand.known("cars", car)
-    stand.tell("car_update", {"id": car, "state": "free", "vin": "late", "updated_at": T[2]})
-    row = stand.known("cars", car, lambda row: row["changes"] == 2)
+    server.send_event("car_update", {"id": car, "state": "rented", "updated_at": T[5]})
+    server.known("cars", car)
+    server.send_event("car_update", {"id": car, "state": "free", "vin": "late", "updated_at": T[2]})
+    row = server.known("cars", car, lambda row: row["changes"] == 2)
     assert row["state"] == "rented", "an older update overwrote a newer one"
     assert row["vin"] == "late", "what nothing newer says is filled in"
     assert row["stamp"].isoformat() == "2026-11-21T10:05:00+00:00"
 
 
-def test_a_late_update_counts_at_its_place_among_the_others(stand: Stand):
+def test_a_late_update_counts_at_its_place_among_the_others(server: FleetServer):
     car = new_id()
-    stand.tell("car_update", {"id": car, "mileage": 1, "state": "one", "updated_at": T[1]})
-    stand.known("cars", car, lambda row: row["changes"] == 1)
-    stand.tell("car_update", {"id": car, "state": "three", "updated_at": T[3]})
-    stand.known("cars", car, lambda row: row["changes"] == 2)
-    stand.tell("car_update", {"id": car, "mileage": 2, "state": "two", "updated_at": T[2]})
-    row = stand.known("cars", car, lambda row: row["changes"] == 3)
+    server.send_event("car_update", {"id": car, "mileage": 1, "state": "one", "updated_at": T[1]})
+    server.known("cars", car, lambda row: row["changes"] == 1)
+    server.send_event("car_update", {"id": car, "state": "three", "updated_at": T[3]})
+    server.known("cars", car, lambda row: row["changes"] == 2)
+    server.send_event("car_update", {"id": car, "mileage": 2, "state": "two", "updated_at": T[2]})
+    row = server.known("cars", car, lambda row: row["changes"] == 3)
     assert (row["mileage"], row["state"]) == (2, "three")
 
 
-def test_a_deleted_thing_is_not_revived_by_a_late_update(stand: Stand):
+def test_a_deleted_thing_is_not_revived_by_a_late_update(server: FleetServer):
     client = new_id()
-    stand.tell("client_create", {"id": client, "name": "Иван", "updated_at": T[1]})
-    stand.tell("client_delete", {"id": client, "deleted_at": T[5]})
-    stand.known("clients", client, lambda row: row["deleted_at"] is not None)
-    stand.tell("client_update", {"id": client, "phone": "+7", "updated_at": T[3]})
-    row = stand.known("clients", client, lambda row: row["changes"] == 3)
+    server.send_event("client_create", {"id": client, "name": "Иван", "updated_at": T[1]})
+    server.send_event("client_delete", {"id": client, "deleted_at": T[5]})
+    server.known("clients", client, lambda row: row["deleted_at"] is not None)
+    server.send_event("client_update", {"id": client, "phone": "+7", "updated_at": T[3]})
+    row = server.known("clients", client, lambda row: row["changes"] == 3)
     assert row["deleted_at"] is not None
     assert row["name"] == "Иван", "a deleted thing keeps what was known of it"
-    stand.tell("client_update", {"id": client, "name": "Иван П.", "updated_at": T[7]})
-    assert stand.known("clients", client, lambda row: row["deleted_at"] is None)["name"] == "Иван П."
+    server.send_event("client_update", {"id": client, "name": "Иван П.", "updated_at": T[7]})
+    assert server.known("clients", client, lambda row: row["deleted_at"] is None)["name"] == "Иван П."
 
 
-def test_a_deletion_stands_over_an_update_of_the_same_moment_that_comes_after_it(stand: Stand):
+def test_a_deletion_stands_over_an_update_of_the_same_moment_that_comes_after_it(server: FleetServer):
     car = new_id()
-    stand.tell("car_delete", {"id": car, "updated_at": T[1]})
-    stand.known("cars", car, lambda row: row["deleted_at"] is not None)
-    stand.tell("car_update", {"id": car, "state": "rented", "updated_at": T[1]})
-    row = stand.known("cars", car, lambda row: row["changes"] == 2)
+    server.send_event("car_delete", {"id": car, "updated_at": T[1]})
+    server.known("cars", car, lambda row: row["deleted_at"] is not None)
+    server.send_event("car_update", {"id": car, "state": "rented", "updated_at": T[1]})
+    row = server.known("cars", car, lambda row: row["changes"] == 2)
     assert row["deleted_at"] is not None, "what the sender deleted came back"
 
 
-def test_a_repeated_request_is_one_change(stand: Stand):
+def test_a_repeated_request_is_one_change(server: FleetServer):
     car = new_id()
     payload = {"id": car, "mileage": 1, "updated_at": T[1]}
-    first = stand.tell("car_update", payload).json()
-    again = stand.tell("car_update", payload, path=ALIAS).json()
+    first = server.send_event("car_update", payload).json()
+    again = server.send_event("car_update", payload, path=ALIAS).json()
     assert (first["duplicate"], again["duplicate"], again["event_id"]) == (False, True, first["event_id"])
-    assert stand.known("cars", car)["changes"] == 1
+    assert server.known("cars", car)["changes"] == 1
 
 
-def test_a_forged_request_is_refused_and_does_not_stand_in_the_real_ones_way(stand: Stand):
+def test_a_forged_request_is_refused_and_does_not_stand_in_the_real_ones_way(server: FleetServer):
     car = new_id()
     told = {"event": "car_create", "payload": {"id": car, "number": "C3"}}
-    assert stand.post(told, token="guessed").status_code == 401
-    answer = stand.post(told)
+    assert server.post(told, token="guessed").status_code == 401
+    answer = server.post(told)
     assert (answer.status_code, answer.json()["duplicate"]) == (200, False)
-    assert stand.known("cars", car)["number"] == "C3"
+    assert server.known("cars", car)["number"] == "C3"
 
 
-def test_what_is_no_json_is_refused(stand: Stand):
-    assert stand.post(b'{"event": ').status_code == 400
+def test_what_is_no_json_is_refused(server: FleetServer):
+    assert server.post(b'{"event": ').status_code == 400
 
 
-def test_unknown_shapes_are_kept_and_visible(stand: Stand):
+def test_unknown_shapes_are_kept_and_visible(server: FleetServer):
     marker = f"unheard-of {new_id()}"
-    answer = stand.post({"event": "invoice_paid", "payload": {"note": marker}})
+    answer = server.post({"event": "invoice_paid", "payload": {"note": marker}})
     assert answer.status_code == 200, "what we do not understand is no fault of the sender's"
 
     def listed():
-        return [row for row in stand.client.get("/api/rentprog/unknown").json()["data"] if marker in row["sample"]]
+        return [row for row in server.client.get("/api/rentprog/unknown").json()["data"] if marker in row["sample"]]
 
     (row,) = until(listed)
     assert row["source"] == "rentprog"
     assert row["type"] == "invoice_paid"
     assert "names no car" in row["reason"]
-    assert any(marker in row["sample"] for row in stand.listing("fleet", "unknown", "list"))
-    assert any(error["event_id"] == row["event_id"] for error in stand.listing("fleet", "errors", "--phase", "parse"))
-    shown = json.loads(stand.cli("events", "show", row["event_id"], "--json").stdout)
+    assert any(marker in row["sample"] for row in server.listing("fleet", "unknown", "list"))
+    assert any(error["event_id"] == row["event_id"] for error in server.listing("fleet", "errors", "--phase", "parse"))
+    shown = json.loads(server.cli("events", "show", row["event_id"], "--json").stdout)
     assert shown["deliveries"][0]["state"] == "ignored"
 
 
 @pytest.mark.parametrize(
     "text", ["nul \0 in it", "half \ud83d of a pair", "<script>alert(1)</script>", "'; drop table x --"]
 )
-def test_strange_texts_are_stored_and_harm_nothing(text: str, stand: Stand):
+def test_strange_texts_are_stored_and_harm_nothing(text: str, server: FleetServer):
     client = new_id()
     assert (
-        stand.post({"event": "client_create", "payload": {"id": client, "name": text, text: [text]}}).status_code == 200
+        server.post({"event": "client_create", "payload": {"id": client, "name": text, text: [text]}}).status_code
+        == 200
     )
-    assert stand.known("clients", client)["name"].startswith(text[:3])
+    assert server.known("clients", client)["name"].startswith(text[:3])
 
 
-def test_a_burst_of_1000_updates_of_one_car_costs_few_upserts_and_ends_in_the_last_state(stand: Stand):
+def test_a_burst_of_1000_updates_of_one_car_costs_few_upserts_and_ends_in_the_last_state(server: FleetServer):
     car, number = new_id(), 1_000
     bodies = [
         json.dumps(
@@ -206,28 +211,28 @@ def test_a_burst_of_1000_updates_of_one_car_costs_few_upserts_and_ends_in_the_la
     order = [bodies[(position * 617) % number] for position in range(number)]  # every one, none in its place
     headers = {"content-type": "application/json"}
     with (
-        httpx.Client(base_url=stand.base, params={"token": TOKEN}, headers=headers, timeout=60) as client,
+        httpx.Client(base_url=server.base, params={"token": TOKEN}, headers=headers, timeout=60) as client,
         ThreadPoolExecutor(16) as threads,
     ):
         assert set(threads.map(lambda body: client.post(PATH, content=body).status_code, order)) == {200}
-    row = until(lambda: (found := stand.thing("cars", car)) and found["changes"] == number and found, timeout=90)
+    row = until(lambda: (found := server.thing("cars", car)) and found["changes"] == number and found, timeout=90)
     print(f"{row['upserts']} upserts for {number} updates")  # noqa: T201
     assert row["mileage"] == number - 1, "the last state is not the newest"
     assert row["upserts"] <= number / 20, f"{row['upserts']} upserts for {number} updates"
 
 
-def test_errors_at_the_gate_are_logged_by_phase_and_kind(stand: Stand):
+def test_errors_at_the_gate_are_logged_by_phase_and_kind(server: FleetServer):
     def count() -> int:
-        found = stand.listing("fleet", "errors", "--phase", "ack")
+        found = server.listing("fleet", "errors", "--phase", "ack")
         return sum(row["number"] for row in found)
 
     before = count()
-    assert stand.post({"event": "car_update", "payload": {"id": 1}}, token="wrong").status_code == 401
+    assert server.post({"event": "car_update", "payload": {"id": 1}}, token="wrong").status_code == 401
     until(lambda: count() > before)
-    (row, *_) = stand.listing("fleet", "errors", "--phase", "ack")
+    (row, *_) = server.listing("fleet", "errors", "--phase", "ack")
     assert row["kind"]
     assert "rentprog" in row["message"]
-    shown = stand.client.get("/api/rentprog/errors", params={"phase": "ack"}).json()
+    shown = server.client.get("/api/rentprog/errors", params={"phase": "ack"}).json()
     assert shown["last_hour"]["ack"] >= 1
     assert {"ack", "parse", "normalise", "upsert", "notify", "live"} == set(shown["last_hour"])
 
@@ -238,11 +243,11 @@ SELFTEST_FIELDS = {
 }  # fmt: skip
 
 
-def test_the_selftest_shows_the_owners_fields_to_anybody_and_no_secret(stand: Stand):
-    stand.tell("car_create", {"id": new_id()})
+def test_the_selftest_shows_the_owners_fields_to_anybody_and_no_secret(server: FleetServer):
+    server.send_event("car_create", {"id": new_id()})
 
     def told():
-        answer = httpx.get(f"{stand.base}/webhooks/_selftest", timeout=10)
+        answer = httpx.get(f"{server.base}/webhooks/_selftest", timeout=10)
         shown = answer.json()
         return answer if shown.get("webhook_ok_1m", 0) > 0 and shown["webhook_ack_p95_ms_1m"] is not None else None
 
@@ -258,8 +263,8 @@ def test_the_selftest_shows_the_owners_fields_to_anybody_and_no_secret(stand: St
     assert not re.search("fleet-test-token|umnico-test-token", answer.text)
 
 
-def test_the_owners_environment_names_are_in_force(stand: Stand):
-    shown = stand.client.get("/webhooks/_selftest").json()
+def test_the_owners_environment_names_are_in_force(server: FleetServer):
+    shown = server.client.get("/webhooks/_selftest").json()
     assert shown["json_limit"] == 65_536
     assert shown["webhook_ack_sla_ms"] == 400
     assert shown["dedup"]["ttl_s"] == 86_400
@@ -267,14 +272,14 @@ def test_the_owners_environment_names_are_in_force(stand: Stand):
     assert shown["batch_window_ms"] == 200
     assert shown["rate_limit"] == {"rps": 900, "burst": 3_000}
     big = {"event": "car_create", "payload": {"id": new_id(), "note": "x" * 70_000}}
-    assert stand.post(big).status_code == 413
-    assert stand.post({"event": "car_create", "payload": {"id": new_id(), "note": "x" * 50_000}}).status_code == 200
+    assert server.post(big).status_code == 413
+    assert server.post({"event": "car_create", "payload": {"id": new_id(), "note": "x" * 50_000}}).status_code == 200
 
 
-def test_the_rate_limit_answers_429(stand: Stand, tmp_path):
+def test_the_rate_limit_answers_429(server: FleetServer, tmp_path):
     folder = tmp_path / "limited"
     folder.mkdir()
-    slow = Stand(folder, stand.database_url)
+    slow = FleetServer(folder, server.database_url)
     try:
         slow.start(WEBHOOK_RATE_RPS="1", WEBHOOK_RATE_BURST="2")
         answers = [slow.post({"event": "car_create", "payload": {"id": new_id()}}) for _ in range(4)]
@@ -285,65 +290,65 @@ def test_the_rate_limit_answers_429(stand: Stand, tmp_path):
         slow.kill_all()
 
 
-def test_nonsense_in_the_environment_stops_the_start_and_names_the_variable(stand: Stand, monkeypatch):
-    monkeypatch.setitem(stand.environment, "WEBHOOK_JSON_LIMIT", "lots")
-    done = stand.cli("config", "check", check=False)
+def test_nonsense_in_the_environment_stops_the_start_and_names_the_variable(server: FleetServer, monkeypatch):
+    monkeypatch.setitem(server.environment, "WEBHOOK_JSON_LIMIT", "lots")
+    done = server.cli("config", "check", check=False)
     assert done.returncode != 0
     assert "WEBHOOK_JSON_LIMIT" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_metrics_tell_of_the_apps_own_tables_to_those_who_have_a_token(stand: Stand):
-    assert httpx.get(f"{stand.base}/api/rentprog/metrics", timeout=10).status_code == 401
-    shown = stand.client.get("/api/rentprog/metrics").json()
+def test_metrics_tell_of_the_apps_own_tables_to_those_who_have_a_token(server: FleetServer):
+    assert httpx.get(f"{server.base}/api/rentprog/metrics", timeout=10).status_code == 401
+    shown = server.client.get("/api/rentprog/metrics").json()
     assert shown.keys() >= SELFTEST_FIELDS
     assert set(shown["things"]) == {"cars", "clients", "bookings", "branches", "employees", "messages"}
     assert shown["things"]["cars"].keys() == {"things", "changes", "upserts"}
     assert {"changes_1m", "dirty", "unknown", "errors_1m"} <= shown.keys()
 
 
-def test_the_history_of_the_figures_is_kept_by_the_minute(stand: Stand):
-    stand.tell("car_create", {"id": new_id()})
+def test_the_history_of_the_figures_is_kept_by_the_minute(server: FleetServer):
+    server.send_event("car_create", {"id": new_id()})
 
     def told() -> list[dict]:
-        found = stand.client.get("/api/rentprog/metrics/history").json()["minutes"]
+        found = server.client.get("/api/rentprog/metrics/history").json()["minutes"]
         return [minute for minute in found if minute["webhook_ok_1m"] and minute["webhook_ack_p95_ms_1m"]]
 
     minutes = until(told)
     assert minutes[-1].keys() >= {"minute", "webhook_ok_1m", "queue", "errors_1m"}
-    assert stand.client.get("/api/rentprog/metrics/history?minutes=0").status_code == 400
-    assert "minutes" in stand.client.get("/metrics/history").json(), "boathook's own history is where it always was"
+    assert server.client.get("/api/rentprog/metrics/history?minutes=0").status_code == 400
+    assert "minutes" in server.client.get("/metrics/history").json(), "boathook's own history is where it always was"
 
 
-def test_things_are_listed_by_http_and_by_command(stand: Stand):
+def test_things_are_listed_by_http_and_by_command(server: FleetServer):
     cars = [new_id() for _ in range(3)]
     for car in cars:
-        stand.tell("car_create", {"id": car, "number": f"N{car}"})
+        server.send_event("car_create", {"id": car, "number": f"N{car}"})
     for car in cars:
-        stand.known("cars", car)
-    page = stand.client.get("/api/rentprog/cars", params={"limit": 2}).json()
+        server.known("cars", car)
+    page = server.client.get("/api/rentprog/cars", params={"limit": 2}).json()
     assert len(page["data"]) == 2
     assert page["next"] == page["data"][-1]["id"]
-    more = stand.client.get("/api/rentprog/cars", params={"limit": 2, "after": page["next"]}).json()["data"]
+    more = server.client.get("/api/rentprog/cars", params={"limit": 2, "after": page["next"]}).json()["data"]
     assert not {row["id"] for row in more} & {row["id"] for row in page["data"]}
-    listed = {row["id"]: row for row in stand.listing("fleet", "cars", "--limit", "1000")}
+    listed = {row["id"]: row for row in server.listing("fleet", "cars", "--limit", "1000")}
     assert {listed[str(car)]["number"] for car in cars} == {f"N{car}" for car in cars}
     for name in ("clients", "bookings", "branches", "employees", "messages"):
-        assert "data" in stand.client.get(f"/api/rentprog/{name}").json()
-    assert "number" in stand.cli("fleet", "cars").stdout
+        assert "data" in server.client.get(f"/api/rentprog/{name}").json()
+    assert "number" in server.cli("fleet", "cars").stdout
 
 
-def test_the_simulation_of_the_command_line_ends_in_the_right_tables(stand: Stand):
-    (done,) = stand.listing("fleet", "simulate", "--url", stand.base, "--count", "40", "--seed", "7")
+def test_the_simulation_of_the_command_line_ends_in_the_right_tables(server: FleetServer):
+    (done,) = server.listing("fleet", "simulate", "--url", server.base, "--count", "40", "--seed", "7")
     assert (done["differences"], done["unexpected"]) == ([], 0)
     assert done["effects"]["things kept"] > 0
     assert done["answers"].keys() == {"200", "400", "401"}
-    assert stand.cli("verify").returncode == 0
+    assert server.cli("verify").returncode == 0
 
 
-def test_the_app_counts_what_it_does_in_boathooks_metrics(stand: Stand):
+def test_the_app_counts_what_it_does_in_boathooks_metrics(server: FleetServer):
     def counted() -> bool:
-        text = httpx.get(f"{stand.base}/metrics", timeout=10).text
+        text = httpx.get(f"{server.base}/metrics", timeout=10).text
         return all(
             re.search(rf"^{name}{{.*}} [1-9]", text, re.MULTILINE)
             for name in ("fleet_changes_total", "fleet_upserts_total", "fleet_unknown_total")

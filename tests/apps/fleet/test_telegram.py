@@ -8,13 +8,13 @@ import pytest
 
 from boathook.apps.fleet.alarms import Unsent, _wait_for_turn, send
 from boathook.apps.fleet.settings import TelegramSettings
-from tests.apps.fleet.server import BOT_TOKEN, CHAT, BotApi, Stand, broken, hang, new_id, served, too_many
+from tests.apps.fleet.server import BOT_TOKEN, CHAT, BotApi, FleetServer, broken, hang, new_id, started, too_many
 from tests.apps.fleet.test_mutants import transaction, url  # noqa: F401 - url is a fixture
 from tests.support import until
 
 
 @pytest.fixture(scope="module")
-def stand(tmp_path_factory, admin_url, pg_template, bot):
+def server(tmp_path_factory, admin_url, pg_template, bot):
     """A boathook that finds every acknowledgement too slow, which is critical."""
     fleet = f"""
         ack_sla_ms = 0.0001
@@ -26,19 +26,19 @@ def stand(tmp_path_factory, admin_url, pg_template, bot):
         quiet_s = 1.0
         timeout_s = 8.0
     """
-    with served(tmp_path_factory.mktemp("fleet"), admin_url, pg_template, fleet=fleet) as running:
+    with started(tmp_path_factory.mktemp("fleet"), admin_url, pg_template, fleet=fleet) as running:
         yield running
 
 
-def test_a_critical_error_is_told_in_the_form_the_bot_api_wants(stand: Stand, bot: BotApi):
-    stand.tell("car_create", {"id": new_id()})
+def test_a_critical_error_is_told_in_the_form_the_bot_api_wants(server: FleetServer, bot: BotApi):
+    server.send_event("car_create", {"id": new_id()})
     until(lambda: bot.taken)
     assert bot.taken[0].startswith("Acknowledging takes ")
     assert bot.calls == len(bot.taken), "the Bot API refused a request"
 
 
-def test_a_server_in_trouble_loses_no_alarm_and_repeats_are_collapsed(stand: Stand, bot: BotApi):
-    until(lambda: stand.rows("select from fleet.alarm where announced_at is null"))
+def test_a_server_in_trouble_loses_no_alarm_and_repeats_are_collapsed(server: FleetServer, bot: BotApi):
+    until(lambda: server.rows("select from fleet.alarm where announced_at is null"))
     taken, moments = len(bot.taken), []
 
     def busy():
@@ -51,47 +51,47 @@ def test_a_server_in_trouble_loses_no_alarm_and_repeats_are_collapsed(stand: Sta
 
     bot.troubles += [broken(500), busy, after]
     # As many alarms as a bad night has, through the row that every alarm goes through.
-    stand.rows("update fleet.alarm set waiting = waiting + 57")
-    stand.tell("car_create", {"id": new_id()})
+    server.rows("update fleet.alarm set waiting = waiting + 57")
+    server.send_event("car_create", {"id": new_id()})
     until(lambda: not bot.troubles and len(bot.taken) > taken, timeout=100)
     assert moments[1] - moments[0] >= 4, "it was asked to wait for 4 seconds"
     assert " more)" in bot.taken[taken]
     assert int(bot.taken[taken].rpartition("(and ")[2].split()[0]) >= 57
-    kinds = {row["kind"] for row in stand.rows("select kind from fleet.error_log where phase = 'notify'")}
+    kinds = {row["kind"] for row in server.rows("select kind from fleet.error_log where phase = 'notify'")}
     assert kinds >= {"TELEGRAM_500", "TELEGRAM_BUSY", "TELEGRAM_502"}
 
 
-def test_a_server_that_hangs_blocks_no_handling(stand: Stand, bot: BotApi):
+def test_a_server_that_hangs_blocks_no_handling(server: FleetServer, bot: BotApi):
     bot.troubles.append(hang)
     until(bot.hanging.is_set, timeout=60)
     calls, car = bot.calls, new_id()
-    stand.tell("car_create", {"id": car})
-    stand.tell("car_update", {"id": car, "state": "free"})
-    stand.known("cars", car, lambda row: row["state"] == "free")
+    server.send_event("car_create", {"id": car})
+    server.send_event("car_update", {"id": car, "state": "free"})
+    server.known("cars", car, lambda row: row["state"] == "free")
     assert bot.calls == calls, "the hanging message had ended before"
     until(lambda: bot.calls > calls, timeout=60)
-    assert stand.rows("select from fleet.error_log where kind = 'TELEGRAM_AWAY'")
+    assert server.rows("select from fleet.error_log where kind = 'TELEGRAM_AWAY'")
 
 
-def test_the_command_sends_one_message(stand: Stand, bot: BotApi):
-    assert "sent" in stand.cli("fleet", "telegram", "test", "--text", "Проверка").stdout
+def test_the_command_sends_one_message(server: FleetServer, bot: BotApi):
+    assert "sent" in server.cli("fleet", "telegram", "test", "--text", "Проверка").stdout
     assert "Проверка" in bot.taken
 
 
-def test_the_command_says_what_is_wrong_without_the_token(stand: Stand, bot: BotApi, tmp_path):
+def test_the_command_says_what_is_wrong_without_the_token(server: FleetServer, bot: BotApi, tmp_path):
     folder = tmp_path / "wrong"
     folder.mkdir()
     fleet = f'[fleet.telegram]\ntoken = "1:other-secret"\nchat_id = "{CHAT}"\napi = "{bot.url}"\n'
-    done = Stand(folder, stand.database_url, fleet=fleet).cli("fleet", "telegram", "test", check=False)
+    done = FleetServer(folder, server.database_url, fleet=fleet).cli("fleet", "telegram", "test", check=False)
     assert done.returncode != 0
     assert "TELEGRAM_401" in done.stdout + done.stderr
     assert "other-secret" not in done.stdout + done.stderr
 
 
-def test_the_token_is_in_no_log(stand: Stand):
-    assert "telegram-test-secret" not in stand.log()
-    assert "/bot" not in "".join(row["message"] for row in stand.rows("select message from fleet.error_log"))
-    assert not stand.rows("select from boathook.event where encode(body, 'escape') like '%%telegram-test-secret%%'")
+def test_the_token_is_in_no_log(server: FleetServer):
+    assert "telegram-test-secret" not in server.log()
+    assert "/bot" not in "".join(row["message"] for row in server.rows("select message from fleet.error_log"))
+    assert not server.rows("select from boathook.event where encode(body, 'escape') like '%%telegram-test-secret%%'")
 
 
 async def test_an_answer_that_repeats_the_address_does_not_give_the_token_away():

@@ -1,27 +1,27 @@
-"""One running boathook, one studio and one bucket for each file of tests that wants them."""
+"""Fixtures: a running boathook process with the music app, a file server and an S3 bucket."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.apps.music.server import Bucketeer, Slow, Stand, served
+from tests.apps.music.server import MusicServer, S3Server, SlowStudio, started
 
 
 @pytest.fixture(scope="module")
-def stand(tmp_path_factory, admin_url, pg_template) -> Iterator[Stand]:
-    with served(tmp_path_factory.mktemp("music"), admin_url, pg_template) as running:
+def server(tmp_path_factory, admin_url, pg_template) -> Iterator[MusicServer]:
+    with started(tmp_path_factory.mktemp("music"), admin_url, pg_template) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def studio() -> Iterator[Slow]:
-    with Slow() as open_studio:
+def studio() -> Iterator[SlowStudio]:
+    with SlowStudio() as open_studio:
         yield open_studio
         open_studio.go_on.set()
 
 
 @pytest.fixture(scope="module")
-def bucketeer() -> Iterator[Bucketeer]:
-    made = Bucketeer()
+def s3_server() -> Iterator[S3Server]:
+    made = S3Server()
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""What the app's tests stand on: storages, a bound app in this process, and a real boathook as a subprocess."""
+"""Runs a boathook process with the music app, a slow file server and an S3 bucket."""
 
 import base64
 import hashlib
@@ -15,14 +15,14 @@ from typing import Any, Final
 import httpx
 
 from boathook.apps.music.studio import Studio
-from tests.apps.app_server import AppStand
+from tests.apps.app_server import AppServer
 from tests.support import until
 
 SECRET = "music-test-secret"
 
 
-class Bucketeer:
-    """moto's S3 on loopback, with one bucket."""
+class S3Server:
+    """moto's S3 server on loopback, with one bucket."""
 
     KEYS: Final = {"key_id": "AKIDEXAMPLE", "secret_key": "geheim"}
 
@@ -76,8 +76,8 @@ class Bucketeer:
         self._server.stop()
 
 
-class Slow(Studio):
-    """A studio that stops in the middle of what lies under ``/slow/`` until it is let go on; ``/large/`` is large."""
+class SlowStudio(Studio):
+    """A file server that pauses in the middle of files under ``/slow/`` until `go_on` is set; ``/large/`` files are large."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,8 +95,8 @@ class Slow(Studio):
         yield content[len(content) // 2 :]
 
 
-class Stand(AppStand):
-    """One `boathook serve` that loads the app, and what is asked of it."""
+class MusicServer(AppServer):
+    """A `boathook serve` process with the music app, its requests and its tables."""
 
     app = "music"
     page = "/api/music/tracks"
@@ -110,8 +110,8 @@ class Stand(AppStand):
     def post(self, body: bytes, headers: dict[str, str], path: str = "/api/suno/callback") -> httpx.Response:
         return httpx.post(f"{self.base}{path}", content=body, headers=headers, timeout=30)
 
-    def tell(self, task: str, stage: str = "complete", *, answer: int = 200, **how: Any) -> httpx.Response:
-        """Send a callback, signed as kie.ai does."""
+    def send_callback(self, task: str, stage: str = "complete", *, answer: int = 200, **how: Any) -> httpx.Response:
+        """Send a callback with the signature of kie.ai."""
         headers = how.pop("headers", {})
         body = callback(task, stage, **how)
         response = self.post(body, proof(task) | headers)
@@ -119,7 +119,7 @@ class Stand(AppStand):
         return response
 
     def register(self, task: str, **fields: Any) -> dict[str, Any]:
-        """Make a track known by the HTTP API."""
+        """Register a track over the HTTP API."""
         response = self.api("POST", "/tracks", json={"task_id": task, **fields})
         assert response.status_code in (200, 201), response.text
         return response.json()
@@ -155,8 +155,8 @@ class Stand(AppStand):
         until(lambda: self.states(task) == sorted(states), timeout=timeout)
         return self.files(task)
 
-    def is_settled(self, task: str) -> bool:
-        """Whether nothing that speaks of a task is left to do."""
+    def is_idle(self, task: str) -> bool:
+        """Whether no delivery of a task's events is pending or running."""
         return not self.rows(
             "select from boathook.delivery d join boathook.event e on e.id = d.event_id"
             " where d.state in ('leased', 'pending') and position(%s in convert_from(e.body, 'utf8')) > 0",
@@ -164,7 +164,7 @@ class Stand(AppStand):
         )
 
 
-served = Stand.served
+started = MusicServer.started
 
 
 def unique(prefix: str = "task") -> str:
@@ -187,7 +187,7 @@ def callback(task: str, stage: str = "complete", *, code: int = 200, clips: Any 
 
 
 def proof(task: str, secret: str = SECRET, at: float | None = None) -> dict[str, str]:
-    """Return the headers by which kie.ai proves a callback."""
+    """Return the signature headers that kie.ai sends with a callback."""
     moment = str(int(time.time() if at is None else at))
     digest = hmac.new(secret.encode(), f"{task}.{moment}".encode(), hashlib.sha256).digest()
     signature = base64.b64encode(digest).decode()

@@ -17,15 +17,15 @@ from boathook.apps.music.storage import Stored
 from boathook.config import load
 from boathook.journal.app_schema import migrate_apps
 from boathook.server.loading import bound, migrations_of, with_apps
-from tests.apps.music.server import SECRET, Bucketeer
+from tests.apps.music.server import SECRET, S3Server
 
 NOW = datetime.now(UTC)
 OLD = NOW - timedelta(days=30)
 RULES = Rules(min_age=timedelta(hours=1), orphans=timedelta(days=7), done=timedelta(days=1), urls=timedelta(days=14))
 
 
-class FolderStand:
-    """A folder, written to behind the storage's back."""
+class FolderFiles:
+    """A folder whose files are written without the storage."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -41,34 +41,34 @@ class FolderStand:
         return sorted(str(one.relative_to(self.root)) for one in self.root.rglob("*") if one.is_file())
 
 
-class BucketStand:
-    """moto's bucket, written to behind the storage's back."""
+class BucketFiles:
+    """moto's bucket, whose objects are written without the storage."""
 
-    def __init__(self, bucketeer: Bucketeer) -> None:
+    def __init__(self, s3_server: S3Server) -> None:
         from moto.s3.models import s3_backends
 
-        self._bucketeer = bucketeer
-        self.settings = bucketeer.settings
+        self._s3_server = s3_server
+        self.settings = s3_server.settings
         self._backend = next(
             backend
             for account in s3_backends.values()
             for backend in account.values()
-            if bucketeer.bucket in backend.buckets
+            if s3_server.bucket in backend.buckets
         )
-        for key in bucketeer.listed():
-            self._backend.delete_object(bucketeer.bucket, key)
+        for key in s3_server.listed():
+            self._backend.delete_object(s3_server.bucket, key)
 
     def put(self, key: str, at: datetime) -> None:
-        made = self._backend.put_object(self._bucketeer.bucket, key, key.encode())
+        made = self._backend.put_object(self._s3_server.bucket, key, key.encode())
         made.last_modified = at.replace(tzinfo=None)
 
     def listed(self) -> list[str]:
-        return sorted(self._bucketeer.listed())
+        return sorted(self._s3_server.listed())
 
 
 @pytest.fixture(params=["folder", "s3"])
-def place(request, tmp_path, bucketeer):
-    return FolderStand(tmp_path / "kept") if request.param == "folder" else BucketStand(bucketeer)
+def place(request, tmp_path, s3_server):
+    return FolderFiles(tmp_path / "kept") if request.param == "folder" else BucketFiles(s3_server)
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ async def test_an_object_that_was_stored_anew_since_it_was_listed_stays(place):
     place.put(key, OLD)
     storage = app.storage()
 
-    class Slow:
+    class SlowStudio:
         async def pages(self, prefix, *, size):
             async for page in storage.pages(prefix, size=size):
                 place.put(key, NOW)
@@ -288,7 +288,7 @@ async def test_an_object_that_was_stored_anew_since_it_was_listed_stays(place):
         def __getattr__(self, name):
             return getattr(storage, name)
 
-    await Cleaner(Slow(), app.hook.transaction, RULES).run()
+    await Cleaner(SlowStudio(), app.hook.transaction, RULES).run()
     assert place.listed() == [key]
 
 
@@ -298,7 +298,7 @@ async def test_an_object_that_was_claimed_since_it_was_listed_stays(place):
     place.put(key, OLD)
     storage = app.storage()
 
-    class Slow:
+    class SlowStudio:
         async def head(self, asked):
             await add("claimed", state="wanted")
             return await storage.head(asked)
@@ -306,7 +306,7 @@ async def test_an_object_that_was_claimed_since_it_was_listed_stays(place):
         def __getattr__(self, name):
             return getattr(storage, name)
 
-    await Cleaner(Slow(), app.hook.transaction, RULES).run()
+    await Cleaner(SlowStudio(), app.hook.transaction, RULES).run()
     assert place.listed() == [key]
 
 

@@ -14,7 +14,7 @@ from boathook.apps.music.simulator import Books, Registration, Reseller, Simulat
 from boathook.apps.music.studio import content_of
 from boathook.apps.traffic import Letter
 from boathook.telemetry.crashpoints import POINTS
-from tests.apps.music.server import SECRET, Slow, Stand, clip, unique
+from tests.apps.music.server import SECRET, MusicServer, SlowStudio, clip, unique
 from tests.crash_schedule import CrashSchedule
 from tests.support import until
 
@@ -27,37 +27,37 @@ RELEVANT = {
 
 
 @pytest.fixture
-def make(tmp_path: Path, admin_url: str, pg_template: str) -> Iterator[Stand]:
-    with Stand.lent(tmp_path, admin_url, pg_template) as stand:
-        yield stand
+def make(tmp_path: Path, admin_url: str, pg_template: str) -> Iterator[MusicServer]:
+    with MusicServer.prepared(tmp_path, admin_url, pg_template) as server:
+        yield server
 
 
-def play(stand: Stand, simulator: Simulator) -> None:
+def send_all(server: MusicServer, simulator: Simulator) -> None:
     """Send everything, as a sender that tries again until it hears of success or of a refusal."""
     for one in simulator.steps:
         match one:
             case Registration(task_id=task_id, title=title):
-                stand.rows("insert into music.track (task_id, title) values (%s, %s)", task_id, title)
+                server.rows("insert into music.track (task_id, title) values (%s, %s)", task_id, title)
             case Letter():
-                until(partial(heard, stand, one), timeout=90)
+                until(partial(heard, server, one), timeout=90)
 
 
-def heard(stand: Stand, letter: Letter) -> bool:
+def heard(server: MusicServer, letter: Letter) -> bool:
     try:
-        status = stand.post(letter.body, dict(letter.headers), letter.path).status_code
+        status = server.post(letter.body, dict(letter.headers), letter.path).status_code
     except httpx.TransportError:
         return False
     return 200 <= status < 300 or status == 401
 
 
-def damage(stand: Stand, books: Books) -> list[str]:
+def damage(server: MusicServer, books: Books) -> list[str]:
     """Return in what tables and folder differ from the books."""
-    found = {row["task_id"]: row["status"] for row in stand.rows("select task_id, status from music.track")}
-    waiting = {row["task_id"] for row in stand.rows("select task_id from music.callback where state = 'waiting'")}
+    found = {row["task_id"]: row["status"] for row in server.rows("select task_id, status from music.track")}
+    waiting = {row["task_id"] for row in server.rows("select task_id from music.callback where state = 'waiting'")}
     wrong = [] if found == dict(books.tracks) else ["tracks"]
     wrong += [] if waiting == books.waiting else ["waiting"]
-    root = stand.folder / "data" / "music"
-    rows = {(row["task_id"], row["clip_id"], row["kind"]): row for row in stand.rows("select * from music.file")}
+    root = server.folder / "data" / "music"
+    rows = {(row["task_id"], row["clip_id"], row["kind"]): row for row in server.rows("select * from music.file")}
     if rows.keys() != books.files.keys():
         wrong.append("files")
     for name, sha256 in books.files.items():
@@ -73,13 +73,13 @@ def damage(stand: Stand, books: Books) -> list[str]:
     return wrong + [f"{key} is too much or too little" for key in keys ^ there]
 
 
-def judge(stand: Stand, books: Books) -> None:
+def judge(server: MusicServer, books: Books) -> None:
     deadline = time.monotonic() + 90
-    while wrong := damage(stand, books):
+    while wrong := damage(server, books):
         assert time.monotonic() < deadline, wrong
         time.sleep(0.3)
-    assert stand.cli("verify").returncode == 0
-    assert not list((stand.folder / "data" / "music-incoming").iterdir())
+    assert server.cli("verify").returncode == 0
+    assert not list((server.folder / "data" / "music-incoming").iterdir())
 
 
 @pytest.mark.parametrize("steps", RELEVANT)
@@ -91,7 +91,7 @@ def test_processes_die_while(steps, make, studio, tmp_path):
     simulator = Simulator(
         Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=18, seed=100 + [*RELEVANT].index(steps)
     )
-    play(make, simulator)
+    send_all(make, simulator)
     crashes.wait()
     judge(make, simulator.expected())
 
@@ -101,7 +101,7 @@ def test_workers_die_in_the_middle_of_downloads(make, studio):
     tasks = [unique() for _ in range(2)]
     for task in tasks:
         make.rows("insert into music.track (task_id) values (%s)", task)
-        make.tell(task, "complete", clips=[{**clip(f"{task}-1", studio.url, "/slow/"), "image_url": None}])
+        make.send_callback(task, "complete", clips=[{**clip(f"{task}-1", studio.url, "/slow/"), "image_url": None}])
     names = [f"/slow/{task}-1.mp3" for task in tasks]
     incoming = make.folder / "data" / "music-incoming"
     halves = [len(content_of(name)) // 2 for name in names]
@@ -121,28 +121,28 @@ def test_workers_die_in_the_middle_of_downloads(make, studio):
     assert make.cli("verify").returncode == 0
 
 
-def stand_has(stand: Stand, callbacks: int) -> bool:
-    return len(stand.rows("select from music.callback")) >= callbacks
+def server_has(server: MusicServer, callbacks: int) -> bool:
+    return len(server.rows("select from music.callback")) >= callbacks
 
 
 def test_everything_dies_and_is_started_again(make, studio):
     make.start()
     simulator = Simulator(Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=24, seed=3)
     with ThreadPoolExecutor(1) as pool:
-        playing = pool.submit(play, make, simulator)
+        playing = pool.submit(send_all, make, simulator)
         for share in (6, 3):
             least = len(simulator.steps) // share
-            until(partial(stand_has, make, least), timeout=90)
+            until(partial(server_has, make, least), timeout=90)
             make.kill_all()
             make.start()
         playing.result()
     judge(make, simulator.expected())
 
 
-def test_the_judge_can_fail(make, studio: Slow):
+def test_the_judge_can_fail(make, studio: SlowStudio):
     make.start()
     simulator = Simulator(Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=2, seed=5)
-    play(make, simulator)
+    send_all(make, simulator)
     books = simulator.expected()
     judge(make, books)
     (row, *_) = make.rows("select key from music.file where state = 'stored'")

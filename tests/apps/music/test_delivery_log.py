@@ -11,68 +11,68 @@ STANDINGS = {"registered", "completed", "failed"}
 
 
 @pytest.fixture(scope="module")
-def failed(stand, studio) -> list[str]:
+def failed(server, studio) -> list[str]:
     """The ids of four files' deliveries that failed for good."""
     task = unique()
-    stand.register(task)
-    stand.tell(task, "complete", clips=[clip(f"{task}-{number}", studio.url, "/gone/") for number in (1, 2)])
-    stand.await_files(task, *["failed"] * 4)
+    server.register(task)
+    server.send_callback(task, "complete", clips=[clip(f"{task}-{number}", studio.url, "/gone/") for number in (1, 2)])
+    server.await_files(task, *["failed"] * 4)
 
     def all_four() -> list[str]:
-        ids = [row["id"] for row in listed(stand, status="failed", kind="file")]
+        ids = [row["id"] for row in listed(server, status="failed", kind="file")]
         return ids if len(ids) >= 4 else []
 
     # A file is known to have failed a moment before its delivery is dead.
     return until(all_four)
 
 
-def listed(stand, **query: str) -> list[dict]:
-    response = stand.api("GET", "/deliveries", params=query)
+def listed(server, **query: str) -> list[dict]:
+    response = server.api("GET", "/deliveries", params=query)
     assert response.status_code == 200, response.text
     return response.json()["data"]
 
 
-def standing(stand, id: str) -> str:
-    return stand.api("GET", f"/deliveries/{id}").json()["standing"]
+def standing(server, id: str) -> str:
+    return server.api("GET", f"/deliveries/{id}").json()["standing"]
 
 
-def test_a_delivery_is_registered_until_it_is_completed(stand):
+def test_a_delivery_is_registered_until_it_is_completed(server):
     """A handler that fails is tried again; meanwhile its delivery stands as registered."""
     task = unique()
-    stand.rows(f"""
+    server.rows(f"""
         create function music.refuse() returns trigger language plpgsql as
             $$ begin if new.task_id = '{task}' then raise 'not now'; end if; return new; end $$;
         create trigger refuse before insert on music.callback for each row execute function music.refuse();
     """)
-    stand.tell(task, "text", answer=202)
-    (row,) = until(lambda: [one for one in listed(stand, status="registered") if one["attempts"]])
+    server.send_callback(task, "text", answer=202)
+    (row,) = until(lambda: [one for one in listed(server, status="registered") if one["attempts"]])
     assert (row["standing"], row["result"], row["state"]) == ("registered", None, "pending")
-    stand.rows("drop trigger refuse on music.callback; drop function music.refuse")
-    until(lambda: standing(stand, row["id"]) == "completed")
-    (done,) = [one for one in listed(stand, status="completed") if one["task_id"] == task]
+    server.rows("drop trigger refuse on music.callback; drop function music.refuse")
+    until(lambda: standing(server, row["id"]) == "completed")
+    (done,) = [one for one in listed(server, status="completed") if one["task_id"] == task]
     assert (done["id"], done["stage"], done["result"]) == (row["id"], "text", "waiting")
     assert done["delivery_id"] == f"suno:{task}:text"
 
 
-def test_1_list(stand, failed):
+def test_1_list(server, failed):
     for name in STANDINGS:
-        assert {row["standing"] for row in listed(stand, status=name)} <= {name}
-        assert {row["standing"] for row in listed(stand, status=name, kind="file")} <= {name}
-    assert set(failed) <= {row["id"] for row in listed(stand, kind="file", limit="250")}
+        assert {row["standing"] for row in listed(server, status=name)} <= {name}
+        assert {row["standing"] for row in listed(server, status=name, kind="file")} <= {name}
+    assert set(failed) <= {row["id"] for row in listed(server, kind="file", limit="250")}
     (row,) = [
         one
-        for one in stand.listing("music", "deliveries", "list", "--status", "failed", "--kind", "file")
+        for one in server.listing("music", "deliveries", "list", "--status", "failed", "--kind", "file")
         if one["id"] == failed[0]
     ]
     assert (row["code"], row["standing"]) == ("URL_EXPIRED", "failed")
 
 
-def test_1_list_goes_on_behind_the_last_one_seen(stand, failed):
-    whole = [row["id"] for row in listed(stand, kind="file", limit="250")]
+def test_1_list_goes_on_behind_the_last_one_seen(server, failed):
+    whole = [row["id"] for row in listed(server, kind="file", limit="250")]
     pages, after = [], None
     while True:
         query = {"kind": "file", "limit": "2"} | ({"after": after} if after else {})
-        page = stand.api("GET", "/deliveries", params=query).json()
+        page = server.api("GET", "/deliveries", params=query).json()
         pages += [row["id"] for row in page["data"]]
         after = page["next"]
         if after is None:
@@ -81,50 +81,50 @@ def test_1_list_goes_on_behind_the_last_one_seen(stand, failed):
     assert len(set(pages)) == len(pages)
 
 
-def test_2_show(stand, failed):
-    shown = stand.api("GET", f"/deliveries/{failed[0]}").json()
+def test_2_show(server, failed):
+    shown = server.api("GET", f"/deliveries/{failed[0]}").json()
     assert (shown["standing"], shown["attempts"][0]["code"]) == ("failed", "URL_EXPIRED")
     assert json.loads(shown["body"])["round"] == 1
-    assert json.loads(stand.cli("music", "deliveries", "show", failed[0]).stdout)["id"] == failed[0]
+    assert json.loads(server.cli("music", "deliveries", "show", failed[0]).stdout)["id"] == failed[0]
     task = unique()
-    stand.tell(task, "text", answer=202, said="<script>alert(1)</script>")
-    (row,) = [one for one in listed(stand) if one["task_id"] == task]
-    told = stand.api("GET", f"/deliveries/{row['id']}").json()
+    server.send_callback(task, "text", answer=202, said="<script>alert(1)</script>")
+    (row,) = [one for one in listed(server) if one["task_id"] == task]
+    told = server.api("GET", f"/deliveries/{row['id']}").json()
     assert json.loads(told["body"])["data"]["task_id"] == task
     assert told["tracks"][0]["message"] == "<script>alert(1)</script>"
 
 
-def test_3_replay(stand, failed):
-    response = stand.api("POST", f"/deliveries/{failed[0]}/replay")
+def test_3_replay(server, failed):
+    response = server.api("POST", f"/deliveries/{failed[0]}/replay")
     assert (response.status_code, response.json()["id"]) == (200, failed[0])
-    shown = until(lambda: (one := stand.api("GET", f"/deliveries/{failed[0]}").json())["standing"] == "failed" and one)
+    shown = until(lambda: (one := server.api("GET", f"/deliveries/{failed[0]}").json())["standing"] == "failed" and one)
     assert len(shown["attempts"]) == 2
-    done = stand.cli("music", "deliveries", "replay", failed[1], "--note", "the sender says it is there").stdout
+    done = server.cli("music", "deliveries", "replay", failed[1], "--note", "the sender says it is there").stdout
     assert done == "1 of 1 are tried again\n"
 
 
-def test_4_give_up(stand, failed):
-    assert stand.api("POST", f"/deliveries/{failed[2]}/giveup", json={}).status_code == 422
-    response = stand.api("POST", f"/deliveries/{failed[2]}/giveup", json={"note": "an old song"})
+def test_4_give_up(server, failed):
+    assert server.api("POST", f"/deliveries/{failed[2]}/giveup", json={}).status_code == 422
+    response = server.api("POST", f"/deliveries/{failed[2]}/giveup", json={"note": "an old song"})
     assert response.status_code == 200
-    shown = stand.api("GET", f"/deliveries/{failed[2]}").json()
+    shown = server.api("GET", f"/deliveries/{failed[2]}").json()
     assert (shown["standing"], shown["state"], shown["note"]) == ("completed", "ignored", "an old song")
-    assert stand.api("POST", f"/deliveries/{failed[2]}/replay").status_code == 409
-    assert "1 of 1" in stand.cli("music", "deliveries", "giveup", failed[3], "--note", "an old song").stdout
-    refused = stand.cli("music", "deliveries", "giveup", failed[3], "--note", "again", check=False)
+    assert server.api("POST", f"/deliveries/{failed[2]}/replay").status_code == 409
+    assert "1 of 1" in server.cli("music", "deliveries", "giveup", failed[3], "--note", "an old song").stdout
+    refused = server.cli("music", "deliveries", "giveup", failed[3], "--note", "again", check=False)
     assert refused.returncode != 0
     assert "none of them has failed" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
-def test_5_clean_up(stand):
+def test_5_clean_up(server):
     task = unique()
-    stand.tell(task, "text", answer=202)
-    stand.rows("update music.callback set received_at = now() - interval '40 days' where task_id = %s", task)
-    assert stand.api("POST", "/deliveries/cleanup", json={"days": 0}).status_code == 422
-    assert stand.api("POST", "/deliveries/cleanup", json={"days": 30}).json() == {"forgotten": 1}
-    assert stand.rows("select from music.callback where task_id = %s", task) == []
-    assert stand.cli("music", "deliveries", "cleanup", "--days", "30").stdout == "0 callbacks forgotten\n"
+    server.send_callback(task, "text", answer=202)
+    server.rows("update music.callback set received_at = now() - interval '40 days' where task_id = %s", task)
+    assert server.api("POST", "/deliveries/cleanup", json={"days": 0}).status_code == 422
+    assert server.api("POST", "/deliveries/cleanup", json={"days": 30}).json() == {"forgotten": 1}
+    assert server.rows("select from music.callback where task_id = %s", task) == []
+    assert server.cli("music", "deliveries", "cleanup", "--days", "30").stdout == "0 callbacks forgotten\n"
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,13 @@ def test_5_clean_up(stand):
         "/deliveries?after=x",
     ],
 )
-def test_questions_that_make_no_sense_are_answered_with_a_reason(stand, path):
-    response = stand.api("GET", path)
+def test_questions_that_make_no_sense_are_answered_with_a_reason(server, path):
+    response = server.api("GET", path)
     assert response.status_code in (404, 422), response.text
     assert response.json()["error"]
 
 
-def test_commands_end_with_a_sentence_and_no_traceback(stand):
+def test_commands_end_with_a_sentence_and_no_traceback(server):
     for words in (
         ("tracks", "show", "absent"),
         ("tracks", "delete", "absent"),
@@ -153,18 +153,18 @@ def test_commands_end_with_a_sentence_and_no_traceback(stand):
         ("deliveries", "show", "absent"),
         ("deliveries", "replay", "dlv_00000000000000000000000000_0"),
     ):
-        ended = stand.cli("music", *words, check=False)
+        ended = server.cli("music", *words, check=False)
         assert ended.returncode != 0, words
         assert "Traceback" not in ended.stderr, words
         assert ended.stderr.strip(), words
 
 
-def test_a_file_that_failed_can_be_fetched_again_by_hand(stand, studio):
+def test_a_file_that_failed_can_be_fetched_again_by_hand(server, studio):
     task = unique()
-    stand.register(task)
+    server.register(task)
     name = f"{task}-1"
-    stand.tell(task, "complete", clips=[{**clip(name, studio.url, "/gone/"), "image_url": None}])
-    stand.await_files(task, "failed")
-    stand.rows("update music.file set url = %s where task_id = %s", f"{studio.url}/files/{name}.mp3", task)
-    stand.cli("music", "files", "retry", task, name, "audio")
-    stand.await_files(task, "stored")
+    server.send_callback(task, "complete", clips=[{**clip(name, studio.url, "/gone/"), "image_url": None}])
+    server.await_files(task, "failed")
+    server.rows("update music.file set url = %s where task_id = %s", f"{studio.url}/files/{name}.mp3", task)
+    server.cli("music", "files", "retry", task, name, "audio")
+    server.await_files(task, "stored")

@@ -12,15 +12,15 @@ import httpx
 import pytest
 
 from boathook.apps.music.studio import content_of
-from tests.apps.music.server import SECRET, callback, clip, proof, served, unique
+from tests.apps.music.server import SECRET, callback, clip, proof, started, unique
 from tests.support import until
 
 
 @pytest.fixture
-def song(stand, studio):
+def song(server, studio):
     """A registered task, and the clips its completion tells of."""
     task = unique()
-    stand.register(task, owner="anna", title="Iron Man", prompt={"style": "rock"})
+    server.register(task, owner="anna", title="Iron Man", prompt={"style": "rock"})
     return task, [clip(f"{task[-8:]}-{number}", studio.url) for number in (1, 2)]
 
 
@@ -35,235 +35,239 @@ def song(stand, studio):
         ({}, "suno:{}:text"),
     ],
 )
-def test_the_delivery_id_is_x_delivery_id_else_x_webhook_id_else_suno_task_stage(stand, headers, wanted):
+def test_the_delivery_id_is_x_delivery_id_else_x_webhook_id_else_suno_task_stage(server, headers, wanted):
     task = unique()
-    stand.register(task)
+    server.register(task)
     named = {name: value.format(task) for name, value in headers.items()}
-    first = stand.tell(task, "text", headers=named)
-    again = stand.tell(task, "text", headers=named)
+    first = server.send_callback(task, "text", headers=named)
+    again = server.send_callback(task, "text", headers=named)
     assert (first.content, again.content) == (again.content, first.content)
-    assert stand.events(wanted.format(task)) == 1
-    assert stand.api("GET", f"/tracks/{task}").json()["callbacks"][0]["delivery_id"] == wanted.format(task)
+    assert server.events(wanted.format(task)) == 1
+    assert server.api("GET", f"/tracks/{task}").json()["callbacks"][0]["delivery_id"] == wanted.format(task)
 
 
-def test_a_captured_request_under_another_delivery_id_is_no_second_event(stand):
+def test_a_captured_request_under_another_delivery_id_is_no_second_event(server):
     task = unique()
-    stand.register(task)
+    server.register(task)
     sent = proof(task)
     body = callback(task, "text")
-    assert stand.post(body, sent | {"x-delivery-id": f"a-{task}"}).status_code == 200
-    assert stand.post(body, sent | {"x-delivery-id": f"b-{task}"}).is_success
-    assert (stand.events(f"a-{task}"), stand.events(f"b-{task}")) == (1, 0)
-    assert len(stand.api("GET", f"/tracks/{task}").json()["callbacks"]) == 1
+    assert server.post(body, sent | {"x-delivery-id": f"a-{task}"}).status_code == 200
+    assert server.post(body, sent | {"x-delivery-id": f"b-{task}"}).is_success
+    assert (server.events(f"a-{task}"), server.events(f"b-{task}")) == (1, 0)
+    assert len(server.api("GET", f"/tracks/{task}").json()["callbacks"]) == 1
 
 
-def test_a_forged_request_is_refused_and_does_not_take_the_real_ones_id(stand):
+def test_a_forged_request_is_refused_and_does_not_take_the_real_ones_id(server):
     task = unique()
-    stand.register(task)
+    server.register(task)
     name = {"x-delivery-id": f"d-{task}"}
-    forged = stand.post(callback(task, "error", code=500), proof(task, "somebody-elses") | name)
+    forged = server.post(callback(task, "error", code=500), proof(task, "somebody-elses") | name)
     assert forged.status_code == 401
-    assert stand.status(task) == "pending"
-    assert stand.tell(task, "text", headers=name).json()["status"] == "applied"
-    assert stand.status(task) == "text"
+    assert server.status(task) == "pending"
+    assert server.send_callback(task, "text", headers=name).json()["status"] == "applied"
+    assert server.status(task) == "text"
 
 
-def test_a_body_that_is_no_json_is_refused(stand):
+def test_a_body_that_is_no_json_is_refused(server):
     task = unique()
-    assert stand.post(b"not json", proof(task)).status_code in (400, 401)
+    assert server.post(b"not json", proof(task)).status_code in (400, 401)
 
 
 # Stages
 
 
-def test_stages_are_taken_over_in_order(stand, song):
+def test_stages_are_taken_over_in_order(server, song):
     task, clips = song
     for stage in ("text", "first", "complete"):
-        assert stand.tell(task, stage, clips=clips if stage == "complete" else ()).json()["status"] == "applied"
-        assert stand.status(task) == stage
-    assert stand.track(task)["completed_at"] is not None
+        assert (
+            server.send_callback(task, stage, clips=clips if stage == "complete" else ()).json()["status"] == "applied"
+        )
+        assert server.status(task) == stage
+    assert server.track(task)["completed_at"] is not None
 
 
-def test_a_late_stage_changes_nothing(stand, song):
+def test_a_late_stage_changes_nothing(server, song):
     task, clips = song
-    stand.tell(task, "complete", clips=clips)
+    server.send_callback(task, "complete", clips=clips)
     for stage in ("first", "text", "error"):
-        answer = stand.tell(task, stage, code=500 if stage == "error" else 200)
+        answer = server.send_callback(task, stage, code=500 if stage == "error" else 200)
         assert answer.json()["status"] == "late"
-        assert stand.status(task) == "complete"
-    notes = {one["stage"]: one["note"] for one in stand.api("GET", f"/tracks/{task}").json()["callbacks"]}
+        assert server.status(task) == "complete"
+    notes = {one["stage"]: one["note"] for one in server.api("GET", f"/tracks/{task}").json()["callbacks"]}
     assert notes["first"] == "the track is at complete already"
 
 
 @pytest.mark.parametrize("code", [400, 451, 500, 531])
-def test_a_code_of_400_or_more_marks_the_track_failed(stand, code):
+def test_a_code_of_400_or_more_marks_the_track_failed(server, code):
     task = unique()
-    stand.register(task)
-    stand.tell(task, "complete", code=code, said="Audio generation failed")
-    track = stand.track(task)
+    server.register(task)
+    server.send_callback(task, "complete", code=code, said="Audio generation failed")
+    track = server.track(task)
     assert (track["status"], track["error_code"], track["error"]) == ("failed", str(code), "Audio generation failed")
 
 
-def test_callback_type_error_marks_the_track_failed(stand):
+def test_callback_type_error_marks_the_track_failed(server):
     task = unique()
-    stand.register(task)
-    stand.tell(task, "error", said="sensitive words")
-    track = stand.track(task)
+    server.register(task)
+    server.send_callback(task, "error", said="sensitive words")
+    track = server.track(task)
     assert (track["status"], track["error_code"], track["error"]) == ("failed", "ERROR", "sensitive words")
 
 
-def test_songs_that_arrive_in_spite_of_an_error_win(stand, song):
+def test_songs_that_arrive_in_spite_of_an_error_win(server, song):
     task, clips = song
-    stand.tell(task, "error", code=500)
-    assert stand.tell(task, "first").json()["status"] == "late"
-    assert stand.status(task) == "failed"
-    stand.tell(task, "complete", clips=clips)
-    assert (stand.status(task), stand.track(task)["error_code"]) == ("complete", None)
-    stand.await_files(task, *["stored"] * 4)
+    server.send_callback(task, "error", code=500)
+    assert server.send_callback(task, "first").json()["status"] == "late"
+    assert server.status(task) == "failed"
+    server.send_callback(task, "complete", clips=clips)
+    assert (server.status(task), server.track(task)["error_code"]) == ("complete", None)
+    server.await_files(task, *["stored"] * 4)
 
 
 # Unknown tracks
 
 
-def test_an_unknown_track_answers_202_and_waits(stand, studio):
+def test_an_unknown_track_answers_202_and_waits(server, studio):
     task = unique()
-    answer = stand.tell(task, "complete", answer=202, clips=[clip(f"{task}-1", studio.url)])
+    answer = server.send_callback(task, "complete", answer=202, clips=[clip(f"{task}-1", studio.url)])
     assert answer.json()["status"] == "waiting"
-    (row,) = stand.rows("select state, stage from music.callback where task_id = %s", task)
+    (row,) = server.rows("select state, stage from music.callback where task_id = %s", task)
     assert (row["state"], row["stage"]) == ("waiting", "complete")
-    assert not stand.rows("select from music.file where task_id = %s", task)
+    assert not server.rows("select from music.file where task_id = %s", task)
 
 
 @pytest.mark.parametrize("way", ["api", "command", "sql"])
-def test_what_waits_is_applied_once_as_soon_as_the_track_is_known(stand, studio, way):
+def test_what_waits_is_applied_once_as_soon_as_the_track_is_known(server, studio, way):
     task = unique()
-    stand.tell(task, "text", answer=202)
-    stand.tell(task, "complete", answer=202, clips=[clip(f"{task}-1", studio.url)])
+    server.send_callback(task, "text", answer=202)
+    server.send_callback(task, "complete", answer=202, clips=[clip(f"{task}-1", studio.url)])
     match way:
         case "api":
-            assert stand.register(task)["status"] == "complete"
+            assert server.register(task)["status"] == "complete"
         case "command":
-            assert f"{task} is known now: complete" in stand.cli("music", "tracks", "add", task).stdout
+            assert f"{task} is known now: complete" in server.cli("music", "tracks", "add", task).stdout
         case "sql":
-            stand.rows("insert into music.track (task_id) values (%s)", task)
-    until(lambda: stand.status(task) == "complete")
-    stand.await_files(task, "stored", "stored")
-    stand.register(task)
-    states = stand.rows("select state from music.callback where task_id = %s", task)
+            server.rows("insert into music.track (task_id) values (%s)", task)
+    until(lambda: server.status(task) == "complete")
+    server.await_files(task, "stored", "stored")
+    server.register(task)
+    states = server.rows("select state from music.callback where task_id = %s", task)
     assert [row["state"] for row in states] == ["applied", "applied"]
-    wanted = stand.rows(
+    wanted = server.rows(
         "select count(*) as n from boathook.event where convert_from(body, 'utf8') like %s and type = 'file.wanted'",
         f"%{task}%",
     )
     assert wanted[0]["n"] == 2
 
 
-def test_a_callback_and_its_registration_at_one_moment_never_miss_each_other(stand):
+def test_a_callback_and_its_registration_at_one_moment_never_miss_each_other(server):
     tasks = [unique() for _ in range(12)]
     with ThreadPoolExecutor(8) as pool:
-        told = [pool.submit(stand.post, callback(task, "text"), proof(task)) for task in tasks]
-        known = [pool.submit(stand.register, task) for task in tasks]
+        told = [pool.submit(server.post, callback(task, "text"), proof(task)) for task in tasks]
+        known = [pool.submit(server.register, task) for task in tasks]
         assert {one.result().status_code for one in told} <= {200, 202}
         assert all(one.result() for one in known)
     # At once, and not by the chore that looks after plain SQL.
-    until(lambda: all(stand.status(task) == "text" for task in tasks), timeout=1.5)
+    until(lambda: all(server.status(task) == "text" for task in tasks), timeout=1.5)
 
 
 # Files
 
 
-def test_complete_stores_audio_and_cover_in_the_background(stand, song):
+def test_complete_stores_audio_and_cover_in_the_background(server, song):
     task, clips = song
-    stand.tell(task, "complete", clips=clips)
-    files = stand.await_files(task, *["stored"] * 4)
+    server.send_callback(task, "complete", clips=clips)
+    files = server.await_files(task, *["stored"] * 4)
     for one in clips:
         for kind, url, extension in (("audio", one["audio_url"], "mp3"), ("cover", one["image_url"], "jpg")):
             row = files[one["id"], kind]
             content = content_of(url)
             assert row["key"] == f"tracks/{task}/{one['id']}.{extension}"
             assert (row["size"], row["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
-            assert stand.stored(row["key"]) == content
+            assert server.stored(row["key"]) == content
 
 
-def test_a_second_complete_stores_nothing_twice(stand, studio, song):
+def test_a_second_complete_stores_nothing_twice(server, studio, song):
     task, clips = song
-    stand.tell(task, "complete", clips=clips, headers={"x-delivery-id": f"1-{task}"})
-    stand.await_files(task, *["stored"] * 4)
-    stand.tell(task, "complete", clips=clips, said="again", headers={"x-delivery-id": f"2-{task}"})
-    until(lambda: stand.is_settled(task))
+    server.send_callback(task, "complete", clips=clips, headers={"x-delivery-id": f"1-{task}"})
+    server.await_files(task, *["stored"] * 4)
+    server.send_callback(task, "complete", clips=clips, said="again", headers={"x-delivery-id": f"2-{task}"})
+    until(lambda: server.is_idle(task))
     asked = [path for path, _ in studio.asked if clips[0]["id"] in path]
     assert sorted(asked) == sorted(f"/files/{clips[0]['id']}.{ending}" for ending in ("mp3", "jpeg"))
-    assert len(list((stand.folder / "data" / "music" / "tracks" / task).iterdir())) == 4
+    assert len(list((server.folder / "data" / "music" / "tracks" / task).iterdir())) == 4
 
 
-def test_a_download_that_breaks_off_is_gone_on_with(stand, studio, song):
+def test_a_download_that_breaks_off_is_gone_on_with(server, studio, song):
     task, _ = song
     name = f"{task}-broken"
-    stand.tell(task, "complete", clips=[clip(name, studio.url, "/broken/")])
-    files = stand.await_files(task, "stored", "stored", timeout=40)
+    server.send_callback(task, "complete", clips=[clip(name, studio.url, "/broken/")])
+    files = server.await_files(task, "stored", "stored", timeout=40)
     content = content_of(f"/broken/{name}.mp3")
     ranges = [asked for path, asked in studio.asked if path == f"/broken/{name}.mp3"]
     assert ranges == [None, f"bytes={len(content) // 2}-"]
-    assert stand.stored(files[name, "audio"]["key"]) == content
+    assert server.stored(files[name, "audio"]["key"]) == content
 
 
-def test_an_expired_address_is_dead_with_a_clear_code_and_visible(stand, studio, song):
+def test_an_expired_address_is_dead_with_a_clear_code_and_visible(server, studio, song):
     task, _ = song
-    stand.tell(task, "complete", clips=[clip(f"{task}-gone", studio.url, "/gone/")])
-    files = stand.await_files(task, "failed", "failed")
+    server.send_callback(task, "complete", clips=[clip(f"{task}-gone", studio.url, "/gone/")])
+    files = server.await_files(task, "failed", "failed")
     assert {row["error_code"] for row in files.values()} == {"URL_EXPIRED"}
-    dead = [row for row in stand.listing("dead", "list") if row["recipient"] == "handler:music.store"]
+    dead = [row for row in server.listing("dead", "list") if row["recipient"] == "handler:music.store"]
     assert "URL_EXPIRED" in {row["code"] for row in dead}
-    listed = stand.listing("music", "files", "list", "--state", "failed")
+    listed = server.listing("music", "files", "list", "--state", "failed")
     assert {row["error_code"] for row in listed if row["task_id"] == task} == {"URL_EXPIRED"}
 
 
-def test_fresh_addresses_of_an_expired_file_are_tried(stand, studio, song):
+def test_fresh_addresses_of_an_expired_file_are_tried(server, studio, song):
     task, _ = song
     name = f"{task}-fresh"
-    stand.tell(task, "complete", clips=[clip(name, studio.url, "/gone/")], headers={"x-delivery-id": f"1-{task}"})
-    stand.await_files(task, "failed", "failed")
-    stand.tell(task, "complete", clips=[clip(name, studio.url)], headers={"x-delivery-id": f"2-{task}"})
-    stand.await_files(task, "stored", "stored")
+    server.send_callback(
+        task, "complete", clips=[clip(name, studio.url, "/gone/")], headers={"x-delivery-id": f"1-{task}"}
+    )
+    server.await_files(task, "failed", "failed")
+    server.send_callback(task, "complete", clips=[clip(name, studio.url)], headers={"x-delivery-id": f"2-{task}"})
+    server.await_files(task, "stored", "stored")
 
 
-def test_what_is_no_audio_is_not_stored_whatever_the_server_calls_it(stand, studio, song):
+def test_what_is_no_audio_is_not_stored_whatever_the_server_calls_it(server, studio, song):
     task, _ = song
-    stand.tell(task, "complete", clips=[clip(f"{task}-page", studio.url, "/page/")])
-    files = stand.await_files(task, "failed", "failed")
+    server.send_callback(task, "complete", clips=[clip(f"{task}-page", studio.url, "/page/")])
+    files = server.await_files(task, "failed", "failed")
     assert {row["error_code"] for row in files.values()} == {"NOT_AUDIO", "NOT_COVER"}
-    assert not (stand.folder / "data" / "music" / "tracks" / task).exists()
+    assert not (server.folder / "data" / "music" / "tracks" / task).exists()
 
 
-def test_ids_of_strangers_cannot_choose_where_files_lie(stand, studio):
+def test_ids_of_strangers_cannot_choose_where_files_lie(server, studio):
     task = "../../../etc/" + unique()
-    stand.register(task)
+    server.register(task)
     name = f"..%2f{unique()}"
     one = {**clip("x", studio.url), "id": name}
-    stand.tell(task, "complete", clips=[one])
-    files = stand.await_files(task, "stored", "stored")
+    server.send_callback(task, "complete", clips=[one])
+    files = server.await_files(task, "stored", "stored")
     for row in files.values():
         assert row["key"].startswith("tracks/x-")
         assert ".." not in row["key"]
-        assert (stand.folder / "data" / "music" / row["key"]).is_file()
+        assert (server.folder / "data" / "music" / row["key"]).is_file()
 
 
-def test_a_storage_that_is_down_is_waited_for(stand, studio, song):
+def test_a_storage_that_is_down_is_waited_for(server, studio, song):
     task, _ = song
-    kept = stand.folder / "data" / "music"
+    kept = server.folder / "data" / "music"
     kept.mkdir(parents=True, exist_ok=True)
     away = kept.rename(kept.with_name("away"))
     kept.write_bytes(b"a file in the folder's place")
     name = f"{task}-1"
-    stand.tell(task, "complete", clips=[clip(name, studio.url)])
-    files = stand.await_files(task, "retrying", "retrying")
+    server.send_callback(task, "complete", clips=[clip(name, studio.url)])
+    files = server.await_files(task, "retrying", "retrying")
     assert {row["error_code"] for row in files.values()} == {"STORAGE_FAILED"}
     kept.unlink()
     away.rename(kept)
-    stand.await_files(task, "stored", "stored")
+    server.await_files(task, "stored", "stored")
     asked = sorted(path for path, _ in studio.asked if name in path)
     assert asked == [f"/files/{name}.jpeg", f"/files/{name}.mp3"], "what was fetched already was fetched again"
-    assert not list((stand.folder / "data" / "music-incoming").iterdir())
+    assert not list((server.folder / "data" / "music-incoming").iterdir())
 
 
 class Canary:
@@ -314,7 +318,7 @@ def inside(port: int) -> list[dict[str, str]]:
 def guarded(tmp_path_factory, admin_url, pg_template):
     """One that may dial nothing private, and whose callbacks are signed by an HMAC of the owner's choice."""
     how = 'provider = "hmac"\nsource = {header = "X-Sig", prefix = "sha256="}\n'
-    with served(tmp_path_factory.mktemp("guarded"), admin_url, pg_template, music=how, allow="") as running:
+    with started(tmp_path_factory.mktemp("guarded"), admin_url, pg_template, music=how, allow="") as running:
         yield running
 
 
@@ -350,26 +354,26 @@ def test_a_callback_that_names_no_task_is_kept_and_ignored(guarded):
     assert ("ignored", "it names no task") in notes
 
 
-def test_without_the_guard_they_would_be(stand, canary):
+def test_without_the_guard_they_would_be(server, canary):
     task = unique()
-    stand.register(task)
-    stand.tell(task, "complete", clips=inside(canary.port)[:1])
-    stand.await_files(task, "stored")
+    server.register(task)
+    server.send_callback(task, "complete", clips=inside(canary.port)[:1])
+    server.await_files(task, "stored")
     assert canary.asked == ["/inside.mp3"]
 
 
 @pytest.fixture(scope="module")
-def cloudy(tmp_path_factory, admin_url, pg_template, bucketeer):
+def cloudy(tmp_path_factory, admin_url, pg_template, s3_server):
     """One that keeps its files in a bucket, and covers of up to 95,000 bytes."""
-    how = {"music": "max_cover = 95000\n", "storage": bucketeer.settings}
-    with served(tmp_path_factory.mktemp("cloudy"), admin_url, pg_template, **how) as running:
+    how = {"music": "max_cover = 95000\n", "storage": s3_server.settings}
+    with started(tmp_path_factory.mktemp("cloudy"), admin_url, pg_template, **how) as running:
         yield running
 
 
 def test_size_caps_hold_by_kind(cloudy, studio):
     task = unique()
     cloudy.register(task)
-    cloudy.tell(task, "complete", clips=[clip(f"{task}-1", studio.url, "/large/")])
+    cloudy.send_callback(task, "complete", clips=[clip(f"{task}-1", studio.url, "/large/")])
     files = cloudy.await_files(task, "failed", "stored")
     cover = files[f"{task}-1", "cover"]
     assert (cover["error_code"], files[f"{task}-1", "audio"]["size"] > 95_000) == ("REFUSED", True)
@@ -377,43 +381,43 @@ def test_size_caps_hold_by_kind(cloudy, studio):
     assert cloudy.listing("dead", "list")[0]["code"] == "REFUSED"
 
 
-def test_a_bucket_takes_the_place_of_the_folder_by_configuration(cloudy, studio, bucketeer):
+def test_a_bucket_takes_the_place_of_the_folder_by_configuration(cloudy, studio, s3_server):
     task = unique()
     cloudy.register(task)
     name = f"{task}-1"
-    cloudy.tell(task, "complete", clips=[clip(name, studio.url)])
+    cloudy.send_callback(task, "complete", clips=[clip(name, studio.url)])
     files = cloudy.await_files(task, "stored", "stored")
-    assert bucketeer.content(files[name, "audio"]["key"]) == content_of(f"{name}.mp3")
-    assert bucketeer.content(files[name, "cover"]["key"]) == content_of(f"{name}.jpeg")
+    assert s3_server.content(files[name, "audio"]["key"]) == content_of(f"{name}.mp3")
+    assert s3_server.content(files[name, "cover"]["key"]) == content_of(f"{name}.jpeg")
     done = json.loads(cloudy.cli("music", "simulate", "--url", cloudy.base, "--count", "12", "--json").stdout)
     assert (done["differences"], done["unexpected"]) == ([], 0)
     objects = cloudy.rows("select key from music.file where state = 'stored' order by key collate \"C\"")
-    assert sorted(bucketeer.listed()) == [row["key"] for row in objects]
+    assert sorted(s3_server.listed()) == [row["key"] for row in objects]
     assert cloudy.cli("verify").returncode == 0
 
 
-def test_the_answer_does_not_depend_on_workers_being_up(stand):
+def test_the_answer_does_not_depend_on_workers_being_up(server):
     task = unique()
-    stand.register(task)
-    for process in stand.children("worker"):
+    server.register(task)
+    for process in server.children("worker"):
         process.suspend()
     try:
-        answer = stand.tell(task, "text", answer=202)
+        answer = server.send_callback(task, "text", answer=202)
         assert answer.json() == {"ok": True, "status": "accepted"}
         assert answer.elapsed.total_seconds() < 15
     finally:
-        for process in stand.children("worker"):
+        for process in server.children("worker"):
             process.resume()
-    until(lambda: stand.status(task) == "text")
+    until(lambda: server.status(task) == "text")
 
 
 # For people
 
 
-def test_the_api_demands_a_key(stand):
+def test_the_api_demands_a_key(server):
     for path in ("/tracks", "/deliveries"):
-        assert httpx.get(f"{stand.base}/api/music{path}", timeout=10).status_code == 401
-    assert stand.api("GET", "/tracks").status_code == 200
+        assert httpx.get(f"{server.base}/api/music{path}", timeout=10).status_code == 401
+    assert server.api("GET", "/tracks").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -421,43 +425,43 @@ def test_the_api_demands_a_key(stand):
     [(b"no json", 400), (b"[]", 422), (b"{}", 422), (b'{"task_id":""}', 422), (b'{"task_id":"a","x":1}', 422), (b" " * 300_000, 413),
      (b'{"task_id":"a\\u0000"}', 422), (b'{"task_id":"' + b"a" * 201 + b'"}', 422)],
 )  # fmt: skip
-def test_impossible_tracks_are_refused_with_a_reason(stand, body, status):
-    response = stand.api("POST", "/tracks", content=body)
+def test_impossible_tracks_are_refused_with_a_reason(server, body, status):
+    response = server.api("POST", "/tracks", content=body)
     assert response.status_code == status, response.text
     assert response.json()["error"]
 
 
-def test_tracks_are_listed_shown_and_deleted(stand, song):
+def test_tracks_are_listed_shown_and_deleted(server, song):
     task, clips = song
-    stand.tell(task, "complete", clips=clips[:1])
-    stand.await_files(task, "stored", "stored")
-    listed = stand.api("GET", "/tracks?status=complete&owner=anna&limit=1").json()
+    server.send_callback(task, "complete", clips=clips[:1])
+    server.await_files(task, "stored", "stored")
+    listed = server.api("GET", "/tracks?status=complete&owner=anna&limit=1").json()
     assert [row["task_id"] for row in listed["data"]] == [task]
     assert listed["next"] == task
-    assert stand.listing("music", "tracks", "list", "--limit", "1")[0]["stored"] == 2
-    shown = stand.api("GET", f"/tracks/{task}").json()
+    assert server.listing("music", "tracks", "list", "--limit", "1")[0]["stored"] == 2
+    shown = server.api("GET", f"/tracks/{task}").json()
     assert (shown["prompt"], shown["clips"][0]["title"]) == ({"style": "rock"}, "Iron Man")
-    assert stand.api("DELETE", f"/tracks/{task}").status_code == 204
-    assert stand.api("DELETE", f"/tracks/{task}").status_code == 404
-    assert stand.tell(task, "first").json()["status"] == "late"
-    assert stand.api("GET", "/tracks/absent").status_code == 404
-    assert stand.api("GET", "/tracks?status=nonsense").status_code == 422
+    assert server.api("DELETE", f"/tracks/{task}").status_code == 204
+    assert server.api("DELETE", f"/tracks/{task}").status_code == 404
+    assert server.send_callback(task, "first").json()["status"] == "late"
+    assert server.api("GET", "/tracks/absent").status_code == 404
+    assert server.api("GET", "/tracks?status=nonsense").status_code == 422
 
 
-def test_cleaning_by_hand_tells_what_it_did(stand):
-    done = json.loads(stand.cli("music", "cleanup", "--dry-run", "--json").stdout)
+def test_cleaning_by_hand_tells_what_it_did(server):
+    done = json.loads(server.cli("music", "cleanup", "--dry-run", "--json").stdout)
     assert done["dry_run"] is True
     assert done["seen"] == done["young"] + done["foreign"] + done["kept"]
-    assert "objects" not in stand.cli("music", "cleanup").stderr.splitlines()
+    assert "objects" not in server.cli("music", "cleanup").stderr.splitlines()
 
 
-def test_what_happens_is_counted(stand, song):
+def test_what_happens_is_counted(server, song):
     task, clips = song
-    stand.tell(task, "complete", clips=clips)
-    stand.await_files(task, *["stored"] * 4)
+    server.send_callback(task, "complete", clips=clips)
+    server.await_files(task, *["stored"] * 4)
 
     def is_shown(name: str) -> bool:
-        return name in httpx.get(f"{stand.base}/metrics", timeout=10).text
+        return name in httpx.get(f"{server.base}/metrics", timeout=10).text
 
     for name in (
         'music_callbacks_total{stage="complete",result="applied"}',
@@ -467,10 +471,10 @@ def test_what_happens_is_counted(stand, song):
         until(partial(is_shown, name))
 
 
-def test_made_up_traffic_ends_in_the_right_books(stand):
+def test_made_up_traffic_ends_in_the_right_books(server):
     done = json.loads(
-        stand.cli("music", "simulate", "--url", stand.base, "--count", "30", "--seed", "7", "--json").stdout
+        server.cli("music", "simulate", "--url", server.base, "--count", "30", "--seed", "7", "--json").stdout
     )
     assert (done["differences"], done["unexpected"]) == ([], 0)
     assert done["sent"] > 60
-    assert stand.cli("verify").returncode == 0
+    assert server.cli("verify").returncode == 0

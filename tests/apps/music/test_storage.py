@@ -14,7 +14,7 @@ from boathook.apps.music.storage import LocalFolder, Storage, StorageFailed, Sto
 from boathook.domain.errors import FetchFailed
 from boathook.handlers.platform import HttpAnswer
 from boathook.outbound.client import Client
-from tests.apps.music.server import Bucketeer
+from tests.apps.music.server import S3Server
 from tests.unit.receivers import outbound
 
 
@@ -25,20 +25,20 @@ def http() -> Iterator[Client]:
     client.close()
 
 
-def bucket_of(bucketeer: Bucketeer, **changes) -> Bucket:
-    keys = Credentials(bucketeer.KEYS["key_id"], bucketeer.KEYS["secret_key"])
+def bucket_of(s3_server: S3Server, **changes) -> Bucket:
+    keys = Credentials(s3_server.KEYS["key_id"], s3_server.KEYS["secret_key"])
     return Bucket(
-        **{"endpoint": bucketeer.url, "name": bucketeer.bucket, "region": "us-east-1", "credentials": keys} | changes
+        **{"endpoint": s3_server.url, "name": s3_server.bucket, "region": "us-east-1", "credentials": keys} | changes
     )
 
 
 @pytest.fixture(params=["folder", "s3"])
-def storage(request, tmp_path, http, bucketeer) -> Storage:
+def storage(request, tmp_path, http, s3_server) -> Storage:
     if request.param == "folder":
         return LocalFolder(tmp_path / "kept")
-    for key in bucketeer.listed():
-        bucketeer.client.delete_object(Bucket=bucketeer.bucket, Key=key)
-    return S3(bucket_of(bucketeer), http)
+    for key in s3_server.listed():
+        s3_server.client.delete_object(Bucket=s3_server.bucket, Key=key)
+    return S3(bucket_of(s3_server), http)
 
 
 async def put(storage: Storage, folder: Path, key: str, content: bytes) -> None:
@@ -87,11 +87,11 @@ async def test_an_empty_file_and_a_large_one_come_whole(storage, tmp_path):
     assert [one.size for page in await listed(storage, "tracks/") for one in page] == [0, 3_000_001]
 
 
-async def test_the_bucket_holds_the_very_bytes_and_their_type(bucketeer, http, tmp_path):
+async def test_the_bucket_holds_the_very_bytes_and_their_type(s3_server, http, tmp_path):
     content = os.urandom(100_000)
-    await put(S3(bucket_of(bucketeer), http), tmp_path, "tracks/t/whole.mp3", content)
-    assert bucketeer.content("tracks/t/whole.mp3") == content
-    head = bucketeer.client.head_object(Bucket=bucketeer.bucket, Key="tracks/t/whole.mp3")
+    await put(S3(bucket_of(s3_server), http), tmp_path, "tracks/t/whole.mp3", content)
+    assert s3_server.content("tracks/t/whole.mp3") == content
+    head = s3_server.client.head_object(Bucket=s3_server.bucket, Key="tracks/t/whole.mp3")
     assert head["ContentType"] == "audio/mpeg"
 
 
@@ -135,7 +135,7 @@ async def test_a_file_being_stored_is_not_listed_and_leaves_nothing_when_it_fail
 # The bucket
 
 
-async def test_a_file_that_arrives_otherwise_is_signed_otherwise(bucketeer, http, tmp_path):
+async def test_a_file_that_arrives_otherwise_is_signed_otherwise(s3_server, http, tmp_path):
     seen = {}
 
     class Watching:
@@ -143,13 +143,13 @@ async def test_a_file_that_arrives_otherwise_is_signed_otherwise(bucketeer, http
             seen.update(how["headers"])
             return await http.request(method, url, **how)
 
-    await put(S3(bucket_of(bucketeer), Watching()), tmp_path, "tracks/t/c.mp3", b"abc")
+    await put(S3(bucket_of(s3_server), Watching()), tmp_path, "tracks/t/c.mp3", b"abc")
     assert seen["x-amz-content-sha256"] == hashlib.sha256(b"abc").hexdigest()
 
 
-async def test_a_bucket_that_is_not_there_is_named(bucketeer, http, tmp_path):
+async def test_a_bucket_that_is_not_there_is_named(s3_server, http, tmp_path):
     with pytest.raises(StorageFailed, match="status 404, NoSuchBucket") as caught:
-        await put(S3(bucket_of(bucketeer, name="absent"), http), tmp_path, "tracks/t/c.mp3", b"abc")
+        await put(S3(bucket_of(s3_server, name="absent"), http), tmp_path, "tracks/t/c.mp3", b"abc")
     assert caught.value.code == "NoSuchBucket"
 
 
@@ -168,28 +168,28 @@ class Told:
         return answer
 
 
-def told(bucketeer, *answers, monkeypatch):
+def told(s3_server, *answers, monkeypatch):
     monkeypatch.setattr("boathook.apps.music.s3._FIRST_WAIT_S", 0.001)
     http = Told(*answers)
-    return S3(bucket_of(bucketeer), http), http
+    return S3(bucket_of(s3_server), http), http
 
 
 BUSY = HttpAnswer(503, {}, b"<Error><Code>SlowDown</Code><Message>please</Message></Error>")
 
 
-async def test_a_busy_service_is_asked_again_and_not_for_ever(bucketeer, monkeypatch):
-    storage, http = told(bucketeer, BUSY, FetchFailed("broke off"), HttpAnswer(204, {}, b""), monkeypatch=monkeypatch)
+async def test_a_busy_service_is_asked_again_and_not_for_ever(s3_server, monkeypatch):
+    storage, http = told(s3_server, BUSY, FetchFailed("broke off"), HttpAnswer(204, {}, b""), monkeypatch=monkeypatch)
     await storage.delete("tracks/t/c.mp3")
     assert http.asked == 3
-    storage, http = told(bucketeer, BUSY, BUSY, BUSY, BUSY, monkeypatch=monkeypatch)
+    storage, http = told(s3_server, BUSY, BUSY, BUSY, BUSY, monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed) as caught:
         await storage.delete("tracks/t/c.mp3")
     assert (caught.value.code, http.asked) == ("SlowDown", 3)
 
 
-async def test_a_refusal_is_not_asked_again(bucketeer, monkeypatch):
+async def test_a_refusal_is_not_asked_again(s3_server, monkeypatch):
     refusal = HttpAnswer(403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
-    storage, http = told(bucketeer, refusal, monkeypatch=monkeypatch)
+    storage, http = told(s3_server, refusal, monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed):
         await storage.delete("tracks/t/c.mp3")
     assert http.asked == 1
@@ -205,16 +205,16 @@ async def test_a_refusal_is_not_asked_again(bucketeer, monkeypatch):
         b"<ListBucketResult><Contents><Key>tracks/a/b.mp3</Key></Contents></ListBucketResult>",
     ],
 )
-async def test_a_listing_that_cannot_be_believed_is_an_error(body, bucketeer, monkeypatch):
-    storage, _ = told(bucketeer, HttpAnswer(200, {}, body), monkeypatch=monkeypatch)
+async def test_a_listing_that_cannot_be_believed_is_an_error(body, s3_server, monkeypatch):
+    storage, _ = told(s3_server, HttpAnswer(200, {}, body), monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed):
         await listed(storage, "tracks/")
 
 
-async def test_no_secret_is_in_an_error(bucketeer, monkeypatch):
+async def test_no_secret_is_in_an_error(s3_server, monkeypatch):
     failure = FetchFailed("http://127.0.0.1: no answer came")
-    storage, _ = told(bucketeer, failure, failure, failure, monkeypatch=monkeypatch)
+    storage, _ = told(s3_server, failure, failure, failure, monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed) as caught:
         await storage.delete("tracks/t/c.mp3")
-    assert bucketeer.KEYS["secret_key"] not in str(caught.value)
+    assert s3_server.KEYS["secret_key"] not in str(caught.value)
     assert caught.value.code == "STORAGE_UNREACHABLE"
