@@ -32,16 +32,23 @@ for _name in [name for name in os.environ if name.startswith(("PG", "BOATHOOK_")
 # A thousand processes of one run would each compile boathook anew where Python has been told to keep nothing compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# A machine that runs many tests at once may answer later than within the five seconds that httpx grants,
+# A busy machine may answer later than within the five seconds that httpx grants,
 for _part in ("connect", "read", "write", "pool"):
-    setattr(DEFAULT_TIMEOUT_CONFIG, _part, 60.0)
+    setattr(DEFAULT_TIMEOUT_CONFIG, _part, 300.0)
 # and an example of a property may take long while others have the processor.
-hypothesis.settings.register_profile(
-    "patient", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("patient")
+for _profile, _examples in (("quick", 10), ("full", 100)):
+    hypothesis.settings.register_profile(
+        _profile,
+        max_examples=_examples,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+hypothesis.settings.load_profile("quick")
 # Each client of httpx would read all the world's certificates, which takes longer than most of the requests here.
 transports.create_ssl_context = functools.cache(transports.create_ssl_context)  # type: ignore[attr-defined]
+
+pytest_plugins = ["pytester", "tests.own_process"]
 
 FreshServer = Callable[[], Awaitable[EmbeddedServer]]
 

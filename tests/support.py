@@ -7,41 +7,57 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import hypothesis
+
 Result = TypeVar("Result")
 
 
 async def eventually(
-    predicate: Callable[[], Result] | Callable[[], Awaitable[Result]], *, timeout: float = 60.0, every: float = 0.02
+    predicate: Callable[[], Result] | Callable[[], Awaitable[Result]], *, timeout: float = 300.0, every: float = 0.02
 ) -> Result:
     """Return the predicate's first true value; fail where it has none within *timeout* seconds.
 
-    The predicate may be a coroutine function. An `AssertionError` it raises counts as false, and is
-    shown at the end.
+    The predicate may be a coroutine function. An exception that it raises counts as false; the last one is shown at the
+    end, as the cause of the failure.
     """
     deadline = time.monotonic() + timeout
     while True:
-        complaint = ""
+        cause = None
         try:
             value = predicate()
             if inspect.isawaitable(value):
                 value = await value
             if value:
                 return value
-        except AssertionError as error:
-            complaint = f": {error}"
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not true within {timeout} s{complaint}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, it may be gone at the next look
+            cause = error
+        _check(deadline, timeout, cause)
         await asyncio.sleep(every)
 
 
-def until(predicate: Callable[[], Result], *, timeout: float = 60.0, every: float = 0.05) -> Result:
+def until(predicate: Callable[[], Result], *, timeout: float = 300.0, every: float = 0.05) -> Result:
     """Do the same in a test that is no coroutine."""
     deadline = time.monotonic() + timeout
-    while not (value := predicate()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not true within {timeout} s")
+    while True:
+        cause = None
+        try:
+            if value := predicate():
+                return value
+        except Exception as error:  # noqa: BLE001 - as above
+            cause = error
+        _check(deadline, timeout, cause)
         time.sleep(every)
-    return value
+
+
+def _check(deadline: float, timeout: float, cause: Exception | None) -> None:
+    if time.monotonic() > deadline:
+        reason = f": {type(cause).__name__}: {cause}" if cause else ""
+        raise AssertionError(f"not true within {timeout} s{reason}") from cause
+
+
+def examples(full: int) -> int:
+    """Return how many examples a property runs that has *full* of them in `make test-all`: a tenth in `make test`."""
+    return full * hypothesis.settings.default.max_examples // 100
 
 
 def too_dear(call: Callable[[], object], *, most: float) -> float | None:

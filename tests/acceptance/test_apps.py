@@ -240,6 +240,7 @@ def test_a_migration_that_was_changed_stops_serve_and_says_so(mortal: Parcels):
     assert "parcels/0001_first was changed after it had been applied" in done.stderr
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(mortal: Parcels):
     mortal.start()
     for number in range(20):
@@ -250,6 +251,7 @@ def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(mortal: Pa
     assert mortal.cli("verify").returncode == 0
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_its_counters_go_on_after_a_restart(mortal: Parcels):
     mortal.start()
     for number in range(3):
@@ -261,6 +263,7 @@ def test_its_counters_go_on_after_a_restart(mortal: Parcels):
     until(lambda: mortal.counted() == 4)
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_once_it_is_removed_its_requests_are_unknown_and_its_tables_stay(mortal: Parcels):
     mortal.start()
     mortal.scan("kept")

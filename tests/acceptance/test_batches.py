@@ -108,6 +108,7 @@ def test_operators_see_and_find_items(bank: Callable[..., BoathookProcess], pg_u
     assert "mandates.confirmed" in told
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_killed_processes_neither_lose_nor_double_an_item(
     bank: Callable[..., BoathookProcess], pg_url: str, tmp_path: Path
 ):

@@ -38,6 +38,7 @@ class Stream(threading.Thread):
                 self.taken += client.post("/webhooks/stripe", content=body, headers=headers).is_success
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 @pytest.mark.parametrize("options", [(), ("--deep",)], ids=["plain", "deep"])
 def test_it_raises_no_false_alarm_beside_a_boathook_at_work(
     boathook: Callable[..., BoathookProcess], options: tuple[str, ...]

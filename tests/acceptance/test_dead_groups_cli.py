@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import httpx
 import psycopg
+import pytest
 
 from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.support import until
@@ -56,6 +57,7 @@ def test_a_group_is_listed_rehearsed_replayed_and_ignored(boathook: Callable[...
         run(running, "verify")
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_bulk_work_goes_on_after_all_processes_were_killed(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles="gateway,worker,console,keeper")
     with psycopg.connect(running.database_url, autocommit=True) as db:

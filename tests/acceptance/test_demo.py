@@ -136,6 +136,7 @@ def test_it_plays_balances_and_leaves_nothing_running(demo: Callable[..., Demo])
     assert running.leftovers() == []
 
 
+@pytest.mark.extended("plays a whole demo; one such run stays")
 @pytest.mark.parametrize(
     ("sabotage", "complaint"),
     [
@@ -160,6 +161,7 @@ def systems_agree(text: str) -> list[str]:
     return re.findall(r"^ (\w+) +[1-9]\d* +[1-9]\d* +\d+ +[1-9]\d* .* agree\s*$", text, re.MULTILINE)
 
 
+@pytest.mark.extended("plays a whole demo; one such run stays")
 def test_a_subscription_changed_behind_billings_back_is_seen(demo: Callable[..., Demo]):
     running = demo("--seconds", "12")
     running.says("of real life")
@@ -176,6 +178,7 @@ def test_a_subscription_changed_behind_billings_back_is_seen(demo: Callable[...,
     assert running.leftovers() == []
 
 
+@pytest.mark.extended("plays a whole demo; one such run stays")
 def test_a_second_signal_ends_the_four_systems_too(demo: Callable[..., Demo]):
     running = demo()
     until(lambda: any(" simulate " in line for line in running.leftovers()), timeout=120)
@@ -186,6 +189,7 @@ def test_a_second_signal_ends_the_four_systems_too(demo: Callable[..., Demo]):
     assert running.leftovers() == []
 
 
+@pytest.mark.extended("plays a whole demo; one such run stays")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_everything_after_the_books(demo: Callable[..., Demo], number: signal.Signals):
     running = demo()
@@ -196,6 +200,7 @@ def test_a_signal_stops_everything_after_the_books(demo: Callable[..., Demo], nu
     assert running.leftovers() == []
 
 
+@pytest.mark.extended("plays a whole demo; one such run stays")
 def test_a_signal_while_it_starts_stops_everything(demo: Callable[..., Demo]):
     running = demo()
     running.says("starting PostgreSQL")
@@ -205,6 +210,7 @@ def test_a_signal_while_it_starts_stops_everything(demo: Callable[..., Demo]):
     assert running.leftovers() == []
 
 
+@pytest.mark.extended("plays a whole demo; one such run stays")
 def test_the_printed_lines_work(demo: Callable[..., Demo]):
     running = demo("--seconds", "3")
     assert running.end() == 0, running.text
@@ -268,6 +274,7 @@ def _take_quiet_port(taken: socket.socket) -> int:
             return port
 
 
+@pytest.mark.extended("plays a whole demo; one such run stays")
 def test_the_next_free_port_is_taken_and_named(demo: Callable[..., Demo]):
     with socket.socket() as taken:
         port = _take_quiet_port(taken)
@@ -277,6 +284,7 @@ def test_the_next_free_port_is_taken_and_named(demo: Callable[..., Demo]):
     assert re.search(rf"port {port} is taken, so this demo uses \d+", running.text)
 
 
+@pytest.mark.extended("plays a whole demo; one such run stays")
 def test_one_folder_serves_one_demo_at_a_time_and_is_used_again(demo: Callable[..., Demo]):
     first = demo()
     first.says("of real life")

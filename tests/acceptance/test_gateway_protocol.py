@@ -382,6 +382,7 @@ def seconds_until_closed(client: socket.socket, drip: bytes = b"") -> tuple[floa
     return time.monotonic() - started, got
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 @pytest.mark.parametrize(
     ("begin", "drip", "within_s", "status"),
     [
@@ -403,6 +404,7 @@ def test_a_slow_client_is_closed_in_time(make_gateway: Callable[..., Gateway], b
     assert statuses(got) == status
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_slow_client_stays_when_the_deadlines_are_far(make_gateway: Callable[..., Gateway]):
     """The twin: without the short deadlines the same silence is borne."""
     one = make_gateway(limits={"head_timeout_s": 60})

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import psycopg
+import pytest
 
 from boathook.testing import sign
 from tests.acceptance.conftest import BoathookProcess
@@ -34,6 +35,7 @@ def send_many(running: BoathookProcess, numbers: range) -> list[int]:
         return list(threads.map(lambda number: send(running, number), numbers))
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_told_secret_reaches_the_operator_and_then_every_gateway(boathook, pg_url):
     running = boathook(roles="gateway", extra=EXTRA, start=False)
     file = running.folder / "boathook.toml"

@@ -151,6 +151,7 @@ def test_the_handlers_reply_is_the_answer(shared: BoathookProcess) -> None:
     assert shared.cli("verify").returncode == 0
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_duplicate_hears_the_same_reply_and_changes_nothing(desk: Make) -> None:
     running = desk()
     first = ask(running, "evt_1", "check.card")
@@ -217,6 +218,7 @@ def test_a_source_that_stores_only_is_answered_at_once(shared: BoathookProcess) 
         assert connection.execute(replies, ["evt_stored"]).fetchone() == (0,)
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_worker_killed_under_the_handler_leaves_the_effect_once(desk: Make) -> None:
     running = desk()
     answer = ask(running, "evt_1", "kill.card")
@@ -226,6 +228,7 @@ def test_a_worker_killed_under_the_handler_leaves_the_effect_once(desk: Make) ->
     assert effects(running, "evt_1") == [2]
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_any_gateway_answers_what_any_worker_replied(desk: Make) -> None:
     running = desk(roles="gateway", start=False)
     text = (running.folder / "boathook.toml").read_text()
@@ -241,6 +244,7 @@ def test_any_gateway_answers_what_any_worker_replied(desk: Make) -> None:
     assert all(effects(running, f"evt_{n}") == [1] for n in range(20))
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_whoever_hangs_up_frees_its_place(shared: BoathookProcess) -> None:
     with pytest.raises(httpx.ReadTimeout):
         ask(shared, "evt_hung_up", "slow.card", seconds=4, timeout=0.5)
@@ -248,6 +252,7 @@ def test_whoever_hangs_up_frees_its_place(shared: BoathookProcess) -> None:
     until(lambda: effects(shared, "evt_hung_up") == [1])
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_beyond_the_cap_senders_hear_the_fallback_and_their_events_are_kept(desk: Make) -> None:
     running = desk(within_s=6.0, toml=DESK + "[limits]\nmax_waiting = 2\n")
     with ThreadPoolExecutor(4) as pool:

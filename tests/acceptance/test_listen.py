@@ -278,6 +278,7 @@ def test_without_a_url_it_listens_to_the_database_at_hand(running, listen):
     assert (shown["id"], json.loads(shown["body"])["id"]) == (event_id, "near-1")
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_broken_connection_loses_nothing_and_repeats_nothing(boathook, local, listen):
     own = boathook(roles="gateway,worker,keeper,console")
     until(lambda: httpx.get(f"{own.base}/api/v1/health/ping").status_code == 204)
@@ -307,6 +308,7 @@ def _post_until_taken(running: BoathookProcess, name: str) -> None:
     until(is_taken)
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_stopping_gateway_does_not_wait_for_listeners(boathook, listen):
     own = boathook(roles="gateway,console", extra="")
     until(lambda: httpx.get(f"{own.base}/api/v1/health/ping").status_code == 204)

@@ -91,6 +91,7 @@ def heard(listening: Listening) -> list[str]:
     return [one["id"] for one in listening.objects()]
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_what_was_committed_late_is_heard_once_although_the_gateway_dies_meanwhile(
     running: BoathookProcess, listen: Any
 ):

@@ -217,6 +217,7 @@ def test_every_webhook_is_accepted_stored_and_handled_once(
     assert booked(pg_url) == named(sent)
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_webhooks_under_a_wrong_secret_are_refused_kept_and_accepted_once_it_is_right(
     boathook: Callable[..., BoathookProcess], stripe: Stripe, pg_url: str
 ):

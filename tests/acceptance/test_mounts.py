@@ -487,6 +487,7 @@ def unstarted_app(
         yield running
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_websockets_are_told_to_come_back_when_the_gateway_stops(unstarted_app: BoathookProcess):
     serve(unstarted_app)
     echo = await connect(url(unstarted_app, "/open/echo?name=drained"))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import httpx
 import psycopg
+import pytest
 
 from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.support import until
@@ -36,6 +37,7 @@ def test_a_host_that_stops_tells_what_it_has_counted_last(boathook: Callable[...
     assert (kept(running), kept(running, "duplicates")) == (4, 1)
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_two_hosts_on_one_database_are_both_heard(boathook: Callable[..., BoathookProcess]) -> None:
     first, second = boathook(), boathook(roles="gateway")
     post(first, "first-1")
@@ -54,6 +56,7 @@ def test_two_hosts_on_one_database_are_both_heard(boathook: Callable[..., Boatho
     assert kept(first) == 3
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_killed_host_goes_on_counting_where_it_was_killed(boathook: Callable[..., BoathookProcess]) -> None:
     running = boathook()
     post(running, "k-1", "k-2")

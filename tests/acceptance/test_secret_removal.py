@@ -96,6 +96,7 @@ def test_a_gateway_that_was_down_for_the_removal_accepts_nothing_under_it(runnin
     assert set(asked_while_starting(running, "whsec_removed in the night")) == {401}
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_sabotaged_so_that_it_opens_by_what_the_disk_tells_such_a_request_is_accepted(
     boathook: Callable[..., BoathookProcess],
 ):

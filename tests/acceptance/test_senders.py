@@ -362,6 +362,7 @@ class TestSecrets:
 
 
 class TestLimits:
+    @pytest.mark.extended("waits for intervals and deadlines of the product")
     def test_more_than_its_rate_is_put_off(self, running: BoathookProcess):
         answers = [post(running, SignedRequest("slow", uuid.uuid4().bytes, {}, "", "")) for _ in range(4)]
         assert [answer.status_code for answer in answers] == [200, 200, 429, 429]

@@ -173,6 +173,7 @@ def test_what_cannot_be_a_secret_is_refused_with_the_fix(running: BoathookProces
     assert "there is no source 'nowhere'" in done.stderr
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_gateway_that_starts_without_postgresql_knows_them(boathook: Callable[..., BoathookProcess], pg_url: str):
     with Proxy(target_of(pg_url)) as wire:
         one = boathook(start=False)

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import psycopg
+import pytest
 
 from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.faults.rig.proxy import Proxy, Target
@@ -28,6 +29,7 @@ def through(url: str, port: int) -> str:
     return f"postgresql://{user}{secret}@127.0.0.1:{port}{parts.path}?sslmode=disable"
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_what_was_taken_before_the_routes_were_known_is_owed_to_them(
     boathook: Callable[..., BoathookProcess], pg_url: str
 ):

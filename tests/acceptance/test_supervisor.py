@@ -65,6 +65,7 @@ def _written(running: BoathookProcess, slot: str) -> float:
     return sum(value for _, value in series)
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_children_end_with_their_supervisor(boathook: Callable[..., BoathookProcess]):
     running = boathook(senders=1)
     children = [
@@ -82,6 +83,7 @@ def test_children_end_with_their_supervisor(boathook: Callable[..., BoathookProc
     assert post(running, "evt_after").status_code == 200
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_frozen_gateway_is_killed_and_replaced(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles=GATEWAY)
     [frozen] = running.children("gateway")

@@ -53,6 +53,7 @@ def traffic(running: BoathookProcess) -> Iterator[None]:
     sender.join()
 
 
+@pytest.mark.extended("starts several servers of its own")
 @pytest.mark.usefixtures("traffic")
 @pytest.mark.parametrize("is_far", [False, True])
 def test_rates_latencies_and_what_is_owed_are_told_near_and_far(running: BoathookProcess, is_far: bool) -> None:

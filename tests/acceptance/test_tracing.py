@@ -270,6 +270,7 @@ def test_nothing_secret_is_told(running, receiver):
         assert secret not in told
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_killed_worker_takes_no_trace_apart(boathook, receiver):
     own = started(boathook, settings(receiver.base))
     traces = []
@@ -296,6 +297,7 @@ def test_a_killed_worker_takes_no_trace_apart(boathook, receiver):
     until(lambda: not own.listing("deliveries", "list", "--state", "pending"))
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_collector_that_is_away_or_hangs_costs_the_work_nothing(boathook):
     with _Hanging() as port:
         own = started(boathook, settings(f"http://127.0.0.1:{port}", "queue = 8"))
@@ -326,6 +328,7 @@ class _Hanging:
         self._socket.close()
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_endpoints_are_not_told_where_the_settings_say_so(boathook, receiver):
     own = started(boathook, settings(receiver.base, "propagate = false\nincoming = 'ignore'"))
     own.cli("applications", "create", "Acme", "--uid", "acme")

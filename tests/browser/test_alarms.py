@@ -10,6 +10,8 @@ from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.browser.conftest import ADMIN, Screen, Stand
 from tests.support import until
 
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
+
 
 @pytest.fixture(scope="module")
 def alert_receiver() -> Iterator[AlertReceiver]:

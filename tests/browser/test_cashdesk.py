@@ -17,6 +17,8 @@ from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, wait_until_de
 from tests.sender_harness import Reply, Sink
 from tests.support import eventually
 
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 assert CHROMIUM, "there is no Chromium; run scripts/need-program chromium chromium"
 

@@ -13,6 +13,8 @@ from boathook.admin.console.live import MOST_EACH
 from tests.browser.conftest import ADMIN, PASSWORD, Screen, Stand
 from tests.support import until
 
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
+
 expect.set_options(timeout=30_000)
 DRAIN_S = 20.0
 """What the settings allow for stopping."""

@@ -9,6 +9,8 @@ from boathook.domain import ids
 from tests.browser.conftest import Screen, Stand
 from tests.support import until
 
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
+
 Bury = Callable[..., list[str]]
 
 # Brings a delivery that went well back as one that died, so that its handler does its work when it runs again.

@@ -2,12 +2,15 @@
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 from standardwebhooks.webhooks import Webhook
 
 from tests.browser.conftest import Screen, Stand, shoot
 from tests.browser.receiver import Receiver
 from tests.support import until
+
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
 
 
 def make_application(screen: Screen, name: str) -> Page:

@@ -15,6 +15,8 @@ from tests.acceptance.conftest import SECRET
 from tests.browser.conftest import Screen, Stand
 from tests.support import until
 
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
+
 HOSTILE = "<img src=x onerror=alert(1)></code><script>alert(2)</script>\"'&{{7*7}}"
 
 

@@ -12,6 +12,8 @@ from tests.browser.hostile_texts import PAYLOADS
 from tests.browser.receiver import receiving
 from tests.browser.sample_data import Furnisher, paths_of
 
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
+
 _MOST_PAGES = 150
 
 

@@ -1,8 +1,11 @@
 """Keys of the API on the console: the token is seen once, and nowhere else."""
 
 import httpx
+import pytest
 
 from tests.browser.conftest import Screen, Stand
+
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
 
 
 def make(screen: Screen, name: str) -> str:

@@ -11,6 +11,8 @@ from tests.browser.conftest import ADMIN, Screen, Stand, shoot
 from tests.browser.receiver import Receiver, receiving
 from tests.support import until
 
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
+
 
 @pytest.fixture(scope="module")
 def product() -> Iterator[Receiver]:

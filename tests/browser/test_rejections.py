@@ -11,6 +11,8 @@ from tests.acceptance.conftest import payload, signed
 from tests.browser.conftest import Screen, Stand
 from tests.support import until
 
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
+
 
 def refuse(console: Stand, body: bytes, headers: dict[str, str]) -> str:
     """Send a request that is refused; return its rejection's id."""

@@ -8,6 +8,8 @@ import pytest
 from tests.browser.conftest import ADMIN, PASSWORD, Screen, Stand
 from tests.support import until
 
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
+
 
 def test_an_admin_signs_in_and_out(stranger: Screen, console: Stand):
     page = stranger.go("/operators")

@@ -12,6 +12,8 @@ from tests.acceptance.conftest import payload
 from tests.browser.conftest import Screen, Stand
 from tests.support import until
 
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
+
 ADDED = "whsec_an added secret, quite long"
 
 

@@ -1,7 +1,11 @@
 """Checks of the books from the console."""
 
+import pytest
+
 from tests.browser.conftest import Screen, Stand
 from tests.support import until
+
+pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
 
 
 def check(screen: Screen) -> str:

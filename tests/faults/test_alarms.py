@@ -48,6 +48,7 @@ def post(running: BoathookProcess, key: str, kind: str = "payment.paid") -> None
     assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=30).status_code == 200
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_the_spool_in_use_is_told_while_postgresql_is_away_and_once(
     make, own_server: OwnServer, alert_receiver: AlertReceiver
 ) -> None:
@@ -67,6 +68,7 @@ def has_looked_since(connection: psycopg.Connection, last: tuple) -> bool:
     return connection.execute("select from boathook.alarm_round where at > %s", last).fetchone() is not None
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_killed_keepers_neither_tell_twice_nor_forget(
     make, own_server: OwnServer, alert_receiver: AlertReceiver
 ) -> None:

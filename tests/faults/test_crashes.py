@@ -43,6 +43,7 @@ def test_gateway_and_worker_are_killed_under_load(boathook: Callable[..., Boatho
     settle_and_judge(running, sender)
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_everything_is_killed_and_started_again(boathook: Callable[..., BoathookProcess], settle_and_judge):
     running = boathook()
     with Sender(running.base) as sender:
@@ -54,6 +55,7 @@ def test_everything_is_killed_and_started_again(boathook: Callable[..., Boathook
     settle_and_judge(running, sender)
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_gateways_die_at_every_point(boathook: Callable[..., BoathookProcess], settle_and_judge, tmp_path):
     crashes = CrashSchedule(tmp_path, dict.fromkeys(GATEWAY_POINTS, 20))
     running = boathook(**crashes.environment)
@@ -64,6 +66,7 @@ def test_gateways_die_at_every_point(boathook: Callable[..., BoathookProcess], s
     assert any(0 in statuses for statuses in sender.answered.values()), "nobody noticed the crashes"
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 @pytest.mark.parametrize("steps", WORKER_POINTS)
 def test_workers_die_at_every_point_of(
     steps: str, boathook: Callable[..., BoathookProcess], settle_and_judge, tmp_path
@@ -82,6 +85,7 @@ def test_workers_die_at_every_point_of(
     assert _lost(running) >= len(crashes.hits.keys() - ENDED_BEFORE), "an attempt that died is on no record"
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 @pytest.mark.timeout(300)
 def test_keepers_die_at_every_point(boathook: Callable[..., BoathookProcess], settle_and_judge, tmp_path):
     crashes = CrashSchedule(tmp_path, dict.fromkeys(KEEPER_POINTS, 1))

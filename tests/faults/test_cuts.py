@@ -179,6 +179,7 @@ def island(server: OwnServer) -> Iterator[Island]:
     one.close()
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_pulled_cable_is_found_out_within_five_seconds(island: Island):
     async with opened(island.url) as database:
         await is_watched(database)
@@ -188,6 +189,7 @@ async def test_a_pulled_cable_is_found_out_within_five_seconds(island: Island):
         await answers_again(database)
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_the_system_gives_up_a_connection_that_nobody_acknowledges(
     island: Island, monkeypatch: pytest.MonkeyPatch
 ):

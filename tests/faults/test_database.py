@@ -43,7 +43,7 @@ def test_stopped_for_a_minute(it: Lab) -> None:
     ride_out(it, "PostgreSQL is stopped", it.server.stop, events=MINUTE, drains=5)
 
 
-@scenario(fault="PostgreSQL hung for 4 s (SIGSTOP of all its processes)", target=TARGET, twin=NO_SPOOL)
+@scenario(fault="PostgreSQL hung for 4 s (SIGSTOP of all its processes)", target=TARGET, twin=NO_SPOOL, tier="extended")
 def test_hung(it: Lab) -> None:
     it.start()
     ride_out(it, "PostgreSQL hangs", it.server.freeze)
@@ -64,6 +64,7 @@ def _letters(begin: int, count: int = 30) -> list[Letter]:
     fault="copies before, during and after an outage, the gateway killed in the middle of it",
     target="one row and one effect each, every copy answered 2xx",
     twin=Twin("drains_as_new", breaks=frozenset({"C3"})),
+    tier="extended",
 )
 def test_copies_around_an_outage(it: Lab) -> None:
     it.start()
@@ -94,6 +95,7 @@ def test_copies_around_an_outage(it: Lab) -> None:
     fault="newer events of the same keys arrive while those of an outage are drained, slowly",
     target="effects in the order of acceptance",
     twin=Twin("overtakes_the_spool", breaks=frozenset({"C6"})),
+    tier="extended",
 )
 def test_newer_events_go_behind_the_spool(it: Lab) -> None:
     host = it.start(roles="gateway", is_wired=True, settings={"database": {"intake_batch": 16}})
@@ -125,6 +127,7 @@ SPOOL_POINTS = [point for point in POINTS if point.startswith(("spool.", "drain.
     fault=f"the gateway killed at each of {', '.join(SPOOL_POINTS)}",
     target="0 lost, order kept, drained by itself",
     twin=Twin("answers_before_write", breaks=frozenset({"C1"})),
+    tier="extended",
 )
 def test_gateway_dies_at_every_point_of_the_spool(it: Lab) -> None:
     writing = CrashSchedule(it.folder, {point: 10 for point in SPOOL_POINTS if point.startswith("spool.")})

@@ -118,6 +118,7 @@ def _accepted_while_failing(it: Lab) -> list[str]:
     target="503 and never 2xx; a segment is never synced again; told by metric and /readyz; recovers by itself",
     twin=Twin("ignores_failed_syncs", breaks=frozenset({"C1"})),
     needs=cannot_trace,
+    tier="extended",
 )
 def test_failing_syncs(it: Lab) -> None:
     host = start_without_postgresql(it)
@@ -189,6 +190,7 @@ def _is_synced(calls: list[Call], key: str, before: int) -> bool:
     target="before each 2xx goes out, the sync of its record has ended",
     twin=Twin("answers_before_sync", breaks=frozenset({"C1"})),
     needs=cannot_trace,
+    tier="extended",
 )
 def test_synced_before_answered(it: Lab) -> None:
     host = start_without_postgresql(it)
@@ -221,6 +223,7 @@ def test_spool_disk_full(it: Lab) -> None:
     target="503 with Retry-After once it is full, never 2xx without room; accepts again without a restart",
     twin=Twin("ignores_a_full_disk", breaks=frozenset({"C1"})),
     needs=cannot_mount,
+    tier="extended",
 )
 def test_spool_disk_filled_by_others(it: Lab) -> None:
     disk = it.enter(small_disk("2m"))
@@ -410,6 +413,7 @@ def go_back(it: Lab, copy: Path) -> None:
     # What that state had not yet comes behind what was sent meanwhile.
     limits=replace(bank.LIMITS, ordered=frozenset()),
     twin=Twin("keeps_nothing_drained", breaks=frozenset({"C1"})),
+    tier="extended",
 )
 def test_failover_to_an_older_state(it: Lab) -> None:
     host = it.start(is_wired=True)
@@ -490,6 +494,7 @@ def rot(host: Host) -> tuple[Path, str]:
     twin=Twin("believes_every_record", breaks=frozenset({"C2", "C10"})),
     # What is sent again comes behind what was sent after it.
     limits=replace(bank.LIMITS, ordered=frozenset()),
+    tier="extended",
 )
 def test_rotten_record(it: Lab) -> None:
     host = start_without_postgresql(it, spool={"segment_bytes": 1 << 14})

@@ -13,6 +13,7 @@ KEYS = 200
     fault="one signed event a thousand times from 50 connections, the gateway killed meanwhile",
     target="1 row, 1 effect, every copy answered 2xx in the end",
     twin=Twin("forgets_keys", breaks=frozenset({"C3"})),
+    tier="extended",
 )
 def test_duplicate_flood(it: Lab) -> None:
     it.start()
@@ -69,6 +70,7 @@ def test_poisoned_keys(it: Lab) -> None:
     fault="five accounts' events leave in any order, 300 a second, copies and retries among them",
     target="effects in accept order; the newest state stays",
     twin=Twin("orders_nothing", breaks=frozenset({"C6"})),
+    tier="extended",
 )
 def test_out_of_order_flood(it: Lab) -> None:
     it.start()

@@ -71,6 +71,7 @@ def wait_for_an_open_transaction(server: OwnServer) -> None:
         until(lambda: connection.execute(name).fetchone())
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_everything_goes_on_after_a_hang_without_a_restart(make: Callable[..., BoathookProcess], server: OwnServer):
     running = make()
     clerk, before = Clerk(running), crew(running)

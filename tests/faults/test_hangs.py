@@ -150,6 +150,7 @@ async def shop(server: OwnServer) -> AsyncIterator[Database]:
         await database.execute("truncate deed, boathook.event, boathook.delivery, boathook.outcome, boathook.attempt")
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 @pytest.mark.parametrize("moment", ["before the effect", "after the effect", "before the settle"])
 async def test_a_handler_caught_in_a_hang_longer_than_its_lease_takes_effect_once(
     server: OwnServer, shop: Database, is_quick: None, moment: str
@@ -185,6 +186,7 @@ async def test_a_handler_caught_in_a_hang_longer_than_its_lease_takes_effect_onc
     assert await shop.fetchval("select count(*) from deed") == 1
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_more_long_handlers_than_connections_all_have_their_turn(server: OwnServer, shop: Database):
     """Fifty more than there are connections, and so few are left by strangers that not all of these can be had."""
     hook, running, most = Boathook(), 0, 0
@@ -227,6 +229,7 @@ def take_all(url: str) -> list[psycopg.Connection]:
     return held
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_a_keeper_whose_server_hung_is_the_keeper_no_more_until_it_is_elected_again(
     server: OwnServer, shop: Database, is_quick: None, monkeypatch: pytest.MonkeyPatch
 ):

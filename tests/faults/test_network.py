@@ -19,7 +19,12 @@ def _wired(it: Lab, **settings: dict[str, object]) -> tuple[Host, Proxy]:
     return host, host.wire
 
 
-@scenario(fault="the way to PostgreSQL falls silent for 4 s, no connection ends", target=TARGET, twin=NO_SPOOL)
+@scenario(
+    fault="the way to PostgreSQL falls silent for 4 s, no connection ends",
+    target=TARGET,
+    twin=NO_SPOOL,
+    tier="extended",
+)
 def test_silent_cut(it: Lab) -> None:
     _, wire = _wired(it)
     ride_out(it, "nothing passes between boathook and PostgreSQL", lambda: wire.set(is_stalled=True))

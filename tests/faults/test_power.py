@@ -159,6 +159,7 @@ def _sha(body: bytes) -> str:
     target="0 events answered 2xx lost, 0 corrupt records, every torn tail noticed",
     twin=Twin("syncs_nothing", breaks=frozenset({"C1"})),
     needs=cannot_mount,
+    tier="extended",
 )
 def test_power_cut_of_the_spool(it: Lab) -> None:
     _cut_often(it, 20)

@@ -31,6 +31,7 @@ def test_gateway_killed(it: Lab) -> None:
         server={"synchronous_commit": "off", "wal_writer_delay": "10s"},
         settings={"database": {"allow_unsafe": True}},
     ),
+    tier="extended",
 )
 def test_postgresql_killed(it: Lab) -> None:
     it.start()
@@ -47,6 +48,7 @@ def test_postgresql_killed(it: Lab) -> None:
     fault="a worker frozen beyond its lease (SIGSTOP), then thawed",
     target="effects once; the stale commit is refused",
     twin=Twin(sql=UNFENCED, label="settles without the fence", breaks=frozenset({"C5", "C7"})),
+    tier="extended",
 )
 def test_worker_frozen_beyond_its_lease(it: Lab) -> None:
     it.start()

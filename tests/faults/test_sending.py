@@ -96,6 +96,7 @@ def judge(running: BoathookProcess, receiver: Receiver, owed: set[str], *, most_
     assert running.cli("verify").returncode == 0
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_senders_die_at_every_point(boathook: Callable[..., BoathookProcess], receiver: Receiver, tmp_path: Path):  # noqa: F811
     crashes = CrashSchedule(tmp_path, dict.fromkeys(SEND_POINTS, 3))
     assert crashes.hits

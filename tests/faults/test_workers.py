@@ -176,6 +176,7 @@ def _replay_all(it: Lab) -> None:
     fault="handlers lock the same rows in different orders, and PostgreSQL ends one of each pair",
     target="they run again; no attempt is held against them",
     twin=Twin("counts_collisions", breaks=frozenset({"C8"})),
+    tier="extended",
 )
 def test_deadlocked_handlers(it: Lab) -> None:
     it.server.set(deadlock_timeout="50ms")

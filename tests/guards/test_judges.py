@@ -15,8 +15,17 @@ CLAIMED = {recipe.name for recipe in RECIPES if recipe.checked}
 
 @pytest.fixture(scope="module")
 def judged() -> set[str]:
-    """Every provider that a test is marked with, as pytest collects them."""
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "tests.guards.judge_plugin", "tests"]
+    """Every provider that a test of tests/providers is marked with, as pytest collects them."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--collect-only",
+        "-p",
+        "tests.guards.judge_plugin",
+        "tests/providers",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return {line.removeprefix("judged: ") for line in done.stdout.splitlines() if line.startswith("judged: ")}

@@ -32,7 +32,7 @@ from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Selection
 from boathook.journal.registry import read_routes, register
 from tests.postgres.test_events import conflicts, count, event
-from tests.support import LOCK_WAITED_FOR, eventually
+from tests.support import LOCK_WAITED_FOR, eventually, examples
 from tests.worker_harness import running_worker, wait_for_states
 
 ACTION = Action(actor="test", note="because")
@@ -374,7 +374,7 @@ async def test_gateways_that_store_overlapping_batches_at_once_owe_each_item_onc
 _EXAMPLES = itertools.count()
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     rounds=st.lists(
         st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=3), min_size=1, max_size=5

@@ -187,6 +187,7 @@ EVERYTHING = {
 }  # fmt: skip
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_a_store_under_full_work_balances_at_every_moment(
     db: Database, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ):

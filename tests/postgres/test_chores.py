@@ -186,10 +186,12 @@ async def hand_over(db: Database) -> Busy:
     return busy
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_chore_is_never_done_twice_at_once_though_the_seat_is_lost(db: Database):
     assert (await hand_over(db)).most == 1
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_sabotage_without_the_turn_it_is_done_twice_at_once(db: Database, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(chores, "turn", give_to_all)
     assert (await hand_over(db)).most >= 2

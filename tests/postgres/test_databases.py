@@ -15,7 +15,9 @@ COLUMNS = """
     where attrelid = %s::regclass and attnum > 0 and attnotnull and attidentity = '' and not attisdropped
 """
 CHECKS = "select conname from pg_constraint where conrelid = %s::regclass and contype = 'c' and coninhcount = 0"
-LOWER_BOUND = "select substring(pg_get_expr(relpartbound, oid) from $$FROM \\('([^']*)$$) from pg_class where oid = %s::regclass"
+LOWER_BOUND = (
+    "select substring(pg_get_expr(relpartbound, oid) from $$FROM \\('([^']*)$$) from pg_class where oid = %s::regclass"
+)
 VALUES = {
     "uuid": "ffffffff-ffff-7fff-bfff-ffffffffffff",  # behind all partitions that have bounds
     "timestamp with time zone": "2026-01-31 12:00+00",

@@ -126,6 +126,7 @@ async def test_its_settings_keep_the_promise(data_dir: Path) -> None:
     await server.stop()
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_the_url_suits_psycopg_too(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     with psycopg.connect(server.url) as connection:
@@ -177,6 +178,7 @@ def connect_as(uid: int, server: EmbeddedServer) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 @as_root
 async def test_as_root_below_a_closed_folder_the_data_are_kept_elsewhere(closed_dir: Path) -> None:
     data_dir = closed_dir / "project" / ".boathook"
@@ -193,6 +195,7 @@ async def test_as_root_below_a_closed_folder_the_data_are_kept_elsewhere(closed_
     remove(data_dir)
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 @as_root
 async def test_a_removed_data_folder_begins_anew_and_says_what_is_kept(closed_dir: Path) -> None:
     data_dir = closed_dir / "data"
@@ -211,6 +214,7 @@ async def test_a_removed_data_folder_begins_anew_and_says_what_is_kept(closed_di
     remove(data_dir)
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 @as_root
 async def test_as_root_binaries_below_a_closed_folder_are_copied_once(
     closed_dir: Path, monkeypatch: pytest.MonkeyPatch
@@ -269,6 +273,7 @@ async def test_sabotage_without_the_shared_lock_the_first_to_leave_stops_it(
     await second.stop()
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_many_who_start_together_share_one(data_dir: Path) -> None:
     servers = await asyncio.gather(*(EmbeddedServer.start(data_dir) for _ in range(5)))
     assert len({server.pid() for server in servers}) == 1
@@ -294,6 +299,7 @@ async def test_a_killed_postgres_is_restarted_with_its_data(data_dir: Path) -> N
     assert await other.stop() is True
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_a_killed_postgres_with_a_busy_backend_is_waited_for(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     await remember(server)
@@ -314,6 +320,7 @@ async def test_a_killed_postgres_with_a_busy_backend_is_waited_for(data_dir: Pat
     await server.stop()
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_a_stale_lock_file_with_a_number_borne_by_another_is_removed(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     await remember(server)
@@ -344,6 +351,7 @@ async def test_no_child_is_left_behind(data_dir: Path) -> None:
     await server.stop()
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_an_interrupted_creation_is_begun_anew(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = embedded._Site.call
 
@@ -362,6 +370,7 @@ async def test_an_interrupted_creation_is_begun_anew(data_dir: Path, monkeypatch
     await server.stop()
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_a_path_too_long_for_a_socket_works_all_the_same(data_dir: Path) -> None:
     deep = data_dir / ("d" * 60) / ("e" * 60)
     server = await EmbeddedServer.start(deep)
@@ -370,6 +379,7 @@ async def test_a_path_too_long_for_a_socket_works_all_the_same(data_dir: Path) -
     remove(deep)
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 @pytest.mark.parametrize("name", ['it\'s a "data" folder %s $HOME', "one,two", "größe"])
 async def test_odd_characters_in_the_path_are_no_trap(data_dir: Path, name: str) -> None:
     odd = data_dir / name
@@ -396,6 +406,7 @@ async def test_data_of_another_major_version_are_left_alone(data_dir: Path) -> N
         await EmbeddedServer.start(data_dir)
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_a_server_that_cannot_start_shows_its_log(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(embedded._SETTINGS, "shared_buffers", "nonsense")
     monkeypatch.setattr(embedded, "_POLL_S", 0.0)
@@ -403,6 +414,7 @@ async def test_a_server_that_cannot_start_shows_its_log(data_dir: Path, monkeypa
         await EmbeddedServer.start(data_dir)
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_a_failed_start_gives_its_share_back(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(embedded._SETTINGS, "shared_buffers", "nonsense")
     monkeypatch.setattr(embedded, "_POLL_S", 0.0)

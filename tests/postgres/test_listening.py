@@ -255,6 +255,7 @@ async def test_sabotaged_so_that_only_a_minute_is_told_again_it_is_missed(db: Da
     assert await heard_after_a_break(db) == {"younger"}
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_listener_is_told_how_far_it_is_so_that_a_quiet_one_never_comes_again_for_too_much(db: Database):
     tail, now = Tail(db, Wish(), NOW), NOW + timedelta(days=2)
     assert await keys(tail, now) == []

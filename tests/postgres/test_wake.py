@@ -332,6 +332,7 @@ async def test_of_many_that_race_none_is_left(db: Database, seed: int):
 # Through an app.
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_handler_wakes_what_waits_for_it_and_it_is_done_at_once(db: Database, platform: AppPlatform):
     await db.execute("create table driver (name text primary key)")
     hook = Boathook("shop")

@@ -217,6 +217,7 @@ async def test_what_takes_too_long_to_stop_is_broken_off_and_not_counted(shop: D
     assert await deeds(shop) == []
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 @pytest.mark.parametrize("is_sync", [True, False])
 async def test_a_handler_that_cannot_be_stopped_ends_the_worker(
     shop: Database, monkeypatch: pytest.MonkeyPatch, is_sync: bool
@@ -354,6 +355,7 @@ def spawn(url: str, mode: str, **environment: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", PROGRAM, url, mode], env=variables, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_a_payload_that_kills_its_worker_is_buried_and_its_neighbours_survive(shop: Database) -> None:
     hook = Boathook()
 

@@ -15,11 +15,13 @@ from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, Verified
 from boathook.inbound.verify import Verifier
 from tests.providers.source_factory import NOW, Stand, stands
-from tests.support import too_dear
+from tests.support import examples, too_dear
 
 ALL = list(stands())
 every = pytest.mark.parametrize("stand", ALL, ids=str)
-some = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+some = settings(
+    max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 Verdicts = Verified | Challenge | KeyWanted | Rejected
 
 ODD_HEADERS = [

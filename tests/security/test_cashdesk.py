@@ -130,6 +130,7 @@ async def test_a_port_that_goes_without_saying_may_be_said(cabinet: Cabinet, hos
         assert await log_in(http, shop.token, host=host, origin=origin) == status
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_public_url_with_the_usual_port_is_the_same_without_it(running: CashdeskServer):
     file = running.folder / "boathook.toml"
     file.write_text(file.read_text().replace("[cashdesk]", '[cashdesk]\npublic_url = "https://cabinet.example:443"'))

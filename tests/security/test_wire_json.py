@@ -67,6 +67,7 @@ def test_what_readers_differ_about_raises_nothing():
         parse(within(text))
 
 
+@pytest.mark.own_process
 def test_sabotage_a_trusting_reader_raises():
     """The twin: what any reader of JSON does with the same texts."""
     raised = {type(error) for error in map(_raised_by, TEXTS) if error is not None}
@@ -147,6 +148,7 @@ def test_no_look_into_a_body_is_a_fault_of_ours(gateway: BoathookProcess, source
     assert changed((body for body, _ in told), (found[id] for _, id in told)) == []
 
 
+@pytest.mark.own_process
 def test_sabotage_with_a_trusting_reader_routes_would_stumble():
     order = Route(recipient="handler:x", app="shop:hook", source="looked", order_by="data.key")
     stumbled = 0

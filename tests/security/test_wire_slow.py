@@ -114,6 +114,7 @@ def test_two_thousand_slow_clients_are_all_closed_and_good_ones_all_answered():
 DEAF = {"deaf to little", "deaf at the end"}
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [("no deadlines", KINDS.keys() - {"no http"}), ("no end of flushing", DEAF)],

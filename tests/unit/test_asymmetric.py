@@ -22,7 +22,7 @@ from boathook.inbound.proving.asymmetric import AsymmetricCheck
 from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, SourceSpec
-from tests.support import too_dear
+from tests.support import examples, too_dear
 from tests.unit.verifier_factory import NOW, request
 
 BODY = b'{"id":"evt_1"}'
@@ -410,7 +410,7 @@ def test_the_ring_keeps_equal_bytes_as_one_object_so_that_parsed_keys_are_found_
 # Hostile input.
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=300), st.text(max_size=300), st.binary(max_size=200))
 def test_nothing_a_stranger_sends_raises(signature, url, body):
     one = request(body, {"x-signature": signature, "x-cert-url": url, "x-stamp": signature})

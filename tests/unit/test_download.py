@@ -323,6 +323,7 @@ async def test_a_file_that_only_drips_is_given_up_and_kept(client, target, monke
         assert server.ranges[1] is not None
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_sabotage_without_a_slowest_rate_it_would_drip_on(client, target, monkeypatch):
     monkeypatch.setattr(download, "STALL_S", 0)
     async with FileServer(SONG, piece=50, pause_s=0.2) as server:

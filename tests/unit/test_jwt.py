@@ -19,6 +19,7 @@ from boathook.inbound.proving.jwt import JwtCheck
 from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import KeyWanted, Reason, Rejected, SourceSpec
+from tests.support import examples
 from tests.unit.verifier_factory import NOW, request
 
 BODY = b'{"id":"evt_1"}'
@@ -260,6 +261,7 @@ def test_a_judge_that_stumbles_is_a_refusal():
 # Hostile input.
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize(
     "text",
     [
@@ -284,7 +286,7 @@ def test_an_odd_token_is_refused(text):
     assert isinstance(check_of().check(sent(text), NOW), Rejected)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=200), st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit"]), st.text(max_size=8)), st.binary(max_size=80))  # fmt: skip
 def test_nothing_a_stranger_sends_raises(text, header, payload):
     made = (

@@ -82,6 +82,7 @@ async def test_a_dropped_token_is_asked_for_again():
         assert len(server.requests) == 2
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

@@ -127,6 +127,7 @@ async def test_a_provider_that_calls_itself_otherwise_is_refused():
         await come_back(sign(claims()), issuer="https://other.example")
 
 
+@pytest.mark.own_process
 async def test_an_answer_that_is_no_object_is_told_as_such(monkeypatch: pytest.MonkeyPatch):
     async def answer(*_: Any, **__: Any) -> HttpAnswer:
         return HttpAnswer(200, {}, b"[" * 100_000)

@@ -21,7 +21,7 @@ from boathook.inbound.proving.macs import HmacCheck
 from boathook.inbound.proving.stamps import read_moment
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verify import Challenge, Reason, Rejected, SourceSpec, Verified, Verifier
-from tests.support import too_dear
+from tests.support import examples, too_dear
 from tests.unit.verifier_factory import NOW, SECRETS, STANDARD_SECRET, request, signed, verifier
 
 BODY = b'{"id":"evt_1","type":"invoice.paid"}'
@@ -594,7 +594,7 @@ HEADER_TEXT = st.text(st.characters(max_codepoint=255), max_size=80) | st.sample
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     provider=st.sampled_from([*SIGNING, "token"]),
     values=st.lists(HEADER_TEXT, min_size=6, max_size=6),

@@ -250,6 +250,7 @@ class TestHttpsOnly:
 
 
 class TestLostKeys:
+    @pytest.mark.extended("starts several servers of its own")
     def test_a_secret_that_cannot_be_read_is_an_error_that_names_the_cause(self, strict):
         app = strict.application()
         endpoint = app.endpoint("https://example.com/", disabled=True, headers={"X-Api-Key": "k"})

@@ -222,6 +222,7 @@ def judge(report: dict[str, Any], version: tuple[int, int]) -> None:
     assert set(report["offered"]) - set(report["called"]) - set(NOT_SERVED) == set(), "methods that were not tried"
 
 
+@pytest.mark.extended("installs older versions of the client; the newest stays")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_pinned_python_client_works_unchanged(version, server, receiver, run_id):
     shared = Path(tempfile.gettempdir()) / f"boathook-tests-{run_id}"
@@ -240,6 +241,7 @@ def test_the_newest_python_client_works_unchanged(server, receiver):
     run.judge_receivers()
 
 
+@pytest.mark.extended("drives one more vendor's client through the whole API")
 def test_the_npm_client_works_unchanged(server, receiver):
     install(HERE / "npm", timeout=100)
     run = Run(server, receiver, "npm")

@@ -77,6 +77,7 @@ def judge(app: Application, endpoint, accepted: list[str], box: Mailbox) -> None
     )
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_sender_killed_at_every_point_loses_nothing(admin_url, pg_template, tmp_path, receiver):
     crashes = CrashSchedule(tmp_path, dict.fromkeys(SENDING, 3))
     folder = tmp_path / "house"
@@ -99,6 +100,7 @@ def test_there_are_points_to_be_killed_at():
     assert len(SENDING) >= 3
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 @pytest.mark.parametrize("role", ["sender", "gateway", "keeper"])
 def test_whichever_process_is_killed_what_was_accepted_arrives(role, fragile, receiver):
     app = fragile.application()

@@ -102,6 +102,7 @@ def judge(done: subprocess.CompletedProcess[str], log: str) -> None:
     assert "Traceback" not in log
 
 
+@pytest.mark.extended("tries every operation of the API with generated requests")
 @pytest.mark.timeout(300)
 def test_every_answer_is_as_the_document_says(server, receiver, tmp_path):
     grounds = Grounds(server, receiver, "schemathesis")
@@ -135,6 +136,7 @@ def test_every_answer_is_as_the_document_says_however_long_one_tries(server, rec
     judge(done, server.running.log())
 
 
+@pytest.mark.extended("tries every operation of the API with generated requests")
 def test_a_wrong_answer_is_seen(server, receiver, tmp_path):
     """The twin: a proxy that leaves a required field out of one answer."""
     grounds = Grounds(server, receiver, "schemathesis-twin")

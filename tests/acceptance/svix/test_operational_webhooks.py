@@ -19,6 +19,7 @@ class TestOperationalWebhooks:
         yield api
         api.close()
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_tell_what_happens_to_endpoints_and_attempts(self, organization, receiver):
         told = receiver.mailbox()
         watcher = organization.post("/operational-webhook/endpoint", {"url": told.url}, expect=201)

@@ -33,6 +33,7 @@ def server(tmp_path_factory, admin_url, pg_template, alert_receiver) -> Iterator
         yield running
 
 
+@pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
 def test_an_unlinked_payment_is_told_of_and_that_it_was_linked(server: BillingServer, alert_receiver: AlertReceiver):
     waits, known = unique("payment"), unique("payment")
     server.send_payment(known, email=server.user())

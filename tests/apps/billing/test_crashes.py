@@ -7,6 +7,8 @@ from tests.apps.billing.server import BillingServer
 from tests.apps.billing.traffic import await_books, make_simulation, send_steps
 from tests.crash_schedule import CrashSchedule
 
+pytestmark = pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
+
 HITS = {"accept": 20, "claim": 2, "handler": 8, "retry": 1, "dead": 1}
 """How often a process passes each kind of point before it is killed there; failures are few, and go in batches."""
 ROUNDS = 6

@@ -58,6 +58,7 @@ def test_a_price_that_changes_while_a_payment_waits_for_its_user_makes_it_a_mism
     assert own.subscription(email) is None
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_an_error_that_is_none_of_the_users_is_tried_ever_more_rarely_and_applies_once_its_cause_is_gone(
     server: BillingServer,
 ):

@@ -42,6 +42,7 @@ def test_an_order_is_received_until_its_payment_has_a_number(write):
     assert read_order(write(systranid="77")).status is Status.SUCCEEDED
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize("body", [b"", b"Email=a%40b.c", apart(orderid=""), apart(amount=""), apart(amount="much"),
                                   b"payment=%7B", b"payment=[]", b"payment=" + b"[" * 100_000])  # fmt: skip
 def test_a_form_that_is_no_order_is_an_error_that_names_itself(body):

@@ -18,6 +18,8 @@ from tests.apps.cashdesk.server import Cabinet, CashdeskServer, Client, wait_unt
 from tests.crash_schedule import CrashSchedule
 from tests.support import eventually
 
+pytestmark = pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
+
 WEBHOOKS = {
     "/all": dict.fromkeys(Entity, True),
     "/goods": {Entity.PRODUCTS: True, Entity.SHIFTS: True},

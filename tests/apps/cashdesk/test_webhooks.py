@@ -409,6 +409,7 @@ async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
         assert receiver.requests["/down"] - before < 10, "all are due, but only a probe goes out now and then"
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_without_a_breaker_it_is_hammered(running: CashdeskServer):
     """Sabotage: without the pause everything that is due goes out, and the first test's bound is passed."""
     cabinet = Cabinet(running.start(BOATHOOK_OUTBOUND_BREAKER_AFTER="0"))

@@ -15,6 +15,8 @@ from tests.apps.fleet.server import TOKEN, UMNICO, FleetServer, differences, sta
 from tests.crash_schedule import CrashSchedule
 from tests.support import until
 
+pytestmark = pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
+
 GATEWAY = ("accept.before_commit", "accept.after_commit", "accept.before_reply")
 WORKER = (
     "claim.after_commit",

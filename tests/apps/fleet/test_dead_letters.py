@@ -184,6 +184,7 @@ def hasty(tmp_path_factory, admin_url, pg_template, bot):
         yield running
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_dead_letter_is_tried_again_by_the_schedule_and_then_left_to_people(hasty: FleetServer, bot: BotApi):
     car = new_id()
     hasty.send_event("car_create", {"id": car, "poison": "yes"})
@@ -194,6 +195,7 @@ def test_a_dead_letter_is_tried_again_by_the_schedule_and_then_left_to_people(ha
     assert len(shown["attempts_made"]) == 10, "five attempts of the handler's, five of the replay's"
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_dead_letter_whose_cause_is_gone_is_handled_by_itself(hasty: FleetServer):
     car = new_id()
     hasty.send_event("car_create", {"id": car, "poison": "yes"})

@@ -200,11 +200,13 @@ def test_no_text_makes_the_reader_of_ruby_fail(text):
     assert read_hash(text) is None or isinstance(read_hash(text), dict)
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 5_000 + b"1" + b"}" * 5_000, b"1" * 5_000])
 def test_hostile_bodies_are_unknown(body):
     assert isinstance(read(body), Unknown)
 
 
+@pytest.mark.own_process
 def test_what_nests_too_deep_is_unknown():
     value: object = 1
     for _ in range(MAX_DEPTH + 2):

@@ -200,6 +200,7 @@ def test_strange_texts_are_stored_and_harm_nothing(text: str, server: FleetServe
     assert server.known("clients", client)["name"].startswith(text[:3])
 
 
+@pytest.mark.extended("needs thousands of rows, objects or connections")
 def test_a_burst_of_1000_updates_of_one_car_costs_few_upserts_and_ends_in_the_last_state(server: FleetServer):
     car, number = new_id(), 1_000
     bodies = [

@@ -37,6 +37,7 @@ def test_a_critical_error_is_told_in_the_form_the_bot_api_wants(server: FleetSer
     assert bot.calls == len(bot.taken), "the Bot API refused a request"
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_server_in_trouble_loses_no_alarm_and_repeats_are_collapsed(server: FleetServer, bot: BotApi):
     until(lambda: server.rows("select from fleet.alarm where announced_at is null"))
     taken, moments = len(bot.taken), []
@@ -61,6 +62,7 @@ def test_a_server_in_trouble_loses_no_alarm_and_repeats_are_collapsed(server: Fl
     assert kinds >= {"TELEGRAM_500", "TELEGRAM_BUSY", "TELEGRAM_502"}
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_server_that_hangs_blocks_no_handling(server: FleetServer, bot: BotApi):
     bot.troubles.append(hang)
     until(bot.hanging.is_set, timeout=60)

@@ -125,6 +125,7 @@ async def states() -> Counter[str]:
     return Counter(row["state"] for row in rows)
 
 
+@pytest.mark.extended("needs thousands of rows, objects or connections")
 @pytest.mark.usefixtures("music")
 async def test_a_bucket_of_2500_objects_is_gone_through_page_by_page(place):
     kept: list[str] = []
@@ -332,6 +333,7 @@ class Endless:
             yield [Stored(f"{PREFIX}t{page:05}-{number:04}/c.mp3", 1, OLD) for number in range(size)]
 
 
+@pytest.mark.extended("needs thousands of rows, objects or connections")
 @pytest.mark.usefixtures("music")
 async def test_memory_does_not_grow_with_the_bucket(place):
     async def peak(pages: int) -> int:

@@ -18,6 +18,8 @@ from tests.apps.music.server import SECRET, MusicServer, SlowStudio, clip, uniqu
 from tests.crash_schedule import CrashSchedule
 from tests.support import until
 
+pytestmark = pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
+
 RELEVANT = {
     steps: [point for point in POINTS if point.startswith(beginnings)]
     for steps, beginnings in {

@@ -36,6 +36,7 @@ def standing(server, id: str) -> str:
     return server.api("GET", f"/deliveries/{id}").json()["standing"]
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_delivery_is_registered_until_it_is_completed(server):
     """A handler that fails is tried again; meanwhile its delivery stands as registered."""
     task = unique()

@@ -396,6 +396,7 @@ def test_a_bucket_takes_the_place_of_the_folder_by_configuration(cloudy, studio,
     assert cloudy.cli("verify").returncode == 0
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_the_answer_does_not_depend_on_workers_being_up(server):
     task = unique()
     server.register(task)

@@ -97,8 +97,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _LOG_LINES = 30
-_MOST_S = {"quick": 300, "soak": 900}
+_MOST_S = {"quick": 1200, "extended": 1200, "soak": 2400}
 """A busy machine takes several times as long."""
+_REASON = "one scenario of each family of faults stays, with its mutant"
 REGISTRY: dict[str, Scenario] = {}
 """Every scenario of the modules that were imported, by name."""
 
@@ -116,7 +117,7 @@ def scenario(
     fault: str,
     target: str,
     twin: Twin,
-    tier: Literal["quick", "soak"] = "quick",
+    tier: Literal["quick", "extended", "soak"] = "quick",
     limits: Limits = bank.LIMITS,
     needs: Callable[[], str] = _nothing,
     place: Place = _in_memory,
@@ -128,7 +129,7 @@ def scenario(
         fault: what is done, as the first column of the table.
         target: what must hold, with its figure.
         twin: what is sabotaged in the second run, and which invariants that must break.
-        tier: ``quick`` for `make test`, ``soak`` for `make soak` only.
+        tier: ``quick`` for `make test`, ``extended`` for `make test-all` too, ``soak`` for `make soak` only.
         limits: what the checker allows; start from `dataclasses.replace(bank.LIMITS, ...)`.
         needs: returns why this machine cannot do it, such as a missing program; empty where it can.
         place: opens the folder for PostgreSQL, such as one on a loop image, given the run's own folder; that is in memory
@@ -158,6 +159,8 @@ def scenario(
         test.__name__, test.__doc__, test.__module__ = one.name, body.__doc__, body.__module__
         marked = pytest.mark.parametrize("run", ["sound", "twin"])(pytest.mark.fault(test))
         marked = pytest.mark.timeout(_MOST_S[tier])(marked)
+        if tier == "extended":
+            return pytest.mark.extended(_REASON)(marked)
         return pytest.mark.soak(marked) if tier == "soak" else marked
 
     return make
