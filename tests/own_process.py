@@ -50,7 +50,7 @@ def _report_to(writing: int, item: pytest.Item) -> NoReturn:
     try:
         hook = item.config.hook
         # Tears down what is this test's alone; the fixtures it shares with others are the parent's.
-        reports = runtestprotocol(item, log=False, nextitem=item.parent)  # type: ignore[arg-type]
+        reports = runtestprotocol(item, log=False, nextitem=item.parent)
         data = [hook.pytest_report_to_serializable(config=item.config, report=report) for report in reports]
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(pickle.dumps(data))
