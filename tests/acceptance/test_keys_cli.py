@@ -3,7 +3,7 @@
 import pytest
 
 from tests.acceptance.test_cli import Cli
-from tests.postgres.api_client import Api, make_desk
+from tests.postgres.api_client import ApiClient, make_context
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def cli(tmp_path, pg_url):
 
 async def test_a_key_is_made_listed_and_revoked(cli, db):
     (made,) = cli.objects("keys", "create", "--scope", "organization", "--name", "backend", "--expires", "30d")
-    api = Api(make_desk(db), made["token"])
+    api = ApiClient(make_context(db), made["token"])
     application = await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
     own = cli.run("keys", "create", "--scope", "application", "--application", "acme").stdout.strip()
     assert own.startswith("bhk_")

@@ -1,4 +1,4 @@
-"""Messages, what their endpoints are owed and how that went, put into the journal as the sender would have left it."""
+"""Stores messages, deliveries and attempts directly in the database, as the publisher and the sender would."""
 
 import json
 import random
@@ -15,18 +15,18 @@ from boathook.journal.messages import message_key
 
 
 def id_at(moment: datetime, entropy: int | None = None) -> UUID:
-    """Return an id made at a moment."""
+    """Return an id with this time."""
     ms = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     return ids.make(ms, secrets.randbits(74) if entropy is None else entropy)
 
 
 def ago(**span: float) -> datetime:
-    """Return a moment so long ago."""
+    """Return the time this long ago."""
     return datetime.now(UTC) - timedelta(**span)
 
 
-class Mailbag:
-    """One application with endpoints, and what was published for it."""
+class MessageFactory:
+    """Creates one application with endpoints, messages and attempts."""
 
     def __init__(self, db: Database, organization: str = "default") -> None:
         self.db = db
@@ -35,11 +35,11 @@ class Mailbag:
 
     @property
     def name(self) -> str:
-        """The application's id as people see it."""
+        """The application's public id."""
         return ids.show(ids.APPLICATION, self.application_id)
 
-    async def open(self, uid: str | None = None) -> "Mailbag":
-        """Make the application."""
+    async def open(self, uid: str | None = None) -> "MessageFactory":
+        """Store the application."""
         await self.db.execute(
             "insert into boathook.application (id, organization, uid, name) values ($1, $2, $3, 'Acme')",
             self.application_id,
@@ -49,7 +49,7 @@ class Mailbag:
         return self
 
     async def endpoint(self, **columns: Any) -> UUID:
-        """Make an endpoint."""
+        """Store an endpoint."""
         identifier = new_id()
         row = {"id": identifier, "application_id": self.application_id, "url": "https://example.com/hook"} | columns
         names, marks = ", ".join(row), ", ".join(f"${place}" for place in range(1, len(row) + 1))
@@ -62,18 +62,18 @@ class Mailbag:
         *,
         type: str = "invoice.paid",
         payload: Any = None,
-        owed: tuple[UUID, ...] = (),
+        recipients: tuple[UUID, ...] = (),
         due: datetime | None = None,
         order_key: str | None = None,
         **columns: Any,
     ) -> UUID:
-        """Publish a message that these endpoints are owed; one that is named again is owed it once more."""
+        """Store a message with a delivery to each of *recipients*; an endpoint named twice gets a replay as well."""
         identifier = id_at(moment)
         body = json.dumps({"n": 1} if payload is None else payload).encode()
         row = {
             "id": identifier, "application": self.name, "type": type, "dedup_key": ids.show(ids.EVENT, identifier),
             "grade": "none", "origin": "published", "headers": "{}", "content_type": "application/json", "body": body,
-            "fanout": len(set(owed)), "accepted_at": moment,
+            "fanout": len(set(recipients)), "accepted_at": moment,
         } | columns  # fmt: skip
         if "expunged_at" in columns:
             row["body"] = b""
@@ -88,11 +88,11 @@ class Mailbag:
                values ($1, $2, sha256($3), now() + interval '30 days')""",
             message_key(self.name, row["dedup_key"]), identifier, body,
         )  # fmt: skip
-        for ordinal, endpoint_id in enumerate(owed):
+        for ordinal, endpoint_id in enumerate(recipients):
             await self.db.execute(
                 """insert into boathook.delivery (event_id, ordinal, recipient, owed_since, due_at, order_key, is_replay)
                    values ($1, $2, $3, $4, $5, $6, $7)""",
-                identifier, ordinal, recipient(endpoint_id), moment, due or moment, order_key, endpoint_id in owed[:ordinal],
+                identifier, ordinal, recipient(endpoint_id), moment, due or moment, order_key, endpoint_id in recipients[:ordinal],
             )  # fmt: skip
         return identifier
 
@@ -109,7 +109,7 @@ class Mailbag:
         is_manual: bool = False,
         code: str = "HTTP_500",
     ) -> UUID:
-        """Record an attempt that ended so: 'succeeded' settles the delivery, 'dead' buries it."""
+        """Store an attempt with this outcome: 'succeeded' completes the delivery, 'dead' makes it a dead letter."""
         identifier = id_at(moment)
         key = (message_id, ordinal)
         await self.db.execute(
@@ -124,15 +124,15 @@ class Mailbag:
             *key, code, error,
         )  # fmt: skip
         if outcome == "dead":
-            await self.bury(message_id, ordinal, code=code, moment=moment)
+            await self.mark_dead(message_id, ordinal, code=code, moment=moment)
         elif outcome == "succeeded":
             await self._settle(key)
         return identifier
 
-    async def bury(
+    async def mark_dead(
         self, message_id: UUID, ordinal: int = 0, *, code: str = "HTTP_500", moment: datetime | None = None
     ) -> None:
-        """Make a delivery a dead letter."""
+        """Mark a delivery as a dead letter."""
         await self.db.execute(
             "update boathook.delivery set state = 'dead', died_at = $3, code = $4 where event_id = $1 and ordinal = $2",
             message_id, ordinal, moment or datetime.now(UTC), code,
@@ -149,16 +149,16 @@ class Mailbag:
         )
 
     async def failed(self, moment: datetime, endpoint_id: UUID, dice: random.Random, attempts: int = 3) -> UUID:
-        """Publish a message that has used up its jittered retries at an endpoint."""
-        identifier = await self.message(moment, owed=(endpoint_id,))
+        """Store a message whose retries at an endpoint are exhausted."""
+        identifier = await self.message(moment, recipients=(endpoint_id,))
         at = moment
         for number in range(attempts):
             at += timedelta(seconds=5 * 4**number * dice.uniform(0.8, 1.2))
             await self.attempt(identifier, moment=at, outcome="dead" if number == attempts - 1 else "retry")
         return identifier
 
-    async def owed(self, endpoint_id: UUID) -> list[Any]:
-        """Return what an endpoint is owed, oldest first."""
+    async def pending_deliveries(self, endpoint_id: UUID) -> list[Any]:
+        """Return the pending deliveries to an endpoint, oldest first."""
         return await self.db.fetch(
             "select * from boathook.delivery where recipient = $1 order by event_id, ordinal", recipient(endpoint_id)
         )

@@ -1,4 +1,4 @@
-"""What tests of the customers' portal stand on: clients of the pages in this process, against a real database."""
+"""Client of the console's and portal's pages in the test process, on a real database."""
 
 import html
 import re
@@ -23,26 +23,28 @@ from boathook.journal.endpoints import Endpoint
 from boathook.journal.operators import Browser
 from boathook.telemetry import log
 from boathook.telemetry.exporters import History
-from tests.postgres.api_client import make_desk
+from tests.postgres.api_client import make_context
 
 ORIGIN = "http://portal.test"
 
 
-class Pages(httpx.AsyncClient):
-    """A browser without scripts."""
+class PageClient(httpx.AsyncClient):
+    """HTTP client that reads pages and submits forms, as a browser without scripts."""
 
     def __init__(self, app: Any, base: str = ORIGIN) -> None:
         super().__init__(transport=httpx.ASGITransport(app), base_url=base, headers={"origin": base})
 
-    async def see(self, path: str, status: int = 200) -> str:
-        """Open a page, expect this status, and return its text."""
+    async def get_page(self, path: str, status: int = 200) -> str:
+        """Get a page, assert the status, and return its text."""
         answer = await self.get(path)
         assert answer.status_code == status, f"{path}: {answer.status_code} {_plain(answer.text)}"
         return answer.text
 
-    async def fill(self, path: str, form: Mapping[str, Any] | None = None, *, on: str = "", status: int = 303) -> Any:
-        """Send a form with the token that the page *on* has, expect this status, and return the answer."""
-        token = re.search(r'name="csrf(?:-token)?" (?:content|value)="(\w+)"', await self.see(on or path))
+    async def submit_form(
+        self, path: str, form: Mapping[str, Any] | None = None, *, on: str = "", status: int = 303
+    ) -> Any:
+        """Submit a form with the CSRF token of the page *on*, assert the status, and return the response."""
+        token = re.search(r'name="csrf(?:-token)?" (?:content|value)="(\w+)"', await self.get_page(on or path))
         assert token, f"{on or path} has no form"
         answer = await self.post(path, data={"csrf": token[1], **(form or {})})
         assert answer.status_code == status, f"{path}: {answer.status_code} {_plain(answer.text)}"
@@ -57,7 +59,7 @@ def _plain(text: str) -> str:
 
 @dataclass
 class Tenant:
-    """An application with an endpoint and a message, and a way to its portal."""
+    """An application with an endpoint, a message and portal tokens."""
 
     application: Application
     endpoint: Endpoint
@@ -65,46 +67,46 @@ class Tenant:
     tokens: dict[str, str] = field(default_factory=dict)
 
 
-class House:
-    """A boathook's pages with two tenants, one of another organization, and an operator."""
+class ConsoleApp:
+    """The console and portal in the test process; creates tenants, portal sessions and operators."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.app = build_console(desk, History(None))
+    def __init__(self, context: Desk) -> None:
+        self.context = context
+        self.app = build_console(context, History(None))
 
     async def tenant(self, name: str, organization: str = "default") -> Tenant:
-        async with self.desk.work(organization, "test") as work:
+        async with self.context.work(organization, "test") as work:
             application = await applications.create(work, NewApplication(name=name, uid=name))
             endpoint = await endpoints.create(work, application, NewEndpoint(url=f"http://127.0.0.1:8999/{name}"))
             row, _ = await messages.create(work, application, NewMessage(type="thing.done", body=b'{"secret_of":1}'))
         return Tenant(application, endpoint, row.shown_id)
 
     async def token(self, tenant: Tenant, lifetime: timedelta = timedelta(hours=1), **more: Any) -> str:
-        async with self.desk.work(tenant.application.organization, "test") as work:
+        async with self.context.work(tenant.application.organization, "test") as work:
             return (await keys.create_for_portal(work, tenant.application, lifetime=lifetime, **more)).token
 
-    async def guest(self, tenant: Tenant, **more: Any) -> Pages:
-        """Return a browser that a link has let in."""
-        return await self.entered(await self.token(tenant, **more))
+    async def portal_session(self, tenant: Tenant, **more: Any) -> PageClient:
+        """Return a client with a portal session of this tenant."""
+        return await self.enter_portal(await self.token(tenant, **more))
 
-    async def entered(self, token: str) -> Pages:
-        pages = Pages(self.app)
+    async def enter_portal(self, token: str) -> PageClient:
+        pages = PageClient(self.app)
         answer = await pages.post("/portal/enter", data={"key": token})
         assert answer.status_code == 204, answer.text
         return pages
 
-    async def operator(self, name: str = "anna", role: Role = Role.ADMIN) -> Pages:
-        """Return the browser of an operator who has signed in."""
-        async with self.desk.work(actor="test") as work:
+    async def operator(self, name: str = "anna", role: Role = Role.ADMIN) -> PageClient:
+        """Return a client signed in as a new operator."""
+        async with self.context.work(actor="test") as work:
             made = await operators.create(work, name, role)
             signed_in = await operators.begin(work, made, timedelta(hours=1), Browser("127.0.0.1", "test"))
-        pages = Pages(self.app)
+        pages = PageClient(self.app)
         pages.cookies.set("boathook", signed_in.token)
         return pages
 
 
 @asynccontextmanager
-async def opened_house(database: Database, **overrides: Any) -> AsyncIterator[House]:
-    """Lend the pages of a boathook."""
-    log.configure("error", "text")  # a fault shows in what the failed test printed
-    yield House(make_desk(database, **overrides))
+async def open_console(database: Database, **overrides: Any) -> AsyncIterator[ConsoleApp]:
+    """Yield the console and portal."""
+    log.configure("error", "text")  # an error appears in the output of the failed test
+    yield ConsoleApp(make_context(database, **overrides))

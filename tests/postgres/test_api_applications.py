@@ -2,12 +2,12 @@ import json
 
 import pytest
 
-from tests.postgres.api_client import Api, make_token, opened_api
+from tests.postgres.api_client import ApiClient, make_token, open_api_client
 
 
 @pytest.fixture
 async def api(db):
-    async with opened_api(db) as client:
+    async with open_api_client(db) as client:
         yield client
 
 
@@ -83,7 +83,7 @@ async def test_a_uid_is_taken_until_its_owner_lets_it_go(api):
 
 async def test_what_is_deleted_is_gone(api):
     await api.ask(201, "POST", "/app", {"name": "1", "uid": "u"})
-    token = await make_token(api.desk, application="u")
+    token = await make_token(api.context, application="u")
     await api.as_token(token).ask(200, "GET", "/app/u")
     await api.ask(204, "DELETE", "/app/u")
     for method in ("GET", "DELETE", "PATCH"):
@@ -187,7 +187,7 @@ async def test_a_list_may_leave_out_applications_without_endpoints_or_with_disab
 
 
 async def test_organizations_do_not_see_each_other(api):
-    other = Api(api.desk, await make_token(api.desk, "other"))
+    other = ApiClient(api.context, await make_token(api.context, "other"))
     made = await api.ask(201, "POST", "/app", {"name": "1", "uid": "u"})
     await other.ask(404, "GET", f"/app/{made['id']}")
     await other.ask(404, "GET", "/app/u")

@@ -13,26 +13,26 @@ from boathook.dispatch.tasks import run_tasks
 from boathook.domain import ids
 from boathook.journal import attempts, messages
 from boathook.journal.applications import find
-from tests.postgres.api_client import Api, make_token, opened_api
-from tests.postgres.message_factory import Mailbag, ago, recipient
+from tests.postgres.api_client import ApiClient, make_token, open_api_client
+from tests.postgres.message_factory import MessageFactory, ago, recipient
 
 FAR = timedelta(days=1)
 
 
 @pytest.fixture
 async def api(db):
-    async with opened_api(db) as client:
+    async with open_api_client(db) as client:
         await client.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
         yield client
 
 
 @pytest.fixture
-async def bag(api) -> Mailbag:
-    async with api.desk.database.acquire() as connection:
+async def factory(api) -> MessageFactory:
+    async with api.context.database.acquire() as connection:
         application = await find(connection, "default", "acme")
-    bag = Mailbag(api.desk.database)
-    bag.application_id = application.id
-    return bag
+    factory = MessageFactory(api.context.database)
+    factory.application_id = application.id
+    return factory
 
 
 def ep(endpoint_id: UUID) -> str:
@@ -47,16 +47,16 @@ def atmpt(attempt_id: UUID) -> str:
     return ids.show(ids.ATTEMPT, attempt_id)
 
 
-async def listed(api: Api, path: str) -> list[str]:
+async def listed(api: ApiClient, path: str) -> list[str]:
     return [row["id"] for row in (await api.ask(200, "GET", path))["data"]]
 
 
-async def test_an_attempt_is_shown_with_what_was_answered(api, bag):
-    endpoint_id = await bag.endpoint(uid="main")
-    one = await bag.message(ago(hours=3), owed=(endpoint_id,), dedup_key="order-17")
-    refused = await bag.attempt(one, moment=ago(hours=3), status=0, response=b"", error="connection refused")
-    garbled = await bag.attempt(one, moment=ago(hours=2), status=500, response=b"\xff\x00", is_manual=True)
-    fine = await bag.attempt(one, moment=ago(hours=1), status=200, response=b"ok", outcome="succeeded")
+async def test_an_attempt_is_shown_with_what_was_answered(api, factory):
+    endpoint_id = await factory.endpoint(uid="main")
+    one = await factory.message(ago(hours=3), recipients=(endpoint_id,), dedup_key="order-17")
+    refused = await factory.attempt(one, moment=ago(hours=3), status=0, response=b"", error="connection refused")
+    garbled = await factory.attempt(one, moment=ago(hours=2), status=500, response=b"\xff\x00", is_manual=True)
+    fine = await factory.attempt(one, moment=ago(hours=1), status=200, response=b"ok", outcome="succeeded")
     page = await api.ask(200, "GET", "/app/acme/attempt/endpoint/main?with_msg=true")
     shown = {row["id"]: MessageAttemptOut.model_validate(row) for row in page["data"]}
     assert list(shown) == [atmpt(fine), atmpt(garbled), atmpt(refused)]
@@ -74,23 +74,23 @@ async def test_an_attempt_is_shown_with_what_was_answered(api, bag):
         await api.ask(404, "GET", path)
 
 
-async def test_an_expunged_response_is_gone(api, bag):
-    endpoint_id = await bag.endpoint()
-    one = await bag.message(ago(hours=3), owed=(endpoint_id,))
-    first = await bag.attempt(one, moment=ago(hours=3), response=b"secret", error="HTTP 500: secret")
+async def test_an_expunged_response_is_gone(api, factory):
+    endpoint_id = await factory.endpoint()
+    one = await factory.message(ago(hours=3), recipients=(endpoint_id,))
+    first = await factory.attempt(one, moment=ago(hours=3), response=b"secret", error="HTTP 500: secret")
     path = f"/app/acme/msg/{msg(one)}/attempt/{atmpt(first)}"
     await api.ask(204, "DELETE", f"{path}/content")
     assert (await api.ask(200, "GET", path))["response"] == "EXPUNGED"
-    assert [row["error"] for row in await bag.owed(endpoint_id)] == [None]
+    assert [row["error"] for row in await factory.pending_deliveries(endpoint_id)] == [None]
     await api.ask(404, "DELETE", f"/app/acme/msg/{msg(one)}/attempt/atmpt_x/content")
 
 
-async def test_28_attempts_are_paged_forward_and_back(api, bag):
-    endpoint_id = await bag.endpoint()
+async def test_28_attempts_are_paged_forward_and_back(api, factory):
+    endpoint_id = await factory.endpoint()
     made: list[str] = []
     for place in range(7):
-        one = await bag.message(ago(hours=20 - place), owed=(endpoint_id,))
-        made += [atmpt(await bag.attempt(one, moment=ago(hours=10, minutes=-5 * place - n))) for n in range(4)]
+        one = await factory.message(ago(hours=20 - place), recipients=(endpoint_id,))
+        made += [atmpt(await factory.attempt(one, moment=ago(hours=10, minutes=-5 * place - n))) for n in range(4)]
     made.reverse()
     path = f"/app/acme/attempt/endpoint/{ep(endpoint_id)}?limit=10"
     seen: list[list[str]] = []
@@ -112,15 +112,15 @@ async def test_28_attempts_are_paged_forward_and_back(api, bag):
     assert between == made[4:7]
 
 
-async def test_attempts_are_filtered(api, bag):
-    endpoint_id, other = await bag.endpoint(uid="main"), await bag.endpoint(uid="other")
-    one = await bag.message(ago(hours=5), owed=(endpoint_id, other), type="a.x", channels=["eu"], tags=["t"])
-    two = await bag.message(ago(hours=4), owed=(endpoint_id,), type="b.x")
-    three = await bag.message(ago(hours=3), owed=(endpoint_id,), type="c.x")
-    first = await bag.attempt(one, moment=ago(hours=5), status=503)
-    elsewhere = await bag.attempt(one, 1, moment=ago(hours=4.5), status=404)
-    second = await bag.attempt(two, moment=ago(hours=4), status=0)
-    third = await bag.attempt(three, moment=ago(hours=3), status=201, outcome="succeeded")
+async def test_attempts_are_filtered(api, factory):
+    endpoint_id, other = await factory.endpoint(uid="main"), await factory.endpoint(uid="other")
+    one = await factory.message(ago(hours=5), recipients=(endpoint_id, other), type="a.x", channels=["eu"], tags=["t"])
+    two = await factory.message(ago(hours=4), recipients=(endpoint_id,), type="b.x")
+    three = await factory.message(ago(hours=3), recipients=(endpoint_id,), type="c.x")
+    first = await factory.attempt(one, moment=ago(hours=5), status=503)
+    elsewhere = await factory.attempt(one, 1, moment=ago(hours=4.5), status=404)
+    second = await factory.attempt(two, moment=ago(hours=4), status=0)
+    third = await factory.attempt(three, moment=ago(hours=3), status=201, outcome="succeeded")
     expected = {
         "": [third, second, first],
         "status=0": [third],
@@ -161,26 +161,30 @@ async def test_attempts_are_filtered(api, bag):
     await api.ask(404, "GET", f"/app/acme/attempt/msg/{msg(one)}?endpoint_id=nobody")
 
 
-async def every_state(bag: Mailbag, endpoint_id: UUID) -> dict[str, UUID]:
+async def every_state(factory: MessageFactory, endpoint_id: UUID) -> dict[str, UUID]:
     """Publish a message of each status."""
     far = datetime.now(UTC) + FAR
-    made = {name: await bag.message(ago(hours=9), owed=(endpoint_id,)) for name in ("success", "fail", "canceled")}
-    made |= {name: await bag.message(ago(hours=8), owed=(endpoint_id,), due=far) for name in ("pending", "sending")}
-    await bag.attempt(made["success"], moment=ago(hours=8), status=500)
-    await bag.attempt(made["success"], moment=ago(hours=7), status=200, outcome="succeeded")
-    await bag.attempt(made["fail"], moment=ago(hours=7), outcome="dead")
-    await bag.attempt(made["sending"], moment=ago(hours=7))
-    await bag.bury(made["canceled"], code="CANCELED")
+    made = {
+        name: await factory.message(ago(hours=9), recipients=(endpoint_id,)) for name in ("success", "fail", "canceled")
+    }
+    made |= {
+        name: await factory.message(ago(hours=8), recipients=(endpoint_id,), due=far) for name in ("pending", "sending")
+    }
+    await factory.attempt(made["success"], moment=ago(hours=8), status=500)
+    await factory.attempt(made["success"], moment=ago(hours=7), status=200, outcome="succeeded")
+    await factory.attempt(made["fail"], moment=ago(hours=7), outcome="dead")
+    await factory.attempt(made["sending"], moment=ago(hours=7))
+    await factory.mark_dead(made["canceled"], code="CANCELED")
     return made
 
 
 NUMBERS = {"success": 0, "pending": 1, "fail": 2, "sending": 3, "canceled": 4}
 
 
-async def test_an_endpoints_messages_are_listed_by_status(api, bag):
-    endpoint_id, other = await bag.endpoint(uid="main"), await bag.endpoint()
-    made = await every_state(bag, endpoint_id)
-    await bag.message(ago(hours=1), owed=(other,))
+async def test_an_endpoints_messages_are_listed_by_status(api, factory):
+    endpoint_id, other = await factory.endpoint(uid="main"), await factory.endpoint()
+    made = await every_state(factory, endpoint_id)
+    await factory.message(ago(hours=1), recipients=(other,))
     path = "/app/acme/endpoint/main/msg"
     page = await api.ask(200, "GET", f"{path}?expanded_statuses=true")
     shown = {row["id"]: EndpointMessageOut.model_validate(row) for row in page["data"]}
@@ -205,11 +209,11 @@ async def test_an_endpoints_messages_are_listed_by_status(api, bag):
     assert open_ones["done"] is True
 
 
-async def test_a_messages_endpoints_are_listed_though_one_is_deleted(api, bag):
-    endpoints = [await bag.endpoint(uid=f"u{n}", channels=["eu"]) for n in range(3)]
-    one = await bag.message(ago(hours=2), owed=tuple(reversed(endpoints)))
-    await bag.attempt(one, 0, moment=ago(hours=1), outcome="succeeded", status=200)
-    await bag.attempt(one, 1, moment=ago(hours=1))
+async def test_a_messages_endpoints_are_listed_though_one_is_deleted(api, factory):
+    endpoints = [await factory.endpoint(uid=f"u{n}", channels=["eu"]) for n in range(3)]
+    one = await factory.message(ago(hours=2), recipients=tuple(reversed(endpoints)))
+    await factory.attempt(one, 0, moment=ago(hours=1), outcome="succeeded", status=200)
+    await factory.attempt(one, 1, moment=ago(hours=1))
     await api.ask(204, "DELETE", "/app/acme/endpoint/u2")
     path = f"/app/acme/msg/{msg(one)}/endpoint"
     page = await api.ask(200, "GET", path)
@@ -226,14 +230,14 @@ async def test_a_messages_endpoints_are_listed_though_one_is_deleted(api, bag):
     assert ([row["id"] for row in back["data"]], back["done"]) == ([ep(endpoints[1])], False)
 
 
-async def test_attempts_are_counted(api, bag):
-    endpoint_id = await bag.endpoint(uid="main")
+async def test_attempts_are_counted(api, factory):
+    endpoint_id = await factory.endpoint(uid="main")
     path = "/app/acme/endpoint/main/stats"
     zero = {"success": 0, "pending": 0, "sending": 0, "fail": 0, "canceled": 0}
     assert await api.ask(200, "GET", path) == zero
-    await every_state(bag, endpoint_id)
-    old = await bag.message(ago(days=20), owed=(endpoint_id,))
-    await bag.attempt(old, moment=ago(days=20), outcome="dead")
+    await every_state(factory, endpoint_id)
+    old = await factory.message(ago(days=20), recipients=(endpoint_id,))
+    await factory.attempt(old, moment=ago(days=20), outcome="dead")
     assert await api.ask(200, "GET", path) == {"success": 1, "pending": 1, "sending": 1, "fail": 4, "canceled": 1}
     recent = f"since={ago(days=1).strftime('%Y-%m-%dT%H:%M:%S')}"
     assert (await api.ask(200, "GET", f"{path}?{recent}"))["fail"] == 3
@@ -253,23 +257,23 @@ async def test_attempts_are_counted(api, bag):
     await api.ask(200, "GET", f"{path}?until=0001-01-01T00:00:00Z")
 
 
-async def test_failed_messages_are_recovered_in_the_background(api, bag):
-    endpoint_id = await bag.endpoint(uid="main")
-    made = await every_state(bag, endpoint_id)
+async def test_failed_messages_are_recovered_in_the_background(api, factory):
+    endpoint_id = await factory.endpoint(uid="main")
+    made = await every_state(factory, endpoint_id)
     path = "/app/acme/endpoint/main"
     task = await api.ask(202, "POST", f"{path}/recover", {"since": ago(days=1).isoformat()})
     assert (task["task"], task["status"]) == ("endpoint.recover", "running")
     assert task["id"].startswith("qtask_")
     assert set(task) == {"id", "task", "status", "updatedAt"}
-    await run_tasks(api.desk.database, api.desk.outbox)
+    await run_tasks(api.context.database, api.context.outbox)
     ended = await api.ask(200, "GET", f"/background-task/{task['id']}")
     assert (ended["status"], ended["data"]) == ("finished", {"messagesSent": 1})
     assert await listed(api, f"{path}/msg?status=2") == []
     assert msg(made["fail"]) in await listed(api, f"{path}/msg?status=3")
 
 
-async def test_recovery_has_its_bounds(api, bag):
-    await bag.endpoint(uid="main")
+async def test_recovery_has_its_bounds(api, factory):
+    await factory.endpoint(uid="main")
     path = "/app/acme/endpoint/main"
     for name in ("recover", "replay-missing", "bulk-replay"):
         late = await api.ask(422, "POST", f"{path}/{name}", {"since": ago(days=100).isoformat()})
@@ -286,8 +290,8 @@ async def test_recovery_has_its_bounds(api, bag):
     assert answer["code"] == "endpoint_disabled"
 
 
-async def test_tasks_are_listed_and_belong_to_their_organization(api, bag):
-    await bag.endpoint(uid="main")
+async def test_tasks_are_listed_and_belong_to_their_organization(api, factory):
+    await factory.endpoint(uid="main")
     body = {"since": ago(days=1).isoformat()}
     made = [(await api.ask(202, "POST", "/app/acme/endpoint/main/replay-missing", body))["id"] for _ in range(4)]
     bulk = body | {"eventTypes": ["a.x"], "channel": "eu", "tag": "t", "status": 2, "statusCodeClass": 500}
@@ -310,7 +314,7 @@ async def test_tasks_are_listed_and_belong_to_their_organization(api, bag):
     assert await listed(api, f"/background-task?order=ascending&iterator={made[5]}") == made[6:]
     assert await listed(api, f"/background-task?order=ascending&limit=2&iterator=-{made[5]}") == made[3:5]
     assert await listed(api, "/background-task?task=endpoint.bulk-replay") == [made[4]]
-    await run_tasks(api.desk.database, api.desk.outbox, budget_s=30)
+    await run_tasks(api.context.database, api.context.outbox, budget_s=30)
     assert await listed(api, "/background-task?status=running") == []
     assert await listed(api, "/background-task?status=finished") == made[::-1]
     types = (await api.ask(200, "GET", f"/background-task/{made[6]}"))["data"]["event_types"]
@@ -318,16 +322,16 @@ async def test_tasks_are_listed_and_belong_to_their_organization(api, bag):
     assert (await api.ask(200, "GET", f"/background-task/{made[7]}"))["data"]["appStats"][0]["appUid"] == "acme"
     for query in ("status=x", "task=x", "iterator=x"):
         await api.ask(422, "GET", f"/background-task?{query}")
-    stranger = api.as_token(await make_token(api.desk, "elsewhere"))
-    await stranger.ask(404, "GET", f"/background-task/{made[0]}")
-    assert await listed(stranger, "/background-task") == []
-    await api.as_token(await make_token(api.desk, application="acme")).ask(403, "GET", "/background-task")
+    foreign_client = api.as_token(await make_token(api.context, "elsewhere"))
+    await foreign_client.ask(404, "GET", f"/background-task/{made[0]}")
+    assert await listed(foreign_client, "/background-task") == []
+    await api.as_token(await make_token(api.context, application="acme")).ask(403, "GET", "/background-task")
 
 
-async def test_what_is_said_of_attempts_is_for_their_application_alone(api, bag):
-    endpoint_id = await bag.endpoint(uid="main")
-    one = await bag.message(ago(hours=2), owed=(endpoint_id,))
-    first = await bag.attempt(one, moment=ago(hours=1))
+async def test_what_is_said_of_attempts_is_for_their_application_alone(api, factory):
+    endpoint_id = await factory.endpoint(uid="main")
+    one = await factory.message(ago(hours=2), recipients=(endpoint_id,))
+    first = await factory.attempt(one, moment=ago(hours=1))
     await api.ask(201, "POST", "/app", {"name": "Other", "uid": "other"})
     await api.ask(201, "POST", "/app/other/endpoint", {"url": "http://127.0.0.1:18080/", "uid": "theirs"})
     for path in (
@@ -346,25 +350,25 @@ async def test_what_is_said_of_attempts_is_for_their_application_alone(api, bag)
     await api.ask(404, "POST", f"/app/other/endpoint/{ep(endpoint_id)}/recover", {"since": ago(days=1).isoformat()})
 
 
-async def test_pages_of_100_000_attempts_are_read_by_index(api, bag):
-    endpoint_id, other = await bag.endpoint(uid="main"), await bag.endpoint()
+async def test_pages_of_100_000_attempts_are_read_by_index(api, factory):
+    endpoint_id, other = await factory.endpoint(uid="main"), await factory.endpoint()
     moment = f"'{ago().isoformat()}'::timestamptz - n * interval '2 seconds'"
     make_id = f"(left(boathook.first_id({moment})::text, 24) || lpad(to_hex(n), 12, '0'))::uuid"
     who = "case when n % 2 = 0 then $1 else $2 end"
     parts = [recipient(endpoint_id), recipient(other)]
-    await bag.db.execute(
+    await factory.db.execute(
         f"""insert into boathook.event (id, application, type, dedup_key, grade, origin, headers, content_type, body,
                body_sha256, fanout)
            select {make_id}, $1, 't', n::text, 'none', 'published', '{{}}', 'application/json', '{{}}', sha256('{{}}'), 1
            from generate_series(1, 100000) as n""",
-        bag.name,
+        factory.name,
     )
-    await bag.db.execute(
+    await factory.db.execute(
         f"""insert into boathook.outcome (event_id, ordinal, recipient, state, is_replay, attempts, replays, ended_at)
            select {make_id}, 0, {who}, 'succeeded', false, 1, 0, now() from generate_series(1, 100000) as n""",
         *parts,
     )
-    await bag.db.execute(
+    await factory.db.execute(
         f"""insert into boathook.attempt (event_id, ordinal, number, outcome, worker, started_at, ended_at, id, recipient,
                url, status, duration_ms, response, is_manual)
            select {make_id}, 0, 1, 'succeeded', 'w', now(), now(), {make_id}, {who}, 'http://x/', 200, 1, 'ok', false
@@ -372,25 +376,25 @@ async def test_pages_of_100_000_attempts_are_read_by_index(api, bag):
         *parts,
     )
     for table in ("event", "outcome", "attempt", "delivery"):
-        await bag.db.execute(f"analyze boathook.{table}")
+        await factory.db.execute(f"analyze boathook.{table}")
     span = (ids.first_of(ago(days=90)), ids.first_of(datetime.now(UTC) + timedelta(hours=1)))
     nothing = (None, None, None)
     statements: dict[str, tuple[str, tuple[Any, ...]]] = {
         "attempts": (
             attempts._fill("list_of_endpoint"),
-            (bag.name, True, False, *span, *nothing, None, None, 51, parts[0]),
+            (factory.name, True, False, *span, *nothing, None, None, 51, parts[0]),
         ),
         "owed": (
             messages.fill(messages.owed_at_endpoint(None)),
-            (bag.name, *span, True, *nothing, 51, parts[0], None),
+            (factory.name, *span, True, *nothing, 51, parts[0], None),
         ),
         "open": (
             messages.fill(messages.owed_at_endpoint(messages.Status.FAIL)),
-            (bag.name, *span, True, *nothing, 51, parts[0], 2),
+            (factory.name, *span, True, *nothing, 51, parts[0], 2),
         ),
     }
     for name, (sql, arguments) in statements.items():
-        plan = json.loads(await bag.db.fetchval(f"explain (analyze, buffers, format json) {sql}", *arguments))[0][
+        plan = json.loads(await factory.db.fetchval(f"explain (analyze, buffers, format json) {sql}", *arguments))[0][
             "Plan"
         ]
         touched = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]

@@ -10,13 +10,13 @@ from boathook.admin import keys
 from boathook.admin.api import calls
 from boathook.journal import idempotency
 from boathook.journal.database import Database
-from tests.postgres.api_client import Api, make_desk, make_token, opened_api
+from tests.postgres.api_client import ApiClient, make_context, make_token, open_api_client
 from tests.support import eventually
 
 
 @pytest.fixture
 async def api(db):
-    async with opened_api(db) as client:
+    async with open_api_client(db) as client:
         await client.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
         yield client
 
@@ -34,7 +34,7 @@ async def test_without_a_valid_token_the_answer_is_401(api):
 
 
 async def test_a_token_is_opaque_and_only_its_hash_is_kept(api, db):
-    token = await make_token(api.desk)
+    token = await make_token(api.context)
     assert token.startswith("bhk_")
     assert "." not in token
     assert len(token) > 40
@@ -44,19 +44,19 @@ async def test_a_token_is_opaque_and_only_its_hash_is_kept(api, db):
 
 
 async def test_a_revoked_or_expired_token_is_refused_at_once(api):
-    async with api.desk.work() as work:
+    async with api.context.work() as work:
         made = await keys.create(work)
     await api.as_token(made.token).ask(200, "GET", "/app")
-    async with api.desk.work() as work:
+    async with api.context.work() as work:
         await keys.revoke(work, made.key.id)
     await api.as_token(made.token).ask(401, "GET", "/app")
-    old = await make_token(api.desk, lifetime=timedelta(seconds=-1))
+    old = await make_token(api.context, lifetime=timedelta(seconds=-1))
     await api.as_token(old).ask(401, "GET", "/app")
 
 
 async def test_a_token_of_an_application_reaches_that_one_only(api):
     await api.ask(201, "POST", "/app", {"name": "Other", "uid": "other"})
-    own = api.as_token(await make_token(api.desk, application="acme"))
+    own = api.as_token(await make_token(api.context, application="acme"))
     await own.ask(200, "GET", "/app/acme")
     assert (await own.ask(404, "GET", "/app/other"))["code"] == "not_found"
     for method, path, body in (
@@ -101,10 +101,12 @@ async def test_capabilities_decide_what_a_visitor_may_do(api):
 
     async def statuses(**body) -> list[int]:
         access = await api.ask(200, "POST", "/auth/app-portal-access/acme", body)
-        visitor = api.as_token(access["token"])
+        application_client = api.as_token(access["token"])
         requests = (("GET", path, None), ("PATCH", path, {"description": "x"}), ("GET", f"{path}/secret", None),
                     ("POST", f"{path}/secret/rotate", {"gracePeriodSeconds": 0}))  # fmt: skip
-        return [(await visitor.request(method, path, json=body)).status_code for method, path, body in requests]
+        return [
+            (await application_client.request(method, path, json=body)).status_code for method, path, body in requests
+        ]
 
     assert await statuses() == [200, 200, 200, 200]
     assert await statuses(readOnly=True) == [200, 403, 403, 403]
@@ -120,9 +122,9 @@ async def test_a_visitor_sees_event_types_by_flags(api):
 
     async def seen(flags: list[str]) -> list[str]:
         access = await api.ask(200, "POST", "/auth/app-portal-access/acme", {"featureFlags": flags})
-        visitor = api.as_token(access["token"])
-        await visitor.ask(200 if "beta" in flags else 404, "GET", "/event-type/beta")
-        return [row["name"] for row in (await visitor.ask(200, "GET", "/event-type"))["data"]]
+        application_client = api.as_token(access["token"])
+        await application_client.ask(200 if "beta" in flags else 404, "GET", "/event-type/beta")
+        return [row["name"] for row in (await application_client.ask(200, "GET", "/event-type"))["data"]]
 
     assert await seen([]) == await seen(["other"]) == ["free"]
     assert await seen(["beta", "other"]) == ["beta", "free"]
@@ -130,10 +132,14 @@ async def test_a_visitor_sees_event_types_by_flags(api):
 
 
 async def test_tokens_end_by_logout_and_by_expire_all(api):
-    async def visitor(**body) -> Api:
+    async def application_client(**body) -> ApiClient:
         return api.as_token((await api.ask(200, "POST", "/auth/app-portal-access/acme", body))["token"])
 
-    first, second, third = await visitor(), await visitor(sessionId="s"), await visitor(sessionId="t")
+    first, second, third = (
+        await application_client(),
+        await application_client(sessionId="s"),
+        await application_client(sessionId="t"),
+    )
     await first.ask(204, "POST", "/auth/logout")
     await first.ask(401, "GET", "/app/acme")
     await api.ask(403, "POST", "/auth/logout")
@@ -170,7 +176,7 @@ async def test_a_fault_of_ours_is_json_without_a_word_of_its_cause(api, monkeypa
 
 async def test_without_the_database_the_answer_is_503(pg_url):
     database = await Database.open(pg_url, purpose="test", size=2)
-    client = Api(make_desk(database), "bhk_x")
+    client = ApiClient(make_context(database), "bhk_x")
     await database.close()
     error = await client.request("GET", "/app")
     assert error.status_code == 503
@@ -182,7 +188,7 @@ async def test_without_the_database_the_answer_is_503(pg_url):
 
 
 async def test_a_request_that_is_too_large_is_413(db):
-    async with opened_api(db, outbound__max_message=1_000) as api:
+    async with open_api_client(db, outbound__max_message=1_000) as api:
 
         async def drops():
             for _ in range(20):
@@ -205,7 +211,7 @@ async def test_browsers_may_call_from_anywhere(api):
 async def test_health_needs_no_token(api):
     for path in ("/health", "/health/", "/health/ping", "/health/ping/"):
         for method in ("GET", "HEAD"):
-            answer = await Api(api.desk, "").request(method, path)
+            answer = await ApiClient(api.context, "").request(method, path)
             assert answer.status_code == 204
             assert answer.content == b""
 
@@ -257,7 +263,7 @@ async def test_a_key_that_came_with_another_request_is_refused(api):
 
 
 async def test_a_key_belongs_to_whom_it_came_from(api):
-    other = Api(api.desk, await make_token(api.desk, "other"))
+    other = ApiClient(api.context, await make_token(api.context, "other"))
     first = await api.ask(201, "POST", "/app", {"name": "Mine"}, **with_key("k"))
     assert (await other.ask(201, "POST", "/app", {"name": "Mine"}, **with_key("k")))["id"] != first["id"]
 
@@ -285,10 +291,10 @@ async def test_what_was_answered_is_kept_sealed(api, db):
 async def race(pg_url) -> tuple[list, int]:
     """Ask two servers for the same, both requests in flight at once; return their answers and how often it was done."""
     one, two = [await Database.open(pg_url, purpose="test", size=4) for _ in range(2)]
-    desks = [make_desk(one), make_desk(two)]
-    token = await make_token(desks[0])
+    contexts = [make_context(one), make_context(two)]
+    token = await make_token(contexts[0])
     try:
-        async with Api(desks[0], token) as a, Api(desks[1], token) as b:
+        async with ApiClient(contexts[0], token) as a, ApiClient(contexts[1], token) as b:
             async with one.transaction() as blocker:
                 # Both need it after the key, so neither is done while this is held.
                 await blocker.execute("lock table boathook.audit in access exclusive mode")

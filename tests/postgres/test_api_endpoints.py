@@ -5,7 +5,7 @@ import pytest
 
 from boathook.journal.vault import Vault
 from boathook.outbound.signer import make_ed25519_secret, make_secret, read_signer
-from tests.postgres.api_client import Api, make_desk, make_token, opened_api
+from tests.postgres.api_client import ApiClient, make_context, make_token, open_api_client
 
 URL = "http://127.0.0.1:8999/hook"
 HERE = "/app/acme/endpoint"
@@ -13,7 +13,7 @@ HERE = "/app/acme/endpoint"
 
 @pytest.fixture
 async def api(db):
-    async with opened_api(db) as client:
+    async with open_api_client(db) as client:
         await client.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
         yield client
 
@@ -121,7 +121,7 @@ async def test_endpoints_of_two_applications_are_apart(api):
         ("PUT", "/headers", {"headers": {}}), ("PATCH", "/headers", {"headers": {}}), ("POST", "/secret/rotate", {}),
     ):  # fmt: skip
         await api.ask(404, method, path + tail, body)
-    foreign = Api(api.desk, await make_token(api.desk, "other"))
+    foreign = ApiClient(api.context, await make_token(api.context, "other"))
     await foreign.ask(404, "GET", f"{HERE}/{made['id']}")
 
 
@@ -228,7 +228,7 @@ async def test_missing_event_types_are_named(api):
 
 
 async def test_only_https_where_the_configuration_says_so(db):
-    async with opened_api(db, outbound__require_https=True) as api:
+    async with open_api_client(db, outbound__require_https=True) as api:
         await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
         error = await api.ask(422, "POST", HERE, {"url": "http://example.com/"})
         assert "https" in error["detail"][0]["msg"]
@@ -299,9 +299,9 @@ async def test_rotation_answers_what_each_client_understands(api):
 
 async def test_a_secret_that_cannot_be_opened_is_told_so(api, db):
     made = await make_endpoint(api, headers={"x-a": "1"})
-    stranger = make_desk(db)
-    object.__setattr__(stranger, "vault", Vault(["another key of sixteen characters"]))
-    other = Api(stranger, await make_token(api.desk))
+    foreign_client = make_context(db)
+    object.__setattr__(foreign_client, "vault", Vault(["another key of sixteen characters"]))
+    other = ApiClient(foreign_client, await make_token(api.context))
     for path in ("secret", "headers"):
         error = await other.ask(500, "GET", f"{HERE}/{made['id']}/{path}")
         assert error["code"] == "server_error"

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.postgres.api_client import Api, make_token, opened_api
+from tests.postgres.api_client import ApiClient, make_token, open_api_client
 
 
 @pytest.fixture
 async def api(db):
-    async with opened_api(db) as client:
+    async with open_api_client(db) as client:
         yield client
 
 
@@ -42,7 +42,7 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-async def names(api: Api) -> dict[str, bool]:
+async def names(api: ApiClient) -> dict[str, bool]:
     page = await api.ask(200, "GET", "/event-type?include_archived=true")
     return {row["name"]: row["archived"] for row in page["data"]}
 
@@ -114,7 +114,7 @@ async def test_what_is_taken_out_of_one_organization_can_be_put_into_another(api
     taken = await api.ask(200, "POST", "/environment/export")
     assert taken["connectors"] == []
     assert taken["version"] == 1
-    other = api.as_token(await make_token(api.desk, "other"))
+    other = api.as_token(await make_token(api.context, "other"))
     for _ in range(2):
         await other.ask(204, "POST", "/environment/import", taken)
     again = await other.ask(200, "POST", "/environment/export")
@@ -139,14 +139,14 @@ async def test_operational_webhooks_are_endpoints_of_the_organization(api):
     assert await api.ask(200, "GET", f"{path}/main/secret") != secret
     await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
     await api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/"})
-    rows = await api.desk.database.fetch("select recipient from boathook.delivery")
+    rows = await api.context.database.fetch("select recipient from boathook.delivery")
     assert [row["recipient"] for row in rows] == [f"endpoint:{made['id']}"]
     changed = await api.ask(200, "PUT", f"{path}/main", {"url": "http://127.0.0.1:18080/ops", "uid": "main"})
     assert changed["eventTypes"] is None
     await api.ask(422, "PUT", f"{path}/main", body | {"eventTypes": ["invoice.paid"]})
-    stranger = api.as_token(await make_token(api.desk, "other"))
-    await stranger.ask(404, "GET", f"{path}/{made['id']}")
-    visitor = api.as_token(await make_token(api.desk, application="acme"))
-    await visitor.ask(403, "GET", path)
+    foreign_client = api.as_token(await make_token(api.context, "other"))
+    await foreign_client.ask(404, "GET", f"{path}/{made['id']}")
+    application_client = api.as_token(await make_token(api.context, application="acme"))
+    await application_client.ask(403, "GET", path)
     await api.ask(204, "DELETE", f"{path}/main")
     await api.ask(404, "DELETE", f"{path}/main")

@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 
-from tests.postgres.api_client import Api, make_token, opened_api
+from tests.postgres.api_client import ApiClient, make_token, open_api_client
 
 
 @pytest.fixture
 async def api(db):
-    async with opened_api(db) as client:
+    async with open_api_client(db) as client:
         yield client
 
 
@@ -105,7 +105,7 @@ async def test_what_breaks_a_rule_is_422(api):
 
 async def test_organizations_have_catalogs_of_their_own(api):
     await make(api, "a")
-    other = Api(api.desk, await make_token(api.desk, "other"))
+    other = ApiClient(api.context, await make_token(api.context, "other"))
     await other.ask(404, "GET", "/event-type/a")
     await other.ask(404, "DELETE", "/event-type/a")
     await make(other, "a")

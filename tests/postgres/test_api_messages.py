@@ -12,15 +12,15 @@ from boathook.domain import ids
 from boathook.journal import books, messages
 from boathook.journal.applications import Application, find
 from boathook.journal.database import Database
-from tests.postgres.api_client import Api, make_token, opened_api
-from tests.postgres.message_factory import Mailbag, ago
+from tests.postgres.api_client import ApiClient, make_token, open_api_client
+from tests.postgres.message_factory import MessageFactory, ago
 
 PAID = {"eventType": "invoice.paid", "payload": {"n": 1}}
 
 
 @pytest.fixture
 async def api(db):
-    async with opened_api(db) as client:
+    async with open_api_client(db) as client:
         yield client
 
 
@@ -29,18 +29,18 @@ async def app(api) -> str:
     return (await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"}))["id"]
 
 
-async def endpoint(api: Api, **fields: Any) -> str:
+async def endpoint(api: ApiClient, **fields: Any) -> str:
     body = {"url": "http://127.0.0.1:18080/hook"} | fields
     return (await api.ask(201, "POST", "/app/acme/endpoint", body))["id"]
 
 
-async def open_deliveries(api: Api) -> list[Any]:
-    return await api.desk.database.fetch("select * from boathook.delivery order by event_id, ordinal")
+async def open_deliveries(api: ApiClient) -> list[Any]:
+    return await api.context.database.fetch("select * from boathook.delivery order by event_id, ordinal")
 
 
-async def balances(api: Api) -> bool:
+async def balances(api: ApiClient) -> bool:
     """Whether the books balance after what was done."""
-    return (await books.verify(api.desk.database, dedup_days=30, is_deep=True)).imbalances == ()
+    return (await books.verify(api.context.database, dedup_days=30, is_deep=True)).imbalances == ()
 
 
 async def test_a_message_is_published_and_read_back(api, app):
@@ -65,7 +65,7 @@ async def test_the_payload_is_kept_byte_for_byte(api, app):
     raw = b'{"eventType":"a.b","payload": { "z":1,  "a" : 1.50, "\\u00e9":"x" } }'
     response = await api.post("/app/acme/msg", content=raw)
     assert response.status_code == 202
-    body = await api.desk.database.fetchval("select body from boathook.event")
+    body = await api.context.database.fetchval("select body from boathook.event")
     assert body == b'{ "z":1,  "a" : 1.50, "\\u00e9":"x" }'
 
 
@@ -80,7 +80,7 @@ async def test_a_raw_payload_is_sent_as_it_is(api, app):
     body = {"eventType": "a.b", "payload": {}, "transformationsParams": {"rawPayload": "not: json"}}
     made = await api.ask(202, "POST", "/app/acme/msg", body)
     assert made["payload"] == {"rawPayload": "not: json"}
-    assert await api.desk.database.fetchval("select body from boathook.event") == b"not: json"
+    assert await api.context.database.fetchval("select body from boathook.event") == b"not: json"
     assert await api.ask(200, "GET", f"/app/acme/msg/{made['id']}") == made
 
 
@@ -132,7 +132,7 @@ async def test_an_idempotency_key_publishes_once_and_costs_no_row(api, app):
     assert len(await open_deliveries(api)) == 1
     clash = await api.ask(409, "POST", "/app/acme/msg", PAID | {"payload": {"n": 2}}, headers=headers)
     assert clash["code"] == "idempotency_key_reused"
-    assert await api.desk.database.fetchval("select count(*) from boathook.idempotency") == 0
+    assert await api.context.database.fetchval("select count(*) from boathook.idempotency") == 0
     await api.ask(201, "POST", "/app", {"name": "Other", "uid": "other"})
     assert (await api.ask(202, "POST", "/app/other/msg", PAID, headers=headers))["id"] != first["id"]
 
@@ -163,7 +163,7 @@ async def test_messages_too_large_are_refused(api, app):
 
 
 async def test_schemas_are_enforced_where_the_settings_say_so(db):
-    async with opened_api(db, outbound__validate_payloads=True) as api:
+    async with open_api_client(db, outbound__validate_payloads=True) as api:
         await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
         schema = {"type": "object", "required": ["id"]}
         await api.ask(201, "POST", "/event-type", {"name": "a.b", "description": "", "schemas": {"1": schema}})
@@ -175,9 +175,9 @@ async def test_schemas_are_enforced_where_the_settings_say_so(db):
 
 async def test_a_payload_is_shown_until_its_time_is_over(api, app):
     made = await api.ask(202, "POST", "/app/acme/msg", PAID | {"payloadRetentionPeriod": 5})
-    until = await api.desk.database.fetchval("select content_until from boathook.event")
+    until = await api.context.database.fetchval("select content_until from boathook.event")
     assert timedelta(days=4.9) < until - datetime.now(UTC) < timedelta(days=5.1)
-    await api.desk.database.execute("update boathook.event set content_until = now() - interval '1 s'")
+    await api.context.database.execute("update boathook.event set content_until = now() - interval '1 s'")
     assert (await api.ask(200, "GET", f"/app/acme/msg/{made['id']}"))["payload"] == {"expired": True}
 
 
@@ -202,7 +202,7 @@ async def test_several_messages_are_expunged_at_once(api, app):
     answer = await api.ask(200, "POST", "/app/acme/msg/bulk-expunge", {"ids": names})
     found = ["expunged", "expunged", "not-found", "not-found", "not-found"]
     assert answer == {"results": dict(zip(names, found, strict=True))}
-    rest = await api.desk.database.fetch("select id from boathook.event where expunged_at is null")
+    rest = await api.context.database.fetch("select id from boathook.event where expunged_at is null")
     assert [ids.show(ids.MESSAGE, row["id"]) for row in rest] == [kept["id"]]
     assert first["id"] not in answer["results"]
 
@@ -313,9 +313,9 @@ async def test_types_are_named_in_four_spellings(api, app):
 
 
 async def test_messages_are_filtered_by_channel_tag_and_time(api, app):
-    bag = await bag_of(api)
+    factory = await factory_of(api)
     old, middle, young = [
-        ids.show(ids.MESSAGE, await bag.message(ago(days=days), channels=[f"c{days}"], tags=[f"t{days}"]))
+        ids.show(ids.MESSAGE, await factory.message(ago(days=days), channels=[f"c{days}"], tags=[f"t{days}"]))
         for days in (100, 9, 3)
     ]
 
@@ -336,14 +336,14 @@ async def test_messages_are_filtered_by_channel_tag_and_time(api, app):
     assert await shown(f"iterator=-{middle}") == [young]
 
 
-async def bag_of(api: Api) -> Mailbag:
+async def factory_of(api: ApiClient) -> MessageFactory:
     """Return a bag that fills the application "acme"."""
-    async with api.desk.database.acquire() as connection:
+    async with api.context.database.acquire() as connection:
         found = await find(connection, "default", "acme")
     assert isinstance(found, Application)
-    bag = Mailbag(api.desk.database)
-    bag.application_id = found.id
-    return bag
+    factory = MessageFactory(api.context.database)
+    factory.application_id = found.id
+    return factory
 
 
 async def test_what_is_said_of_messages_is_for_their_application_alone(api, app):
@@ -354,29 +354,29 @@ async def test_what_is_said_of_messages_is_for_their_application_alone(api, app)
     assert (await api.ask(200, "GET", "/app/other/msg"))["data"] == []
     answer = await api.ask(200, "POST", "/app/other/msg/bulk-expunge", {"ids": [made["id"], "e"]})
     assert set(answer["results"].values()) == {"not-found"}
-    visitor = api.as_token(await make_token(api.desk, application="acme"))
-    assert await visitor.ask(200, "GET", f"/app/acme/msg/{made['id']}") == made
-    await visitor.ask(403, "POST", "/app/acme/msg", PAID)
-    await visitor.ask(404, "GET", "/app/other/msg")
-    stranger = api.as_token(await make_token(api.desk, "elsewhere"))
-    await stranger.ask(404, "GET", f"/app/{app}/msg/{made['id']}")
+    application_client = api.as_token(await make_token(api.context, application="acme"))
+    assert await application_client.ask(200, "GET", f"/app/acme/msg/{made['id']}") == made
+    await application_client.ask(403, "POST", "/app/acme/msg", PAID)
+    await application_client.ask(404, "GET", "/app/other/msg")
+    foreign_client = api.as_token(await make_token(api.context, "elsewhere"))
+    await foreign_client.ask(404, "GET", f"/app/{app}/msg/{made['id']}")
 
 
-async def test_reading_100_000_messages_by_index(api: Api, app: str, db: Database):
+async def test_reading_100_000_messages_by_index(api: ApiClient, app: str, db: Database):
     """A page costs as much as a page, not as much as the history; the statement's plan says how it is read."""
-    desk: Desk = api.desk
-    await desk.database.execute(
+    context: Desk = api.context
+    await context.database.execute(
         """insert into boathook.event (id, application, type, dedup_key, grade, origin, headers, content_type, body,
                body_sha256, fanout)
            select (left(boathook.first_id(now() - n * interval '1 second')::text, 24) || lpad(to_hex(n), 12, '0'))::uuid,
                'app_other', 't', n::text, 'none', 'published', '{}', 'application/json', '{}', sha256('{}'), 0
            from generate_series(1, 100000) as n"""
     )
-    await desk.database.execute("analyze boathook.event")
+    await context.database.execute("analyze boathook.event")
     made = await api.ask(202, "POST", "/app/acme/msg", PAID)
     sql = messages.fill(messages.SQL["list_messages"])
     window = (ids.first_of(ago(days=90)), ids.first_of(datetime.now(UTC) + timedelta(hours=1)))
-    plan = await desk.database.fetchval(
+    plan = await context.database.fetchval(
         "explain (analyze, format json) " + sql, app, *window, True, None, None, None, 51
     )
     assert "Seq Scan" not in [node["Node Type"] for node in nodes(json.loads(plan)[0]["Plan"]) if node["Actual Rows"]]

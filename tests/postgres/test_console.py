@@ -11,7 +11,7 @@ from boathook.inbound.protocol import NoSocket
 from boathook.journal.database import DUE_CHANNEL
 from boathook.server.console import Console
 from boathook.telemetry.exporters import History
-from tests.postgres.api_client import make_desk, make_token
+from tests.postgres.api_client import make_context, make_token
 from tests.support import eventually
 
 
@@ -33,7 +33,7 @@ async def opened(tmp_path):
 
 async def test_it_answers_503_until_it_is_up_and_again_when_it_is_closed(opened, pg_url, db):
     console, client = opened(pg_url)
-    headers = {"authorization": f"Bearer {await make_token(make_desk(db))}"}
+    headers = {"authorization": f"Bearer {await make_token(make_context(db))}"}
     early = await client.get("/api/v1/app", headers=headers)
     assert early.status_code == 503
     assert early.json()["code"] == "unavailable"
@@ -63,7 +63,7 @@ async def test_other_paths_are_not_found(opened, pg_url):
 
 async def test_messages_are_announced_once_they_are_committed(opened, pg_url, db):
     console, client = opened(pg_url)
-    client.headers["authorization"] = f"Bearer {await make_token(make_desk(db))}"
+    client.headers["authorization"] = f"Bearer {await make_token(make_context(db))}"
     heard: list[str] = []
     await db.listen(DUE_CHANNEL, heard.append)
     console.open()

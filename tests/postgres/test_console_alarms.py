@@ -22,20 +22,20 @@ async def receiver():
         yield made
 
 
-def desk_of(db, settings):
+def context_of(db, settings):
     return Desk(settings, db, Vault(["a key of at least sixteen characters"]), Outbox())
 
 
 async def test_the_overview_shows_figures_thresholds_and_channels(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
     async with open_harness(db, settings) as harness:
-        desk = desk_of(db, settings)
-        async with desk.work() as work:
+        context = context_of(db, settings)
+        async with context.work() as work:
             assert (await actions.read(work.connection, settings)).is_blind
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate()
         await harness.deliver()
-        async with desk.work() as work:
+        async with context.work() as work:
             found = await actions.read(work.connection, settings)
         assert not found.is_blind
         assert [one.rule for one in found.firing] == ["high"]
@@ -48,17 +48,17 @@ async def test_the_overview_shows_figures_thresholds_and_channels(db, receiver):
 
 async def test_a_silence_is_made_and_ended_with_names_in_the_audit(db):
     settings = settings_of(rules=HIGH)
-    desk = desk_of(db, settings)
-    async with desk.work(actor="console:anna") as work:
+    context = context_of(db, settings)
+    async with context.work(actor="console:anna") as work:
         made = await actions.silence(work, rule="high", subject="*", text="a move", length=timedelta(hours=1))
-    async with desk.work(actor="console:bert") as work:
+    async with context.work(actor="console:bert") as work:
         await actions.end_silence(work, made.shown_id)
     rows = await db.fetch("select actor, action, subject, note from boathook.audit order by id")
     assert [tuple(row.values()) for row in rows] == [
         ("console:anna", "alarm.silence", made.shown_id, "high *: a move"),
         ("console:bert", "alarm.unsilence", made.shown_id, None),
     ]
-    async with desk.work() as work:
+    async with context.work() as work:
         with pytest.raises(NotFound):
             await actions.end_silence(work, made.shown_id)
 
@@ -77,7 +77,7 @@ async def test_a_silence_is_made_and_ended_with_names_in_the_audit(db):
 )
 async def test_a_silence_that_makes_no_sense_is_refused_by_its_field(db, change, field):
     given = {"rule": "*", "subject": "*", "text": "why", "length": timedelta(hours=1)} | change
-    async with desk_of(db, settings_of()).work() as work:
+    async with context_of(db, settings_of()).work() as work:
         with pytest.raises(InvalidValue) as caught:
             await actions.silence(work, **given)
     assert caught.value.where == (field,)
@@ -91,6 +91,6 @@ async def test_a_test_arrives_and_says_that_it_is_one(receiver):
 
 
 async def test_a_test_of_a_channel_that_is_not_there_is_refused(db):
-    async with desk_of(db, settings_of()).work() as work:
+    async with context_of(db, settings_of()).work() as work:
         with pytest.raises(NotFound):
             await actions.note_test(work, "nobody")

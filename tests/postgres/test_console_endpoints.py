@@ -13,24 +13,24 @@ from boathook.dispatch.tasks import run_tasks
 from boathook.domain import ids
 from boathook.domain.roles import Role
 from boathook.journal import endpoint_sights as sights
-from tests.postgres.portal_client import House, Pages, opened_house
+from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
 from tests.sender_harness import Reply, Sink, new_id, running_sender
 from tests.support import eventually
 
 
 @pytest.fixture
-async def house(db):
-    async with opened_house(db) as house:
-        yield house
+async def console(db):
+    async with open_console(db) as console:
+        yield console
 
 
 @pytest.fixture
-async def anna(house: House) -> Pages:
-    return await house.operator()
+async def anna(console: ConsoleApp) -> PageClient:
+    return await console.operator()
 
 
-async def made(pages: Pages, path: str, form: dict, on: str) -> str:
-    return str((await pages.fill(path, form, on=on)).headers["location"])
+async def made(pages: PageClient, path: str, form: dict, on: str) -> str:
+    return str((await pages.submit_form(path, form, on=on)).headers["location"])
 
 
 async def audit(db) -> list[tuple[str, str]]:
@@ -38,23 +38,25 @@ async def audit(db) -> list[tuple[str, str]]:
     return [(row["actor"], row["action"]) for row in rows]
 
 
-async def test_an_application_is_made_found_changed_and_deleted_by_forms(house, anna, db):
+async def test_an_application_is_made_found_changed_and_deleted_by_forms(console, anna, db):
     home = await made(
         anna, "/console/applications", {"name": "Acme & Sons", "uid": "acme"}, "/console/applications/new"
     )
-    page = await anna.see(home)
+    page = await anna.get_page(home)
     assert "Acme &amp; Sons" in page
     assert "acme" in page
-    found = await anna.see("/console/applications?q=SONS")
+    found = await anna.get_page("/console/applications?q=SONS")
     assert home in found
-    assert home not in await anna.see("/console/applications?q=nobody")
-    await anna.fill(f"{home}/edit", {"name": "Acme", "uid": "acme", "throttleRate": "50", "metadata": "plan = pro"})
+    assert home not in await anna.get_page("/console/applications?q=nobody")
+    await anna.submit_form(
+        f"{home}/edit", {"name": "Acme", "uid": "acme", "throttleRate": "50", "metadata": "plan = pro"}
+    )
     row = await db.fetchrow("select name, throttle_rate, metadata::text from boathook.application where uid = 'acme'")
     assert (row["name"], row["throttle_rate"], json.loads(row["metadata"])) == ("Acme", 50, {"plan": "pro"})
-    await anna.fill(f"{home}/delete", {"typed": "acme inc"}, on=home)
-    await anna.see(home)  # it was not its name
-    await anna.fill(f"{home}/delete", {"typed": "Acme"}, on=home)
-    await anna.see(home, 404)
+    await anna.submit_form(f"{home}/delete", {"typed": "acme inc"}, on=home)
+    await anna.get_page(home)  # it was not its name
+    await anna.submit_form(f"{home}/delete", {"typed": "Acme"}, on=home)
+    await anna.get_page(home, 404)
     assert [action for actor, action in await audit(db) if actor == "console:anna"] == [
         "application.create",
         "application.update",
@@ -72,8 +74,8 @@ async def test_an_application_is_made_found_changed_and_deleted_by_forms(house, 
         ({"name": "x", "metadata": "no sign"}, "f-metadata"),
     ],
 )
-async def test_a_wrong_value_of_an_application_is_told_at_its_field(house, anna, db, form, word):
-    answer = await anna.fill("/console/applications", form, on="/console/applications/new", status=400)
+async def test_a_wrong_value_of_an_application_is_told_at_its_field(console, anna, db, form, word):
+    answer = await anna.submit_form("/console/applications", form, on="/console/applications/new", status=400)
     assert re.search(rf'id="{word}"[^>]*aria-invalid="true"', answer.text)
     assert await db.fetchval("select count(*) from boathook.application") == 0
 
@@ -101,17 +103,17 @@ FULL = {
 }
 
 
-async def with_endpoint(house: House, anna: Pages, **changes: str) -> tuple[str, str]:
+async def with_endpoint(console: ConsoleApp, anna: PageClient, **changes: str) -> tuple[str, str]:
     """Return the page of an application and that of its endpoint, just made."""
-    async with house.desk.work(actor="test") as work:
+    async with console.context.work(actor="test") as work:
         await event_types.create(work, "invoice.paid", NewEventType(description="paid"))
     home = await made(anna, "/console/applications", {"name": "Acme"}, "/console/applications/new")
     return home, await made(anna, f"{home}/endpoints", {**FULL, **changes}, f"{home}/endpoints/new")
 
 
-async def test_an_endpoint_is_made_with_every_value_and_shown_without_what_is_secret(house, anna, db):
-    _, there = await with_endpoint(house, anna)
-    page = await anna.see(there)
+async def test_an_endpoint_is_made_with_every_value_and_shown_without_what_is_secret(console, anna, db):
+    _, there = await with_endpoint(console, anna)
+    page = await anna.get_page(there)
     for word in ("the crm", "invoice.paid, user.*", "eu, us", "customer.id", "5 s, 60 s, 3600 s", "7.5 s", "billing"):
         assert word in page, word
     assert "Authorization, X-Shop" in page
@@ -140,12 +142,12 @@ async def test_an_endpoint_is_made_with_every_value_and_shown_without_what_is_se
     ],
 )  # fmt: skip
 async def test_a_wrong_value_of_an_endpoint_is_told_at_its_field_and_nothing_secret_comes_back(
-    house, anna, db, changes, field
+    console, anna, db, changes, field
 ):
-    async with house.desk.work(actor="test") as work:
+    async with console.context.work(actor="test") as work:
         await event_types.create(work, "invoice.paid", NewEventType(description="paid"))
     home = await made(anna, "/console/applications", {"name": "Acme"}, "/console/applications/new")
-    answer = await anna.fill(f"{home}/endpoints", {**FULL, **changes}, on=f"{home}/endpoints/new", status=400)
+    answer = await anna.submit_form(f"{home}/endpoints", {**FULL, **changes}, on=f"{home}/endpoints/new", status=400)
     assert re.search(rf'id="f-{field}"[^>]*aria-invalid="true"', answer.text), answer.text
     assert "canary-password" not in answer.text
     assert "Bearer abc" not in answer.text
@@ -153,115 +155,117 @@ async def test_a_wrong_value_of_an_endpoint_is_told_at_its_field_and_nothing_sec
     assert await db.fetchval("select count(*) from boathook.endpoint") == 0
 
 
-async def test_what_is_secret_stays_unless_it_is_written_anew(house, anna, db):
-    _, there = await with_endpoint(house, anna)
+async def test_what_is_secret_stays_unless_it_is_written_anew(console, anna, db):
+    _, there = await with_endpoint(console, anna)
     before = await db.fetchrow("select sealed_headers, sealed_auth from boathook.endpoint")
     form = {**FULL, "headers": "", "authKind": "keep", "mtlsKind": "keep", "url": "http://127.0.0.1:8999/other"}
-    await anna.fill(f"{there}/edit", form)
+    await anna.submit_form(f"{there}/edit", form)
     after = await db.fetchrow("select url, sealed_headers, sealed_auth from boathook.endpoint")
     assert after["url"].endswith("/other")
     assert (after["sealed_headers"], after["sealed_auth"]) == tuple(before.values())
-    await anna.fill(f"{there}/edit", {**form, "removeHeaders": "X-Shop", "headers": "X-Team: b", "authKind": "none"})
-    page = await anna.see(there)
+    await anna.submit_form(
+        f"{there}/edit", {**form, "removeHeaders": "X-Shop", "headers": "X-Team: b", "authKind": "none"}
+    )
+    page = await anna.get_page(there)
     assert "Authorization, X-Team" in page
     assert await db.fetchval("select sealed_auth is null from boathook.endpoint")
 
 
-async def test_an_endpoint_whose_credentials_cannot_be_decrypted_is_changed_and_given_others(house, anna, db):
-    _, there = await with_endpoint(house, anna)
+async def test_an_endpoint_whose_credentials_cannot_be_decrypted_is_changed_and_given_others(console, anna, db):
+    _, there = await with_endpoint(console, anna)
     await db.execute("update boathook.endpoint set sealed_auth = decode(repeat('00', 40), 'hex')")
-    page = await anna.see(there)
+    page = await anna.get_page(there)
     assert 'class="notice bad"' in page
     form = {**FULL, "headers": "", "authKind": "keep", "mtlsKind": "keep", "description": "moved"}
-    await anna.fill(f"{there}/edit", form)
-    assert "moved" in await anna.see(there)
-    await anna.fill(f"{there}/edit", {**form, "authKind": "none", "mtlsKind": "none"})
-    assert 'class="notice bad"' not in await anna.see(there)
+    await anna.submit_form(f"{there}/edit", form)
+    assert "moved" in await anna.get_page(there)
+    await anna.submit_form(f"{there}/edit", {**form, "authKind": "none", "mtlsKind": "none"})
+    assert 'class="notice bad"' not in await anna.get_page(there)
 
 
-async def test_a_secret_is_shown_to_operators_alone_and_who_looked_is_noted(house, anna, db):
-    _, there = await with_endpoint(house, anna)
-    secret = re.search(r"whsec_[\w+/=]+", (await anna.fill(f"{there}/secret", on=there, status=200)).text)
+async def test_a_secret_is_shown_to_operators_alone_and_who_looked_is_noted(console, anna, db):
+    _, there = await with_endpoint(console, anna)
+    secret = re.search(r"whsec_[\w+/=]+", (await anna.submit_form(f"{there}/secret", on=there, status=200)).text)
     assert secret
-    headers = (await anna.fill(f"{there}/headers", on=there, status=200)).text
+    headers = (await anna.submit_form(f"{there}/headers", on=there, status=200)).text
     assert "north" in headers
     assert "Bearer abc" not in headers
     actions = [action for actor, action in await audit(db) if actor == "console:anna"]
     assert actions[-2:] == ["endpoint.secret.show", "endpoint.headers.show"]
-    viewer = await house.operator("vera", Role.VIEWER)
-    assert "Show the secret" not in await viewer.see(there)
-    answer = await viewer.fill(f"{there}/secret", on=there, status=403)
+    viewer = await console.operator("vera", Role.VIEWER)
+    assert "Show the secret" not in await viewer.get_page(there)
+    answer = await viewer.submit_form(f"{there}/secret", on=there, status=403)
     assert "whsec_" not in answer.text
 
 
-async def test_a_rotated_secret_signs_along_for_its_grace_and_the_page_says_until_when(house, anna, db):
-    _, there = await with_endpoint(house, anna)
-    await anna.fill(f"{there}/rotate", {"grace": "3600"}, on=there)
-    assert "signs along until" in await anna.see(there)
+async def test_a_rotated_secret_signs_along_for_its_grace_and_the_page_says_until_when(console, anna, db):
+    _, there = await with_endpoint(console, anna)
+    await anna.submit_form(f"{there}/rotate", {"grace": "3600"}, on=there)
+    assert "signs along until" in await anna.get_page(there)
     rows = await db.fetch("select expires_at - now() as left from boathook.endpoint_secret order by id")
     assert timedelta(minutes=59) < rows[0]["left"] <= timedelta(hours=1)
     assert rows[1]["left"] is None
-    await anna.fill(f"{there}/rotate", {"grace": "-1"}, on=there, status=400)
+    await anna.submit_form(f"{there}/rotate", {"grace": "-1"}, on=there, status=400)
     assert await db.fetchval("select count(*) from boathook.endpoint_secret") == 2
 
 
-async def test_an_endpoint_is_disabled_and_enabled_and_the_page_says_by_whom(house, anna, db):
-    _, there = await with_endpoint(house, anna)
-    await anna.fill(f"{there}/disable", on=there)
-    assert "It was disabled by anna, in the console; what it is owed waits." in await anna.see(there)
-    assert "disabled" in await anna.see("/console/applications/in-trouble")
-    await anna.fill(f"{there}/enable", {"backlog": "send"}, on=there)
-    assert "has not failed since it last succeeded" in await anna.see(there)
+async def test_an_endpoint_is_disabled_and_enabled_and_the_page_says_by_whom(console, anna, db):
+    _, there = await with_endpoint(console, anna)
+    await anna.submit_form(f"{there}/disable", on=there)
+    assert "It was disabled by anna, in the console; what it is owed waits." in await anna.get_page(there)
+    assert "disabled" in await anna.get_page("/console/applications/in-trouble")
+    await anna.submit_form(f"{there}/enable", {"backlog": "send"}, on=there)
+    assert "has not failed since it last succeeded" in await anna.get_page(there)
 
 
 @pytest.mark.parametrize(
     ("because", "sentence"),
     [("gone", "It answered 410 Gone"), ("failing", "Nothing but failures came of it for 5 days")],
 )
-async def test_why_an_endpoint_was_disabled_is_said_in_one_sentence(house, anna, db, because, sentence):
-    _, there = await with_endpoint(house, anna)
+async def test_why_an_endpoint_was_disabled_is_said_in_one_sentence(console, anna, db, because, sentence):
+    _, there = await with_endpoint(console, anna)
     await db.execute(
         "update boathook.endpoint set is_disabled = true, disabled_because = $1, disabled_at = now()", because
     )
-    assert sentence in await anna.see(there)
+    assert sentence in await anna.get_page(there)
 
 
-async def test_a_pause_and_failures_in_a_row_are_said_in_one_sentence(house, anna, db):
-    _, there = await with_endpoint(house, anna)
+async def test_a_pause_and_failures_in_a_row_are_said_in_one_sentence(console, anna, db):
+    _, there = await with_endpoint(console, anna)
     endpoint = ids.read(ids.ENDPOINT, there.rpartition("/")[2])
     await db.execute(
         "insert into boathook.endpoint_health (endpoint_id, failures, failing_since) values ($1, 3, now())", endpoint
     )
-    assert "The last 3 attempts failed, since " in await anna.see(there)
+    assert "The last 3 attempts failed, since " in await anna.get_page(there)
     await db.execute("update boathook.endpoint_health set failures = 12, open_until = now() + interval '1 minute'")
-    page = await anna.see(there)
+    page = await anna.get_page(there)
     assert "12 failures in a row" in page
     assert "the next probe goes out in" in page
-    assert "paused" in await anna.see("/console/applications/in-trouble")
+    assert "paused" in await anna.get_page("/console/applications/in-trouble")
 
 
-async def test_an_endpoint_is_deleted_when_its_name_is_written_out(house, anna, db):
-    home, there = await with_endpoint(house, anna)
-    await anna.fill(f"{there}/delete", {"typed": "something"}, on=there)
-    await anna.see(there)
-    answer = await anna.fill(f"{there}/delete", {"typed": "crm"}, on=there)
+async def test_an_endpoint_is_deleted_when_its_name_is_written_out(console, anna, db):
+    home, there = await with_endpoint(console, anna)
+    await anna.submit_form(f"{there}/delete", {"typed": "something"}, on=there)
+    await anna.get_page(there)
+    answer = await anna.submit_form(f"{there}/delete", {"typed": "crm"}, on=there)
     assert answer.headers["location"] == home
-    await anna.see(there, 404)
+    await anna.get_page(there, 404)
 
 
-async def test_an_endpoint_is_found_without_its_application(house, anna):
-    _, there = await with_endpoint(house, anna)
+async def test_an_endpoint_is_found_without_its_application(console, anna):
+    _, there = await with_endpoint(console, anna)
     answer = await anna.get(f"/console/endpoints/{there.rpartition('/')[2]}")
     assert answer.headers["location"] == there
-    await anna.see("/console/endpoints/ep_none", 404)
+    await anna.get_page("/console/endpoints/ep_none", 404)
 
 
-async def test_a_test_shows_what_was_answered_as_soon_as_it_was(house, anna, db):
+async def test_a_test_shows_what_was_answered_as_soon_as_it_was(console, anna, db):
     sink = Sink(lambda _request: Reply(418, body=b"<b>short and stout</b>"))
     async with sink.open():
-        _, there = await with_endpoint(house, anna, url=f"{sink.base}/hooks", authKind="none", filter="", orderBy="")
+        _, there = await with_endpoint(console, anna, url=f"{sink.base}/hooks", authKind="none", filter="", orderBy="")
         watch = await made(anna, f"{there}/test", {"type": "svix.ping"}, there)
-        assert "It is on its way" in await anna.see(watch)
+        assert "It is on its way" in await anna.get_page(watch)
         async with running_sender(db, keys=["a key of at least sixteen characters"]):
             await sink_got(sink, 1)
             page = await shown(anna, watch, "418")
@@ -276,19 +280,19 @@ async def sink_got(sink: Sink, number: int) -> None:
     await eventually(lambda: len(sink.requests) >= number)
 
 
-async def shown(pages: Pages, path: str, word: str) -> str:
+async def shown(pages: PageClient, path: str, word: str) -> str:
     async def look() -> str:
-        page = await pages.see(path)
+        page = await pages.get_page(path)
         return page if word in page else ""
 
     return await eventually(look)
 
 
-async def test_a_message_is_published_seen_and_sent_again_with_its_attempts(house, anna, db):
+async def test_a_message_is_published_seen_and_sent_again_with_its_attempts(console, anna, db):
     sink = Sink()
     async with sink.open():
         home, there = await with_endpoint(
-            house, anna, url=f"{sink.base}/hooks", authKind="none", filter="", orderBy="", channels=""
+            console, anna, url=f"{sink.base}/hooks", authKind="none", filter="", orderBy="", channels=""
         )
         form = {"eventType": "invoice.paid", "payload": '{"amount":  5}', "eventId": "inv-1"}
         message = await made(anna, f"{home}/publish", form, f"{home}/publish")
@@ -298,34 +302,34 @@ async def test_a_message_is_published_seen_and_sent_again_with_its_attempts(hous
             page = await shown(anna, message, "204")
             assert "succeeded" in page
             name = there.rpartition("/")[2]
-            await anna.fill(f"{message}/resend", {"endpoint": name}, on=message)
+            await anna.submit_form(f"{message}/resend", {"endpoint": name}, on=message)
             await sink_got(sink, 2)
     listed = await shown(anna, f"{there}/attempts", "by hand")
     detail = re.search(rf'href="({re.escape(there)}/attempts/[^"]+)"', listed)
     assert detail
-    page = await anna.see(detail[1])
+    page = await anna.get_page(detail[1])
     assert "webhook-signature" in page
     assert "Authorization" in page
     assert "Bearer abc" not in page
     assert (await anna.get(f"{message}/payload")).content == b'{"amount":  5}'
     assert (await anna.get(f"{home}/messages?id=inv-1")).headers["location"] == message
-    again = await anna.fill(f"{home}/publish", form, on=f"{home}/publish", status=400)
+    again = await anna.submit_form(f"{home}/publish", form, on=f"{home}/publish", status=400)
     assert "has the eventId inv-1 already" in again.text
-    broken = await anna.fill(f"{home}/publish", {**form, "payload": "[1]"}, on=f"{home}/publish", status=400)
+    broken = await anna.submit_form(f"{home}/publish", {**form, "payload": "[1]"}, on=f"{home}/publish", status=400)
     assert "write a JSON object" in broken.text
 
 
-async def test_what_failed_is_recovered_by_a_task_that_shows_its_progress(house, anna, db):
-    home, there = await with_endpoint(house, anna, authKind="none", filter="", orderBy="", channels="")
+async def test_what_failed_is_recovered_by_a_task_that_shows_its_progress(console, anna, db):
+    home, there = await with_endpoint(console, anna, authKind="none", filter="", orderBy="", channels="")
     form = {"eventType": "invoice.paid", "payload": '{"n": 1}'}
     await made(anna, f"{home}/publish", form, f"{home}/publish")
     await db.execute("update boathook.delivery set state = 'dead', code = 'HTTP_500', died_at = now(), attempts = 1")
     since = f"{datetime.now(UTC) - timedelta(hours=1):%Y-%m-%dT%H:%M}"
     task = await made(anna, f"{there}/recover", {"since": since}, there)
-    assert 'max="100" value="0"' in await anna.see(task)
-    await anna.fill(f"{there}/recover", {"since": "yesterday"}, on=there, status=400)
-    await run_tasks(db, house.desk.outbox)
-    page = await anna.see(task)
+    assert 'max="100" value="0"' in await anna.get_page(task)
+    await anna.submit_form(f"{there}/recover", {"since": "yesterday"}, on=there, status=400)
+    await run_tasks(db, console.context.outbox)
+    page = await anna.get_page(task)
     assert "finished" in page
     assert "1 messages are owed again" in page
     assert await db.fetchval("select state from boathook.delivery") == "pending"
@@ -355,24 +359,24 @@ async def put_attempts(db, endpoint: str, number: int, *, failed_at: int) -> Non
     )  # fmt: skip
 
 
-async def test_a_rare_attempt_is_found_by_looking_further_and_each_look_is_bounded(house, anna, db, monkeypatch):
-    _, there = await with_endpoint(house, anna)
+async def test_a_rare_attempt_is_found_by_looking_further_and_each_look_is_bounded(console, anna, db, monkeypatch):
+    _, there = await with_endpoint(console, anna)
     await put_attempts(db, there.rpartition("/")[2], 5_000, failed_at=0)
     monkeypatch.setattr(endpoint_lists, "_BUDGET_S", 0.0)
-    page = await anna.see(f"{there}/attempts?result=failed")
+    page = await anna.get_page(f"{there}/attempts?result=failed")
     looks = 1
     while "500" not in re.sub(r"\s+", " ", page.partition("<tbody>")[2]):
         more = re.search(r'rel="next" href="([^"]+)"', page)
         assert more, "it was not found"
         assert "Looked back to" in page
-        page = await anna.see(f"{there}/attempts{more[1].replace('&amp;', '&')}")
+        page = await anna.get_page(f"{there}/attempts{more[1].replace('&amp;', '&')}")
         looks += 1
     assert looks == 3  # 2,000 at a time
     assert sights.STRIDE == 2_000
 
 
-async def test_the_figures_of_an_endpoint_are_those_of_its_attempts(house, anna, db):
-    _, there = await with_endpoint(house, anna)
+async def test_the_figures_of_an_endpoint_are_those_of_its_attempts(console, anna, db):
+    _, there = await with_endpoint(console, anna)
     name = there.rpartition("/")[2]
     await put_attempts(db, name, 1_000, failed_at=7)
     now = datetime.now(UTC)
@@ -385,7 +389,7 @@ async def test_the_figures_of_an_endpoint_are_those_of_its_attempts(house, anna,
     assert (found.p50_ms, found.p95_ms) == (durations[499], durations[949])
     assert sum(one.succeeded for one in found.stretches) == 999
     assert 24 <= len(found.stretches) <= 25
-    page = await anna.see(there)
+    page = await anna.get_page(there)
     assert "999 <small>succeeded" in page
     assert 'class="bad"' in page
-    assert "7 days" in await anna.see(f"{there}?span=week")
+    assert "7 days" in await anna.get_page(f"{there}?span=week")

@@ -56,8 +56,8 @@ async def test_while_postgresql_is_away_the_page_says_so_and_keeps_what_it_knew(
     await migrate(server.url)
     database = await Database.open(server.url, purpose="test", size=2)
     settings = config.load(None, {"database.url": server.url, "server.data_dir": str(tmp_path)})
-    desk = Desk(settings, database, open_vault(settings), Outbox(memory_days=1))
-    board = Board(Frame(State(desk, History(tmp_path, "gateway-0"))))
+    context = Desk(settings, database, open_vault(settings), Outbox(memory_days=1))
+    board = Board(Frame(State(context, History(tmp_path, "gateway-0"))))
     await owe(database, "1h", 1, "dead")
     before = await board._look()
     assert "PostgreSQL is away" not in before

@@ -25,26 +25,26 @@ from boathook.journal.tasks import Task, TaskState
 from boathook.journal.vault import Vault
 from tests.postgres.test_books import Store
 
-BURY = "select boathook.set_back($1, $2, $3, null, 'failed', $4, $5, 'trace', 'w', now())"
+FAIL_SQL = "select boathook.set_back($1, $2, $3, null, 'failed', $4, $5, 'trace', 'w', now())"
 
 
-class Graveyard(Store):
-    """A store whose deliveries die of what a test wants."""
+class DeadLetterStore(Store):
+    """A store in which deliveries fail for good with chosen errors."""
 
     number = 0
 
-    async def bury(self, *errors: str, to: str = "handler:upgrade", code: str = "KeyError") -> list:
+    async def add_dead(self, *errors: str, to: str = "handler:upgrade", code: str = "KeyError") -> list:
         keys = []
         for error in errors:
             self.number += 1
             event = await self.accept(f"event-{self.number}", to)
-            await self.die(event, code, error)
+            await self.fail_with(event, code, error)
             keys.append((event, 0))
         return keys
 
-    async def die(self, event, code: str, error: str) -> None:
+    async def fail_with(self, event, code: str, error: str) -> None:
         fence = await self.claim(event)
-        assert await self.db.fetchval(BURY, event, 0, fence, code, error)
+        assert await self.db.fetchval(FAIL_SQL, event, 0, fence, code, error)
 
     async def groups(self, **wanted: str) -> list[Group]:
         return (await dead_groups.list_groups(self.db, **wanted))[0]
@@ -55,39 +55,39 @@ class Graveyard(Store):
 
 
 @pytest.fixture
-async def yard(db: Database) -> AsyncIterator[Graveyard]:
-    """A graveyard whose books have to balance in the end."""
-    yard = Graveyard(db)
-    yield yard
-    assert (await yard.verify()).imbalances == ()
+async def dead_letters(db: Database) -> AsyncIterator[DeadLetterStore]:
+    """A store with dead letters; at the end `boathook verify` must find no violation."""
+    dead_letters = DeadLetterStore(db)
+    yield dead_letters
+    assert (await dead_letters.verify()).imbalances == ()
 
 
 @pytest.fixture
-def desk(db: Database) -> Desk:
+def context(db: Database) -> Desk:
     return Desk(load(None), db, Vault(["a key that only tests know"]), Outbox())
 
 
-async def decide(desk: Desk, what, *args, **more) -> Any:
-    async with desk.work(actor="console:anna") as work:
+async def decide(context: Desk, what, *args, **more) -> Any:
+    async with context.work(actor="console:anna") as work:
         return await what(work, *args, **more)
 
 
-async def follow(desk: Desk, task: Task) -> bulk.Progress:
-    return await decide(desk, bulk.follow, task.shown_id)
+async def follow(context: Desk, task: Task) -> bulk.Progress:
+    return await decide(context, bulk.follow, task.shown_id)
 
 
-async def finish(desk: Desk, task: Task) -> bulk.Progress:
+async def finish(context: Desk, task: Task) -> bulk.Progress:
     for _ in range(1_000):
-        progress = await follow(desk, task)
+        progress = await follow(context, task)
         if progress.state != "running":
             return progress
-        await runner.run_piece(desk.database, Outbox())
+        await runner.run_piece(context.database, Outbox())
     raise AssertionError("it does not end")
 
 
-async def interrupted_step(desk: Desk) -> None:
+async def interrupted_step(context: Desk) -> None:
     """Make a step of the task whose turn it is, and be killed before it is committed."""
-    async with desk.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         taken = await tasks.take(connection)
         assert taken is not None
         await runner.advance(connection, Outbox(), taken)
@@ -118,54 +118,58 @@ async def test_a_shape_of_the_longest_error_is_short_and_quick(db: Database):
         assert len(await db.fetchval("select boathook.dead_shape($1)", error)) <= 200
 
 
-async def test_letters_of_one_recipient_code_and_shape_are_one_group(yard: Graveyard):
-    await yard.bury("KeyError: 'a'", "KeyError: 'b'", "KeyError: 'c'")
-    await yard.bury("KeyError: 'a'", to="handler:mail")
-    await yard.bury("KeyError: 'a'", code="ValueError")
-    await yard.bury("KeyError: the other one")
-    groups = await yard.groups()
+async def test_letters_of_one_recipient_code_and_shape_are_one_group(dead_letters: DeadLetterStore):
+    await dead_letters.add_dead("KeyError: 'a'", "KeyError: 'b'", "KeyError: 'c'")
+    await dead_letters.add_dead("KeyError: 'a'", to="handler:mail")
+    await dead_letters.add_dead("KeyError: 'a'", code="ValueError")
+    await dead_letters.add_dead("KeyError: the other one")
+    groups = await dead_letters.groups()
     assert [group.number for group in groups] == [3, 1, 1, 1]
-    (first,) = await dead_groups.with_types(yard.db, groups[:1])
+    (first,) = await dead_groups.with_types(dead_letters.db, groups[:1])
     assert (first.recipient, first.code, first.shape) == ("handler:upgrade", "KeyError", "KeyError: '*'")
     assert first.types == ("payment.paid",)
     assert first.error == "KeyError: 'c'"
     assert first.oldest < first.newest
 
 
-async def test_groups_are_found_by_recipient_and_code(yard: Graveyard):
-    await yard.bury("x", "y")
-    await yard.bury("x", to="handler:mail", code="TIMEOUT")
-    assert [group.recipient for group in await yard.groups(recipient="*mail")] == ["handler:mail"]
-    assert [group.code for group in await yard.groups(code="TIMEOUT")] == ["TIMEOUT"]
-    assert await yard.groups(code="NONE") == []
+async def test_groups_are_found_by_recipient_and_code(dead_letters: DeadLetterStore):
+    await dead_letters.add_dead("x", "y")
+    await dead_letters.add_dead("x", to="handler:mail", code="TIMEOUT")
+    assert [group.recipient for group in await dead_letters.groups(recipient="*mail")] == ["handler:mail"]
+    assert [group.code for group in await dead_letters.groups(code="TIMEOUT")] == ["TIMEOUT"]
+    assert await dead_letters.groups(code="NONE") == []
 
 
-async def test_a_look_takes_in_so_many_groups_and_says_that_there_may_be_more(yard: Graveyard, monkeypatch):
+async def test_a_look_takes_in_so_many_groups_and_says_that_there_may_be_more(
+    dead_letters: DeadLetterStore, monkeypatch
+):
     monkeypatch.setattr(dead_groups, "MOST_GROUPS", 2)
     monkeypatch.setattr(dead_groups, "_RECENT", 1)
-    await yard.bury("one", "two", "three", "four", "five")
-    groups, is_cut = await dead_groups.list_groups(yard.db)
+    await dead_letters.add_dead("one", "two", "three", "four", "five")
+    groups, is_cut = await dead_groups.list_groups(dead_letters.db)
     assert is_cut
     assert 2 <= len(groups) <= 3
     assert "five" in {group.shape for group in groups}, "what died last is among them"
 
 
-async def test_letters_of_a_group_are_paged_newest_death_first(yard: Graveyard):
-    keys = await yard.bury(*(f"row {n} is gone" for n in range(7)))
-    (group,) = await yard.groups()
+async def test_letters_of_a_group_are_paged_newest_death_first(dead_letters: DeadLetterStore):
+    keys = await dead_letters.add_dead(*(f"row {n} is gone" for n in range(7)))
+    (group,) = await dead_letters.groups()
     seen = []
     after = None
-    while page := await dead_groups.page_letters(yard.db, group.key, after=after, limit=3):
+    while page := await dead_groups.page_letters(dead_letters.db, group.key, after=after, limit=3):
         seen += [row.id for row in page]
         after = page[-1]
     assert seen == [ids.show_delivery(*key) for key in reversed(keys)]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50])
-async def test_letters_are_searched_in_looks_that_leave_nothing_out(yard: Graveyard, monkeypatch, limit: int):
+async def test_letters_are_searched_in_looks_that_leave_nothing_out(
+    dead_letters: DeadLetterStore, monkeypatch, limit: int
+):
     monkeypatch.setattr(dead_groups, "LOOK", 2)
-    keys = await yard.bury(*(f"row {n}" for n in range(5)))
-    rare = await yard.bury("rare", to="handler:mail", code="TIMEOUT")
+    keys = await dead_letters.add_dead(*(f"row {n}" for n in range(5)))
+    rare = await dead_letters.add_dead("rare", to="handler:mail", code="TIMEOUT")
     chosen = [
         (Filter(limit=limit), [*reversed([*keys, *rare])]),
         (Filter(limit=limit, recipient="*mail"), rare),
@@ -176,27 +180,27 @@ async def test_letters_are_searched_in_looks_that_leave_nothing_out(yard: Gravey
     for wanted, expected in chosen:
         seen, before = [], None
         while True:
-            found = await dead_groups.search_letters(yard.db, wanted, before=before)
+            found = await dead_groups.search_letters(dead_letters.db, wanted, before=before)
             seen += [row.id for row in found.rows]
             if (before := found.place) is None:
                 break
         assert seen == [ids.show_delivery(*key) for key in expected]
 
 
-async def test_a_search_that_takes_long_says_how_far_it_came(yard: Graveyard, monkeypatch):
+async def test_a_search_that_takes_long_says_how_far_it_came(dead_letters: DeadLetterStore, monkeypatch):
     monkeypatch.setattr(dead_groups, "LOOK", 2)
     monkeypatch.setattr(dead_groups, "LOOKED_S", 0.0)
-    await yard.bury("a", "b", "c", "d")
-    found = await dead_groups.search_letters(yard.db, Filter(code="NONE"), before=None)
+    await dead_letters.add_dead("a", "b", "c", "d")
+    found = await dead_groups.search_letters(dead_letters.db, Filter(code="NONE"), before=None)
     assert (found.rows, found.is_full) == ([], False)
     assert found.place is not None
 
 
-async def test_only_the_dead_are_in_a_group(yard: Graveyard):
-    await yard.accept("alive", "handler:upgrade")
-    assert await yard.groups() == []
-    (key,) = await yard.bury("x")
-    assert await dead_groups.group_of(yard.db, key) == (await yard.groups())[0].key
+async def test_only_the_dead_are_in_a_group(dead_letters: DeadLetterStore):
+    await dead_letters.accept("alive", "handler:upgrade")
+    assert await dead_letters.groups() == []
+    (key,) = await dead_letters.add_dead("x")
+    assert await dead_groups.group_of(dead_letters.db, key) == (await dead_letters.groups())[0].key
 
 
 class TestWords:
@@ -221,179 +225,193 @@ class TestWords:
 
 
 class TestEscalation:
-    async def test_a_letter_that_dies_again_after_a_replay_marks_its_group(self, yard: Graveyard, desk: Desk):
-        ((event, _),) = await yard.bury("KeyError: 'a'")
-        (group,) = await yard.groups()
+    async def test_a_letter_that_dies_again_after_a_replay_marks_its_group(
+        self, dead_letters: DeadLetterStore, context: Desk
+    ):
+        ((event, _),) = await dead_letters.add_dead("KeyError: 'a'")
+        (group,) = await dead_letters.groups()
         assert failures.escalate(group) == []
-        await finish(desk, await decide(desk, bulk.replay_group, group.id))
-        await yard.die(event, "KeyError", "KeyError: 'b'")
-        (group,) = await yard.groups()
+        await finish(context, await decide(context, bulk.replay_group, group.id))
+        await dead_letters.fail_with(event, "KeyError", "KeyError: 'b'")
+        (group,) = await dead_letters.groups()
         assert failures.escalate(group) == ["1 letter died again after a replay"]
-        row = await ledger.get_delivery(yard.db, event, 0)
+        row = await ledger.get_delivery(dead_letters.db, event, 0)
         assert failures.escalate_letter(row.replays) == "it died again after a replay"
 
-    async def test_a_group_that_grows_after_it_was_replayed_is_marked(self, yard: Graveyard, desk: Desk):
-        await yard.bury("x", "x")
-        (group,) = await yard.groups()
-        await finish(desk, await decide(desk, bulk.replay_group, group.id))
-        await yard.bury("x", "x", "x")
-        (group,) = await yard.groups()
+    async def test_a_group_that_grows_after_it_was_replayed_is_marked(
+        self, dead_letters: DeadLetterStore, context: Desk
+    ):
+        await dead_letters.add_dead("x", "x")
+        (group,) = await dead_letters.groups()
+        await finish(context, await decide(context, bulk.replay_group, group.id))
+        await dead_letters.add_dead("x", "x", "x")
+        (group,) = await dead_letters.groups()
         (reason,) = failures.escalate(group)
         assert reason.startswith("3 letters more died since console:anna replayed them all on ")
 
-    async def test_a_group_that_was_never_replayed_is_not(self, yard: Graveyard):
-        await yard.bury("x", "x")
-        assert failures.escalate((await yard.groups())[0]) == []
+    async def test_a_group_that_was_never_replayed_is_not(self, dead_letters: DeadLetterStore):
+        await dead_letters.add_dead("x", "x")
+        assert failures.escalate((await dead_letters.groups())[0]) == []
 
 
 class TestInTheBackground:
-    async def test_all_of_a_group_runs_again_and_nothing_else(self, yard: Graveyard, desk: Desk):
-        await yard.bury(*(f"row {n}" for n in range(7)))
-        await yard.bury("another", code="ValueError")
-        group = (await yard.groups())[0]
-        progress = await finish(desk, await decide(desk, bulk.replay_group, group.id, note="deployed"))
+    async def test_all_of_a_group_runs_again_and_nothing_else(self, dead_letters: DeadLetterStore, context: Desk):
+        await dead_letters.add_dead(*(f"row {n}" for n in range(7)))
+        await dead_letters.add_dead("another", code="ValueError")
+        group = (await dead_letters.groups())[0]
+        progress = await finish(context, await decide(context, bulk.replay_group, group.id, note="deployed"))
         assert (progress.state, progress.done, progress.total, progress.share) == ("finished", 7, 7, 1.0)
-        assert await yard.states() == {"pending": 7, "dead": 1}
-        rows = await ledger.list_audit(yard.db, Filter(), subject=group.id)
+        assert await dead_letters.states() == {"pending": 7, "dead": 1}
+        rows = await ledger.list_audit(dead_letters.db, Filter(), subject=group.id)
         assert [(row.actor, row.action) for row in rows] == [("console:anna", "dead.replay-group")]
         assert rows[0].note == f"{progress.id}: deployed"
-        each = await ledger.list_audit(yard.db, Filter(), action="dead.replay")
+        each = await ledger.list_audit(dead_letters.db, Filter(), action="dead.replay")
         assert {(row.actor, row.note) for row in each} == {("console:anna", "deployed")}
         assert len(each) == 7
 
-    async def test_what_dies_meanwhile_is_left(self, yard: Graveyard, desk: Desk):
-        ((event, _),) = await yard.bury("x")
-        task = await decide(desk, bulk.replay_group, (await yard.groups())[0].id)
-        await yard.bury("x")
-        await finish(desk, task)
-        assert await yard.states() == {"pending": 1, "dead": 1}
-        assert (await ledger.get_delivery(yard.db, event, 0)).state == "pending"
+    async def test_what_dies_meanwhile_is_left(self, dead_letters: DeadLetterStore, context: Desk):
+        ((event, _),) = await dead_letters.add_dead("x")
+        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id)
+        await dead_letters.add_dead("x")
+        await finish(context, task)
+        assert await dead_letters.states() == {"pending": 1, "dead": 1}
+        assert (await ledger.get_delivery(dead_letters.db, event, 0)).state == "pending"
 
-    async def test_a_rate_is_never_exceeded(self, yard: Graveyard, desk: Desk):
-        await yard.bury(*("x" for _ in range(7)))
-        task = await decide(desk, bulk.replay_group, (await yard.groups())[0].id, rate=3.0)
-        assert await runner.run_piece(desk.database, Outbox())
-        assert not await runner.run_piece(desk.database, Outbox()), "the next step is not before a second"
-        assert (await follow(desk, task)).done == 3
-        spread = await yard.one(
+    async def test_a_rate_is_never_exceeded(self, dead_letters: DeadLetterStore, context: Desk):
+        await dead_letters.add_dead(*("x" for _ in range(7)))
+        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
+        assert await runner.run_piece(context.database, Outbox())
+        assert not await runner.run_piece(context.database, Outbox()), "the next step is not before a second"
+        assert (await follow(context, task)).done == 3
+        spread = await dead_letters.one(
             "select extract(epoch from max(due_at) - min(due_at))::float8 from boathook.delivery where state = 'pending'"
         )
         assert 0.6 < spread < 0.7
-        await yard.db.execute("""update boathook.task set place = '{"not_before": "2020-01-01T00:00:00Z"}'""")
-        assert await runner.run_piece(desk.database, Outbox())
-        assert (await follow(desk, task)).done == 6
+        await dead_letters.db.execute("""update boathook.task set place = '{"not_before": "2020-01-01T00:00:00Z"}'""")
+        assert await runner.run_piece(context.database, Outbox())
+        assert (await follow(context, task)).done == 6
 
-    async def test_without_the_pause_a_rate_would_be_exceeded(self, yard: Graveyard, desk: Desk, monkeypatch):
+    async def test_without_the_pause_a_rate_would_be_exceeded(
+        self, dead_letters: DeadLetterStore, context: Desk, monkeypatch
+    ):
         monkeypatch.setattr(steps, "_later", lambda *_: {})
-        await yard.bury(*("x" for _ in range(7)))
-        task = await decide(desk, bulk.replay_group, (await yard.groups())[0].id, rate=3.0)
-        while await runner.run_piece(desk.database, Outbox()):
+        await dead_letters.add_dead(*("x" for _ in range(7)))
+        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
+        while await runner.run_piece(context.database, Outbox()):
             pass
-        assert (await follow(desk, task)).done == 7
+        assert (await follow(context, task)).done == 7
 
-    async def test_it_can_be_stopped_where_it_stands(self, yard: Graveyard, desk: Desk):
-        await yard.bury(*("x" for _ in range(7)))
-        task = await decide(desk, bulk.replay_group, (await yard.groups())[0].id, rate=3.0)
-        await runner.run_piece(desk.database, Outbox())
-        await decide(desk, bulk.stop, task.shown_id)
-        progress = await finish(desk, task)
+    async def test_it_can_be_stopped_where_it_stands(self, dead_letters: DeadLetterStore, context: Desk):
+        await dead_letters.add_dead(*("x" for _ in range(7)))
+        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
+        await runner.run_piece(context.database, Outbox())
+        await decide(context, bulk.stop, task.shown_id)
+        progress = await finish(context, task)
         assert (progress.state, progress.done, progress.error) == ("stopped", 3, "stopped by console:anna")
-        assert await yard.states() == {"pending": 3, "dead": 4}
+        assert await dead_letters.states() == {"pending": 3, "dead": 4}
         with pytest.raises(NotPossible, match="ended already"):
-            await decide(desk, bulk.stop, task.shown_id)
-        assert (await ledger.list_audit(yard.db, Filter(), action="task.stop"))[0].subject == task.shown_id
+            await decide(context, bulk.stop, task.shown_id)
+        assert (await ledger.list_audit(dead_letters.db, Filter(), action="task.stop"))[0].subject == task.shown_id
 
-    async def test_a_step_that_is_interrupted_is_made_again_whole(self, yard: Graveyard, desk: Desk, monkeypatch):
+    async def test_a_step_that_is_interrupted_is_made_again_whole(
+        self, dead_letters: DeadLetterStore, context: Desk, monkeypatch
+    ):
         monkeypatch.setattr(steps, "STEP", 2)
-        await yard.bury(*("x" for _ in range(5)))
-        task = await decide(desk, bulk.replay_group, (await yard.groups())[0].id)
-        await runner.run_piece(desk.database, Outbox())
+        await dead_letters.add_dead(*("x" for _ in range(5)))
+        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id)
+        await runner.run_piece(context.database, Outbox())
         with pytest.raises(RuntimeError, match="killed"):
-            await interrupted_step(desk)
-        assert (await yard.states(), (await follow(desk, task)).done) == ({"pending": 2, "dead": 3}, 2)
-        assert (await finish(desk, task)).done == 5
-        assert len(await ledger.list_audit(yard.db, Filter(), action="dead.replay")) == 5
+            await interrupted_step(context)
+        assert (await dead_letters.states(), (await follow(context, task)).done) == ({"pending": 2, "dead": 3}, 2)
+        assert (await finish(context, task)).done == 5
+        assert len(await ledger.list_audit(dead_letters.db, Filter(), action="dead.replay")) == 5
 
-    async def test_two_keepers_at_once_do_nothing_twice(self, yard: Graveyard, desk: Desk, monkeypatch):
+    async def test_two_keepers_at_once_do_nothing_twice(
+        self, dead_letters: DeadLetterStore, context: Desk, monkeypatch
+    ):
         monkeypatch.setattr(steps, "STEP", 1)
-        await yard.bury(*("x" for _ in range(9)))
-        task = await decide(desk, bulk.replay_group, (await yard.groups())[0].id)
-        await asyncio.gather(*(runner.run_tasks(desk.database, Outbox(), budget_s=30) for _ in range(3)))
-        assert (await finish(desk, task)).done == 9
-        assert await yard.one("select max(replays) from boathook.delivery") == 1
+        await dead_letters.add_dead(*("x" for _ in range(9)))
+        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id)
+        await asyncio.gather(*(runner.run_tasks(context.database, Outbox(), budget_s=30) for _ in range(3)))
+        assert (await finish(context, task)).done == 9
+        assert await dead_letters.one("select max(replays) from boathook.delivery") == 1
 
-    async def test_ignoring_needs_a_note_which_becomes_the_outcome(self, yard: Graveyard, desk: Desk):
-        await yard.bury("x", "x")
-        (group,) = await yard.groups()
+    async def test_ignoring_needs_a_note_which_becomes_the_outcome(self, dead_letters: DeadLetterStore, context: Desk):
+        await dead_letters.add_dead("x", "x")
+        (group,) = await dead_letters.groups()
         with pytest.raises(InvalidValue, match="why"):
-            await decide(desk, bulk.ignore_group, group.id, note="  ")
-        progress = await finish(desk, await decide(desk, bulk.ignore_group, group.id, note="refunded by hand"))
+            await decide(context, bulk.ignore_group, group.id, note="  ")
+        progress = await finish(context, await decide(context, bulk.ignore_group, group.id, note="refunded by hand"))
         assert (progress.done, progress.done_verb) == (2, "ignored")
-        rows = await yard.db.fetch("select distinct state, note from boathook.outcome")
+        rows = await dead_letters.db.fetch("select distinct state, note from boathook.outcome")
         assert [tuple(row) for row in rows] == [("ignored", "refunded by hand")]
 
-    async def test_purging_is_confirmed_by_a_word_and_counted(self, yard: Graveyard, desk: Desk):
-        await yard.bury("x", "x")
-        (group,) = await yard.groups()
+    async def test_purging_is_confirmed_by_a_word_and_counted(self, dead_letters: DeadLetterStore, context: Desk):
+        await dead_letters.add_dead("x", "x")
+        (group,) = await dead_letters.groups()
         with pytest.raises(InvalidValue, match="type purge"):
-            await decide(desk, bulk.purge_group, group.id, typed="yes")
-        assert (await finish(desk, await decide(desk, bulk.purge_group, group.id, typed="Purge"))).done == 2
-        assert await yard.states() == {}
-        assert (await yard.verify()).balance.purged == 2
+            await decide(context, bulk.purge_group, group.id, typed="yes")
+        assert (await finish(context, await decide(context, bulk.purge_group, group.id, typed="Purge"))).done == 2
+        assert await dead_letters.states() == {}
+        assert (await dead_letters.verify()).balance.purged == 2
 
-    async def test_a_group_that_is_gone_is_not_found(self, yard: Graveyard, desk: Desk):
-        await yard.bury("x")
-        (group,) = await yard.groups()
-        await finish(desk, await decide(desk, bulk.replay_group, group.id))
+    async def test_a_group_that_is_gone_is_not_found(self, dead_letters: DeadLetterStore, context: Desk):
+        await dead_letters.add_dead("x")
+        (group,) = await dead_letters.groups()
+        await finish(context, await decide(context, bulk.replay_group, group.id))
         with pytest.raises(NotFound, match="no dead letter belongs"):
-            await decide(desk, bulk.replay_group, group.id)
+            await decide(context, bulk.replay_group, group.id)
         with pytest.raises(NotFound, match="expected an id like grp_"):
-            await decide(desk, bulk.replay_group, "grp_nonsense")
+            await decide(context, bulk.replay_group, "grp_nonsense")
 
     @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), 1e9])
-    async def test_a_rate_that_is_none_is_refused(self, yard: Graveyard, desk: Desk, rate: float):
-        await yard.bury("x")
-        (group,) = await yard.groups()
+    async def test_a_rate_that_is_none_is_refused(self, dead_letters: DeadLetterStore, context: Desk, rate: float):
+        await dead_letters.add_dead("x")
+        (group,) = await dead_letters.groups()
         with pytest.raises(InvalidValue, match="a number a second"):
-            await decide(desk, bulk.replay_group, group.id, rate=rate)
+            await decide(context, bulk.replay_group, group.id, rate=rate)
 
-    async def test_there_is_a_bound_to_what_runs_at_once(self, yard: Graveyard, desk: Desk, monkeypatch):
+    async def test_there_is_a_bound_to_what_runs_at_once(
+        self, dead_letters: DeadLetterStore, context: Desk, monkeypatch
+    ):
         monkeypatch.setattr("boathook.admin.tasks.MOST_OF_ORGANIZATION", 1)
-        await yard.bury("x")
-        (group,) = await yard.groups()
-        await decide(desk, bulk.replay_group, group.id)
+        await dead_letters.add_dead("x")
+        (group,) = await dead_letters.groups()
+        await decide(context, bulk.replay_group, group.id)
         with pytest.raises(LimitReached):
-            await decide(desk, bulk.replay_group, group.id)
+            await decide(context, bulk.replay_group, group.id)
 
-    async def test_events_run_again_at_a_rate(self, yard: Graveyard, desk: Desk):
+    async def test_events_run_again_at_a_rate(self, dead_letters: DeadLetterStore, context: Desk):
         for n in range(5):
-            await yard.end(await yard.accept(f"good-{n}", "handler:upgrade"))
-        await yard.bury("x")
+            await dead_letters.end(await dead_letters.accept(f"good-{n}", "handler:upgrade"))
+        await dead_letters.add_dead("x")
         since = datetime.now(UTC) - timedelta(hours=1)
         wanted = Filter(source="stripe", since=since)
-        task = await decide(desk, bulk.replay_events, wanted, rate=4.0)
-        await runner.run_piece(desk.database, Outbox())
-        assert (await follow(desk, task)).done == 4
-        assert not await runner.run_piece(desk.database, Outbox())
-        await yard.db.execute("""
+        task = await decide(context, bulk.replay_events, wanted, rate=4.0)
+        await runner.run_piece(context.database, Outbox())
+        assert (await follow(context, task)).done == 4
+        assert not await runner.run_piece(context.database, Outbox())
+        await dead_letters.db.execute("""
             update boathook.task set place = (place::jsonb || '{"not_before": "2020-01-01T00:00:00Z"}')::json""")
-        progress = await finish(desk, task)
+        progress = await finish(context, task)
         assert (progress.state, progress.done, progress.total) == ("finished", 6, 6)
-        assert await yard.states() == {"pending": 6}
+        assert await dead_letters.states() == {"pending": 6}
 
-    async def test_what_cannot_run_is_foreseen_and_left(self, yard: Graveyard, desk: Desk):
-        keys = await yard.bury("x", "x", "x")
-        await yard.db.execute("update boathook.event set body = '', expunged_at = now() where id = $1", keys[0][0])
-        (group,) = await yard.groups()
-        foreseen = await dead_groups.foresee(yard.db, group)
+    async def test_what_cannot_run_is_foreseen_and_left(self, dead_letters: DeadLetterStore, context: Desk):
+        keys = await dead_letters.add_dead("x", "x", "x")
+        await dead_letters.db.execute(
+            "update boathook.event set body = '', expunged_at = now() where id = $1", keys[0][0]
+        )
+        (group,) = await dead_letters.groups()
+        foreseen = await dead_groups.foresee(dead_letters.db, group)
         assert (foreseen.is_open, foreseen.has_route, foreseen.expunged) == (True, False, 1)
-        assert (await finish(desk, await decide(desk, bulk.replay_group, group.id))).done == 2
-        assert await yard.states() == {"pending": 2, "dead": 1}
+        assert (await finish(context, await decide(context, bulk.replay_group, group.id))).done == 2
+        assert await dead_letters.states() == {"pending": 2, "dead": 1}
 
-    async def test_customers_of_the_api_see_nothing_of_it(self, yard: Graveyard, desk: Desk):
-        await yard.bury("x")
-        task = await decide(desk, bulk.replay_group, (await yard.groups())[0].id)
+    async def test_customers_of_the_api_see_nothing_of_it(self, dead_letters: DeadLetterStore, context: Desk):
+        await dead_letters.add_dead("x")
+        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id)
         assert task.state is TaskState.RUNNING
-        async with desk.work() as work:
+        async with context.work() as work:
             window = Window(UUID(int=0), UUID(int=2**128 - 1))
             assert (await tasks.list_some(work.connection, work.organization, window, limit=10)).rows == []

@@ -16,7 +16,7 @@ from boathook.domain.model import NewEvent
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.listening import Wish
-from tests.postgres.api_client import make_desk, make_token, opened_api
+from tests.postgres.api_client import make_context, make_token, open_api_client
 from tests.postgres.test_events import event
 
 NOW = datetime.now(UTC)
@@ -125,12 +125,12 @@ async def test_only_what_is_wished_for_is_heard(db: Database):
 
 
 async def test_another_organization_hears_its_own_messages_and_nothing_else(db: Database):
-    desk = make_desk(db)
+    context = make_context(db)
     since = datetime.now(UTC) - timedelta(seconds=1)
     await EventStore(db).append([event("received")])
     for organization, uid in (("default", "acme"), ("other", "globex")):
-        async with opened_api(db) as api:
-            token = await make_token(desk, organization)
+        async with open_api_client(db) as api:
+            token = await make_token(context, organization)
             mine = api.as_token(token)
             await mine.ask(201, "POST", "/app", {"name": uid, "uid": uid})
             await mine.ask(202, "POST", f"/app/{uid}/msg", {"eventType": "x", "payload": {"of": uid}, "eventId": uid})
@@ -159,13 +159,13 @@ async def test_a_listener_is_told_how_to_sign_but_no_secret(db: Database):
     await EventStore(db).append([event("k", source="own")])
     began = datetime.now(UTC) - timedelta(seconds=9)
     (found,), _ = await Tail(db, Wish(), began).look(datetime.now(UTC))
-    desk = make_desk(
+    context = make_context(
         db,
         sources__own={"provider": "token", "username": "u", "password": "hush-hush", "id_path": "id"},
     )
-    heard = describe(desk.settings, found)
+    heard = describe(context.settings, found)
     assert (heard.provider, heard.options) == ("token", {"username": "u", "id_path": "id"})
-    assert describe(make_desk(db).settings, found).provider is None
+    assert describe(make_context(db).settings, found).provider is None
 
 
 def test_places_of_listeners_are_bounded_and_given_back():
@@ -179,17 +179,17 @@ def test_places_of_listeners_are_bounded_and_given_back():
 class TestRoute:
     @pytest.fixture
     async def api(self, db):
-        async with opened_api(db) as client:
+        async with open_api_client(db) as client:
             await client.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
             yield client
 
     async def test_needs_a_token_of_the_organization(self, api):
         assert (await api.as_token("").get("/listen")).status_code == 401
-        own = api.as_token(await make_token(api.desk, application="acme"))
+        own = api.as_token(await make_token(api.context, application="acme"))
         await own.ask(403, "GET", "/listen")
 
     async def test_refuses_a_token_with_fewer_capabilities(self, api, db):
-        few = api.as_token(await make_token(api.desk))
+        few = api.as_token(await make_token(api.context))
         found = keys_of.hash_token(few.headers["authorization"].removeprefix("Bearer "))
         await db.execute("update boathook.api_key set capabilities = '{ViewBase}' where token_sha256 = $1", found)
         await few.ask(403, "GET", "/listen")
@@ -224,7 +224,7 @@ async def test_the_log_is_told_once_that_a_listener_waits_however_long(db: Datab
             told.append(event)
 
     tail = _Away(5)
-    telling = api_listening._Telling(make_desk(db), Seats(), tail, NOW, {}, Log())
+    telling = api_listening._Telling(make_context(db), Seats(), tail, NOW, {}, Log())
     for _ in range(6):
         assert await telling._look() == ([], False)
     assert told == ["listening_paused"]

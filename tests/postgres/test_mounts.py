@@ -11,11 +11,11 @@ from boathook.journal.database import Database
 from boathook.server import mounts
 from boathook.server.lifespan import Lifespan
 from boathook.server.mounts import Door
-from tests.postgres.api_client import make_desk, make_token
+from tests.postgres.api_client import make_context, make_token
 from tests.support import eventually
 
 
-class Visitor:
+class MountClient:
     """Calls a door, and remembers what the application saw and what came back."""
 
     def __init__(self, db: Database, *, is_open: bool = False, recheck_s: float = 30.0, **settings: object) -> None:
@@ -43,7 +43,7 @@ class Visitor:
         if message["type"] == "websocket.close":
             self.events.put_nowait({"type": "websocket.disconnect", "code": message["code"]})
 
-    async def visit(self, kind: str = "http", peer: str = "192.0.2.1", **headers: str) -> "Visitor":
+    async def request(self, kind: str = "http", peer: str = "192.0.2.1", **headers: str) -> "MountClient":
         raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
         scope = {
             "type": kind,
@@ -63,38 +63,38 @@ class Visitor:
 
 
 async def test_a_key_opens_the_door_and_names_who_acts(db):
-    token = await make_token(make_desk(db))
-    visitor = await Visitor(db).visit(authorization=f"Bearer {token}")
-    assert visitor.status == 200
-    assert visitor.seen[0]["state"]["actor"].startswith("api:key_")
+    token = await make_token(make_context(db))
+    client = await MountClient(db).request(authorization=f"Bearer {token}")
+    assert client.status == 200
+    assert client.seen[0]["state"]["actor"].startswith("api:key_")
 
 
 async def test_without_a_key_the_application_is_never_asked(db):
-    visitor = await Visitor(db).visit()
-    assert (visitor.status, visitor.seen) == (401, [])
+    client = await MountClient(db).request()
+    assert (client.status, client.seen) == (401, [])
 
 
 async def test_an_open_door_asks_nobody_even_without_postgresql(pg_url):
     closed = await Database.open(pg_url, purpose="test", size=1)
     await closed.close()
-    visitor = await Visitor(closed, is_open=True).visit()
-    assert visitor.status == 200
-    assert "actor" not in visitor.seen[0]["state"]
+    client = await MountClient(closed, is_open=True).request()
+    assert client.status == 200
+    assert "actor" not in client.seen[0]["state"]
 
 
 async def test_while_postgresql_is_away_a_closed_door_answers_503(pg_url):
     closed = await Database.open(pg_url, purpose="test", size=1)
     await closed.close()
-    visitor = await Visitor(closed).visit(authorization="Bearer bhk_any")
-    assert (visitor.status, visitor.seen) == (503, [])
-    assert b"retry-after" in dict(visitor.got[0]["headers"])
+    client = await MountClient(closed).request(authorization="Bearer bhk_any")
+    assert (client.status, client.seen) == (503, [])
+    assert b"retry-after" in dict(client.got[0]["headers"])
 
 
 async def test_an_application_that_has_not_started_is_answered_for(db):
-    visitor = Visitor(db, is_open=True)
-    visitor.life.is_up = False
-    await visitor.visit()
-    assert (visitor.status, visitor.seen) == (503, [])
+    client = MountClient(db, is_open=True)
+    client.life.is_up = False
+    await client.request()
+    assert (client.status, client.seen) == (503, [])
 
 
 async def test_a_websocket_ends_soon_after_its_token_was_revoked(db, monkeypatch: pytest.MonkeyPatch):
@@ -105,15 +105,15 @@ async def test_a_websocket_ends_soon_after_its_token_was_revoked(db, monkeypatch
         return await auth.authenticate(*arguments)
 
     monkeypatch.setattr(mounts, "authenticate", authenticate)
-    desk = make_desk(db)
-    token = await make_token(desk)
-    visitor = Visitor(db, recheck_s=0.05)
-    visiting = asyncio.create_task(visitor.visit("websocket", authorization=f"Bearer {token}"))
+    context = make_context(db)
+    token = await make_token(context)
+    client = MountClient(db, recheck_s=0.05)
+    requesting = asyncio.create_task(client.request("websocket", authorization=f"Bearer {token}"))
     await eventually(lambda: len(asked) >= 3)
-    assert not visiting.done(), "a valid token keeps it open"
+    assert not requesting.done(), "a valid token keeps it open"
     await db.execute("update boathook.api_key set revoked_at = now()")
-    await asyncio.wait_for(visiting, 10)
-    assert visitor.got[-1] == {
+    await asyncio.wait_for(requesting, 10)
+    assert client.got[-1] == {
         "type": "websocket.close",
         "code": 1008,
         "reason": "this token is not valid any more",
@@ -121,35 +121,35 @@ async def test_a_websocket_ends_soon_after_its_token_was_revoked(db, monkeypatch
 
 
 async def test_a_cross_site_websocket_stays_outside_though_its_browser_has_our_key(db):
-    token = await make_token(make_desk(db))
-    visitor = await Visitor(db).visit(
+    token = await make_token(make_context(db))
+    client = await MountClient(db).request(
         "websocket", host="a.test", origin="https://evil.test", authorization=f"Bearer {token}"
     )
-    assert (visitor.status, visitor.seen) == (403, [])
+    assert (client.status, client.seen) == (403, [])
 
 
 async def test_without_the_check_of_origins_it_would_get_in(db, monkeypatch: pytest.MonkeyPatch):
     """The twin: what the check is there for."""
     monkeypatch.setattr(mounts, "is_same_origin", lambda *_: True)
-    token = await make_token(make_desk(db))
-    visitor = Visitor(db)
-    visiting = asyncio.create_task(
-        visitor.visit("websocket", host="a.test", origin="https://evil.test", authorization=f"Bearer {token}")
+    token = await make_token(make_context(db))
+    client = MountClient(db)
+    requesting = asyncio.create_task(
+        client.request("websocket", host="a.test", origin="https://evil.test", authorization=f"Bearer {token}")
     )
-    await eventually(lambda: visitor.seen)
-    visitor.events.put_nowait({"type": "websocket.disconnect", "code": 1000})
-    await visiting
-    assert visitor.got[0]["type"] == "websocket.accept"
+    await eventually(lambda: client.seen)
+    client.events.put_nowait({"type": "websocket.disconnect", "code": 1000})
+    await requesting
+    assert client.got[0]["type"] == "websocket.accept"
 
 
 async def test_an_app_learns_of_the_client_behind_a_trusted_proxy(db):
-    visitor = Visitor(db, is_open=True, **{"server.trusted_proxies": ["10.0.0.0/8"]})
+    client = MountClient(db, is_open=True, **{"server.trusted_proxies": ["10.0.0.0/8"]})
     forwarded = {"x_forwarded_for": "198.51.100.7, 203.0.113.9, 10.0.0.2", "x_forwarded_proto": "https"}
-    await visitor.visit(peer="10.0.0.1", **forwarded)
-    assert (visitor.seen[0]["client"], visitor.seen[0]["scheme"]) == (("203.0.113.9", 5), "https")
+    await client.request(peer="10.0.0.1", **forwarded)
+    assert (client.seen[0]["client"], client.seen[0]["scheme"]) == (("203.0.113.9", 5), "https")
 
 
 async def test_who_is_no_trusted_proxy_vouches_for_nobody(db):
-    visitor = Visitor(db, is_open=True, **{"server.trusted_proxies": ["10.0.0.0/8"]})
-    await visitor.visit(peer="192.0.2.1", x_forwarded_for="203.0.113.9", x_forwarded_proto="https")
-    assert (visitor.seen[0]["client"], visitor.seen[0]["scheme"]) == (("192.0.2.1", 5), "http")
+    client = MountClient(db, is_open=True, **{"server.trusted_proxies": ["10.0.0.0/8"]})
+    await client.request(peer="192.0.2.1", x_forwarded_for="203.0.113.9", x_forwarded_proto="https")
+    assert (client.seen[0]["client"], client.seen[0]["scheme"]) == (("192.0.2.1", 5), "http")

@@ -28,7 +28,7 @@ from boathook.journal.database import DUE_CHANNEL, Database
 from boathook.journal.ledger import Filter
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import History, SnapshotFile
-from tests.postgres.message_factory import Mailbag, ago
+from tests.postgres.message_factory import MessageFactory, ago
 from tests.postgres.test_books import Store
 from tests.support import eventually
 
@@ -397,11 +397,11 @@ class TestDeskForEndpoints:
         assert row.recipient == f"endpoint:{endpoint.id}"
 
     async def test_shows_the_latest_requests_to_an_endpoint(self, hook: Boathook, db: Database):
-        bag = await Mailbag(db).open("cabinet-1")
-        place = await bag.endpoint(uid="hook-1")
-        message = await bag.message(ago(minutes=5), owed=(place,))
-        await bag.attempt(message, moment=ago(minutes=4), status=503)
-        await bag.attempt(message, moment=ago(minutes=3), status=200, outcome="succeeded")
+        factory = await MessageFactory(db).open("cabinet-1")
+        place = await factory.endpoint(uid="hook-1")
+        message = await factory.message(ago(minutes=5), recipients=(place,))
+        await factory.attempt(message, moment=ago(minutes=4), status=503)
+        await factory.attempt(message, moment=ago(minutes=3), status=200, outcome="succeeded")
         async with hook.transaction() as tx:
             rows = await hook.desk.attempts(tx, "cabinet-1", "hook-1")
             assert [(row.status, row.is_success) for row in rows] == [(200, True), (503, False)]

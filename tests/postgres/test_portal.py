@@ -19,7 +19,7 @@ from boathook.admin.endpoints import NewEndpoint
 from boathook.admin.event_types import NewEventType
 from boathook.domain import ids
 from boathook.journal import api_keys
-from tests.postgres.portal_client import House, Pages, Tenant, opened_house
+from tests.postgres.portal_client import ConsoleApp, PageClient, Tenant, open_console
 
 PAGES = sorted(all_pages(), key=lambda page: (page.path, page.method))
 NAMES = [f"{page.method} {page.path}" for page in PAGES]
@@ -34,16 +34,16 @@ FORMS: dict[str, dict[str, str]] = {
 
 
 @pytest.fixture
-async def house(db):
-    async with opened_house(db) as house:
-        yield house
+async def console(db):
+    async with open_console(db) as console:
+        yield console
 
 
-class Estate:
-    """One customer, with something at every page of its portal, and others who want to have it."""
+class CustomerData:
+    """One customer with data on every page of its portal."""
 
-    def __init__(self, house: House, tenant: Tenant, places: dict[str, str]) -> None:
-        self.house = house
+    def __init__(self, console: ConsoleApp, tenant: Tenant, places: dict[str, str]) -> None:
+        self.console = console
         self.tenant = tenant
         self.places = places
 
@@ -56,7 +56,7 @@ class Estate:
 
     async def state(self) -> list[Any]:
         """Return everything that is stored of the customer."""
-        database, application = self.house.desk.database, self.tenant.application
+        database, application = self.console.context.database, self.tenant.application
         name, recipient = self.tenant.endpoint.shown_id, self.tenant.endpoint.recipient
         looks = (
             ("select * from boathook.application where id = $1", application.id),
@@ -70,8 +70,8 @@ class Estate:
         return [[tuple(row.values()) for row in await database.fetch(sql, value)] for sql, value in looks]
 
     async def send(self, page: Page, token: str, **changes: str) -> Any:
-        """Ask for a page, or send its form, as whoever has this token."""
-        pages = Pages(self.house.app)
+        """Request a page or submit its form with this token."""
+        pages = PageClient(self.console.app)
         pages.cookies.set("boathook-portal", token)
         if page.method == "GET":
             return await pages.get(self.path(page))
@@ -79,9 +79,9 @@ class Estate:
 
 
 @pytest.fixture
-async def estate(house: House, db) -> Estate:
-    tenant = await house.tenant("acme")
-    async with house.desk.work(actor="test") as work:
+async def customer(console: ConsoleApp, db) -> CustomerData:
+    tenant = await console.tenant("acme")
+    async with console.context.work(actor="test") as work:
         await event_types.create(work, "thing.done", NewEventType(description="a thing is done"))
     event, attempt = ids.read(ids.MESSAGE, tenant.message), ids.make(1_900_000_000_000, 7)
     await db.execute(
@@ -104,159 +104,166 @@ async def estate(house: House, db) -> Estate:
         "task": ids.show(ids.TASK, task),
         "name": "thing.done",
     }
-    return Estate(house, tenant, places)
+    return CustomerData(console, tenant, places)
 
 
 # Nothing of anybody else
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-async def test_the_customer_itself_reaches_every_page_and_form(estate: Estate, page: Page):
-    before = await estate.state()
-    answer = await estate.send(page, await estate.house.token(estate.tenant))
+async def test_the_customer_itself_reaches_every_page_and_form(customer: CustomerData, page: Page):
+    before = await customer.state()
+    answer = await customer.send(page, await customer.console.token(customer.tenant))
     assert answer.status_code in {200, 303}, answer.text
     if page.method == "POST" and page.path != "/endpoints/{endpoint}/enable":
-        assert await estate.state() != before
+        assert await customer.state() != before
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-async def test_another_customer_reaches_nothing_of_it(estate: Estate, page: Page):
-    house = estate.house
-    sister, stranger = await house.tenant("sister"), await house.tenant("stranger", "elsewhere")
-    before = await estate.state()
-    for token in (await house.token(sister), await house.token(stranger)):
-        answer = await estate.send(page, token)
+async def test_another_customer_reaches_nothing_of_it(customer: CustomerData, page: Page):
+    console = customer.console
+    sister, stranger = await console.tenant("sister"), await console.tenant("stranger", "elsewhere")
+    before = await customer.state()
+    for token in (await console.token(sister), await console.token(stranger)):
+        answer = await customer.send(page, token)
         names_ours = any(f"{{{name}}}" in page.path for name in ("endpoint", "message"))
         if names_ours:
             assert answer.status_code == 404, answer.text
-        for word in (estate.tenant.endpoint.shown_id, estate.tenant.endpoint.url, "secret_of", estate.tenant.message):
+        for word in (
+            customer.tenant.endpoint.shown_id,
+            customer.tenant.endpoint.url,
+            "secret_of",
+            customer.tenant.message,
+        ):
             is_our_own_word = word in answer.request.url.path
             assert is_our_own_word or word not in answer.text
-    assert await estate.state() == before
+    assert await customer.state() == before
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-async def test_who_has_no_valid_token_reaches_nothing(estate: Estate, page: Page, db):
-    house = estate.house
-    expired, revoked = await house.token(estate.tenant), await house.token(estate.tenant)
-    async with house.desk.work(actor="test") as work:
-        plain = (await keys.create(work, application=estate.tenant.application)).token
+async def test_who_has_no_valid_token_reaches_nothing(customer: CustomerData, page: Page, db):
+    console = customer.console
+    expired, revoked = await console.token(customer.tenant), await console.token(customer.tenant)
+    async with console.context.work(actor="test") as work:
+        plain = (await keys.create(work, application=customer.tenant.application)).token
         whole = (await keys.create(work)).token
     hashed = keys.hash_token
     await db.execute("update boathook.api_key set expires_at = now() where token_sha256 = $1", hashed(expired))
     await db.execute("update boathook.api_key set revoked_at = now() where token_sha256 = $1", hashed(revoked))
-    before = await estate.state()
+    before = await customer.state()
     for token in ("bhk_nobody", expired, revoked, plain, whole, "", "\x7f"):
-        answer = await estate.send(page, token)
+        answer = await customer.send(page, token)
         assert answer.status_code == 401, answer.text
-        assert estate.tenant.endpoint.url not in answer.text
-    assert await estate.state() == before
+        assert customer.tenant.endpoint.url not in answer.text
+    assert await customer.state() == before
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-async def test_a_token_that_may_only_look_changes_nothing_and_sees_no_secret(estate: Estate, page: Page):
-    token = await estate.house.token(estate.tenant, capabilities=[Capability.VIEW_BASE])
-    before = await estate.state()
-    answer = await estate.send(page, token)
+async def test_a_token_that_may_only_look_changes_nothing_and_sees_no_secret(customer: CustomerData, page: Page):
+    token = await customer.console.token(customer.tenant, capabilities=[Capability.VIEW_BASE])
+    before = await customer.state()
+    answer = await customer.send(page, token)
     is_open = page.needs is Capability.VIEW_BASE
     assert answer.status_code in ({200, 303} if is_open else {403}), answer.text
     assert "whsec_" not in answer.text
-    assert await estate.state() == before
+    assert await customer.state() == before
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.method == "POST"], ids=lambda page: page.path)
-async def test_each_form_needs_its_own_capability(estate: Estate, page: Page):
+async def test_each_form_needs_its_own_capability(customer: CustomerData, page: Page):
     others = [one for one in Capability if one is not page.needs]
-    before = await estate.state()
-    answer = await estate.send(page, await estate.house.token(estate.tenant, capabilities=others))
+    before = await customer.state()
+    answer = await customer.send(page, await customer.console.token(customer.tenant, capabilities=others))
     assert answer.status_code == 403
-    assert await estate.state() == before
-    alone = await estate.house.token(estate.tenant, capabilities=[page.needs])
-    assert (await estate.send(page, alone)).status_code in {200, 303}
+    assert await customer.state() == before
+    alone = await customer.console.token(customer.tenant, capabilities=[page.needs])
+    assert (await customer.send(page, alone)).status_code in {200, 303}
 
 
-async def test_without_the_check_of_capabilities_who_may_only_look_would_change_things(estate: Estate, monkeypatch):
+async def test_without_the_check_of_capabilities_who_may_only_look_would_change_things(
+    customer: CustomerData, monkeypatch
+):
     monkeypatch.setattr(Principal, "may", lambda _principal, _capability: True)
-    token = await estate.house.token(estate.tenant, capabilities=[Capability.VIEW_BASE])
-    before = await estate.state()
+    token = await customer.console.token(customer.tenant, capabilities=[Capability.VIEW_BASE])
+    before = await customer.state()
     (page,) = [page for page in PAGES if page.path == "/endpoints/{endpoint}/disable"]
-    assert (await estate.send(page, token)).status_code == 303
-    assert await estate.state() != before
+    assert (await customer.send(page, token)).status_code == 303
+    assert await customer.state() != before
 
 
-async def test_without_the_bond_to_its_application_a_token_would_reach_another(estate: Estate, monkeypatch):
-    sister = await estate.house.tenant("sister")
+async def test_without_the_bond_to_its_application_a_token_would_reach_another(customer: CustomerData, monkeypatch):
+    sister = await customer.console.tenant("sister")
     whole = vars(Guest)["side"].fget
 
-    def of_acme(guest: Guest) -> Any:
-        return replace(whole(guest), reference="acme")
+    def of_acme(portal_session: Guest) -> Any:
+        return replace(whole(portal_session), reference="acme")
 
     monkeypatch.setattr(Guest, "side", property(of_acme))
     (page,) = [page for page in PAGES if (page.method, page.path) == ("GET", "/endpoints/{endpoint}")]
-    answer = await estate.send(page, await estate.house.token(sister))
-    assert estate.tenant.endpoint.url in answer.text
+    answer = await customer.send(page, await customer.console.token(sister))
+    assert customer.tenant.endpoint.url in answer.text
 
 
-async def test_a_message_is_not_sent_to_another_customers_endpoint(estate: Estate):
-    sister = await estate.house.tenant("sister")
+async def test_a_message_is_not_sent_to_another_customers_endpoint(customer: CustomerData):
+    sister = await customer.console.tenant("sister")
     (page,) = [page for page in PAGES if page.path == "/messages/{message}/resend"]
-    before = await estate.state()
-    estate.places["message"] = sister.message
-    answer = await estate.send(page, await estate.house.token(sister))
+    before = await customer.state()
+    customer.places["message"] = sister.message
+    answer = await customer.send(page, await customer.console.token(sister))
     assert answer.status_code == 404
-    assert await estate.state() == before
+    assert await customer.state() == before
 
 
-async def test_a_task_of_another_endpoint_is_not_shown(estate: Estate):
-    async with estate.house.desk.work(actor="test") as work:
-        other = await endpoints.create(work, estate.tenant.application, NewEndpoint(url="http://127.0.0.1:8999/b"))
-    estate.places["endpoint"] = other.shown_id
+async def test_a_task_of_another_endpoint_is_not_shown(customer: CustomerData):
+    async with customer.console.context.work(actor="test") as work:
+        other = await endpoints.create(work, customer.tenant.application, NewEndpoint(url="http://127.0.0.1:8999/b"))
+    customer.places["endpoint"] = other.shown_id
     (page,) = [page for page in PAGES if page.path == "/endpoints/{endpoint}/tasks/{task}"]
-    assert (await estate.send(page, await estate.house.token(estate.tenant))).status_code == 404
+    assert (await customer.send(page, await customer.console.token(customer.tenant))).status_code == 404
 
 
 # Forms that were forged
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.method == "POST"], ids=lambda page: page.path)
-async def test_a_form_of_another_site_or_session_does_nothing(estate: Estate, page: Page):
-    token, other = await estate.house.token(estate.tenant), await estate.house.token(estate.tenant)
-    before = await estate.state()
+async def test_a_form_of_another_site_or_session_does_nothing(customer: CustomerData, page: Page):
+    token, other = await customer.console.token(customer.tenant), await customer.console.token(customer.tenant)
+    before = await customer.state()
     for csrf in ("", token_of(other), "x"):
-        assert (await estate.send(page, token, csrf=csrf)).status_code == 403
-    pages = Pages(estate.house.app)
+        assert (await customer.send(page, token, csrf=csrf)).status_code == 403
+    pages = PageClient(customer.console.app)
     pages.cookies.set("boathook-portal", token)
-    form = {"csrf": token_of(token), **estate.form(page)}
+    form = {"csrf": token_of(token), **customer.form(page)}
     for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
-        assert (await pages.post(estate.path(page), data=form, headers=headers)).status_code == 403
-    assert await estate.state() == before
+        assert (await pages.post(customer.path(page), data=form, headers=headers)).status_code == 403
+    assert await customer.state() == before
 
 
-async def test_without_the_forms_token_another_site_would_change_things(estate: Estate, monkeypatch):
+async def test_without_the_forms_token_another_site_would_change_things(customer: CustomerData, monkeypatch):
     monkeypatch.setattr(visits, "check_token", lambda _session, _given: None)
     (page,) = [page for page in PAGES if page.path == "/endpoints/{endpoint}/disable"]
-    before = await estate.state()
-    assert (await estate.send(page, await estate.house.token(estate.tenant), csrf="")).status_code == 303
-    assert await estate.state() != before
+    before = await customer.state()
+    assert (await customer.send(page, await customer.console.token(customer.tenant), csrf="")).status_code == 303
+    assert await customer.state() != before
 
 
-async def test_without_a_look_at_the_key_a_key_of_the_api_would_be_let_in(estate: Estate, monkeypatch):
-    async def find_any(desk: Any, token: str) -> Any:
-        async with desk.work() as work:
+async def test_without_a_look_at_the_key_a_key_of_the_api_would_be_let_in(customer: CustomerData, monkeypatch):
+    async def find_any(context: Any, token: str) -> Any:
+        async with context.work() as work:
             return await api_keys.find(work.connection, keys.hash_token(token))
 
     monkeypatch.setattr(portal_visits, "find_key", find_any)
-    async with estate.house.desk.work(actor="test") as work:
-        plain = (await keys.create(work, application=estate.tenant.application)).token
+    async with customer.console.context.work(actor="test") as work:
+        plain = (await keys.create(work, application=customer.tenant.application)).token
     (page,) = [page for page in PAGES if (page.method, page.path) == ("GET", "/endpoints/{endpoint}")]
-    assert (await estate.send(page, plain)).status_code == 200
+    assert (await customer.send(page, plain)).status_code == 200
 
 
-async def test_another_site_cannot_let_a_visitor_into_its_own_portal(house: House):
-    tenant = await house.tenant("acme")
-    pages = Pages(house.app)
+async def test_another_site_cannot_let_a_visitor_into_its_own_portal(console: ConsoleApp):
+    tenant = await console.tenant("acme")
+    pages = PageClient(console.app)
     answer = await pages.post(
-        "/portal/enter", data={"key": await house.token(tenant)}, headers={"origin": "https://evil.example"}
+        "/portal/enter", data={"key": await console.token(tenant)}, headers={"origin": "https://evil.example"}
     )
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers
@@ -265,75 +272,75 @@ async def test_another_site_cannot_let_a_visitor_into_its_own_portal(house: Hous
 # The way in and out
 
 
-async def test_a_link_lets_in_and_its_token_is_on_no_page(estate: Estate):
-    token = await estate.house.token(estate.tenant)
-    pages = await estate.house.entered(token)
+async def test_a_link_lets_in_and_its_token_is_on_no_page(customer: CustomerData):
+    token = await customer.console.token(customer.tenant)
+    pages = await customer.console.enter_portal(token)
     assert "no-store" in (await pages.get("/portal/endpoints")).headers["cache-control"]
     for page in PAGES:
         if page.method == "GET":
-            answer = await pages.get(estate.path(page))
+            answer = await pages.get(customer.path(page))
             assert token not in answer.text + str(answer.headers)
     assert (await pages.get("/portal/here")).status_code == 204
-    assert (await Pages(estate.house.app).get("/portal/here")).status_code == 401
+    assert (await PageClient(customer.console.app).get("/portal/here")).status_code == 401
 
 
-async def test_a_token_that_is_revoked_lets_nobody_stay(estate: Estate, db):
-    pages = await estate.house.guest(estate.tenant)
-    await pages.see("/portal/endpoints")
+async def test_a_token_that_is_revoked_lets_nobody_stay(customer: CustomerData, db):
+    pages = await customer.console.portal_session(customer.tenant)
+    await pages.get_page("/portal/endpoints")
     await db.execute("update boathook.api_key set revoked_at = now()")
-    await pages.see("/portal/endpoints", 401)
+    await pages.get_page("/portal/endpoints", 401)
 
 
-async def test_who_leaves_ends_the_link(estate: Estate):
-    token = await estate.house.token(estate.tenant)
-    pages = await estate.house.entered(token)
-    await pages.fill("/portal/leave", on="/portal/endpoints")
-    answer = await Pages(estate.house.app).post("/portal/enter", data={"key": token})
+async def test_who_leaves_ends_the_link(customer: CustomerData):
+    token = await customer.console.token(customer.tenant)
+    pages = await customer.console.enter_portal(token)
+    await pages.submit_form("/portal/leave", on="/portal/endpoints")
+    answer = await PageClient(customer.console.app).post("/portal/enter", data={"key": token})
     assert answer.status_code == 401
 
 
-async def test_what_a_visitor_does_is_noted_under_its_key(estate: Estate, db):
-    pages = await estate.house.guest(estate.tenant)
-    there = f"/portal/endpoints/{estate.tenant.endpoint.shown_id}"
-    await pages.fill(f"{there}/secret", on=there, status=200)
+async def test_what_a_visitor_does_is_noted_under_its_key(customer: CustomerData, db):
+    pages = await customer.console.portal_session(customer.tenant)
+    there = f"/portal/endpoints/{customer.tenant.endpoint.shown_id}"
+    await pages.submit_form(f"{there}/secret", on=there, status=200)
     row = await db.fetchrow("select actor, action from boathook.audit order by id desc limit 1")
     assert row["actor"].startswith("portal:key_")
     assert row["action"] == "endpoint.secret.show"
-    await pages.fill(f"{there}/disable", on=there)
-    assert "It was disabled by somebody in this portal" in await pages.see(there)
-    operator = await estate.house.operator()
-    home = f"/console/applications/{estate.tenant.application.shown_id}"
-    assert "by its owner, in the portal" in await operator.see(home + there.removeprefix("/portal"))
+    await pages.submit_form(f"{there}/disable", on=there)
+    assert "It was disabled by somebody in this portal" in await pages.get_page(there)
+    operator = await customer.console.operator()
+    home = f"/console/applications/{customer.tenant.application.shown_id}"
+    assert "by its owner, in the portal" in await operator.get_page(home + there.removeprefix("/portal"))
 
 
-async def test_only_event_types_with_the_links_flags_are_shown(house: House):
-    tenant = await house.tenant("acme")
-    async with house.desk.work(actor="test") as work:
+async def test_only_event_types_with_the_links_flags_are_shown(console: ConsoleApp):
+    tenant = await console.tenant("acme")
+    async with console.context.work(actor="test") as work:
         await event_types.create(work, "plain.one", NewEventType(description="for all"))
         await event_types.create(work, "beta.one", NewEventType(description="for few", feature_flags=["beta"]))
-    few, all_others = await house.guest(tenant, feature_flags=["beta"]), await house.guest(tenant)
+    few, all_others = await console.portal_session(tenant, feature_flags=["beta"]), await console.portal_session(tenant)
     for path in ("/portal/event-types", "/portal/endpoints/new"):
-        assert "beta.one" in await few.see(path)
-        page = await all_others.see(path)
+        assert "beta.one" in await few.get_page(path)
+        page = await all_others.get_page(path)
         assert "plain.one" in page
         assert "beta.one" not in page
-    await few.see("/portal/event-types/beta.one")
-    await all_others.see("/portal/event-types/beta.one", 404)
+    await few.get_page("/portal/event-types/beta.one")
+    await all_others.get_page("/portal/event-types/beta.one", 404)
 
 
 # The operator's way to make a link
 
 
-async def test_a_link_is_made_with_a_button_shown_once_and_noted(house: House, db):
-    tenant = await house.tenant("acme")
-    anna = await house.operator()
+async def test_a_link_is_made_with_a_button_shown_once_and_noted(console: ConsoleApp, db):
+    tenant = await console.tenant("acme")
+    anna = await console.operator()
     home = f"/console/applications/{tenant.application.shown_id}"
     form = {"lifetime": "3600", "capabilities": "CreateAttempts", "theme": "dark", "colour": "#AA0044"}
-    answer = await anna.fill(f"{home}/portal", form, on=home, status=200)
+    answer = await anna.submit_form(f"{home}/portal", form, on=home, status=200)
     link = re.search(r"http://portal.test/portal\?theme=dark&amp;colour=aa0044#key=(bhk_[\w-]+)", answer.text)
     assert link, answer.text
-    pages = await house.entered(link[1])
-    page = await pages.see(f"/portal/endpoints/{tenant.endpoint.shown_id}")
+    pages = await console.enter_portal(link[1])
+    page = await pages.get_page(f"/portal/endpoints/{tenant.endpoint.shown_id}")
     assert "Send a test" in page
     assert "Show the secret" not in page
     assert (
@@ -341,34 +348,34 @@ async def test_a_link_is_made_with_a_button_shown_once_and_noted(house: House, d
     )
     left = await db.fetchval("select expires_at - now() from boathook.api_key where is_portal")
     assert timedelta(minutes=59) < left <= timedelta(hours=1)
-    await anna.fill(f"{home}/portal/end", on=home)
-    await pages.see("/portal/endpoints", 401)
-    await anna.fill(f"{home}/portal", {"lifetime": "9" * 9}, on=home, status=400)
-    await anna.fill(f"{home}/portal", {"lifetime": "3600", "colour": "red;}"}, on=home, status=400)
+    await anna.submit_form(f"{home}/portal/end", on=home)
+    await pages.get_page("/portal/endpoints", 401)
+    await anna.submit_form(f"{home}/portal", {"lifetime": "9" * 9}, on=home, status=400)
+    await anna.submit_form(f"{home}/portal", {"lifetime": "3600", "colour": "red;}"}, on=home, status=400)
 
 
 # Within somebody's product
 
 
-async def test_no_page_may_show_the_portal_within_it_unless_it_is_named(house: House, db):
-    tenant = await house.tenant("acme")
-    answer = await (await house.guest(tenant)).get("/portal/endpoints")
+async def test_no_page_may_show_the_portal_within_it_unless_it_is_named(console: ConsoleApp, db):
+    tenant = await console.tenant("acme")
+    answer = await (await console.portal_session(tenant)).get("/portal/endpoints")
     assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
     assert answer.headers["x-frame-options"] == "DENY"
-    async with opened_house(db, console__embed_origins=["https://app.example.com"]) as open_house:
-        answer = await (await open_house.guest(tenant)).get("/portal/endpoints")
+    async with open_console(db, console__embed_origins=["https://app.example.com"]) as embeddable:
+        answer = await (await embeddable.portal_session(tenant)).get("/portal/endpoints")
         assert "frame-ancestors https://app.example.com;" in answer.headers["content-security-policy"]
         assert "x-frame-options" not in answer.headers
-        console = await (await open_house.operator()).get("/console/applications")
-        assert "frame-ancestors 'none'" in console.headers["content-security-policy"]
+        answer = await (await embeddable.operator()).get("/console/applications")
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
 
 
 @pytest.mark.parametrize(("scheme", "is_embedded"), list(itertools.product(("http", "https"), (False, True))))
 async def test_the_cookie_is_as_open_as_it_must_be(db, scheme: str, is_embedded: bool):
     origins = ["https://app.example.com"] if is_embedded else []
-    async with opened_house(db, console__embed_origins=origins) as house:
-        pages = Pages(house.app, f"{scheme}://portal.test")
-        answer = await pages.post("/portal/enter", data={"key": await house.token(await house.tenant("acme"))})
+    async with open_console(db, console__embed_origins=origins) as console:
+        pages = PageClient(console.app, f"{scheme}://portal.test")
+        answer = await pages.post("/portal/enter", data={"key": await console.token(await console.tenant("acme"))})
     (cookie, *_) = answer.headers.get_list("set-cookie")
     assert "HttpOnly" in cookie
     assert "Path=/portal" in cookie
@@ -378,22 +385,22 @@ async def test_the_cookie_is_as_open_as_it_must_be(db, scheme: str, is_embedded:
     assert ("SameSite=Lax" in cookie) is not (scheme == "https" and is_embedded)
 
 
-async def test_a_links_look_is_taken_only_where_it_is_one(house: House):
-    pages = Pages(house.app)
-    page = await pages.see("/portal?theme=dark&colour=ff8800")
+async def test_a_links_look_is_taken_only_where_it_is_one(console: ConsoleApp):
+    pages = PageClient(console.app)
+    page = await pages.get_page("/portal?theme=dark&colour=ff8800")
     assert '<html lang="en" data-theme="dark">' in page
     assert 'href="/portal/look.css?theme=dark&amp;colour=ff8800"' in page
     assert "--accent: #ff8800" in (await pages.get("/portal/look.css?colour=ff8800")).text
     for query in ('theme="><script>', "colour=red;}*{display:none", "theme=evil&colour=ff88001"):
-        page = await pages.see(f"/portal?{query}")
+        page = await pages.get_page(f"/portal?{query}")
         assert "look.css" not in page
         assert "data-theme" not in page
         assert (await pages.get(f"/portal/look.css?{query}")).text == ""
 
 
-async def test_files_of_the_portal_are_served_below_it(house: House):
-    pages = Pages(house.app)
-    page = await pages.see("/portal")
+async def test_files_of_the_portal_are_served_below_it(console: ConsoleApp):
+    pages = PageClient(console.app)
+    page = await pages.get_page("/portal")
     files = re.findall(r'(?:href|src)="(/[^"]+\?v=[^"]+)"', page)
     assert files
     for file in files:

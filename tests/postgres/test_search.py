@@ -22,7 +22,7 @@ from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action
 from boathook.journal.replays import owe_again
 from boathook.journal.search import FoundEvent, Look, Wanted
-from tests.postgres.message_factory import Mailbag, ago, id_at
+from tests.postgres.message_factory import MessageFactory, ago, id_at
 from tests.postgres.test_books import Store, filled, new_event
 
 ACTION = Action(actor="test", note="because")
@@ -95,11 +95,11 @@ class TestALook:
         assert found.place is None
 
     async def test_by_application_takes_its_id_or_uid(self, db: Database):
-        bag = await Mailbag(db).open("acme")
-        message = await bag.message(ago(hours=1))
-        other = await Mailbag(db).open("other")
+        factory = await MessageFactory(db).open("acme")
+        message = await factory.message(ago(hours=1))
+        other = await MessageFactory(db).open("other")
         await other.message(ago(hours=2))
-        for name in (bag.name, "acme"):
+        for name in (factory.name, "acme"):
             found = await search.look(db, Wanted(application=name))
             assert [one.event.id for one in found.events] == [ids.show("evt", message)]
 
@@ -250,9 +250,9 @@ class TestAKey:
         assert [found.event.source for found in one.events] == ["github"]
 
     async def test_of_a_message_is_found_with_and_without_its_application(self, db: Database):
-        bag = await Mailbag(db).open("acme")
-        message = await bag.message(ago(hours=1), dedup_key="order-7")
-        for application in ("", "acme", bag.name):
+        factory = await MessageFactory(db).open("acme")
+        message = await factory.message(ago(hours=1), dedup_key="order-7")
+        for application in ("", "acme", factory.name):
             found = await searching.answer(db, Question(words="order-7", application=application), ["stripe"])
             assert isinstance(found, Direct), application
             assert [one.event.id for one in found.events] == [ids.show("evt", message)]

@@ -18,13 +18,13 @@ from boathook.journal import source_secrets as stored
 from boathook.journal.database import Database
 from boathook.journal.moves import Action
 from boathook.journal.vault import Vault
-from tests.postgres.api_client import make_desk
+from tests.postgres.api_client import make_context
 
 KEY = "a key of the tests, long enough"
 
 
-def desk_of(db: Database, *, file_secret: str = "in the file", vault: Vault | None = None, **source: object) -> Desk:
-    desk = make_desk(db)
+def context_of(db: Database, *, file_secret: str = "in the file", vault: Vault | None = None, **source: object) -> Desk:
+    context = make_context(db)
     secrets = {"secrets": [file_secret]} if file_secret else {}
     sources = {
         "git": SourceSettings.model_validate({"provider": "github", **secrets, **source}),
@@ -32,12 +32,12 @@ def desk_of(db: Database, *, file_secret: str = "in the file", vault: Vault | No
         "open": SourceSettings.model_validate({"provider": "hmac", "unsigned": True}),
         "sns": SourceSettings.model_validate({"provider": "sns", "topic_arn": "arn:aws:sns:eu-west-1:1:a"}),
     }
-    settings = desk.settings.with_sources(sources)
-    return replace(desk, settings=settings, vault=vault or Vault([KEY]))
+    settings = context.settings.with_sources(sources)
+    return replace(context, settings=settings, vault=vault or Vault([KEY]))
 
 
-async def add(desk: Desk, text: str | None, source: str = "git", **more: object) -> source_secrets.MadeSecret:
-    async with desk.work(actor="test") as work:
+async def add(context: Desk, text: str | None, source: str = "git", **more: object) -> source_secrets.MadeSecret:
+    async with context.work(actor="test") as work:
         return await source_secrets.add(work, source, text, **more)
 
 
@@ -48,31 +48,31 @@ def with_key(settings: Settings, key: str, folder: Path) -> Settings:
 
 
 async def test_what_is_added_counts_before_those_of_the_file_the_youngest_first(db: Database, tmp_path: Path):
-    desk = desk_of(db)
+    context = context_of(db)
     for text in ("first", "second"):
-        await add(desk, text)
-    added = AddedSecrets(with_key(desk.settings, KEY, tmp_path), await stored.list_all(db))
+        await add(context, text)
+    added = AddedSecrets(with_key(context.settings, KEY, tmp_path), await stored.list_all(db))
     assert added.of("git", datetime.now(UTC).timestamp()) == ("second", "first")
     assert added.of("adyen", datetime.now(UTC).timestamp()) == ()
 
 
 async def test_a_secret_copied_to_another_source_opens_for_nobody(db: Database, tmp_path: Path):
-    desk = desk_of(db)
-    made = await add(desk, "of git alone")
+    context = context_of(db)
+    made = await add(context, "of git alone")
     await db.execute("update boathook.source_secret set source = 'adyen' where id = $1", made.secret.id)
     (moved,) = await stored.list_all(db)
     with pytest.raises(SecretUnreadable):
-        desk.vault.open(moved.sealed, moved.context)
-    added = AddedSecrets(with_key(desk.settings, KEY, tmp_path), [moved])
+        context.vault.open(moved.sealed, moved.context)
+    added = AddedSecrets(with_key(context.settings, KEY, tmp_path), [moved])
     assert added.of("adyen", datetime.now(UTC).timestamp()) == ()
 
 
 async def test_an_end_is_kept_to_without_the_journal(db: Database, tmp_path: Path):
-    desk = desk_of(db)
-    made = await add(desk, "for an hour")
-    async with desk.work(actor="test") as work:
+    context = context_of(db)
+    made = await add(context, "for an hour")
+    async with context.work(actor="test") as work:
         await source_secrets.end(work, "git", made.secret.shown_id, timedelta(hours=1))
-    settings = with_key(desk.settings, KEY, tmp_path)
+    settings = with_key(context.settings, KEY, tmp_path)
     AddedSecrets(settings, await stored.list_all(db)).save()
     kept, now = AddedSecrets(settings), datetime.now(UTC).timestamp()
     assert kept.of("git", now) == ("for an hour",)
@@ -81,7 +81,7 @@ async def test_an_end_is_kept_to_without_the_journal(db: Database, tmp_path: Pat
 
 async def test_a_damaged_file_keeps_nobody_from_starting(db: Database, tmp_path: Path):
     (tmp_path / FILE_NAME).write_text('[{"id": "nonsense"')
-    added = AddedSecrets(with_key(desk_of(db).settings, KEY, tmp_path))
+    added = AddedSecrets(with_key(context_of(db).settings, KEY, tmp_path))
     assert added.known == ()
     added.save()
     assert (tmp_path / FILE_NAME).read_text().strip() == "[]"
@@ -121,37 +121,37 @@ def test_a_file_of_others_keeps_nobody_from_starting(tmp_path: Path, key: str, v
 )
 async def test_what_could_prove_nothing_is_refused(db: Database, source: str, text: str, error: type, words: str):
     with pytest.raises(error, match=words):
-        await add(desk_of(db), text, source)
+        await add(context_of(db), text, source)
     assert await stored.list_all(db) == ()
 
 
 async def test_a_source_has_no_more_than_so_many(db: Database):
-    desk = desk_of(db)
+    context = context_of(db)
     for number in range(source_secrets.MOST):
-        await add(desk, f"number {number}")
+        await add(context, f"number {number}")
     with pytest.raises(LimitReached, match="remove"):
-        await add(desk, "one more")
+        await add(context, "one more")
 
 
 async def test_the_last_secret_of_a_source_neither_ends_nor_goes(db: Database):
-    desk = desk_of(db, file_secret="")
-    made = await add(desk, "the only one")
-    async with desk.work(actor="test") as work:
+    context = context_of(db, file_secret="")
+    made = await add(context, "the only one")
+    async with context.work(actor="test") as work:
         with pytest.raises(NotPossible, match="the last secret"):
             await source_secrets.end(work, "git", made.secret.shown_id, timedelta())
         with pytest.raises(NotPossible, match="the last secret"):
             await source_secrets.remove(work, "git", made.secret.shown_id)
-    await add(desk, "the next one")
-    async with desk.work(actor="test") as work:
+    await add(context, "the next one")
+    async with context.work(actor="test") as work:
         await source_secrets.remove(work, "git", made.secret.shown_id)
     assert [one.note for one in await stored.list_all(db)] == [""]
 
 
 async def test_one_that_no_key_opens_does_not_make_another_one_dispensable(db: Database):
-    await add(desk_of(db, file_secret="", vault=Vault(["a key that is lost since, alas"])), "of the lost key")
-    desk = desk_of(db, file_secret="")
-    made = await add(desk, "the one that works")
-    async with desk.work(actor="test") as work:
+    await add(context_of(db, file_secret="", vault=Vault(["a key that is lost since, alas"])), "of the lost key")
+    context = context_of(db, file_secret="")
+    made = await add(context, "the one that works")
+    async with context.work(actor="test") as work:
         with pytest.raises(NotPossible, match="the last secret"):
             await source_secrets.remove(work, "git", made.secret.shown_id)
         with pytest.raises(NotPossible, match="the last secret"):
@@ -159,11 +159,11 @@ async def test_one_that_no_key_opens_does_not_make_another_one_dispensable(db: D
 
 
 async def test_what_ended_cannot_be_brought_back(db: Database):
-    desk = desk_of(db)
-    made = await add(desk, "over")
-    async with desk.work(actor="test") as work:
+    context = context_of(db)
+    made = await add(context, "over")
+    async with context.work(actor="test") as work:
         await source_secrets.end(work, "git", made.secret.shown_id, timedelta())
-    async with desk.work(actor="test") as work:
+    async with context.work(actor="test") as work:
         with pytest.raises(NotFound, match="has ended already"):
             await source_secrets.end(work, "git", made.secret.shown_id, None)
         (line,) = [one for one in await source_secrets.list_lines(work, "git") if one.where == "added"]
@@ -171,8 +171,8 @@ async def test_what_ended_cannot_be_brought_back(db: Database):
 
 
 async def test_a_change_of_the_encryption_key_takes_them_along(db: Database):
-    desk = desk_of(db)
-    await add(desk, "sealed with the old key")
+    context = context_of(db)
+    await add(context, "sealed with the old key")
     both = Vault(["another key, long enough too", KEY])
     found = await sealing.reencrypt(db, both, Action(actor="test"))
     assert (found.number, found.old, found.unreadable.total()) == (1, 1, 0)
@@ -184,9 +184,9 @@ async def test_a_change_of_the_encryption_key_takes_them_along(db: Database):
 
 
 async def test_every_change_is_in_the_audit_and_no_text_is(db: Database):
-    desk = desk_of(db)
-    made = await add(desk, "a text to be kept quiet", note_text="for the winter")
-    async with desk.work(actor="test") as work:
+    context = context_of(db)
+    made = await add(context, "a text to be kept quiet", note_text="for the winter")
+    async with context.work(actor="test") as work:
         await source_secrets.end(work, "git", made.secret.shown_id, timedelta(days=1))
         await source_secrets.remove(work, "git", made.secret.shown_id)
     rows = await db.fetch("select actor, action, subject, note from boathook.audit order by id")
@@ -195,12 +195,12 @@ async def test_every_change_is_in_the_audit_and_no_text_is(db: Database):
     assert not any("kept quiet" in (row["note"] or "") for row in rows)
 
 
-async def add_at_once(desk: Desk, number: int) -> list[object]:
-    return await asyncio.gather(*(add(desk, "the very same") for _ in range(number)), return_exceptions=True)
+async def add_at_once(context: Desk, number: int) -> list[object]:
+    return await asyncio.gather(*(add(context, "the very same") for _ in range(number)), return_exceptions=True)
 
 
 async def test_of_those_who_add_one_secret_at_once_one_does(db: Database):
-    found = await add_at_once(desk_of(db), 4)
+    found = await add_at_once(context_of(db), 4)
     assert sum(isinstance(one, source_secrets.MadeSecret) for one in found) == 1
     assert sum(isinstance(one, InvalidValue) for one in found) == 3
 
@@ -213,5 +213,5 @@ async def test_without_the_lock_it_would_be_there_twice(db: Database, monkeypatc
         await together.wait()
 
     monkeypatch.setattr(stored, "lock", nobody_waits)
-    found = await add_at_once(desk_of(db), 3)
+    found = await add_at_once(context_of(db), 3)
     assert sum(isinstance(one, source_secrets.MadeSecret) for one in found) > 1

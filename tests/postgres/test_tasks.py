@@ -15,47 +15,47 @@ from boathook.handlers.outbox import Outbox
 from boathook.journal import books, resends, tasks
 from boathook.journal.database import Connection, Database
 from boathook.journal.tasks import Kind, Task, TaskState
-from tests.postgres.message_factory import Mailbag, ago
+from tests.postgres.message_factory import MessageFactory, ago
 
 FAR = timedelta(days=1)
 
 
-async def start(bag: Mailbag, kind: Kind, endpoint_id: UUID | None = None, **request: Any) -> Task:
+async def start(factory: MessageFactory, kind: Kind, endpoint_id: UUID | None = None, **request: Any) -> Task:
     """Store a task about the bag's application, by default about the last week."""
-    async with bag.db.transaction() as connection:
-        return await insert(connection, bag, kind, endpoint_id, **request)
+    async with factory.db.transaction() as connection:
+        return await insert(connection, factory, kind, endpoint_id, **request)
 
 
 async def insert(
-    connection: Connection, bag: Mailbag, kind: Kind, endpoint_id: UUID | None = None, **request: Any
+    connection: Connection, factory: MessageFactory, kind: Kind, endpoint_id: UUID | None = None, **request: Any
 ) -> Task:
     return await tasks.insert(
         connection,
         new_id(),
         kind,
-        organization=bag.organization,
-        application_id=bag.application_id,
+        organization=factory.organization,
+        application_id=factory.application_id,
         endpoint_id=endpoint_id,
         request={"since": ago(days=7).isoformat(), "until": datetime.now(UTC).isoformat()} | request,
     )
 
 
-async def run(bag: Mailbag, task: Task) -> Task:
+async def run(factory: MessageFactory, task: Task) -> Task:
     """Run pieces until a task has ended."""
     for _ in range(1_000):
-        async with bag.db.acquire() as connection:
-            found = await tasks.find(connection, bag.organization, task.id)
+        async with factory.db.acquire() as connection:
+            found = await tasks.find(connection, factory.organization, task.id)
         assert found is not None
         if found.state is not TaskState.RUNNING:
             return found
-        await runner.run_piece(bag.db, Outbox())
+        await runner.run_piece(factory.db, Outbox())
     raise AssertionError("the task does not end")
 
 
 @pytest.fixture
-async def bag(db: Database) -> AsyncIterator[Mailbag]:
+async def factory(db: Database) -> AsyncIterator[MessageFactory]:
     """A bag whose books have to balance in the end, whatever was owed again."""
-    yield await Mailbag(db).open()
+    yield await MessageFactory(db).open()
     found = await books.verify(db, dedup_days=30, is_deep=True)
     assert found.imbalances == ()
 
@@ -66,100 +66,100 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resends, "BIG_PAGE", 7)
 
 
-async def three_hundred_failed(bag: Mailbag, endpoint_id: UUID) -> list[UUID]:
+async def three_hundred_failed(factory: MessageFactory, endpoint_id: UUID) -> list[UUID]:
     dice = random.Random(4)
     return [
-        await bag.failed(ago(hours=20) + timedelta(seconds=3 * place), endpoint_id, dice, attempts=2)
+        await factory.failed(ago(hours=20) + timedelta(seconds=3 * place), endpoint_id, dice, attempts=2)
         for place in range(300)
     ]
 
 
-async def revived(bag: Mailbag, endpoint_id: UUID) -> list[UUID]:
-    rows = await bag.owed(endpoint_id)
+async def revived(factory: MessageFactory, endpoint_id: UUID) -> list[UUID]:
+    rows = await factory.pending_deliveries(endpoint_id)
     assert all(
         row["replays"] == 1 and row["attempts_before"] == row["attempts"] for row in rows if row["state"] == "pending"
     )
     return [row["event_id"] for row in rows if row["state"] == "pending"]
 
 
-async def test_recover_brings_back_each_of_300_failed_messages_once(bag: Mailbag, small_pages: None):
-    endpoint_id = await bag.endpoint()
-    failed = await three_hundred_failed(bag, endpoint_id)
-    task = await run(bag, await start(bag, Kind.RECOVER, endpoint_id))
+async def test_recover_brings_back_each_of_300_failed_messages_once(factory: MessageFactory, small_pages: None):
+    endpoint_id = await factory.endpoint()
+    failed = await three_hundred_failed(factory, endpoint_id)
+    task = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
     assert task.state is TaskState.FINISHED
     assert task.data == {"messagesSent": 300}
-    assert await revived(bag, endpoint_id) == sorted(failed)
-    again = await run(bag, await start(bag, Kind.RECOVER, endpoint_id))
+    assert await revived(factory, endpoint_id) == sorted(failed)
+    again = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
     assert again.data == {"messagesSent": 0}
 
 
 async def test_paging_by_the_time_of_death_would_lose_messages(
-    bag: Mailbag, small_pages: None, monkeypatch: pytest.MonkeyPatch
+    factory: MessageFactory, small_pages: None, monkeypatch: pytest.MonkeyPatch
 ):
     """The twin: messages do not die in the order of their ids, so an order of deaths cannot be walked by ids."""
-    endpoint_id = await bag.endpoint()
-    await three_hundred_failed(bag, endpoint_id)
+    endpoint_id = await factory.endpoint()
+    await three_hundred_failed(factory, endpoint_id)
     by_death = """select event_id from boathook.delivery
         where recipient = $1 and state = 'dead' and event_id >= $2 and event_id < $3 and died_at <= $4
         order by died_at limit $5"""
     monkeypatch.setitem(resends.SQL, "page_dead", by_death)
-    task = await run(bag, await start(bag, Kind.RECOVER, endpoint_id))
+    task = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
     assert task.data["messagesSent"] < 300
 
 
-async def test_recover_leaves_everything_else_alone(bag: Mailbag):
-    endpoint_id, other = await bag.endpoint(), await bag.endpoint()
+async def test_recover_leaves_everything_else_alone(factory: MessageFactory):
+    endpoint_id, other = await factory.endpoint(), await factory.endpoint()
     dice = random.Random(1)
-    early = await bag.failed(ago(days=8), endpoint_id, dice)
-    elsewhere = await bag.failed(ago(hours=9), other, dice)
-    retried = await bag.message(ago(hours=8), owed=(endpoint_id,), due=datetime.now(UTC) + FAR)
-    await bag.attempt(retried, moment=ago(hours=7))
-    repaired = await bag.message(ago(hours=6), owed=(endpoint_id, endpoint_id))
-    await bag.attempt(repaired, 0, moment=ago(hours=5), outcome="dead")
-    await bag.attempt(repaired, 1, moment=ago(hours=4), outcome="succeeded", is_manual=True)
-    canceled = await bag.message(ago(hours=3), owed=(endpoint_id,))
-    await bag.bury(canceled, code="CANCELED")
-    forgotten = await bag.message(ago(hours=3), owed=(endpoint_id,), expunged_at=ago(hours=1))
-    await bag.bury(forgotten)
-    failed = await bag.failed(ago(hours=2), endpoint_id, dice)
-    before = {row["event_id"]: dict(row) for row in await bag.owed(endpoint_id)}
-    task = await run(bag, await start(bag, Kind.RECOVER, endpoint_id))
+    early = await factory.failed(ago(days=8), endpoint_id, dice)
+    elsewhere = await factory.failed(ago(hours=9), other, dice)
+    retried = await factory.message(ago(hours=8), recipients=(endpoint_id,), due=datetime.now(UTC) + FAR)
+    await factory.attempt(retried, moment=ago(hours=7))
+    repaired = await factory.message(ago(hours=6), recipients=(endpoint_id, endpoint_id))
+    await factory.attempt(repaired, 0, moment=ago(hours=5), outcome="dead")
+    await factory.attempt(repaired, 1, moment=ago(hours=4), outcome="succeeded", is_manual=True)
+    canceled = await factory.message(ago(hours=3), recipients=(endpoint_id,))
+    await factory.mark_dead(canceled, code="CANCELED")
+    forgotten = await factory.message(ago(hours=3), recipients=(endpoint_id,), expunged_at=ago(hours=1))
+    await factory.mark_dead(forgotten)
+    failed = await factory.failed(ago(hours=2), endpoint_id, dice)
+    before = {row["event_id"]: dict(row) for row in await factory.pending_deliveries(endpoint_id)}
+    task = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
     assert task.data == {"messagesSent": 1}
-    after = {row["event_id"]: dict(row) for row in await bag.owed(endpoint_id)}
+    after = {row["event_id"]: dict(row) for row in await factory.pending_deliveries(endpoint_id)}
     assert {one for one in after if after[one] != before[one]} == {failed}
     assert early in after
     assert retried in after
     assert canceled in after
-    assert [row["state"] for row in await bag.owed(other)] == ["dead"]
+    assert [row["state"] for row in await factory.pending_deliveries(other)] == ["dead"]
     assert elsewhere not in after
 
 
-async def test_of_several_dead_letters_of_a_message_recover_revives_one(bag: Mailbag):
-    endpoint_id = await bag.endpoint()
-    message_id = await bag.message(ago(hours=6), owed=(endpoint_id, endpoint_id, endpoint_id))
-    await bag.db.execute("update boathook.delivery set is_manual = ordinal < 2")
+async def test_of_several_dead_letters_of_a_message_recover_revives_one(factory: MessageFactory):
+    endpoint_id = await factory.endpoint()
+    message_id = await factory.message(ago(hours=6), recipients=(endpoint_id, endpoint_id, endpoint_id))
+    await factory.db.execute("update boathook.delivery set is_manual = ordinal < 2")
     for ordinal in range(3):
-        await bag.attempt(message_id, ordinal, moment=ago(hours=5 - ordinal), outcome="dead")
-    task = await run(bag, await start(bag, Kind.RECOVER, endpoint_id))
+        await factory.attempt(message_id, ordinal, moment=ago(hours=5 - ordinal), outcome="dead")
+    task = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
     assert task.data == {"messagesSent": 1}
-    pending = [row for row in await bag.owed(endpoint_id) if row["state"] == "pending"]
+    pending = [row for row in await factory.pending_deliveries(endpoint_id) if row["state"] == "pending"]
     assert [row["ordinal"] for row in pending] == [2]
 
 
 @pytest.mark.parametrize("kind", [Kind.RECOVER, Kind.REPLAY_MISSING, Kind.BULK_REPLAY])
 async def test_a_task_that_is_killed_between_and_within_pieces_does_everything_once(
-    bag: Mailbag, small_pages: None, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    factory: MessageFactory, small_pages: None, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ):
-    endpoint_id = await bag.endpoint()
+    endpoint_id = await factory.endpoint()
     dice = random.Random(2)
     for place in range(130):
         moment = ago(hours=20) + timedelta(seconds=9 * place)
         if kind is Kind.REPLAY_MISSING:
-            await bag.message(moment)
+            await factory.message(moment)
         else:
-            await bag.failed(moment, endpoint_id, dice, attempts=1)
-    task = await start(bag, kind, endpoint_id)
-    await runner.run_piece(bag.db, Outbox())
+            await factory.failed(moment, endpoint_id, dice, attempts=1)
+    task = await start(factory, kind, endpoint_id)
+    await runner.run_piece(factory.db, Outbox())
     save = tasks.save
 
     async def die(*_args: Any, **_options: Any) -> Any:
@@ -168,24 +168,24 @@ async def test_a_task_that_is_killed_between_and_within_pieces_does_everything_o
     for _ in range(2):
         monkeypatch.setattr(tasks, "save", die)
         with pytest.raises(KeyboardInterrupt):
-            await runner.run_piece(bag.db, Outbox())
+            await runner.run_piece(factory.db, Outbox())
         monkeypatch.setattr(tasks, "save", save)
-        await runner.run_piece(bag.db, Outbox())
-    ended = await run(bag, task)
+        await runner.run_piece(factory.db, Outbox())
+    ended = await run(factory, task)
     assert ended.data == {"messagesSent": 130}
-    rows = await bag.owed(endpoint_id)
+    rows = await factory.pending_deliveries(endpoint_id)
     assert len(rows) == len({row["event_id"] for row in rows}) == 130
     assert all(row["state"] == "pending" for row in rows)
 
 
 async def test_a_place_that_is_lost_in_a_crash_would_show(
-    bag: Mailbag, small_pages: None, monkeypatch: pytest.MonkeyPatch
+    factory: MessageFactory, small_pages: None, monkeypatch: pytest.MonkeyPatch
 ):
     """The twin: a piece that does not commit together with its place is counted twice, or left out."""
-    endpoint_id = await bag.endpoint()
+    endpoint_id = await factory.endpoint()
     for place in range(130):
-        await bag.message(ago(hours=20) + timedelta(seconds=9 * place))
-    task = await start(bag, Kind.REPLAY_MISSING, endpoint_id)
+        await factory.message(ago(hours=20) + timedelta(seconds=9 * place))
+    task = await start(factory, Kind.REPLAY_MISSING, endpoint_id)
     owe_missing = resends.owe_missing
 
     async def elsewhere(_connection: Any, *args: Any, **options: Any) -> Any:
@@ -195,43 +195,43 @@ async def test_a_place_that_is_lost_in_a_crash_would_show(
         return step
 
     monkeypatch.setattr(resends, "owe_missing", elsewhere)
-    ended = await run(bag, task)
-    assert len(await bag.owed(endpoint_id)) != ended.data["messagesSent"]
+    ended = await run(factory, task)
+    assert len(await factory.pending_deliveries(endpoint_id)) != ended.data["messagesSent"]
 
 
-async def test_replay_missing_owes_what_fits_and_was_never_owed(bag: Mailbag, small_pages: None):
-    endpoint_id = await bag.endpoint(
+async def test_replay_missing_owes_what_fits_and_was_never_owed(factory: MessageFactory, small_pages: None):
+    endpoint_id = await factory.endpoint(
         event_types=["invoice.*"], channels=["eu", "us"], filter='{"body": {"amount": {"gte": 100}}}'
     )
     fits = {"payload": {"amount": 100}, "channels": ["us"]}
-    await bag.message(ago(days=8), **fits)
-    known = await bag.message(ago(hours=5), owed=(endpoint_id,), **fits)
-    await bag.attempt(known, moment=ago(hours=5), outcome="succeeded")
-    open_one = await bag.message(ago(hours=5), owed=(endpoint_id,), **fits)
-    await bag.message(ago(hours=4), type="customer.made", **fits)
-    await bag.message(ago(hours=4), **fits | {"channels": ["asia"]})
-    await bag.message(ago(hours=4), **fits | {"channels": None})
-    await bag.message(ago(hours=4), **fits | {"payload": {"amount": 99}})
-    await bag.message(ago(hours=4), **fits, expunged_at=ago(hours=1))
-    missing = [await bag.message(ago(hours=3) + timedelta(seconds=place), **fits) for place in range(25)]
-    task = await run(bag, await start(bag, Kind.REPLAY_MISSING, endpoint_id))
+    await factory.message(ago(days=8), **fits)
+    known = await factory.message(ago(hours=5), recipients=(endpoint_id,), **fits)
+    await factory.attempt(known, moment=ago(hours=5), outcome="succeeded")
+    open_one = await factory.message(ago(hours=5), recipients=(endpoint_id,), **fits)
+    await factory.message(ago(hours=4), type="customer.made", **fits)
+    await factory.message(ago(hours=4), **fits | {"channels": ["asia"]})
+    await factory.message(ago(hours=4), **fits | {"channels": None})
+    await factory.message(ago(hours=4), **fits | {"payload": {"amount": 99}})
+    await factory.message(ago(hours=4), **fits, expunged_at=ago(hours=1))
+    missing = [await factory.message(ago(hours=3) + timedelta(seconds=place), **fits) for place in range(25)]
+    task = await run(factory, await start(factory, Kind.REPLAY_MISSING, endpoint_id))
     assert task.data == {"messagesSent": 25}
-    rows = await bag.owed(endpoint_id)
+    rows = await factory.pending_deliveries(endpoint_id)
     assert [row["event_id"] for row in rows if row["is_replay"]] == missing
     assert [row["event_id"] for row in rows if not row["is_replay"]] == [open_one]
     assert all(row["ordinal"] == 0 and not row["is_manual"] for row in rows)
-    again = await run(bag, await start(bag, Kind.REPLAY_MISSING, endpoint_id))
+    again = await run(factory, await start(factory, Kind.REPLAY_MISSING, endpoint_id))
     assert again.data == {"messagesSent": 0}
 
 
-async def test_replayed_messages_of_an_ordered_endpoint_wait_in_line(bag: Mailbag):
-    endpoint_id = await bag.endpoint(order_by="customer")
-    first = await bag.message(ago(hours=9), payload={"customer": "a"}, owed=(endpoint_id,), order_key="a")
+async def test_replayed_messages_of_an_ordered_endpoint_wait_in_line(factory: MessageFactory):
+    endpoint_id = await factory.endpoint(order_by="customer")
+    first = await factory.message(ago(hours=9), payload={"customer": "a"}, recipients=(endpoint_id,), order_key="a")
     for customer in ("a", "b", "a", "b"):
-        await bag.message(ago(hours=5), payload={"customer": customer})
-    task = await run(bag, await start(bag, Kind.REPLAY_MISSING, endpoint_id))
+        await factory.message(ago(hours=5), payload={"customer": customer})
+    task = await run(factory, await start(factory, Kind.REPLAY_MISSING, endpoint_id))
     assert task.data == {"messagesSent": 4}
-    rows = await bag.owed(endpoint_id)
+    rows = await factory.pending_deliveries(endpoint_id)
     by_key = {key: sorted((row for row in rows if row["order_key"] == key), key=lambda row: row["seq"]) for key in "ab"}
     assert by_key["a"][0]["event_id"] == first
     assert [row["is_blocked"] for row in by_key["a"]] == [False, True, True]
@@ -239,18 +239,18 @@ async def test_replayed_messages_of_an_ordered_endpoint_wait_in_line(bag: Mailba
     assert all([row["event_id"] for row in line] == sorted(row["event_id"] for row in line) for line in by_key.values())
 
 
-async def test_bulk_replay_sends_successes_and_failures_again(bag: Mailbag, small_pages: None):
-    endpoint_id = await bag.endpoint()
+async def test_bulk_replay_sends_successes_and_failures_again(factory: MessageFactory, small_pages: None):
+    endpoint_id = await factory.endpoint()
     dice = random.Random(3)
-    done = [await bag.message(ago(hours=9), owed=(endpoint_id,), tags=["t"]) for _ in range(45)]
+    done = [await factory.message(ago(hours=9), recipients=(endpoint_id,), tags=["t"]) for _ in range(45)]
     for message_id in done:
-        await bag.attempt(message_id, moment=ago(hours=9), outcome="succeeded", status=204)
-    failed = await bag.failed(ago(hours=8), endpoint_id, dice)
-    running = await bag.message(ago(hours=7), owed=(endpoint_id,))
-    await bag.message(ago(hours=7))
-    task = await run(bag, await start(bag, Kind.BULK_REPLAY, endpoint_id))
+        await factory.attempt(message_id, moment=ago(hours=9), outcome="succeeded", status=204)
+    failed = await factory.failed(ago(hours=8), endpoint_id, dice)
+    running = await factory.message(ago(hours=7), recipients=(endpoint_id,))
+    await factory.message(ago(hours=7))
+    task = await run(factory, await start(factory, Kind.BULK_REPLAY, endpoint_id))
     assert task.data == {"messagesSent": 46}
-    rows = await bag.owed(endpoint_id)
+    rows = await factory.pending_deliveries(endpoint_id)
     assert sorted(row["event_id"] for row in rows if row["is_replay"]) == sorted(done)
     assert [row["replays"] for row in rows if row["event_id"] == failed] == [1]
     assert [row["replays"] for row in rows if row["event_id"] == running] == [0]
@@ -270,93 +270,95 @@ CHOICES = [
 ]
 
 
-async def test_bulk_replay_chooses_by_filters(bag: Mailbag):
-    endpoint_id = await bag.endpoint()
-    one = await bag.message(ago(hours=9), owed=(endpoint_id,), channels=["eu"])
-    await bag.attempt(one, moment=ago(hours=9), outcome="dead", status=503)
-    two = await bag.message(ago(hours=8), owed=(endpoint_id,), tags=["t"])
-    await bag.attempt(two, moment=ago(hours=8), outcome="dead", status=0)
-    three = await bag.message(ago(hours=7), owed=(endpoint_id,), type="other")
-    await bag.attempt(three, moment=ago(hours=7), outcome="retry", status=500)
-    await bag.attempt(three, moment=ago(hours=6), outcome="succeeded", status=200)
+async def test_bulk_replay_chooses_by_filters(factory: MessageFactory):
+    endpoint_id = await factory.endpoint()
+    one = await factory.message(ago(hours=9), recipients=(endpoint_id,), channels=["eu"])
+    await factory.attempt(one, moment=ago(hours=9), outcome="dead", status=503)
+    two = await factory.message(ago(hours=8), recipients=(endpoint_id,), tags=["t"])
+    await factory.attempt(two, moment=ago(hours=8), outcome="dead", status=0)
+    three = await factory.message(ago(hours=7), recipients=(endpoint_id,), type="other")
+    await factory.attempt(three, moment=ago(hours=7), outcome="retry", status=500)
+    await factory.attempt(three, moment=ago(hours=6), outcome="succeeded", status=200)
     for request, number in CHOICES:
-        async with bag.db.transaction() as connection:
-            task = await insert(connection, bag, Kind.BULK_REPLAY, endpoint_id, **request)
+        async with factory.db.transaction() as connection:
+            task = await insert(connection, factory, Kind.BULK_REPLAY, endpoint_id, **request)
             await runner.advance(connection, Outbox(), task)
-            ended = await tasks.find(connection, bag.organization, task.id)
+            ended = await tasks.find(connection, factory.organization, task.id)
             assert ended is not None
             assert ended.data == {"messagesSent": number}, request
             await connection.execute("delete from boathook.delivery where is_replay")
             await connection.execute("update boathook.delivery set state = 'dead', died_at = now() - interval '1 hour'")
 
 
-async def test_a_task_about_a_deleted_endpoint_fails_and_says_why(bag: Mailbag):
-    endpoint_id = await bag.endpoint(deleted_at=ago(hours=1))
-    task = await run(bag, await start(bag, Kind.RECOVER, endpoint_id))
+async def test_a_task_about_a_deleted_endpoint_fails_and_says_why(factory: MessageFactory):
+    endpoint_id = await factory.endpoint(deleted_at=ago(hours=1))
+    task = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
     assert task.state is TaskState.FAILED
     assert task.data["error"] == "the endpoint was deleted"
 
 
-async def test_a_fault_fails_its_task_and_holds_up_no_other(bag: Mailbag, monkeypatch: pytest.MonkeyPatch):
-    endpoint_id = await bag.endpoint()
-    broken = await start(bag, Kind.RECOVER, endpoint_id, since="no date")
-    sound = await start(bag, Kind.RECOVER, endpoint_id)
-    await runner.run_tasks(bag.db, Outbox())
-    assert (await run(bag, broken)).state is TaskState.FAILED
-    assert (await run(bag, sound)).state is TaskState.FINISHED
+async def test_a_fault_fails_its_task_and_holds_up_no_other(factory: MessageFactory, monkeypatch: pytest.MonkeyPatch):
+    endpoint_id = await factory.endpoint()
+    broken = await start(factory, Kind.RECOVER, endpoint_id, since="no date")
+    sound = await start(factory, Kind.RECOVER, endpoint_id)
+    await runner.run_tasks(factory.db, Outbox())
+    assert (await run(factory, broken)).state is TaskState.FAILED
+    assert (await run(factory, sound)).state is TaskState.FINISHED
 
 
-async def test_the_end_of_a_task_is_told(bag: Mailbag):
-    operational = Mailbag(bag.db)
+async def test_the_end_of_a_task_is_told(factory: MessageFactory):
+    operational = MessageFactory(factory.db)
     await operational.open()
-    await bag.db.execute(
+    await factory.db.execute(
         "update boathook.application set is_operational = true where id = $1", operational.application_id
     )
     listener = await operational.endpoint(event_types=["background_task.finished"])
-    task = await run(bag, await start(bag, Kind.RECOVER, await bag.endpoint()))
-    (owed,) = await operational.owed(listener)
-    body = await bag.db.fetchval(
+    task = await run(factory, await start(factory, Kind.RECOVER, await factory.endpoint()))
+    (owed,) = await operational.pending_deliveries(listener)
+    body = await factory.db.fetchval(
         "select convert_from(body, 'UTF8')::json ->> 'data' from boathook.event where id = $1", owed["event_id"]
     )
     assert ids.show(ids.TASK, task.id) in body
     assert '"finished"' in body
 
 
-async def test_purging_forgets_every_content_and_buries_what_is_pending(bag: Mailbag, monkeypatch: pytest.MonkeyPatch):
+async def test_purging_forgets_every_content_and_buries_what_is_pending(
+    factory: MessageFactory, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(runner, "_PURGED", 3)
-    endpoint_id = await bag.endpoint()
+    endpoint_id = await factory.endpoint()
     for _ in range(10):
-        await bag.message(ago(hours=2), owed=(endpoint_id,))
-    other = await Mailbag(bag.db).open()
+        await factory.message(ago(hours=2), recipients=(endpoint_id,))
+    other = await MessageFactory(factory.db).open()
     kept = await other.message(ago(hours=2))
-    task = await run(bag, await start(bag, Kind.PURGE_CONTENT))
+    task = await run(factory, await start(factory, Kind.PURGE_CONTENT))
     assert task.data == {"messagesPurged": 10}
-    assert {row["state"] for row in await bag.owed(endpoint_id)} == {"dead"}
-    rest = await bag.db.fetch("select id from boathook.event where length(body) > 0")
+    assert {row["state"] for row in await factory.pending_deliveries(endpoint_id)} == {"dead"}
+    rest = await factory.db.fetch("select id from boathook.event where length(body) > 0")
     assert [row["id"] for row in rest] == [kept]
 
 
-async def test_types_and_usage_are_counted_by_application(bag: Mailbag, monkeypatch: pytest.MonkeyPatch):
+async def test_types_and_usage_are_counted_by_application(factory: MessageFactory, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(runner, "_APPLICATIONS", 2)
     monkeypatch.setattr(runner, "_COUNTED", 1)
-    bags = [bag] + [await Mailbag(bag.db).open(uid=f"u{place}") for place in range(4)]
-    await Mailbag(bag.db, "other").open()
-    await bags[1].endpoint(event_types=["b", "a"])
-    await bags[1].endpoint(event_types=["b", "c"])
-    catch_all = await bags[2].endpoint()
-    await bags[2].message(ago(hours=1), owed=(catch_all, await bags[2].endpoint()))
-    await bags[2].message(ago(days=9), owed=(catch_all,))
-    types = (await run(bag, await start(bag, Kind.AGGREGATE_TYPES))).data["event_types"]
-    assert [row["appId"] for row in types] == [one.name for one in bags]
+    factories = [factory] + [await MessageFactory(factory.db).open(uid=f"u{place}") for place in range(4)]
+    await MessageFactory(factory.db, "other").open()
+    await factories[1].endpoint(event_types=["b", "a"])
+    await factories[1].endpoint(event_types=["b", "c"])
+    catch_all = await factories[2].endpoint()
+    await factories[2].message(ago(hours=1), recipients=(catch_all, await factories[2].endpoint()))
+    await factories[2].message(ago(days=9), recipients=(catch_all,))
+    types = (await run(factory, await start(factory, Kind.AGGREGATE_TYPES))).data["event_types"]
+    assert [row["appId"] for row in types] == [one.name for one in factories]
     assert types[1] == {
-        "appId": bags[1].name,
+        "appId": factories[1].name,
         "explicitlySubscribedEventTypes": ["a", "b", "c"],
         "hasCatchAllEndpoint": False,
     }
     assert types[2]["hasCatchAllEndpoint"]
     assert types[2]["explicitlySubscribedEventTypes"] == []
-    usage = (await run(bag, await start(bag, Kind.COUNT_USAGE))).data["appStats"]
+    usage = (await run(factory, await start(factory, Kind.COUNT_USAGE))).data["appStats"]
     assert [row["messageDestinations"] for row in usage] == [0, 0, 2, 0, 0]
     assert [row["appUid"] for row in usage] == [None, "u0", "u1", "u2", "u3"]
-    some = await start(bag, Kind.COUNT_USAGE, application_ids=[str(bags[2].application_id)])
-    assert [row["appId"] for row in (await run(bag, some)).data["appStats"]] == [bags[2].name]
+    some = await start(factory, Kind.COUNT_USAGE, application_ids=[str(factories[2].application_id)])
+    assert [row["appId"] for row in (await run(factory, some)).data["appStats"]] == [factories[2].name]

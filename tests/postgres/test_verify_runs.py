@@ -14,7 +14,7 @@ from boathook.domain.errors import NotPossible
 from boathook.handlers.outbox import Outbox
 from boathook.journal import books, verify_runs
 from boathook.journal.database import Database
-from tests.postgres.api_client import make_desk
+from tests.postgres.api_client import make_context
 from tests.support import eventually
 
 
@@ -23,12 +23,12 @@ def maker(db: Database) -> Verifying:
 
 
 async def begin(db: Database, **how: bool) -> str:
-    async with make_desk(db).work(actor="test") as work:
+    async with make_context(db).work(actor="test") as work:
         return (await actions.begin(work, **how)).shown_id
 
 
 async def state_of(db: Database, id: str) -> verify_runs.VerifyRun:
-    async with make_desk(db).work() as work:
+    async with make_context(db).work() as work:
         return await actions.get(work, id)
 
 
@@ -95,7 +95,7 @@ async def test_a_stopped_check_is_broken_off(db: Database, monkeypatch: pytest.M
     id, one = await begin(db), maker(db)
     await one.begin()
     await begun.wait()
-    async with make_desk(db).work(actor="test") as work:
+    async with make_context(db).work(actor="test") as work:
         await actions.stop(work, id)
     async with asyncio.timeout(30):
         await broken_off.wait()
@@ -124,7 +124,7 @@ async def test_tasks_that_run_in_pieces_leave_checks_alone(db: Database):
 async def test_only_the_last_ones_are_kept(db: Database):
     for _ in range(verify_runs.KEPT + 3):
         id = await begin(db)
-        async with make_desk(db).work(actor="test") as work:
+        async with make_context(db).work(actor="test") as work:
             await actions.stop(work, id)
             assert len(await actions.list_last(work)) <= verify_runs.KEPT
     assert await db.fetchval("select count(*) from boathook.task") == verify_runs.KEPT

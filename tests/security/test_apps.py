@@ -30,8 +30,8 @@ from boathook.server.loading import load_apps, with_apps
 from boathook.server.visits import SocketVisit
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import History, merge, to_prometheus
-from tests.postgres.api_client import make_desk, make_token
-from tests.postgres.test_mounts import Visitor
+from tests.postgres.api_client import make_context, make_token
+from tests.postgres.test_mounts import MountClient
 from tests.support import eventually
 from tests.unit.test_loading import Place, complaint, place, same_metrics
 from tests.unit.test_sockets import Stand, frame
@@ -329,41 +329,41 @@ async def keys_locked(db: Database) -> AsyncIterator[None]:
 
 class TestDoorsWhilePostgresqlFails:
     async def test_a_statement_that_takes_too_long_is_answered_503(self, db: Database, small: Database):
-        token = await make_token(make_desk(db))
+        token = await make_token(make_context(db))
         async with keys_locked(db):
-            visitor = await Visitor(small).visit(authorization=f"Bearer {token}")
-        assert (visitor.status, visitor.seen) == (503, [])
+            client = await MountClient(small).request(authorization=f"Bearer {token}")
+        assert (client.status, client.seen) == (503, [])
 
     async def test_a_connection_that_breaks_under_a_request_is_answered_503(self, db: Database):
-        token = await make_token(make_desk(db))
+        token = await make_token(make_context(db))
         slow = await Database.open(db.url, purpose="cut", size=1, is_reset=False)
         async with keys_locked(db):
-            visiting = asyncio.create_task(Visitor(slow).visit(authorization=f"Bearer {token}"))
+            requesting = asyncio.create_task(MountClient(slow).request(authorization=f"Bearer {token}"))
             cut = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'boathook:cut'"
             await eventually(
                 lambda: db.fetchval(f"{cut} and wait_event_type = 'Lock' and datname = current_database()")
             )
-            visitor = await visiting
-        assert (visitor.status, visitor.seen) == (503, [])
+            client = await requesting
+        assert (client.status, client.seen) == (503, [])
         await slow.close()
 
     async def test_connections_that_never_come_free_are_answered_503(
         self, db: Database, small: Database, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(mounts, "_WAIT_S", 0.2)
-        token = await make_token(make_desk(db))
+        token = await make_token(make_context(db))
         async with small.acquire(), small.acquire():
-            visitor = await asyncio.wait_for(Visitor(small).visit(authorization=f"Bearer {token}"), 20)
-        assert (visitor.status, visitor.seen) == (503, [])
+            client = await asyncio.wait_for(MountClient(small).request(authorization=f"Bearer {token}"), 20)
+        assert (client.status, client.seen) == (503, [])
 
     async def test_a_token_that_is_revoked_after_an_outage_still_ends_its_websocket(
         self, db: Database, small: Database
     ):
-        desk = make_desk(db)
-        token = await make_token(desk)
-        visitor = Visitor(small, recheck_s=0.05)
-        visiting = asyncio.create_task(visitor.visit("websocket", authorization=f"Bearer {token}"))
-        await eventually(lambda: bool(visitor.got))
+        context = make_context(db)
+        token = await make_token(context)
+        client = MountClient(small, recheck_s=0.05)
+        requesting = asyncio.create_task(client.request("websocket", authorization=f"Bearer {token}"))
+        await eventually(lambda: bool(client.got))
         async with keys_locked(db):
             waiting = (
                 "select count(*) from pg_stat_activity where application_name = 'boathook:small'"
@@ -372,8 +372,8 @@ class TestDoorsWhilePostgresqlFails:
             await eventually(lambda: db.fetchval(waiting))
             await eventually(partial(_none, db, waiting))
         await db.execute("update boathook.api_key set revoked_at = now()")
-        await asyncio.wait_for(visiting, 10)
-        assert visitor.got[-1]["code"] == 1008
+        await asyncio.wait_for(requesting, 10)
+        assert client.got[-1]["code"] == 1008
 
 
 async def _none(db: Database, sql: str) -> bool:

@@ -1,4 +1,4 @@
-"""Attacks on the console: every route by everybody who may not, hostile addresses, and strangers who guess passwords.
+"""Attacks on the console: every route without permission, hostile URLs, and password guessing.
 
 What is tried is made from the routes themselves, so that one that is added is attacked as well.
 """
@@ -33,7 +33,7 @@ from boathook.domain import ids
 from boathook.domain.roles import Role
 from boathook.journal.database import Database
 from boathook.server.proxies import seen_through_proxies
-from tests.postgres.portal_client import ORIGIN, House, Pages, opened_house
+from tests.postgres.portal_client import ORIGIN, ConsoleApp, PageClient, open_console
 
 ENTRIES = [entry for area in AREAS for entry in area.entries]
 FORMS = [entry for entry in ENTRIES if entry.method == "POST"]
@@ -52,10 +52,10 @@ PASSWORD = "a long and quiet harbour"
 
 
 @dataclass
-class Siege:
-    """A console with something of everything, and the browsers of those who are in and out."""
+class AttackTarget:
+    """A console with data of every kind, and the sessions of users with and without access."""
 
-    house: House
+    console: ConsoleApp
     database: Database
     sessions: dict[str, str]
     places: dict[str, str]
@@ -68,7 +68,7 @@ class Siege:
 
     async def send(self, entry: Entry, who: str, *, csrf: str | None = None, **headers: str) -> httpx.Response:
         """Ask for a page, or send its form, as somebody."""
-        async with Pages(self.house.app) as browser:
+        async with PageClient(self.console.app) as browser:
             session = self.sessions[who]
             browser.cookies.update({"boathook": session, "boathook-portal": session} if session else {})
             if entry.method == "GET":
@@ -105,18 +105,18 @@ _FIELDS = {
 
 
 @pytest.fixture
-async def siege(db: Database) -> AsyncIterator[Siege]:
-    async with opened_house(db) as house:
-        yield await _besieged(house, db)
+async def target(db: Database) -> AsyncIterator[AttackTarget]:
+    async with open_console(db) as console:
+        yield await _prepare_target(console, db)
 
 
-async def _besieged(house: House, db: Database) -> Siege:
-    tenant = await house.tenant("acme")
-    sessions = {"nobody": "", "invented": secrets.token_urlsafe(32), "customer": await house.token(tenant)}
-    sessions["program"] = await _key_of(house)
+async def _prepare_target(console: ConsoleApp, db: Database) -> AttackTarget:
+    tenant = await console.tenant("acme")
+    sessions = {"nobody": "", "invented": secrets.token_urlsafe(32), "customer": await console.token(tenant)}
+    sessions["program"] = await _key_of(console)
     roles = {"viewer": Role.VIEWER, "operator": Role.OPERATOR, "other": Role.ADMIN}
     for name in ("viewer", "operator", "admin", "other", "disabled", "expired", "idle"):
-        browser = await house.operator(name, roles.get(name, Role.ADMIN))
+        browser = await console.operator(name, roles.get(name, Role.ADMIN))
         sessions[name] = browser.cookies["boathook"]
     ours = "operator_id = (select id from boathook.operator where name = $1)"
     await db.execute("update boathook.operator set disabled_at = now() where name = 'disabled'")
@@ -138,83 +138,83 @@ async def _besieged(house: House, db: Database) -> Siege:
         "id of keys": ids.show(ids.API_KEY, key),
         "kind": "csv",
     }
-    return Siege(house, db, sessions, places)
+    return AttackTarget(console, db, sessions, places)
 
 
-async def _key_of(house: House) -> str:
-    async with house.desk.work(actor="test") as work:
+async def _key_of(console: ConsoleApp) -> str:
+    async with console.context.work(actor="test") as work:
         return (await keys.create(work, name="a program")).token
 
 
-def test_there_is_no_route_that_these_attacks_leave_out(siege: Siege):
-    routes = [route for route in siege.house.app._router.routes if isinstance(route, Route)]
-    besieged = {BASE + entry.path for entry in ENTRIES}
+def test_there_is_no_route_that_these_attacks_leave_out(target: AttackTarget):
+    routes = [route for route in target.console.app._router.routes if isinstance(route, Route)]
+    covered = {BASE + entry.path for entry in ENTRIES}
     portal = {"/portal" + page.path for page in all_pages()}
-    others = {route.path for route in routes} - besieged - portal - OPEN
+    others = {route.path for route in routes} - covered - portal - OPEN
     assert all(path.startswith("/portal") for path in others), others
 
 
 @pytest.mark.parametrize("who", OUTSIDERS)
-async def test_who_is_out_sees_and_changes_nothing(siege: Siege, who: str):
-    before = await siege.state()
+async def test_who_is_out_sees_and_changes_nothing(target: AttackTarget, who: str):
+    before = await target.state()
     for entry in ENTRIES:
-        answer = await siege.send(entry, who)
+        answer = await target.send(entry, who)
         assert answer.status_code == 303, f"{entry}: {answer.status_code}"
         assert answer.headers["location"].startswith(f"{BASE}/sign-in?next=%2Fconsole")
         assert not answer.content
-        fragment = await siege.send(entry, who, **{"hx-request": "true"})
+        fragment = await target.send(entry, who, **{"hx-request": "true"})
         assert (fragment.status_code, fragment.content) == (401, b"")
-    assert await siege.state() == before
+    assert await target.state() == before
 
 
 @pytest.mark.parametrize("who", [Role.VIEWER, Role.OPERATOR])
-async def test_nobody_gets_beyond_their_role(siege: Siege, who: Role):
-    before, denied = await siege.state(), 0
+async def test_nobody_gets_beyond_their_role(target: AttackTarget, who: Role):
+    before, denied = await target.state(), 0
     for entry in ENTRIES:
         if not who.covers(entry.role):
-            answer = await siege.send(entry, who.value)
+            answer = await target.send(entry, who.value)
             assert answer.status_code == 403, f"{entry}: {answer.status_code}"
             denied += 1
     assert denied
-    assert await siege.state() == before
+    assert await target.state() == before
 
 
 @pytest.mark.parametrize("who", list(Role))
-async def test_looking_changes_nothing(siege: Siege, who: Role):
-    before = await siege.state()
+async def test_looking_changes_nothing(target: AttackTarget, who: Role):
+    before = await target.state()
     for entry in ENTRIES:
         if entry.method == "GET":
-            answer = await siege.send(entry, who.value)
+            answer = await target.send(entry, who.value)
             assert answer.status_code < 500, f"{entry}: {answer.status_code}"
             assert (answer.status_code == 403) is not who.covers(entry.role), f"{entry}: {answer.status_code}"
-    assert await siege.state() == before
+    assert await target.state() == before
 
 
-async def test_no_form_is_taken_that_was_forged(siege: Siege):
-    before = await siege.state()
+async def test_no_form_is_taken_that_was_forged(target: AttackTarget):
+    before = await target.state()
     for entry in FORMS:
-        for csrf in ("", "x", "é", token_of(siege.sessions["other"])):
-            answer = await siege.send(entry, "admin", csrf=csrf)
+        for csrf in ("", "x", "é", token_of(target.sessions["other"])):
+            answer = await target.send(entry, "admin", csrf=csrf)
             assert answer.status_code == 403, f"{entry} with the token {csrf!r}: {answer.status_code}"
         for headers in FORGED:
-            answer = await siege.send(entry, "admin", **headers)
+            answer = await target.send(entry, "admin", **headers)
             assert answer.status_code == 403, f"{entry} with {headers}: {answer.status_code}"
-    assert await siege.state() == before
+    assert await target.state() == before
 
 
-async def test_without_the_check_of_roles_a_viewer_would_make_an_admin(siege: Siege, monkeypatch):
+async def test_without_the_check_of_roles_a_viewer_would_make_an_admin(target: AttackTarget, monkeypatch):
     monkeypatch.setattr(Visit, "may", lambda _visit, _role: True)
     (entry,) = [one for one in FORMS if one.path == "/operators"]
-    assert (await siege.send(entry, "viewer")).status_code == 303
-    assert await siege.database.fetchval("select role from boathook.operator where name = 'taken.over'") == "admin"
+    assert (await target.send(entry, "viewer")).status_code == 303
+    assert await target.database.fetchval("select role from boathook.operator where name = 'taken.over'") == "admin"
 
 
-async def test_without_the_checks_of_forms_another_site_would_make_an_admin(siege: Siege, monkeypatch):
+async def test_without_the_checks_of_forms_another_site_would_make_an_admin(target: AttackTarget, monkeypatch):
     monkeypatch.setattr(visits, "check_origin", lambda _request, _url: None)
     monkeypatch.setattr(visits, "check_token", lambda _session, _given: None)
     (entry,) = [one for one in FORMS if one.path == "/operators"]
-    assert (await siege.send(entry, "admin", csrf="", origin="https://evil.example")).status_code == 303
-    assert await siege.database.fetchval("select true from boathook.operator where name = 'taken.over'")
+    assert (await target.send(entry, "admin", csrf="", origin="https://evil.example")).status_code == 303
+    assert await target.database.fetchval("select true from boathook.operator where name = 'taken.over'")
 
 
 # Hostile addresses
@@ -232,12 +232,12 @@ WISHES = ("q", "text", "key", "source", "application", "type", "state", "since",
           "channel", "id", "item", "delivery", "iterator", "order")  # fmt: skip
 
 
-async def test_hostile_addresses_are_answered_with_a_page(siege: Siege):
+async def test_hostile_addresses_are_answered_with_a_page(target: AttackTarget):
     seed = secrets.randbelow(10**6)
     chance = random.Random(seed)
-    async with Pages(siege.house.app) as browser:
-        browser.cookies.set("boathook", siege.sessions["admin"])
-        for address in _hostile_addresses(siege, chance):
+    async with PageClient(target.console.app) as browser:
+        browser.cookies.set("boathook", target.sessions["admin"])
+        for address in _hostile_addresses(target, chance):
             answer = await browser.get(address)
             where = f"seed {seed}: {answer.status_code} of {address}"
             assert answer.status_code < 500, where
@@ -245,22 +245,22 @@ async def test_hostile_addresses_are_answered_with_a_page(siege: Siege):
             assert "content-security-policy" in answer.headers, where
 
 
-def _hostile_addresses(siege: Siege, chance: random.Random) -> Iterator[str]:
+def _hostile_addresses(target: AttackTarget, chance: random.Random) -> Iterator[str]:
     for entry in ENTRIES:
         if entry.method == "POST" or entry.path.endswith("/live"):
             continue
         for _ in range(6):
             wishes = chance.sample(WISHES, 5)
             query = "&".join(f"{wish}={quote(chance.choice(HOSTILE))}" for wish in wishes)
-            yield f"{siege.path(entry)}?{query}"
+            yield f"{target.path(entry)}?{query}"
         if "{" in entry.path:
             for word in chance.sample(HOSTILE, 4):
                 parts = (quote(word, safe="") if part.startswith("{") else part for part in entry.path.split("/"))
                 yield BASE + "/".join(parts)
 
 
-async def test_every_answer_carries_the_policy_whoever_makes_it(siege: Siege):
-    async with Pages(siege.house.app) as browser:
+async def test_every_answer_carries_the_policy_whoever_makes_it(target: AttackTarget):
+    async with PageClient(target.console.app) as browser:
         for method, path in (
             ("DELETE", "/console"), ("POST", "/console"), ("PUT", "/console/sign-in"), ("POST", "/console/static/x"),
             ("GET", "/console/static/x"), ("GET", "/console/csp-reports"), ("POST", "/console/csp-reports"),
@@ -287,9 +287,9 @@ def held_comparisons() -> Iterator[None]:
         let_go.set()
 
 
-def guess(house: House, name: str, password: str = "guessed, and wrong") -> "asyncio.Task[httpx.Response]":
+def guess(console: ConsoleApp, name: str, password: str = "guessed, and wrong") -> "asyncio.Task[httpx.Response]":
     return asyncio.create_task(
-        Pages(house.app).post(f"{BASE}/sign-in", data={"name": name, "password": password, "next": BASE})
+        PageClient(console.app).post(f"{BASE}/sign-in", data={"name": name, "password": password, "next": BASE})
     )
 
 
@@ -303,51 +303,51 @@ async def _ended(guesses: list["asyncio.Task[httpx.Response]"]) -> list[int]:
     return [answer.status_code for answer in await asyncio.gather(*guesses)]
 
 
-async def test_strangers_who_guess_keep_nobody_from_the_database(siege: Siege):
+async def test_strangers_who_guess_keep_nobody_from_the_database(target: AttackTarget):
     most = operators._MOST_WAITING + 1
     with held_comparisons():
-        waiting = [guess(siege.house, f"nobody-{number}") for number in range(most)]
+        waiting = [guess(target.console, f"nobody-{number}") for number in range(most)]
         await until_waiting(most)
         (entry,) = [one for one in ENTRIES if (one.method, one.path) == ("GET", "/account")]
-        asked = [siege.send(entry, "viewer") for _ in range(20)]
+        asked = [target.send(entry, "viewer") for _ in range(20)]
         answers = await asyncio.wait_for(asyncio.gather(*asked), 20)
         assert {answer.status_code for answer in answers} == {200}
-        too_many = await asyncio.wait_for(guess(siege.house, "one-more"), 20)
+        too_many = await asyncio.wait_for(guess(target.console, "one-more"), 20)
         assert too_many.status_code == 503
         assert "too many passwords wait" in too_many.text
     assert await _ended(waiting) == [401] * most
 
 
-async def test_without_a_bound_strangers_would_queue_for_ever(siege: Siege, monkeypatch):
+async def test_without_a_bound_strangers_would_queue_for_ever(target: AttackTarget, monkeypatch):
     monkeypatch.setattr(operators, "_MOST_WAITING", 10**6)
     with held_comparisons():
-        waiting = [guess(siege.house, f"nobody-{number}") for number in range(12)]
+        waiting = [guess(target.console, f"nobody-{number}") for number in range(12)]
         await until_waiting(12)
     assert await _ended(waiting) == [401] * 12
 
 
-async def _new_password(house: House) -> None:
+async def _new_password(console: ConsoleApp) -> None:
     hashed = operators._HASHER.hash("another password than before")
-    await house.desk.database.execute("update boathook.operator set password_hash = $1 where name = 'zoe'", hashed)
+    await console.context.database.execute("update boathook.operator set password_hash = $1 where name = 'zoe'", hashed)
 
 
-async def _kept_out(house: House) -> None:
-    async with house.desk.work(actor="test") as work:
+async def _kept_out(console: ConsoleApp) -> None:
+    async with console.context.work(actor="test") as work:
         await operators.disable(work, "zoe")
 
 
 @pytest.mark.parametrize("change", [_new_password, _kept_out])
 async def test_a_password_that_ends_while_it_is_compared_lets_nobody_in(
-    siege: Siege, change: Callable[[House], Awaitable[Any]]
+    target: AttackTarget, change: Callable[[ConsoleApp], Awaitable[Any]]
 ):
-    async with siege.house.desk.work(actor="test") as work:
+    async with target.console.context.work(actor="test") as work:
         await operators.create(work, "zoe", Role.ADMIN, PASSWORD)
     with held_comparisons():
-        signing_in = guess(siege.house, "zoe", PASSWORD)
+        signing_in = guess(target.console, "zoe", PASSWORD)
         await until_waiting(1)
-        await change(siege.house)
+        await change(target.console)
     assert (await signing_in).status_code == 401
-    assert not await siege.database.fetchval(
+    assert not await target.database.fetchval(
         "select count(*) from boathook.operator_session s join boathook.operator o on o.id = operator_id where name = 'zoe'"
     )
 
@@ -407,35 +407,35 @@ def test_a_whole_office_signs_in_from_one_address():
 async def test_a_state_that_no_provider_writes_is_refused_with_a_page(db: Database):
     cookie = base64.urlsafe_b64encode(msgspec.json.encode(Attempt())).decode()
     issuer = {"console__oidc_issuer": "http://127.0.0.1:1", "console__oidc_client_id": "boathook"}
-    async with opened_house(db, **issuer) as house:
-        browser = Pages(house.app)
+    async with open_console(db, **issuer) as console:
+        browser = PageClient(console.app)
         answer = await browser.get(f"{RETURN}?state=%C3%A9&code=x", headers={"cookie": f"boathook_attempt={cookie}"})
     assert answer.status_code == 400
     assert "another attempt" in answer.text
 
 
-async def test_an_open_browser_does_not_help_to_guess_its_owners_password(siege: Siege, monkeypatch):
+async def test_an_open_browser_does_not_help_to_guess_its_owners_password(target: AttackTarget, monkeypatch):
     async def is_wrong(_operator: object, _password: str) -> bool:
         return False
 
     monkeypatch.setattr(operators, "is_password_of", is_wrong)
     (entry,) = [one for one in FORMS if one.path == "/account/password"]
-    answers = [await siege.send(entry, "viewer") for _ in range(12)]
+    answers = [await target.send(entry, "viewer") for _ in range(12)]
     assert ["too many tries" in answer.text for answer in answers] == [False] * 10 + [True] * 2
     assert {answer.status_code for answer in answers} == {400}
 
 
 @pytest.mark.parametrize(("trusted", "is_believed"), [("127.0.0.0/8", True), ("192.0.2.0/24", False)])
 async def test_only_a_trusted_proxy_is_believed_about_https_and_the_client(
-    siege: Siege, trusted: str, is_believed: bool
+    target: AttackTarget, trusted: str, is_believed: bool
 ):
     async def behind(scope: Any, receive: Any, send: Any) -> None:
-        await siege.house.app(seen_through_proxies(scope, (ip_network(trusted),)), receive, send)
+        await target.console.app(seen_through_proxies(scope, (ip_network(trusted),)), receive, send)
 
-    async with siege.house.desk.work(actor="test") as work:
+    async with target.console.context.work(actor="test") as work:
         await operators.create(work, "zoe", Role.ADMIN, PASSWORD)
     form = {"name": "zoe", "password": PASSWORD, "next": "//evil.example"}
-    async with Pages(behind) as browser:
+    async with PageClient(behind) as browser:
         headers = {"x-forwarded-proto": "https", "x-forwarded-for": "203.0.113.9, 198.51.100.7"}
         answer = await browser.post(f"{BASE}/sign-in", data=form, headers=headers)
     assert answer.headers["location"] == BASE
@@ -445,4 +445,4 @@ async def test_only_a_trusted_proxy_is_believed_about_https_and_the_client(
     assert "HttpOnly" in cookie
     assert "SameSite=lax" in cookie
     noted = "select note from boathook.audit where action = 'operator.sign_in' and actor = 'console:zoe'"
-    assert await siege.database.fetchval(noted) == ("198.51.100.7" if is_believed else "127.0.0.1")
+    assert await target.database.fetchval(noted) == ("198.51.100.7" if is_believed else "127.0.0.1")

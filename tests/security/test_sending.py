@@ -23,7 +23,7 @@ from boathook.journal.api_keys import Key
 from boathook.outbound.attempt import REDACTED, Target, redact, secrets_of
 from boathook.outbound.outgoing import Answer, Outgoing
 from boathook.outbound.signer import make_secret, read_signer
-from tests.postgres.api_client import Api, make_token, opened_api
+from tests.postgres.api_client import ApiClient, make_token, open_api_client
 from tests.postgres.message_factory import ago
 
 
@@ -106,7 +106,7 @@ def test_a_schema_of_patterns_that_are_slow_to_make_ready_is_refused_soon():
 
 @pytest.fixture
 async def api(db):
-    async with opened_api(db) as client:
+    async with open_api_client(db) as client:
         yield client
 
 
@@ -117,22 +117,22 @@ async def endpoint(api) -> str:
     return f"/app/acme/endpoint/{made['id']}"
 
 
-async def visitor(api: Api, **fields: object) -> Api:
+async def application_client(api: ApiClient, **fields: object) -> ApiClient:
     return api.as_token((await api.ask(200, "POST", "/auth/app-portal-access/acme", fields))["token"])
 
 
-async def rotate(who: Api, endpoint: str) -> tuple[int, str]:
+async def rotate(who: ApiClient, endpoint: str) -> tuple[int, str]:
     answer = await who.post(f"{endpoint}/secret/rotate", json={}, headers={"idempotency-key": "rotate-1"})
     return answer.status_code, answer.text
 
 
 async def test_a_kept_answer_is_not_given_to_who_may_not_do_what_was_answered(api, endpoint):
-    status, told = await rotate(await visitor(api), endpoint)
+    status, told = await rotate(await application_client(api), endpoint)
     assert status == 200
     assert "whsec_" in told
-    assert await rotate(await visitor(api), endpoint) == (200, told)
-    assert (await rotate(await visitor(api, readOnly=True), endpoint))[0] == 403
-    assert (await rotate(await visitor(api, capabilities=["ManageEndpoint"]), endpoint))[0] == 403
+    assert await rotate(await application_client(api), endpoint) == (200, told)
+    assert (await rotate(await application_client(api, readOnly=True), endpoint))[0] == 403
+    assert (await rotate(await application_client(api, capabilities=["ManageEndpoint"]), endpoint))[0] == 403
 
 
 async def test_without_rights_in_the_key_a_reader_is_given_the_secret(api, endpoint, monkeypatch):
@@ -142,8 +142,8 @@ async def test_without_rights_in_the_key_a_reader_is_given_the_secret(api, endpo
         return read_key(request, Principal(principal.key_id, principal.organization, principal.application_id), body)
 
     monkeypatch.setattr("boathook.admin.api.calls.read_key", forgetful)
-    _, told = await rotate(await visitor(api), endpoint)
-    assert await rotate(await visitor(api, readOnly=True), endpoint) == (200, told)
+    _, told = await rotate(await application_client(api), endpoint)
+    assert await rotate(await application_client(api, readOnly=True), endpoint) == (200, told)
 
 
 @pytest.mark.parametrize("name", ["%00", "a%00b"])
@@ -170,10 +170,10 @@ async def test_the_body_of_a_stranger_is_not_parsed(api, endpoint, monkeypatch):
         return read(raw)
 
     monkeypatch.setattr(calls, "_read_json", watched)
-    stranger = api.as_token("bhk_unknown")
+    foreign_client = api.as_token("bhk_unknown")
     body = b"[" + b",".join([b"{}"] * 1_000) + b"]"
-    assert (await stranger.post("/app", content=body)).status_code == 401
-    assert (await stranger.post("/app", content=b"{")).status_code == 401
+    assert (await foreign_client.post("/app", content=body)).status_code == 401
+    assert (await foreign_client.post("/app", content=b"{")).status_code == 401
     assert parsed == []
     assert (await api.post("/app", content=body)).status_code == 422
     assert parsed == [body]
@@ -200,9 +200,9 @@ async def test_an_application_and_an_organization_have_a_bounded_number_of_runni
     await api.ask(202, "PUT", "/stats/usage/event-types")
     await api.ask(400, "PUT", "/stats/usage/event-types")
     # Others are not held up, and whoever waits is let in again.
-    other = api.as_token(await make_token(api.desk, "other"))
+    other = api.as_token(await make_token(api.context, "other"))
     await other.ask(202, "PUT", "/stats/usage/event-types")
-    await run_tasks(api.desk.database, api.desk.outbox)
+    await run_tasks(api.context.database, api.context.outbox)
     await api.ask(202, "POST", f"{endpoint}/recover", span)
 
 
@@ -218,7 +218,7 @@ async def test_what_publishers_read_of_an_application_is_bounded(api, endpoint, 
     await api.ask(201, "POST", path, {"url": url, "channels": ["eu"]})
 
 
-async def walk(api: Api, path: str, **params: Any) -> tuple[list[list[str]], list[str]]:
+async def walk(api: ApiClient, path: str, **params: Any) -> tuple[list[list[str]], list[str]]:
     """Return the pages of ids of a list, and the ids of its last page walked back."""
     pages: list[list[str]] = []
     page: dict[str, Any] = {"done": False, "iterator": None}
