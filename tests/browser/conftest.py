@@ -1,6 +1,6 @@
-"""A real boathook with its console, an admin who may sign in, and a browser that notes whatever goes wrong in it.
+"""Fixtures: a boathook process with its console and an admin, and a browser whose pages record every error.
 
-Playwright's plain interface runs an event loop of its own in the test's thread, so tests that use `screen` are no coroutines.
+Playwright's synchronous interface runs its own event loop in the test's thread, so tests with `admin_page` are not coroutines.
 """
 
 import os
@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, sync_playwright
 
 from tests.acceptance.conftest import BoathookProcess, payload, shared_boathook, signed  # noqa: F401 - a fixture
-from tests.browser.receiver import Receiver, receiving
+from tests.browser.receiver import Receiver, open_receiver
 from tests.support import until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -25,8 +25,8 @@ assert CHROMIUM, "there is no Chromium; run scripts/need-program chromium chromi
 ADMIN, PASSWORD = "anna", "a long and quiet harbour"
 
 
-class Stand:
-    """A running boathook whose console is looked at."""
+class ConsoleServer:
+    """A running boathook process with a console."""
 
     def __init__(self, running: BoathookProcess) -> None:
         self.running = running
@@ -34,7 +34,7 @@ class Stand:
         self.db = psycopg.connect(running.database_url, autocommit=True)
 
     def add_operator(self, name: str, role: str, password: str = PASSWORD) -> None:
-        """Let somebody sign in, as an admin does at a shell."""
+        """Create an operator with the command line."""
         command = ("operators", "create", name, "--role", role, "--password-stdin")
         done = subprocess.run(
             [sys.executable, "-m", "boathook", *command],
@@ -56,7 +56,7 @@ class Stand:
         page.wait_for_url(f"{self.base}/console*")
 
     def post_event(self, key: str, kind: str = "payment.paid", **more: Any) -> str:
-        """Send one signed event of Stripe's, and return its id."""
+        """Send a signed Stripe event and return its event id."""
         body, headers = signed(payload(key, kind, **more))
         answer = httpx.post(f"{self.base}/in/stripe", content=body, headers=headers, timeout=30)
         assert answer.status_code == 200, answer.text
@@ -66,15 +66,15 @@ class Stand:
         return self.db.execute(sql, values).fetchall()
 
 
-class Screen:
-    """A page of a browser, and whatever went wrong in it."""
+class CheckedPage:
+    """A browser page that records dialogs, console errors and exceptions; `check` fails if there were any."""
 
-    def __init__(self, page: Page, stand: Stand) -> None:
+    def __init__(self, page: Page, server: ConsoleServer) -> None:
         self.page = page
-        self.stand = stand
+        self.server = server
         self.faults: list[str] = []
         self.expected: set[str] = set()
-        """Parts of faults that a test brings about on purpose."""
+        """Substrings of errors that a test causes on purpose."""
         page.on("dialog", self._dialog)
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
@@ -89,7 +89,7 @@ class Screen:
 
     def go(self, path: str) -> Page:
         """Open a page below /console."""
-        self.page.goto(f"{self.stand.base}/console{path}")
+        self.page.goto(f"{self.server.base}/console{path}")
         return self.page
 
     def check(self) -> None:
@@ -99,13 +99,13 @@ class Screen:
 
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[Receiver]:
-    with receiving() as receiver:
+    with open_receiver() as receiver:
         yield receiver
 
 
 @pytest.fixture(scope="module")
-def console(shared_boathook: Callable[..., BoathookProcess]) -> Iterator[Stand]:  # noqa: F811
-    """A boathook with every role, the shop's handlers, and the admin anna."""
+def console(shared_boathook: Callable[..., BoathookProcess]) -> Iterator[ConsoleServer]:  # noqa: F811
+    """A boathook process with every role, the sample shop's handlers and the admin anna."""
     running = shared_boathook(
         roles="gateway,worker,console,keeper",
         senders=1,
@@ -115,15 +115,15 @@ def console(shared_boathook: Callable[..., BoathookProcess]) -> Iterator[Stand]:
         """,
     )
     until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200, timeout=60)
-    stand = Stand(running)
-    stand.add_operator(ADMIN, "admin")
-    yield stand
-    stand.db.close()
+    server = ConsoleServer(running)
+    server.add_operator(ADMIN, "admin")
+    yield server
+    server.db.close()
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The distribution's Chromium."""
+    """The Chromium of the operating system."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
@@ -132,7 +132,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    """A browser's profile of its own."""
+    """A new browser profile."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(30_000)
     yield context
@@ -140,22 +140,22 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def stranger(console: Stand, context: BrowserContext) -> Iterator[Screen]:
-    """A page of somebody who has not signed in; at the end, nothing may have gone wrong in it."""
-    screen = Screen(context.new_page(), console)
-    yield screen
-    screen.check()
+def anonymous_page(console: ConsoleServer, context: BrowserContext) -> Iterator[CheckedPage]:
+    """A page without a session; at the end it must have recorded no error."""
+    checked = CheckedPage(context.new_page(), console)
+    yield checked
+    checked.check()
 
 
 @pytest.fixture
-def screen(console: Stand, stranger: Screen) -> Screen:
-    """A page of the admin, who has signed in."""
-    console.sign_in(stranger.page)
-    return stranger
+def admin_page(console: ConsoleServer, anonymous_page: CheckedPage) -> CheckedPage:
+    """A page signed in as the admin."""
+    console.sign_in(anonymous_page.page)
+    return anonymous_page
 
 
-def shoot(page: Page, name: str) -> None:
-    """Keep pictures of a page where somebody asks for them."""
+def take_screenshots(page: Page, name: str) -> None:
+    """Save screenshots of a page if BOATHOOK_TEST_SHOTS names a folder."""
     if folder := os.environ.get("BOATHOOK_TEST_SHOTS"):
         for look in ("light", "dark"):
             page.emulate_media(color_scheme=look)

@@ -1,4 +1,4 @@
-"""Texts that strangers send in the hope that a page runs them. Each sets `window.ran` if it is run."""
+"""Hostile texts for script injection; each sets `window.ran` if a page executes it."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A receiver of webhooks for tests that are no coroutines: it verifies each request and answers as it is told."""
+"""Webhook receiver in a thread, for tests that are not coroutines: records requests and sends scripted responses."""
 
 import contextlib
 import threading
@@ -9,14 +9,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Receiver:
-    """What came to it, and what it answers."""
+    """The received requests and the configured responses."""
 
     base: str = ""
     status: int = 200
     body: bytes = b"thank you"
     kind: str = "text/plain"
     statuses: dict[str, int] = field(default_factory=dict)
-    """What single paths answer instead."""
+    """Statuses of single paths, instead of `status`."""
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
     def to(self, path: str) -> list[tuple[str, dict[str, str], bytes]]:
@@ -25,7 +25,7 @@ class Receiver:
 
 
 @contextlib.contextmanager
-def receiving() -> Iterator[Receiver]:
+def open_receiver() -> Iterator[Receiver]:
     """Listen on a free port of loopback."""
     receiver = Receiver()
 

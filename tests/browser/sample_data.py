@@ -1,4 +1,4 @@
-"""Fills a console with something of everything: what was received, sent, refused, buried, and set up."""
+"""Creates sample data of every kind for the console: events, messages, rejections, conflicts and dead letters."""
 
 import json
 from collections.abc import Iterator
@@ -8,33 +8,33 @@ from typing import Any
 import httpx
 
 from tests.acceptance.conftest import payload, signed
-from tests.browser.conftest import Stand
+from tests.browser.conftest import ConsoleServer
 from tests.browser.receiver import Receiver
 from tests.support import until
 
 _NUMBERS = count()
 
 
-class Furnisher:
-    """Does what strangers, customers and operators do, with the texts it is given.
+class SampleData:
+    """Sends requests and runs commands as senders, customers and operators do, with the given texts.
 
     Args:
-        texts: what strangers may choose; each is used once, and an iterator that ends is begun anew.
+        texts: texts that senders and customers may choose; each is used in turn, then again from the first.
     """
 
-    def __init__(self, stand: Stand, receiver: Receiver, texts: tuple[str, ...]) -> None:
-        self.stand = stand
+    def __init__(self, server: ConsoleServer, receiver: Receiver, texts: tuple[str, ...]) -> None:
+        self.server = server
         self.receiver = receiver
         self._texts = texts
         self._next = 0
-        token = stand.running.listing("keys", "create", "--scope", "organization", "--name", "furnishing")[0]["token"]
+        token = server.running.listing("keys", "create", "--scope", "organization", "--name", "sample-data")[0]["token"]
         self.api = httpx.Client(
-            base_url=f"{stand.base}/api/v1", headers={"authorization": f"Bearer {token}"}, timeout=30
+            base_url=f"{server.base}/api/v1", headers={"authorization": f"Bearer {token}"}, timeout=30
         )
 
     @property
     def used(self) -> int:
-        """How many texts were handed out."""
+        """The number of texts used so far."""
         return self._next
 
     def text(self) -> str:
@@ -42,23 +42,23 @@ class Furnisher:
         return self._texts[(self._next - 1) % len(self._texts)]
 
     def all(self) -> None:
-        """Do everything once, and wait until it has come to its end."""
+        """Create all sample data once, and wait until it is processed."""
         self.receive()
         self.refuse()
         self.conflict()
         self.send()
-        until(lambda: self.stand.ask("select count(*) from boathook.delivery where state = 'dead'")[0][0] >= 2)
-        until(lambda: not self.stand.ask("select from boathook.delivery where state <> 'dead' and attempts = 0"))
+        until(lambda: self.server.ask("select count(*) from boathook.delivery where state = 'dead'")[0][0] >= 2)
+        until(lambda: not self.server.ask("select from boathook.delivery where state <> 'dead' and attempts = 0"))
         self.decide()
 
     def receive(self, events: int = 6) -> None:
-        """Let events come that succeed, are ignored, and die."""
+        """Send events that succeed, are ignored and become dead letters."""
         kinds = ("payment.paid", "ignored.one", "broken.once", "broken.twice", "order.made")
         for n in range(events):
             self.event(kinds[n % len(kinds)])
 
     def event(self, kind: str, texts: int = 3) -> None:
-        """Let one event come with texts in its body, its headers and its address."""
+        """Send one event with texts in its body, headers and URL."""
         content = {
             "note": [self.text() for _ in range(texts)],
             self.text(): {"deep": self.text()},
@@ -67,28 +67,28 @@ class Furnisher:
         }
         body, headers = signed(payload(f"evt_{next(_NUMBERS)}_{self.text()[:60]}", kind, **content))
         headers |= {"x-note": _header(self.text()), "user-agent": _header(self.text())}
-        answer = httpx.post(f"{self.stand.base}/in/stripe", content=body, headers=headers, timeout=30)
+        answer = httpx.post(f"{self.server.base}/in/stripe", content=body, headers=headers, timeout=30)
         assert answer.status_code == 200, answer.text
 
     def refuse(self, requests: int = 2) -> None:
-        """Let requests come that are no genuine ones."""
+        """Send requests with wrong signatures."""
         for _ in range(requests):
             body = json.dumps({"id": self.text(), "type": self.text(), "why": self.text()}).encode()
             headers = {"stripe-signature": _header(f"t=1,v1={self.text()}"), "user-agent": _header(self.text())}
-            address = httpx.URL(f"{self.stand.base}/in/stripe", params={"q": self.text()})
+            address = httpx.URL(f"{self.server.base}/in/stripe", params={"q": self.text()})
             assert httpx.post(address, content=body, headers=headers).status_code in {400, 401}
 
     def conflict(self) -> None:
-        """Let two different events come with one key."""
-        key = f"evt_twin_{next(_NUMBERS)}"
+        """Send two different events with the same key."""
+        key = f"evt_same_{next(_NUMBERS)}"
         for _ in range(2):
             body, headers = signed(payload(key, note=self.text(), other=self.text()))
             assert (
-                httpx.post(f"{self.stand.base}/in/stripe", content=body, headers=headers, timeout=30).status_code < 300
+                httpx.post(f"{self.server.base}/in/stripe", content=body, headers=headers, timeout=30).status_code < 300
             )
 
     def send(self) -> None:
-        """Set an application up, with endpoints that answer well and badly, and send to them."""
+        """Create an application with a working and a failing endpoint, and send messages to them."""
         self.post("/event-type", name=f"order.made{next(_NUMBERS)}", description=self.text(), groupName="orders",
                   schemas={"1": {"type": "object", "title": self.text(), "examples": [{"note": self.text()}]}})  # fmt: skip
         application = self.post("/app", name=self.text(), uid=f"shop-{next(_NUMBERS)}", metadata={"note": self.text()})[
@@ -109,9 +109,9 @@ class Furnisher:
         until(lambda: len(self.receiver.to("/good")) >= 2)
 
     def decide(self) -> None:
-        """Let an operator at a shell ignore a dead letter, and note why."""
-        dead = self.stand.running.listing("dead", "list")
-        self.stand.running.cli("dead", "ignore", dead[0]["id"], "--note", self.text().replace("\x00", " "), "--yes")
+        """Ignore a dead letter with a note, with the command line."""
+        dead = self.server.running.listing("dead", "list")
+        self.server.running.cli("dead", "ignore", dead[0]["id"], "--note", self.text().replace("\x00", " "), "--yes")
 
     def post(self, path: str, **body: Any) -> Any:
         answer = self.api.post(path, json=body)
@@ -120,12 +120,12 @@ class Furnisher:
 
 
 def _header(text: str) -> str:
-    """Return what of a text can stand in a header."""
+    """Return the characters of a text that a header may contain."""
     return "".join(char for char in text if char.isascii() and char.isprintable())[:500]
 
 
 def paths_of(page: Any, base: str) -> Iterator[str]:
-    """Yield the addresses below /console that a page links to, without those that download or leave."""
+    """Yield the paths below /console that a page links to, except downloads."""
     for address in page.eval_on_selector_all("a[href]", "links => links.map(link => link.href)"):
         url = httpx.URL(address)
         is_ours = str(url).startswith(f"{base}/console") and "/static/" not in url.path

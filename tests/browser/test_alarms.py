@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - a fixture
 from tests.alert_harness import QUICK, SECRET, AlertReceiver
-from tests.browser.conftest import ADMIN, Screen, Stand
+from tests.browser.conftest import ADMIN, CheckedPage, ConsoleServer
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
@@ -42,26 +42,26 @@ summary = "<i>all of {{subject}}</i> is sent again"
 
 
 @pytest.fixture(scope="module")
-def console(shared_boathook: Callable[..., BoathookProcess], alert_receiver: AlertReceiver) -> Iterator[Stand]:  # noqa: F811
+def console(shared_boathook: Callable[..., BoathookProcess], alert_receiver: AlertReceiver) -> Iterator[ConsoleServer]:  # noqa: F811
     """A boathook that tells of alarms, and the admin anna."""
     extra = SETTINGS.format(url=alert_receiver.url, secret=SECRET)
     running = shared_boathook(roles="gateway,worker,console,keeper", senders=1, extra=extra)
     until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200, timeout=60)
-    stand = Stand(running)
-    stand.add_operator(ADMIN, "admin")
-    yield stand
-    stand.db.close()
+    server = ConsoleServer(running)
+    server.add_operator(ADMIN, "admin")
+    yield server
+    server.db.close()
 
 
-def repeat(console: Stand, key: str) -> None:
+def repeat(console: ConsoleServer, key: str) -> None:
     for _ in range(5):
         console.post_event(key)
 
 
 def test_what_fires_is_shown_silenced_and_goes_into_the_history(
-    console: Stand, screen: Screen, alert_receiver: AlertReceiver
+    console: ConsoleServer, admin_page: CheckedPage, alert_receiver: AlertReceiver
 ) -> None:
-    page = screen.go("/alarms")
+    page = admin_page.go("/alarms")
     assert page.get_by_text("Nothing fires.").is_visible()
     repeat(console, "alarm_1")
     until(lambda: alert_receiver.kinds("mine")[:1] == ["fires"])
@@ -74,8 +74,8 @@ def test_what_fires_is_shown_silenced_and_goes_into_the_history(
     assert "mine" in page.locator("tbody").inner_text()
 
 
-def test_a_silence_is_made_with_a_note_and_ended(console: Stand, screen: Screen) -> None:
-    page = screen.go("/alarms?rule=mine&subject=stripe")
+def test_a_silence_is_made_with_a_note_and_ended(console: ConsoleServer, admin_page: CheckedPage) -> None:
+    page = admin_page.go("/alarms?rule=mine&subject=stripe")
     page.get_by_label("Why").fill("the sender is told")
     page.get_by_role("button", name="Silence", exact=True).click()
     assert "Nobody is told of mine about stripe" in page.locator(".notice").first.inner_text()
@@ -89,18 +89,18 @@ def test_a_silence_is_made_with_a_note_and_ended(console: Stand, screen: Screen)
     ]
 
 
-def test_a_silence_without_a_reason_is_refused_at_its_field(screen: Screen) -> None:
-    screen.expected.add("status of 400")
-    page = screen.go("/alarms")
+def test_a_silence_without_a_reason_is_refused_at_its_field(admin_page: CheckedPage) -> None:
+    admin_page.expected.add("status of 400")
+    page = admin_page.go("/alarms")
     page.get_by_label("Why").fill("   ")
     page.get_by_role("button", name="Silence", exact=True).click()
     assert "say why" in page.locator(".field.wrong").inner_text()
 
 
 def test_a_channel_that_listens_takes_a_test_and_one_that_does_not_says_why(
-    screen: Screen, alert_receiver: AlertReceiver
+    admin_page: CheckedPage, alert_receiver: AlertReceiver
 ) -> None:
-    page = screen.go("/alarms")
+    page = admin_page.go("/alarms")
     channels = page.locator("section[aria-labelledby=channels]")
     channels.locator("tr", has_text="ops").get_by_role("button", name="Send a test").click()
     assert "ops has taken a test message" in page.locator(".notice").first.inner_text()
@@ -109,19 +109,19 @@ def test_a_channel_that_listens_takes_a_test_and_one_that_does_not_says_why(
     assert "deaf could not be told" in page.locator(".notice").first.inner_text()
 
 
-def test_rules_are_shown_with_their_figures_and_thresholds(screen: Screen) -> None:
-    page = screen.go("/alarms")
+def test_rules_are_shown_with_their_figures_and_thresholds(admin_page: CheckedPage) -> None:
+    page = admin_page.go("/alarms")
     row = page.locator("section[aria-labelledby=rules] tbody tr", has_text="mine")
     assert "increase above 1, over 4 s" in row.inner_text()
     assert "stripe" in row.inner_text()
 
 
-def test_a_viewer_sees_it_all_and_may_change_nothing(console: Stand, screen: Screen) -> None:
-    screen.expected.add("status of 403")
+def test_a_viewer_sees_it_all_and_may_change_nothing(console: ConsoleServer, admin_page: CheckedPage) -> None:
+    admin_page.expected.add("status of 403")
     console.add_operator("vera", "viewer")
-    screen.page.context.clear_cookies()
-    console.sign_in(screen.page, "vera")
-    page = screen.go("/alarms")
+    admin_page.page.context.clear_cookies()
+    console.sign_in(admin_page.page, "vera")
+    page = admin_page.go("/alarms")
     assert page.get_by_role("heading", name="Rules").is_visible()
     assert page.get_by_role("button", name="Send a test").count() == 0
     assert page.get_by_role("button", name="Silence", exact=True).count() == 0
@@ -129,14 +129,14 @@ def test_a_viewer_sees_it_all_and_may_change_nothing(console: Stand, screen: Scr
     assert answer == 403
 
 
-def test_without_signing_in_nothing_is_shown(console: Stand) -> None:
+def test_without_signing_in_nothing_is_shown(console: ConsoleServer) -> None:
     answer = httpx.get(f"{console.base}/console/alarms", follow_redirects=False)
     assert answer.status_code in {303, 401}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_telephone(screen: Screen, scheme: str) -> None:
-    screen.page.set_viewport_size({"width": 360, "height": 800})
-    screen.page.emulate_media(color_scheme=scheme)
-    page = screen.go("/alarms")
+def test_it_fits_a_telephone(admin_page: CheckedPage, scheme: str) -> None:
+    admin_page.page.set_viewport_size({"width": 360, "height": 800})
+    admin_page.page.emulate_media(color_scheme=scheme)
+    page = admin_page.go("/alarms")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

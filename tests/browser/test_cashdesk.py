@@ -1,4 +1,4 @@
-"""The cabinet's pages in a real browser: clicked through as a shop does, and attacked as a stranger does."""
+"""The cabinet's pages in a real browser: used as a shop does, and attacked without an account."""
 
 import os
 import re
@@ -30,8 +30,8 @@ XSS = (
 )
 
 
-class Seat:
-    """A browser's page, and whatever went wrong in it."""
+class CheckedPage:
+    """A browser page that records dialogs, console errors and exceptions."""
 
     def __init__(self, page: Page, base: str) -> None:
         self.page = page
@@ -57,30 +57,30 @@ class Seat:
 
 
 @pytest.fixture
-async def seat(cabinet: Cabinet) -> AsyncIterator[Seat]:  # noqa: F811
+async def plain_page(cabinet: Cabinet) -> AsyncIterator[CheckedPage]:  # noqa: F811
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        # Without scripts, as the pages must work so; the judge's own evaluations run all the same.
+        # Without scripts, as the pages must work so; the test's own evaluations still run.
         page = await browser.new_page(java_script_enabled=False)
-        yield Seat(page, cabinet.running.base)
+        yield CheckedPage(page, cabinet.running.base)
         await browser.close()
 
 
 @pytest.fixture
-async def scripted_seat(cabinet: Cabinet) -> AsyncIterator[Seat]:  # noqa: F811
+async def scripted_page(cabinet: Cabinet) -> AsyncIterator[CheckedPage]:  # noqa: F811
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield Seat(await browser.new_page(), cabinet.running.base)
+        yield CheckedPage(await browser.new_page(), cabinet.running.base)
         await browser.close()
 
 
 async def test_webhooks_are_made_changed_tried_switched_and_deleted_by_clicking(
     cabinet: Cabinet,  # noqa: F811
     receiver: Receiver,  # noqa: F811
-    seat: Seat,
+    plain_page: CheckedPage,
 ):
-    shop, page = await cabinet.client("Tea & Co"), seat.page
-    await seat.log_in(shop)
+    shop, page = await cabinet.client("Tea & Co"), plain_page.page
+    await plain_page.log_in(shop)
     assert await page.get_by_text("There are none yet.").is_visible()
 
     await page.get_by_role("link", name="New webhook").click()
@@ -129,14 +129,14 @@ async def test_webhooks_are_made_changed_tried_switched_and_deleted_by_clicking(
 
     await page.get_by_role("button", name="Log out").click()
     await page.get_by_role("heading", name="Log in").wait_for()
-    await page.goto(f"{seat.base}/cabinet/webhooks/new")
+    await page.goto(f"{plain_page.base}/cabinet/webhooks/new")
     await page.get_by_role("heading", name="Log in").wait_for()
-    assert seat.faults == []
+    assert plain_page.faults == []
 
 
-async def test_a_mistake_is_said_and_what_was_written_stays(cabinet: Cabinet, seat: Seat):  # noqa: F811
-    shop, page = await cabinet.client(), seat.page
-    await seat.log_in(shop)
+async def test_a_mistake_is_said_and_what_was_written_stays(cabinet: Cabinet, plain_page: CheckedPage):  # noqa: F811
+    shop, page = await cabinet.client(), plain_page.page
+    await plain_page.log_in(shop)
     await page.get_by_role("link", name="New webhook").click()
     await page.get_by_label("Address").fill("http://10.0.0.1/hooks")
     await page.get_by_label("devices").check()
@@ -147,12 +147,12 @@ async def test_a_mistake_is_said_and_what_was_written_stays(cabinet: Cabinet, se
     assert (await shop.do("GET", "webhooks"))["data"] == []
 
 
-async def test_what_strangers_write_is_text(cabinet: Cabinet, scripted_seat: Seat):  # noqa: F811
+async def test_what_strangers_write_is_text(cabinet: Cabinet, scripted_page: CheckedPage):  # noqa: F811
     """Names, addresses, answers of receivers and addresses of pages: shown as they are, never run."""
-    page = scripted_seat.page
+    page = scripted_page.page
     async with Sink(lambda _: Reply(400, body="".join(XSS).encode())).open() as evil:
         shop = await cabinet.client(XSS[0] + XSS[1])
-        await scripted_seat.log_in(shop)
+        await scripted_page.log_in(shop)
         assert XSS[0] + XSS[1] in await page.locator("header").inner_text()
         made = [
             await shop.do("POST", "webhooks", {"url": f"{evil.base}/?q={payload}", "types": ALL}) for payload in XSS
@@ -160,17 +160,17 @@ async def test_what_strangers_write_is_text(cabinet: Cabinet, scripted_seat: Sea
         await shop.do("POST", f"webhooks/{made[0]['id']}/test")
         await eventually(lambda: evil.requests)
         for webhook, payload in zip(made, XSS, strict=True):
-            await page.goto(f"{scripted_seat.base}/cabinet/webhooks/{webhook['id']}?done={payload}")
+            await page.goto(f"{scripted_page.base}/cabinet/webhooks/{webhook['id']}?done={payload}")
             assert await page.get_by_label("Address").input_value() == webhook["url"]
             assert await page.locator("main script, main img").count() == 0
-        first = f"{scripted_seat.base}/cabinet/webhooks/{made[0]['id']}"
+        first = f"{scripted_page.base}/cabinet/webhooks/{made[0]['id']}"
         is_shown: Any = await eventually(partial(shows_answer, page, first))
         assert is_shown
-        await page.goto(f"{scripted_seat.base}/cabinet/")
+        await page.goto(f"{scripted_page.base}/cabinet/")
         for payload in XSS:
             assert await page.get_by_role("link", name=f"{evil.base}/?q={payload}", exact=True).count() == 1
     assert await page.evaluate("document.scripts.length") == 0
-    assert scripted_seat.faults == []
+    assert scripted_page.faults == []
 
 
 async def shows_answer(page: Page, url: str) -> bool:
@@ -178,18 +178,18 @@ async def shows_answer(page: Page, url: str) -> bool:
     return "".join(XSS) in await page.locator("table.attempts").inner_text(timeout=1_000)
 
 
-async def test_scripts_are_refused_by_the_browser_itself(cabinet: Cabinet, scripted_seat: Seat):  # noqa: F811
+async def test_scripts_are_refused_by_the_browser_itself(cabinet: Cabinet, scripted_page: CheckedPage):  # noqa: F811
     """Sabotage: were markup to get into a page after all, the policy would still keep it from running."""
-    await scripted_seat.log_in(await cabinet.client())
-    await scripted_seat.page.evaluate(
+    await scripted_page.log_in(await cabinet.client())
+    await scripted_page.page.evaluate(
         "() => { const s = document.createElement('script'); s.textContent = 'alert(9)'; document.body.append(s); }"
     )
-    assert any("Content Security Policy" in fault for fault in scripted_seat.faults)
-    assert not any(fault.startswith("dialog") for fault in scripted_seat.faults)
+    assert any("Content Security Policy" in fault for fault in scripted_page.faults)
+    assert not any(fault.startswith("dialog") for fault in scripted_page.faults)
 
 
 class TestForgery:
-    """A stranger's page sends the browser's cookie along; the form must not count."""
+    """Another site's page submits the form with the browser's cookie; the form must be rejected."""
 
     @pytest.fixture
     async def logged_in(self, cabinet: Cabinet) -> AsyncIterator[tuple[Client, httpx.AsyncClient, str]]:  # noqa: F811

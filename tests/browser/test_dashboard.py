@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from boathook.admin.console.live import MOST_EACH
-from tests.browser.conftest import ADMIN, PASSWORD, Screen, Stand
+from tests.browser.conftest import ADMIN, PASSWORD, CheckedPage, ConsoleServer
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
@@ -22,14 +22,14 @@ FORM_TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
 
 
 @pytest.fixture(scope="module")
-def client(console: Stand) -> Iterator[httpx.Client]:
+def client(console: ConsoleServer) -> Iterator[httpx.Client]:
     """Somebody who has signed in without a browser."""
     with signed_in(console) as client:
         yield client
 
 
 @contextlib.contextmanager
-def signed_in(console: Stand, name: str = ADMIN) -> Iterator[httpx.Client]:
+def signed_in(console: ConsoleServer, name: str = ADMIN) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=console.base, timeout=60, headers={"origin": console.base}) as client:
         token = FORM_TOKEN.search(client.get("/console/sign-in").text)
         fields = {"name": name, "password": PASSWORD, "csrf": token[1] if token else ""}
@@ -45,8 +45,8 @@ def read_until(lines: Iterator[str], wanted: str) -> str:
     raise AssertionError(f"the stream ended without {wanted!r}")
 
 
-def test_an_event_appears_while_the_page_is_open(console: Stand, screen: Screen) -> None:
-    page = screen.go("")
+def test_an_event_appears_while_the_page_is_open(console: ConsoleServer, admin_page: CheckedPage) -> None:
+    page = admin_page.go("")
     expect(page.locator("#now-link")).to_have_text("Live")
     console.post_event("now-live-1", "payment.paid")
     expect(page.locator("#n-events")).to_contain_text("payment.paid")
@@ -54,22 +54,22 @@ def test_an_event_appears_while_the_page_is_open(console: Stand, screen: Screen)
     expect(page.locator("#n-hosts")).to_contain_text("1 keeper")
 
 
-def test_a_dead_letter_appears_while_the_page_is_open(console: Stand, screen: Screen) -> None:
-    page = screen.go("")
+def test_a_dead_letter_appears_while_the_page_is_open(console: ConsoleServer, admin_page: CheckedPage) -> None:
+    page = admin_page.go("")
     expect(page.locator("#now-link")).to_have_text("Live")
     console.post_event("now-dead-1", "broken.now")
     expect(page.locator("#n-letters")).to_contain_text("this never works")
     expect(page.locator("#n-dead .figure")).to_contain_text("1")
 
 
-def test_charts_are_drawn_of_tables_that_hold_the_same_numbers(console: Stand, screen: Screen) -> None:
+def test_charts_are_drawn_of_tables_that_hold_the_same_numbers(console: ConsoleServer, admin_page: CheckedPage) -> None:
     console.ask("""
         insert into boathook.sample (step_s, at, host, tally, summary, is_rolled_up)
         select 15, now() - interval '10 min', 'elsewhere', told, told, false
         from (select '{"span_s": 15, "sources": {"shop": {"accepted": 1875}}}'::json as told) as host
         returning 1
     """)
-    page = screen.go("?span=hour")
+    page = admin_page.go("?span=hour")
     until_shown(page, "125")
     chart = page.locator('[data-chart="throughput"]')
     expect(chart.locator(".uplot canvas")).to_be_visible()
@@ -87,7 +87,7 @@ def until_shown(page: Page, number: str) -> None:
     until(lambda: page.reload() and number in cells.all_text_contents(), every=1)
 
 
-def test_without_scripts_the_page_shows_the_same_figures(console: Stand, client: httpx.Client) -> None:
+def test_without_scripts_the_page_shows_the_same_figures(console: ConsoleServer, client: httpx.Client) -> None:
     console.post_event("now-plain-1", "payment.plain")
     until(lambda: "payment.plain" in client.get("/console").text)
     page = client.get("/console").text
@@ -95,13 +95,13 @@ def test_without_scripts_the_page_shows_the_same_figures(console: Stand, client:
     assert "As of loading this page" in page
 
 
-def test_what_strangers_sent_is_text(console: Stand, screen: Screen) -> None:
+def test_what_strangers_sent_is_text(console: ConsoleServer, admin_page: CheckedPage) -> None:
     console.post_event("now-<img src=x onerror=alert(1)>", "payment.<script>alert(1)</script>")
-    page = screen.go("")
+    page = admin_page.go("")
     expect(page.locator("#n-events")).to_contain_text("<script>alert(1)</script>")
 
 
-def test_a_stream_ends_at_sign_out(console: Stand) -> None:
+def test_a_stream_ends_at_sign_out(console: ConsoleServer) -> None:
     with signed_in(console) as client, client.stream("GET", "/console/now/live") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = answer.iter_lines()
@@ -113,7 +113,7 @@ def test_a_stream_ends_at_sign_out(console: Stand) -> None:
         assert not [line for line in lines if line.startswith("event")]
 
 
-def test_a_stream_does_not_keep_a_session_from_running_out(console: Stand) -> None:
+def test_a_stream_does_not_keep_a_session_from_running_out(console: ConsoleServer) -> None:
     console.add_operator("idle", "viewer")
     with signed_in(console, "idle") as client, client.stream("GET", "/console/now/live") as answer:
         lines = answer.iter_lines()
@@ -125,13 +125,13 @@ def test_a_stream_does_not_keep_a_session_from_running_out(console: Stand) -> No
         read_until(lines, "event: end")
 
 
-def test_nobody_who_is_not_signed_in_hears_anything(console: Stand) -> None:
+def test_nobody_who_is_not_signed_in_hears_anything(console: ConsoleServer) -> None:
     for path in ("live", "state", "charts"):
         headers = {"accept": "text/event-stream"}
         assert httpx.get(f"{console.base}/console/now/{path}", headers=headers).status_code == 401
 
 
-def test_one_who_does_not_read_holds_nobody_up(console: Stand, client: httpx.Client) -> None:
+def test_one_who_does_not_read_holds_nobody_up(console: ConsoleServer, client: httpx.Client) -> None:
     with client.stream("GET", "/console/now/live"), client.stream("GET", "/console/now/live") as second:
         lines = second.iter_lines()
         read_until(lines, "event: state")
@@ -139,8 +139,8 @@ def test_one_who_does_not_read_holds_nobody_up(console: Stand, client: httpx.Cli
         read_until(lines, "payment.slow_reader")
 
 
-def test_readers_who_leave_are_no_fault(console: Stand, screen: Screen) -> None:
-    page = screen.go("")
+def test_readers_who_leave_are_no_fault(console: ConsoleServer, admin_page: CheckedPage) -> None:
+    page = admin_page.go("")
     expect(page.locator("#now-link")).to_have_text("Live")
     page.goto("about:blank")
     with signed_in(console) as client, client.stream("GET", "/console/now/live") as answer:
@@ -149,7 +149,7 @@ def test_readers_who_leave_are_no_fault(console: Stand, screen: Screen) -> None:
     assert "application_fault" not in console.running.log()
 
 
-def test_an_operator_who_reads_too_often_is_told_to_come_later(console: Stand, client: httpx.Client) -> None:
+def test_an_operator_who_reads_too_often_is_told_to_come_later(console: ConsoleServer, client: httpx.Client) -> None:
     assert client.head("/console/now/live").status_code == 200
     held = []
     with contextlib.ExitStack() as stack:
@@ -162,9 +162,9 @@ def test_an_operator_who_reads_too_often_is_told_to_come_later(console: Stand, c
         assert "Acknowledgement" in client.get("/console/now/state").text
 
 
-def test_the_page_comes_back_to_life_after_a_restart(console: Stand, screen: Screen) -> None:
-    screen.expected |= {"Failed to load resource", "now/live"}
-    page = screen.go("")
+def test_the_page_comes_back_to_life_after_a_restart(console: ConsoleServer, admin_page: CheckedPage) -> None:
+    admin_page.expected |= {"Failed to load resource", "now/live"}
+    page = admin_page.go("")
     expect(page.locator("#now-link")).to_have_text("Live")
     began = time.monotonic()
     assert console.running.stop() == 0

@@ -6,12 +6,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from boathook.domain import ids
-from tests.browser.conftest import Screen, Stand
+from tests.browser.conftest import CheckedPage, ConsoleServer
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
 
-Bury = Callable[..., list[str]]
+MakeDead = Callable[..., list[str]]
 
 # Brings a delivery that went well back as one that died, so that its handler does its work when it runs again.
 KILL = """
@@ -27,40 +27,40 @@ STATE = """
 """
 
 
-def event_of(letter: str):
-    return ids.read_delivery(letter)[0]
+def event_of(dead_letter: str):
+    return ids.read_delivery(dead_letter)[0]
 
 
-def state_of(console: Stand, letter: str) -> str:
-    rows = console.db.execute(STATE, {"event": event_of(letter)}).fetchall()
+def state_of(console: ConsoleServer, dead_letter: str) -> str:
+    rows = console.db.execute(STATE, {"event": event_of(dead_letter)}).fetchall()
     return str(rows[0][0]) if rows else "gone"
 
 
 @pytest.fixture
-def bury(console: Stand) -> Bury:
-    """Let deliveries to the shop's handler for payments die of an error; return the letters' ids."""
+def make_dead(console: ConsoleServer) -> MakeDead:
+    """Turn deliveries of payments into dead letters with an error; return their ids."""
 
     def make(name: str, number: int = 1) -> list[str]:
         events = [console.post_event(f"{name}-{place}") for place in range(number)]
-        letters = [event.replace("evt_", "dlv_") + "_0" for event in events]
-        until(lambda: all(state_of(console, one) == "succeeded" for one in letters))
-        for place, letter in enumerate(letters):
+        dead_letters = [event.replace("evt_", "dlv_") + "_0" for event in events]
+        until(lambda: all(state_of(console, one) == "succeeded" for one in dead_letters))
+        for place, dead_letter in enumerate(dead_letters):
             error = f"KeyError: '{place}' while {name} was done"
-            console.db.execute(KILL, {"event": event_of(letter), "error": error})
-        return letters
+            console.db.execute(KILL, {"event": event_of(dead_letter), "error": error})
+        return dead_letters
 
     return make
 
 
-def open_group(screen: Screen, name: str) -> Page:
-    page = screen.go("/dead")
+def open_group(admin_page: CheckedPage, name: str) -> Page:
+    page = admin_page.go("/dead")
     page.get_by_role("link", name=f"while {name} was done").click()
     return page
 
 
-def test_what_failed_is_told_in_one_sentence_and_in_groups(screen: Screen, bury: Bury):
-    bury("alpha", 3)
-    page = screen.go("/dead?code=KeyError")
+def test_what_failed_is_told_in_one_sentence_and_in_groups(admin_page: CheckedPage, make_dead: MakeDead):
+    make_dead("alpha", 3)
+    page = admin_page.go("/dead?code=KeyError")
     row = page.get_by_role("row").filter(has_text="while alpha was done")
     expect(row).to_contain_text("3 deliveries to handler:pay died with KeyError: '*' while alpha was done")
     expect(row.get_by_role("cell").nth(1)).to_have_text("3")
@@ -69,59 +69,63 @@ def test_what_failed_is_told_in_one_sentence_and_in_groups(screen: Screen, bury:
     expect(page.get_by_role("table").get_by_role("link")).to_have_count(3)
     page.get_by_role("link", name="See the newest letter").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("failed at its only attempt, with KeyError:")
-    page.goto(f"{screen.stand.base}/console/dead?recipient=nobody")
+    page.goto(f"{admin_page.server.base}/console/dead?recipient=nobody")
     expect(page.get_by_text("No group fits.")).to_be_visible()
 
 
-def test_one_letter_runs_again(screen: Screen, console: Stand, bury: Bury):
-    (letter,) = bury("bravo")
-    page = screen.go(f"/dead/{letter}")
+def test_one_letter_runs_again(admin_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead):
+    (dead_letter,) = make_dead("bravo")
+    page = admin_page.go(f"/dead/{dead_letter}")
     expect(page.get_by_text("Read the traceback, correct the handler")).to_be_visible()
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status").first).to_contain_text("1 dead letter will run again.")
-    until(lambda: state_of(console, letter) == "succeeded")
+    until(lambda: state_of(console, dead_letter) == "succeeded")
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_contain_text("This delivery is succeeded")
     expect(page.locator("main")).to_contain_text("console:anna dead.replay")
 
 
-def test_ticked_letters_are_ignored_with_a_note_that_is_required(screen: Screen, console: Stand, bury: Bury):
-    letters = bury("charlie", 3)
-    page = open_group(screen, "charlie")
-    for letter in letters[:2]:
-        page.get_by_label(f"Tick {letter}").check()
+def test_ticked_letters_are_ignored_with_a_note_that_is_required(
+    admin_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead
+):
+    dead_letters = make_dead("charlie", 3)
+    page = open_group(admin_page, "charlie")
+    for dead_letter in dead_letters[:2]:
+        page.get_by_label(f"Tick {dead_letter}").check()
     page.get_by_role("button", name="Ignore ticked").click()
     expect(page.get_by_text("Nothing was done: write why nothing more is needed")).to_be_visible()
-    for letter in letters[:2]:
-        page.get_by_label(f"Tick {letter}").check()
+    for dead_letter in dead_letters[:2]:
+        page.get_by_label(f"Tick {dead_letter}").check()
     page.locator("#ticked-note").fill("refunded by hand")
     page.get_by_role("button", name="Ignore ticked").click()
     expect(page.get_by_text("2 dead letters ignored.")).to_be_visible()
-    assert [state_of(console, letter) for letter in letters] == ["ignored", "ignored", "dead"]
-    notes = console.ask("select note from boathook.outcome where event_id = %s", event_of(letters[0]))
+    assert [state_of(console, dead_letter) for dead_letter in dead_letters] == ["ignored", "ignored", "dead"]
+    notes = console.ask("select note from boathook.outcome where event_id = %s", event_of(dead_letters[0]))
     assert notes == [("refunded by hand",)]
-    page.goto(f"{console.base}/console/dead/{letters[0]}")
+    page.goto(f"{console.base}/console/dead/{dead_letters[0]}")
     expect(page.locator("main")).to_contain_text("refunded by hand")
 
 
-def test_all_shown_are_ticked_at_once(screen: Screen, bury: Bury):
-    bury("delta", 3)
-    page = open_group(screen, "delta")
+def test_all_shown_are_ticked_at_once(admin_page: CheckedPage, make_dead: MakeDead):
+    make_dead("delta", 3)
+    page = open_group(admin_page, "delta")
     page.get_by_role("button", name="Tick all shown").click()
     expect(page.locator("input[name=id]:checked")).to_have_count(3)
     page.get_by_role("button", name="Untick all").click()
     expect(page.locator("input[name=id]:checked")).to_have_count(0)
 
 
-def test_a_group_is_rehearsed_then_run_with_a_progress_bar(screen: Screen, console: Stand, bury: Bury):
-    letters = bury("echo", 4)
-    page = open_group(screen, "echo")
+def test_a_group_is_rehearsed_then_run_with_a_progress_bar(
+    admin_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead
+):
+    dead_letters = make_dead("echo", 4)
+    page = open_group(admin_page, "echo")
     page.get_by_role("link", name="Replay all 4").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Replay 4 letters?")
     expect(page.get_by_text("Nothing has been done yet.")).to_be_visible()
-    assert {state_of(console, letter) for letter in letters} == {"dead"}
+    assert {state_of(console, dead_letter) for dead_letter in dead_letters} == {"dead"}
     page.get_by_label("At most so many a second").fill("fast")
-    screen.expected.add("400")
+    admin_page.expected.add("400")
     page.get_by_role("button", name="Replay 4").click()
     expect(page.get_by_text("'fast' is no number")).to_be_visible()
     page.get_by_label("At most so many a second").fill("2")
@@ -130,32 +134,32 @@ def test_a_group_is_rehearsed_then_run_with_a_progress_bar(screen: Screen, conso
     expect(page.get_by_role("progressbar")).to_be_visible()
     expect(page.locator("#job")).to_contain_text("4 of 4 replayed")
     expect(page.locator("#job")).to_contain_text("finished")
-    until(lambda: {state_of(console, letter) for letter in letters} == {"succeeded"})
+    until(lambda: {state_of(console, dead_letter) for dead_letter in dead_letters} == {"succeeded"})
 
 
-def test_bulk_work_can_be_stopped(screen: Screen, console: Stand, bury: Bury):
-    letters = bury("foxtrot", 3)
-    page = open_group(screen, "foxtrot")
+def test_bulk_work_can_be_stopped(admin_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead):
+    dead_letters = make_dead("foxtrot", 3)
+    page = open_group(admin_page, "foxtrot")
     page.get_by_role("link", name="Replay all 3").click()
     page.get_by_label("At most so many a second").fill("0.01")
     page.get_by_role("button", name="Replay 3").click()
     expect(page.locator("#job")).to_contain_text("1 of 3 replayed")
     page.get_by_role("button", name="Stop").click()
     expect(page.locator("#job")).to_contain_text("stopped by console:anna")
-    assert sorted(state_of(console, letter) for letter in letters)[:2] == ["dead", "dead"]
+    assert sorted(state_of(console, dead_letter) for dead_letter in dead_letters)[:2] == ["dead", "dead"]
 
 
-def test_what_dies_again_is_marked_for_escalation(screen: Screen, console: Stand):
+def test_what_dies_again_is_marked_for_escalation(admin_page: CheckedPage, console: ConsoleServer):
     event = console.post_event("golf", "broken.thing")
-    letter = event.replace("evt_", "dlv_") + "_0"
-    until(lambda: state_of(console, letter) == "dead")
-    page = screen.go(f"/dead/{letter}")
+    dead_letter = event.replace("evt_", "dlv_") + "_0"
+    until(lambda: state_of(console, dead_letter) == "dead")
+    page = admin_page.go(f"/dead/{dead_letter}")
     expect(page.get_by_text("Escalate")).to_have_count(0)
     page.get_by_role("button", name="Replay").click()
     until(
         lambda: (
             console.ask(
-                "select replays from boathook.delivery where event_id = %s and state = 'dead'", event_of(letter)
+                "select replays from boathook.delivery where event_id = %s and state = 'dead'", event_of(dead_letter)
             )
             == [(1,)]
         )
@@ -165,34 +169,34 @@ def test_what_dies_again_is_marked_for_escalation(screen: Screen, console: Stand
     expect(page.get_by_text("Traceback").first).to_be_visible()
     page.get_by_role("link", name="Its group").click()
     expect(page.get_by_role("alert")).to_contain_text("1 letter died again after a replay")
-    row = screen.go("/dead").get_by_role("row").filter(has_text="this never works")
+    row = admin_page.go("/dead").get_by_role("row").filter(has_text="this never works")
     expect(row).to_contain_text("Escalate")
 
 
-def test_a_purge_needs_the_word_and_an_admin(screen: Screen, console: Stand, bury: Bury):
-    (letter,) = bury("hotel")
-    page = screen.go(f"/dead/{letter}")
+def test_a_purge_needs_the_word_and_an_admin(admin_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead):
+    (dead_letter,) = make_dead("hotel")
+    page = admin_page.go(f"/dead/{dead_letter}")
     page.locator("summary", has_text="Purge").click()
     page.get_by_label("Type purge to confirm").fill("yes")
-    screen.expected.add("400")
+    admin_page.expected.add("400")
     page.get_by_role("button", name="Purge").click()
     expect(page.get_by_text("type purge to confirm", exact=True)).to_be_visible()
     page.get_by_label("Type purge to confirm").fill("purge")
     page.get_by_role("button", name="Purge").click()
     expect(page.get_by_text("1 dead letter purged.")).to_be_visible()
-    assert state_of(console, letter) == "gone"
+    assert state_of(console, dead_letter) == "gone"
 
 
-def test_a_viewer_may_look_and_not_decide(stranger: Screen, console: Stand, bury: Bury):
-    (letter,) = bury("india")
+def test_a_viewer_may_look_and_not_decide(anonymous_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead):
+    (dead_letter,) = make_dead("india")
     console.add_operator("vera", "viewer")
-    console.sign_in(stranger.page, "vera")
-    page = stranger.go(f"/dead/{letter}")
+    console.sign_in(anonymous_page.page, "vera")
+    page = anonymous_page.go(f"/dead/{dead_letter}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("failed at its only attempt")
     expect(page.get_by_role("button", name="Replay")).to_have_count(0)
     token = page.locator("meta[name=csrf-token]").get_attribute("content") or ""
     answer = page.request.post(
-        f"{console.base}/console/dead/{letter}/replay", form={"csrf": token}, headers={"origin": console.base}
+        f"{console.base}/console/dead/{dead_letter}/replay", form={"csrf": token}, headers={"origin": console.base}
     )
     assert answer.status == 403
-    assert state_of(console, letter) == "dead"
+    assert state_of(console, dead_letter) == "dead"

@@ -6,16 +6,16 @@ import pytest
 from playwright.sync_api import Page, expect
 from standardwebhooks.webhooks import Webhook
 
-from tests.browser.conftest import Screen, Stand, shoot
+from tests.browser.conftest import CheckedPage, ConsoleServer, take_screenshots
 from tests.browser.receiver import Receiver
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
 
 
-def make_application(screen: Screen, name: str) -> Page:
+def make_application(admin_page: CheckedPage, name: str) -> Page:
     """Make an application by its form, and stay on its page."""
-    page = screen.go("/applications")
+    page = admin_page.go("/applications")
     page.get_by_role("link", name="New application").click()
     page.get_by_label("Name", exact=True).fill(name)
     page.get_by_role("button", name="Create").click()
@@ -35,23 +35,23 @@ def agree(page: Page) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Yes, do it").click()
 
 
-def test_an_endpoint_is_made_and_tested_and_the_answer_appears_by_itself(screen: Screen, receiver: Receiver):
-    page = make_application(screen, "Harbour")
+def test_an_endpoint_is_made_and_tested_and_the_answer_appears_by_itself(admin_page: CheckedPage, receiver: Receiver):
+    page = make_application(admin_page, "Harbour")
     make_endpoint(page, f"{receiver.base}/test")
     home = page.url
     page.get_by_role("button", name="Send a test").click()
     expect(page.get_by_text("thank you")).to_be_visible()
     expect(page.locator("#result")).to_contain_text("succeeded 200")
     assert len(receiver.to("/test")) == 1
-    shoot(page, "endpoint-test")
+    take_screenshots(page, "endpoint-test")
     page.goto(home)
     expect(page.get_by_role("row").filter(has_text="svix.ping")).to_have_count(1)
     assert page.get_by_role("img", name=re.compile("1 attempts succeeded and 0 failed")).is_visible()
-    shoot(page, "endpoint")
+    take_screenshots(page, "endpoint")
 
 
-def test_a_secret_is_asked_for_shown_and_rotated_and_both_sign_along(screen: Screen, receiver: Receiver):
-    page = make_application(screen, "Lighthouse")
+def test_a_secret_is_asked_for_shown_and_rotated_and_both_sign_along(admin_page: CheckedPage, receiver: Receiver):
+    page = make_application(admin_page, "Lighthouse")
     make_endpoint(page, f"{receiver.base}/secret")
     home = page.url
 
@@ -77,8 +77,10 @@ def test_a_secret_is_asked_for_shown_and_rotated_and_both_sign_along(screen: Scr
         Webhook(secret).verify(body.decode(), headers)
 
 
-def test_a_message_that_failed_is_seen_and_sent_again(screen: Screen, receiver: Receiver, console: Stand):
-    page = make_application(screen, "Breakwater")
+def test_a_message_that_failed_is_seen_and_sent_again(
+    admin_page: CheckedPage, receiver: Receiver, console: ConsoleServer
+):
+    page = make_application(admin_page, "Breakwater")
     home = page.url
     make_endpoint(page, f"{receiver.base}/again")
     endpoint = page.url
@@ -93,17 +95,19 @@ def test_a_message_that_failed_is_seen_and_sent_again(screen: Screen, receiver: 
     page.get_by_role("button", name="Send again").click()
     until(lambda: len(receiver.to("/again")) == 2)
     assert [body for _, _, body in receiver.to("/again")] == [b'{"height": 4}'] * 2
-    shoot(page, "message")
+    take_screenshots(page, "message")
     page.goto(f"{endpoint}/attempts?result=succeeded")
     until(lambda: (page.reload(), page.locator("tbody tr").count())[1] == 2)
-    shoot(page, "attempts")
+    take_screenshots(page, "attempts")
     page.locator("tbody tr a").first.click()
     expect(page.get_by_role("cell", name="webhook-signature")).to_be_visible()
-    shoot(page, "attempt")
+    take_screenshots(page, "attempt")
 
 
-def test_an_endpoint_is_disabled_and_enabled_and_deleted_with_its_name_written_out(screen: Screen, receiver: Receiver):
-    page = make_application(screen, "Pier")
+def test_an_endpoint_is_disabled_and_enabled_and_deleted_with_its_name_written_out(
+    admin_page: CheckedPage, receiver: Receiver
+):
+    page = make_application(admin_page, "Pier")
     make_endpoint(page, f"{receiver.base}/switch")
     page.get_by_role("button", name="Disable").click()
     agree(page)
@@ -131,10 +135,12 @@ HOSTILE = (
 )
 
 
-def test_hostile_names_payloads_and_answers_are_text(screen: Screen, receiver: Receiver, console: Stand):
+def test_hostile_names_payloads_and_answers_are_text(
+    admin_page: CheckedPage, receiver: Receiver, console: ConsoleServer
+):
     receiver.kind = "text/html"
     receiver.body = " ".join(HOSTILE).encode()
-    page = make_application(screen, HOSTILE[1])
+    page = make_application(admin_page, HOSTILE[1])
     home = page.url
     page.get_by_role("link", name="New endpoint").click()
     page.get_by_label("Address", exact=True).fill(f"{receiver.base}/hostile?{HOSTILE[2]}")
@@ -156,7 +162,7 @@ def test_hostile_names_payloads_and_answers_are_text(screen: Screen, receiver: R
     receiver.kind, receiver.body = "text/plain", b"thank you"
 
 
-def test_everything_works_without_scripts_and_at_360_pixels(console: Stand, browser, receiver: Receiver):
+def test_everything_works_without_scripts_and_at_360_pixels(console: ConsoleServer, browser, receiver: Receiver):
     context = browser.new_context(java_script_enabled=False, viewport={"width": 360, "height": 740})
     page = context.new_page()
     console.sign_in(page)

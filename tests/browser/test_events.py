@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.acceptance.conftest import SECRET
-from tests.browser.conftest import Screen, Stand
+from tests.browser.conftest import CheckedPage, ConsoleServer
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
@@ -20,23 +20,23 @@ pytestmark = pytest.mark.extended("the pages are seen by the tour of every page 
 HOSTILE = "<img src=x onerror=alert(1)></code><script>alert(2)</script>\"'&{{7*7}}"
 
 
-def settle(stand: Stand, event: str, state: str) -> None:
-    """Wait until the event's delivery stands so."""
+def wait_for_state(server: ConsoleServer, event: str, state: str) -> None:
+    """Wait until the event's delivery has this state."""
 
-    def stands() -> bool:
+    def is_reached() -> bool:
         sql = """select state from boathook.delivery where event_id = boathook.read_id('evt', %s)
                  union all select state from boathook.outcome where event_id = boathook.read_id('evt', %s)"""
-        return [row[0] for row in stand.ask(sql, event, event)] == [state]
+        return [row[0] for row in server.ask(sql, event, event)] == [state]
 
-    until(stands)
+    until(is_reached)
 
 
-def send(stand: Stand, body: bytes) -> str:
+def send(server: ConsoleServer, body: bytes) -> str:
     """Send bytes, signed as Stripe signs, and return the event's id."""
     stamp = int(time.time())
     mac = hmac.new(SECRET.encode(), f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
     headers = {"stripe-signature": f"t={stamp},v1={mac}", "content-type": "application/json"}
-    answer = httpx.post(f"{stand.base}/in/stripe", content=body, headers=headers, timeout=30)
+    answer = httpx.post(f"{server.base}/in/stripe", content=body, headers=headers, timeout=30)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["event_id"])
 
@@ -45,18 +45,18 @@ def rows(page: Page) -> list[str]:
     return page.locator("#found tbody tr td:first-child a").all_text_contents()
 
 
-def test_an_event_is_found_by_id_delivery_key_and_text(console: Stand, screen: Screen):
+def test_an_event_is_found_by_id_delivery_key_and_text(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("find-me", "payment.found", note="a word like zanzibar")
     for words in (event, event.replace("evt_", "msg_"), "find-me"):
-        page = screen.go("")
+        page = admin_page.go("")
         page.keyboard.press("/")
         page.keyboard.type(words)
         page.keyboard.press("Enter")
         page.wait_for_url(f"**/console/events/{event}")
         expect(page.get_by_role("heading", level=1)).to_have_text("payment.found")
-    screen.go(f"/events?q=dlv{event[3:]}_0")
-    expect(screen.page.get_by_text("Only delivery 0 is shown")).to_be_visible()
-    page = screen.go("/events")
+    admin_page.go(f"/events?q=dlv{event[3:]}_0")
+    expect(admin_page.page.get_by_text("Only delivery 0 is shown")).to_be_visible()
+    page = admin_page.go("/events")
     page.keyboard.press("/")
     expect(page.locator("#q")).to_be_focused()
     page.keyboard.type("zanzibar")
@@ -65,12 +65,12 @@ def test_an_event_is_found_by_id_delivery_key_and_text(console: Stand, screen: S
     assert rows(page) == [event]
 
 
-def test_filters_are_a_link_and_narrow_down_what_is_found(console: Stand, screen: Screen):
+def test_filters_are_a_link_and_narrow_down_what_is_found(console: ConsoleServer, admin_page: CheckedPage):
     fine = console.post_event("filter-1", "payment.filtered")
     dead = console.post_event("filter-2", "broken.filtered")
-    settle(console, dead, "dead")
-    settle(console, fine, "succeeded")
-    page = screen.go("/events")
+    wait_for_state(console, dead, "dead")
+    wait_for_state(console, fine, "succeeded")
+    page = admin_page.go("/events")
     page.get_by_text("Narrow it down").click()
     page.get_by_label("Type").fill("*.filtered")
     page.get_by_label("Source").select_option("stripe")
@@ -82,23 +82,23 @@ def test_filters_are_a_link_and_narrow_down_what_is_found(console: Stand, screen
     assert "state=dead" in page.url
     expect(page.get_by_text("there is nothing further back")).to_be_visible()
     page.goto(page.url.replace("since=", "since=tomorrowish"))
-    screen.expected.add("400")
+    admin_page.expected.add("400")
     expect(page.get_by_text("write 2h, 7d or 2026-01-31T12:00")).to_be_visible()
 
 
-def test_pages_lead_to_what_is_older(console: Stand, screen: Screen):
+def test_pages_lead_to_what_is_older(console: ConsoleServer, admin_page: CheckedPage):
     events = [console.post_event(f"page-{number}", "payment.paged") for number in range(55)]
-    page = screen.go("/events?type=payment.paged")
+    page = admin_page.go("/events?type=payment.paged")
     first = rows(page)
     page.get_by_role("link", name="Older").click()
     page.wait_for_url("**below=**")
     assert first + rows(page) == events[::-1]
 
 
-def test_an_event_shows_its_story_and_its_bytes(console: Stand, screen: Screen, tmp_path: Path):
+def test_an_event_shows_its_story_and_its_bytes(console: ConsoleServer, admin_page: CheckedPage, tmp_path: Path):
     event = console.post_event("story", "flaky.story", amount=12)
-    settle(console, event, "succeeded")
-    page = screen.go(f"/events/{event}")
+    wait_for_state(console, event, "succeeded")
+    page = admin_page.go(f"/events/{event}")
     timeline = page.get_by_role("list").filter(has_text="attempt 1")
     expect(timeline).to_contain_text("ConnectionError")
     expect(timeline).to_contain_text("attempt 3 of delivery 0 to handler:flaky")
@@ -115,18 +115,18 @@ def test_an_event_shows_its_story_and_its_bytes(console: Stand, screen: Screen, 
     assert (tmp_path / "body").read_bytes() == bytes(stored)
 
 
-def test_a_body_is_downloaded_as_a_file_that_nothing_opens(console: Stand, screen: Screen):
+def test_a_body_is_downloaded_as_a_file_that_nothing_opens(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("attachment", "payment.attached")
-    answer = screen.page.request.get(f"{console.base}/console/events/{event}/body")
+    answer = admin_page.page.request.get(f"{console.base}/console/events/{event}/body")
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"] == f'attachment; filename="{event}.bin"'
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_an_event_is_replayed_to_one_and_to_all_with_a_note(console: Stand, screen: Screen):
+def test_an_event_is_replayed_to_one_and_to_all_with_a_note(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("again", "payment.again")
-    settle(console, event, "succeeded")
-    page = screen.go(f"/events/{event}")
+    wait_for_state(console, event, "succeeded")
+    page = admin_page.go(f"/events/{event}")
     page.get_by_text("Replay", exact=True).click()
     page.locator("#note-0").fill("the shop had lost it")
     page.get_by_role("button", name="Replay to handler:pay").click()
@@ -143,19 +143,19 @@ def test_an_event_is_replayed_to_one_and_to_all_with_a_note(console: Stand, scre
     until(lambda: console.ask(ended, event)[0][0] == 3)
 
 
-def test_a_page_keeps_up_with_an_event_that_is_being_handled(console: Stand, screen: Screen):
+def test_a_page_keeps_up_with_an_event_that_is_being_handled(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("watched", "slow.watched", seconds=4)
-    page = screen.go(f"/events/{event}")
+    page = admin_page.go(f"/events/{event}")
     expect(page.locator("#deliveries ~ .scroll .badge").first).to_have_text("succeeded", timeout=30_000)
     assert "hx-get" not in (page.locator("#story").evaluate("one => one.outerHTML"))[:300]
 
 
-def test_a_viewer_sees_no_way_to_replay_and_is_refused(console: Stand, stranger: Screen):
+def test_a_viewer_sees_no_way_to_replay_and_is_refused(console: ConsoleServer, anonymous_page: CheckedPage):
     event = console.post_event("viewed", "payment.viewed")
-    settle(console, event, "succeeded")
+    wait_for_state(console, event, "succeeded")
     console.add_operator("vic", "viewer")
-    console.sign_in(stranger.page, "vic")
-    page = stranger.go(f"/events/{event}")
+    console.sign_in(anonymous_page.page, "vic")
+    page = anonymous_page.go(f"/events/{event}")
     expect(page.get_by_text("Replay", exact=True)).to_have_count(0)
     token = page.locator("meta[name=csrf-token]").get_attribute("content")
     for path in ("replay", "curl"):
@@ -165,9 +165,9 @@ def test_a_viewer_sees_no_way_to_replay_and_is_refused(console: Stand, stranger:
         assert answer.status == 403
 
 
-def test_a_command_of_curl_is_offered_for_every_shell(console: Stand, screen: Screen):
+def test_a_command_of_curl_is_offered_for_every_shell(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("curl", "payment.curled", note="it's \\ odd")
-    page = screen.go(f"/events/{event}/curl")
+    page = admin_page.go(f"/events/{event}/curl")
     expect(page.locator("[data-kind=curl]")).to_contain_text("--data-raw '{")
     expect(page.locator("[data-kind=curl]")).to_contain_text("it'\\''s \\\\ odd")
     page.get_by_role("link", name="fish").click()
@@ -176,13 +176,15 @@ def test_a_command_of_curl_is_offered_for_every_shell(console: Stand, screen: Sc
     expect(page.locator("[data-kind=curl]")).to_contain_text('request = "POST"')
 
 
-def test_secrets_of_headers_are_masked_until_an_operator_asks_and_that_is_noted(console: Stand, screen: Screen):
+def test_secrets_of_headers_are_masked_until_an_operator_asks_and_that_is_noted(
+    console: ConsoleServer, admin_page: CheckedPage
+):
     event = console.post_event("masked", "payment.masked")
     headers = '{"x-api-key": "hush", "user-agent": "shop"}'
     console.db.execute(
         "update boathook.event set headers = %s where id = boathook.read_id('evt', %s)", [headers, event]
     )
-    page = screen.go(f"/events/{event}")
+    page = admin_page.go(f"/events/{event}")
     assert "hush" not in page.content()
     page.goto(f"{page.url}/curl?shell=fish")
     assert "hush" not in page.content()
@@ -202,24 +204,26 @@ def test_secrets_of_headers_are_masked_until_an_operator_asks_and_that_is_noted(
         ("huge", b'{"id":"odd-5","type":"payment.odd","x":"' + b"y" * 400_000 + b'"}', "Only the beginning is shown"),
     ],
 )  # fmt: skip
-def test_odd_payloads_are_shown_as_they_are(console: Stand, screen: Screen, name: str, body: bytes, says: str):
-    page = screen.go(f"/events/{send(console, body)}")
+def test_odd_payloads_are_shown_as_they_are(
+    console: ConsoleServer, admin_page: CheckedPage, name: str, body: bytes, says: str
+):
+    page = admin_page.go(f"/events/{send(console, body)}")
     expect(page.locator("main")).to_contain_text(says)
 
 
-def test_what_is_not_text_is_shown_in_hex(console: Stand, screen: Screen):
+def test_what_is_not_text_is_shown_in_hex(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("binary", "payment.binary")
     console.db.execute(
         "update boathook.event set body = %s, body_sha256 = sha256(%s) where id = boathook.read_id('evt', %s)",
         [b"\x00\xff\x1bNUL", b"\x00\xff\x1bNUL", event],
     )
-    page = screen.go(f"/events/{event}")
+    page = admin_page.go(f"/events/{event}")
     expect(page.locator("[data-kind=hex]")).to_contain_text("00 ff 1b 4e 55 4c")
 
 
-def test_hostile_errors_and_answers_are_text_only(console: Stand, screen: Screen):
+def test_hostile_errors_and_answers_are_text_only(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("hostile", "broken.hostile")
-    settle(console, event, "dead")
+    wait_for_state(console, event, "dead")
     console.db.execute(
         """update boathook.attempt set error = %s, traceback = %s, url = 'https://x.example/' || %s, status = 500,
                response = convert_to(%s, 'UTF8'), request_headers = json_build_array(json_build_array('x-a', %s::text))
@@ -230,17 +234,17 @@ def test_hostile_errors_and_answers_are_text_only(console: Stand, screen: Screen
         "update boathook.event set type = %s, dedup_key = %s where id = boathook.read_id('evt', %s)",
         [HOSTILE, HOSTILE, event],
     )
-    page = screen.go(f"/events/{event}")
+    page = admin_page.go(f"/events/{event}")
     expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE)
     page.get_by_text("What was sent and answered").first.click()
     expect(page.locator("[data-kind=response]").first).to_have_text(HOSTILE)
     assert page.locator("main img, main script").count() == 0
     assert page.locator("a[href*='x.example']").count() == 0
-    expect(screen.go("/events?state=dead").locator("#found")).to_contain_text(HOSTILE)
+    expect(admin_page.go("/events?state=dead").locator("#found")).to_contain_text(HOSTILE)
 
 
 @pytest.fixture
-def conflict(console: Stand) -> Callable[[str], str]:
+def conflict(console: ConsoleServer) -> Callable[[str], str]:
     """Send two bodies under one key, and return the conflict's id."""
 
     def make(key: str) -> str:
@@ -252,9 +256,11 @@ def conflict(console: Stand) -> Callable[[str], str]:
     return make
 
 
-def test_a_conflict_is_compared_with_the_event_that_came_first(console: Stand, screen: Screen, conflict):
+def test_a_conflict_is_compared_with_the_event_that_came_first(
+    console: ConsoleServer, admin_page: CheckedPage, conflict
+):
     name = conflict("twin-1")
-    page = screen.go("/conflicts")
+    page = admin_page.go("/conflicts")
     page.get_by_role("link", name=name).click()
     expect(page.locator(".notice.warn")).to_contain_text("The key is the same, the body is not")
     expect(page.locator("td.gone")).to_have_text('\N{MINUS SIGN}   "amount": 100,')
@@ -265,19 +271,19 @@ def test_a_conflict_is_compared_with_the_event_that_came_first(console: Stand, s
     expect(page.locator(".notice.warn")).to_contain_text("1 request conflicts with this event")
 
 
-def test_pages_fit_a_narrow_screen_and_keys_suffice(console: Stand, screen: Screen, conflict):
+def test_pages_fit_a_narrow_screen_and_keys_suffice(console: ConsoleServer, admin_page: CheckedPage, conflict):
     name = conflict("twin-2")
     event = console.ask("select boathook.show_id('evt', event_id) from boathook.conflict where dedup_key = 'twin-2'")[
         0
     ][0]
-    page = screen.page
+    page = admin_page.page
     page.set_viewport_size({"width": 360, "height": 740})
     for path in ("/events", f"/events/{event}", f"/events/{event}/curl", "/conflicts", f"/conflicts/{name}"):
-        screen.go(path)
+        admin_page.go(path)
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, path
     page.set_viewport_size({"width": 1280, "height": 900})
-    screen.go("/events?type=payment.twin")
+    admin_page.go("/events?type=payment.twin")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_url("**/console/events/evt_*")

@@ -16,9 +16,9 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 
 from boathook.admin.console.app import AREAS
-from tests.browser.conftest import Screen, Stand
-from tests.browser.receiver import receiving
-from tests.browser.sample_data import Furnisher, paths_of
+from tests.browser.conftest import CheckedPage, ConsoleServer
+from tests.browser.receiver import open_receiver
+from tests.browser.sample_data import SampleData, paths_of
 
 WORDS = ("a note about a boat", "the harbour master asks", "anna paid twice", "three ropes", "a parcel for the pier")
 SHOTS = os.environ.get("SCREENSHOTS")
@@ -29,32 +29,32 @@ _LONG = {"/console/now/live"}
 
 
 @pytest.fixture(scope="module")
-def furnished(console: Stand) -> Iterator[Stand]:
-    with receiving() as receiver:
-        furnisher = Furnisher(console, receiver, WORDS)
-        furnisher.all()
-        furnisher.api.close()
+def filled_console(console: ConsoleServer) -> Iterator[ConsoleServer]:
+    with open_receiver() as receiver:
+        sample_data = SampleData(console, receiver, WORDS)
+        sample_data.all()
+        sample_data.api.close()
         yield console
 
 
 @pytest.fixture(scope="module")
-def pages(furnished: Stand, browser: Browser) -> list[str]:
+def pages(filled_console: ConsoleServer, browser: Browser) -> list[str]:
     """One address for each kind of page."""
     page = browser.new_page()
-    furnished.sign_in(page)
+    filled_console.sign_in(page)
     found: dict[str, str] = {}
     waiting = ["/console", "/console/account", "/console/settings", "/console/sources/stripe"]
     while waiting:
         path = waiting.pop(0)
         if kind_of(path) in found or path in _LONG:
             continue
-        answer = page.goto(f"{furnished.base}{path}")
+        answer = page.goto(f"{filled_console.base}{path}")
         assert answer is not None
         assert answer.status == 200, f"{path}: {answer.status}"
         if "text/html" not in answer.headers["content-type"]:
             continue
         found[kind_of(path)] = path
-        waiting += [one for one in paths_of(page, furnished.base) if kind_of(one) not in found]
+        waiting += [one for one in paths_of(page, filled_console.base) if kind_of(one) not in found]
     page.close()
     return list(found.values())
 
@@ -96,19 +96,19 @@ _ELSEWHERE = {
     ],
 )
 def test_no_page_has_a_serious_fault_for_those_who_cannot_see_or_point(
-    furnished: Stand, pages: list[str], browser: Browser, scheme: Any, rules: list[str] | None
+    filled_console: ConsoleServer, pages: list[str], browser: Browser, scheme: Any, rules: list[str] | None
 ):
     faults: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
-    screen = Screen(context.new_page(), furnished)
-    furnished.sign_in(screen.page)
+    admin_page = CheckedPage(context.new_page(), filled_console)
+    filled_console.sign_in(admin_page.page)
     for path in pages:
-        screen.page.goto(f"{furnished.base}{path}")
-        faults += [f"{path}: {fault}" for fault in serious_faults(screen.page, rules)]
+        admin_page.page.goto(f"{filled_console.base}{path}")
+        faults += [f"{path}: {fault}" for fault in serious_faults(admin_page.page, rules)]
         if SHOTS:
-            take(screen.page, Path(SHOTS) / f"{name_of(path)}-{scheme}.png")
+            take(admin_page.page, Path(SHOTS) / f"{name_of(path)}-{scheme}.png")
     context.close()
-    screen.check()
+    admin_page.check()
     assert not faults, "\n".join(faults)
 
 
@@ -136,9 +136,9 @@ def serious_faults(page: Page, rules: list[str] | None = None) -> list[str]:
     ]
 
 
-def test_axe_sees_a_page_that_is_faulty(screen: Screen):
+def test_axe_sees_a_page_that_is_faulty(admin_page: CheckedPage):
     """The sabotage twin: without its label, the field for searching is one that nobody can name."""
-    page = screen.go("/events")
+    page = admin_page.go("/events")
     page.evaluate("document.querySelectorAll('label').forEach(one => one.remove())")
     page.evaluate(
         "document.querySelectorAll('input').forEach(one => { one.placeholder = ''; one.removeAttribute('aria-label') })"
@@ -146,13 +146,13 @@ def test_axe_sees_a_page_that_is_faulty(screen: Screen):
     assert any(fault.startswith(("label", "select-name")) for fault in serious_faults(page))
 
 
-def test_every_page_fits_a_phone_and_has_one_title(furnished: Stand, pages: list[str], browser: Browser):
+def test_every_page_fits_a_phone_and_has_one_title(filled_console: ConsoleServer, pages: list[str], browser: Browser):
     context = browser.new_context(viewport={"width": 360, "height": 740})
     page = context.new_page()
-    furnished.sign_in(page)
+    filled_console.sign_in(page)
     wide, headings = [], []
     for path in pages:
-        page.goto(f"{furnished.base}{path}")
+        page.goto(f"{filled_console.base}{path}")
         if page.evaluate("document.documentElement.scrollWidth") > 360:
             wide.append(f"{path}: {page.evaluate(_WIDEST)}")
         if page.locator("h1").count() != 1:
@@ -165,8 +165,8 @@ _WIDEST = """() => [...document.querySelectorAll('main *')].filter(one => one.ge
     && !one.closest('.scroll, pre')).map(one => one.outerHTML.slice(0, 160)).slice(-2)"""
 
 
-def test_the_keys_lead_everywhere(screen: Screen):
-    page = screen.go("")
+def test_the_keys_lead_everywhere(admin_page: CheckedPage):
+    page = admin_page.go("")
     for key, heading in (("e", "Events"), ("d", "Dead letters"), ("s", "Sources"), ("u", "Audit")):
         page.keyboard.press("g")
         page.keyboard.press(key)

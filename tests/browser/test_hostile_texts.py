@@ -7,10 +7,10 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.conftest import Screen, Stand
+from tests.browser.conftest import CheckedPage, ConsoleServer
 from tests.browser.hostile_texts import PAYLOADS
-from tests.browser.receiver import receiving
-from tests.browser.sample_data import Furnisher, paths_of
+from tests.browser.receiver import open_receiver
+from tests.browser.sample_data import SampleData, paths_of
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
 
@@ -18,37 +18,37 @@ _MOST_PAGES = 150
 
 
 @pytest.fixture(scope="module")
-def attacked(console: Stand) -> Iterator[Stand]:
-    with receiving() as receiver:
-        furnisher = Furnisher(console, receiver, PAYLOADS)
-        furnisher.all()
-        while furnisher.used < 2 * len(PAYLOADS):
-            furnisher.receive()
-            furnisher.refuse()
-            furnisher.conflict()
-        furnisher.api.close()
+def attacked(console: ConsoleServer) -> Iterator[ConsoleServer]:
+    with open_receiver() as receiver:
+        sample_data = SampleData(console, receiver, PAYLOADS)
+        sample_data.all()
+        while sample_data.used < 2 * len(PAYLOADS):
+            sample_data.receive()
+            sample_data.refuse()
+            sample_data.conflict()
+        sample_data.api.close()
         yield console
 
 
-def test_no_page_runs_what_strangers_wrote(attacked: Stand, screen: Screen):
+def test_no_page_runs_what_strangers_wrote(attacked: ConsoleServer, admin_page: CheckedPage):
     before = reports(attacked)
     waiting, seen = ["/console"], set[str]()
-    screen.page.add_init_script("window.ran = 0")
+    admin_page.page.add_init_script("window.ran = 0")
     while waiting and len(seen) < _MOST_PAGES:
         path = waiting.pop(0)
         if path in seen or path == "/console/now/live":
             continue
         seen.add(path)
-        screen.page.goto(f"{attacked.base}{path}")
-        assert screen.page.evaluate("window.ran") == 0, path
-        assert planted(screen.page) == [], path
-        waiting += [one for one in paths_of(screen.page, attacked.base) if one not in seen]
+        admin_page.page.goto(f"{attacked.base}{path}")
+        assert admin_page.page.evaluate("window.ran") == 0, path
+        assert planted(admin_page.page) == [], path
+        waiting += [one for one in paths_of(admin_page.page, attacked.base) if one not in seen]
     assert len(seen) > 80
     assert reports(attacked) == before
 
 
 def planted(page: Page) -> list[str]:
-    """Return the elements of a page that only a stranger's text could have made."""
+    """Return the elements of a page that only a hostile text could have created."""
     found: list[str] = page.evaluate("""() => [...document.querySelectorAll('*')]
         .filter(one => [...one.attributes].some(({name}) => /^(on|hx-on|data-hx-on)/.test(name))
             || /^(javascript|data|vbscript):/i.test(one.href?.baseVal ?? one.href ?? one.src ?? '')
@@ -57,8 +57,8 @@ def planted(page: Page) -> list[str]:
     return found
 
 
-def reports(stand: Stand) -> float:
-    page = httpx.get(f"{stand.base}/metrics").text
+def reports(server: ConsoleServer) -> float:
+    page = httpx.get(f"{server.base}/metrics").text
     return sum(float(one) for one in re.findall(r"^boathook_csp_reports_total (\S+)", page, re.MULTILINE))
 
 

@@ -7,8 +7,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - a fixture
-from tests.browser.conftest import ADMIN, Screen, Stand, shoot
-from tests.browser.receiver import Receiver, receiving
+from tests.browser.conftest import ADMIN, CheckedPage, ConsoleServer, take_screenshots
+from tests.browser.receiver import Receiver, open_receiver
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.extended("the pages are seen by the tour of every page 
 @pytest.fixture(scope="module")
 def product() -> Iterator[Receiver]:
     """The operator's own product, whose page has the portal within it."""
-    with receiving() as product:
+    with open_receiver() as product:
         product.kind = "text/html"
         yield product
 
@@ -26,7 +26,7 @@ def product() -> Iterator[Receiver]:
 def console(
     shared_boathook: Callable[..., BoathookProcess],  # noqa: F811
     product: Receiver,
-) -> Iterator[Stand]:
+) -> Iterator[ConsoleServer]:
     """A boathook whose portal may be shown within the product, by either of the two names of this host."""
     elsewhere = product.base.replace("127.0.0.1", "localhost")
     running = shared_boathook(
@@ -40,30 +40,30 @@ def console(
         """,
     )
     until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200, timeout=60)
-    stand = Stand(running)
-    stand.add_operator(ADMIN, "admin")
-    yield stand
-    stand.db.close()
+    server = ConsoleServer(running)
+    server.add_operator(ADMIN, "admin")
+    yield server
+    server.db.close()
 
 
-def make_link(console: Stand, name: str, *words: str) -> str:
+def make_link(console: ConsoleServer, name: str, *words: str) -> str:
     """Make an application and a link into its portal, at the command line."""
     application = console.running.cli("applications", "create", name).stdout.strip()
     return console.running.cli("applications", "portal", application, *words).stdout.strip()
 
 
 def test_a_customer_comes_by_a_link_that_an_operator_made_and_manages_its_endpoint(
-    screen: Screen, browser: Browser, console: Stand, receiver: Receiver
+    admin_page: CheckedPage, browser: Browser, console: ConsoleServer, receiver: Receiver
 ):
     console.running.cli("applications", "create", "Seagull Ltd", "--uid", "seagull")
-    page = screen.go("/applications?q=seagull")
+    page = admin_page.go("/applications?q=seagull")
     page.get_by_role("link", name="Seagull Ltd").click()
     page.get_by_role("button", name="Make a portal link").click()
     link = page.locator("main pre code").inner_text()
-    shoot(page, "portal-link")
+    take_screenshots(page, "portal-link")
 
     context = browser.new_context()
-    customer = Screen(context.new_page(), console)
+    customer = CheckedPage(context.new_page(), console)
     page = customer.page
     page.goto(link)
     page.wait_for_url(f"{console.base}/portal/endpoints")
@@ -73,7 +73,7 @@ def test_a_customer_comes_by_a_link_that_an_operator_made_and_manages_its_endpoi
     page.get_by_role("link", name="New endpoint").click()
     page.get_by_label("Address", exact=True).fill(f"{receiver.base}/customer")
     page.get_by_role("button", name="Create").click()
-    shoot(page, "portal-endpoint")
+    take_screenshots(page, "portal-endpoint")
     page.get_by_role("button", name="Send a test").click()
     expect(page.get_by_text("thank you")).to_be_visible()
     page.get_by_role("link", name="Messages").click()
@@ -81,10 +81,10 @@ def test_a_customer_comes_by_a_link_that_an_operator_made_and_manages_its_endpoi
     until(lambda: (page.reload(), page.get_by_role("button", name="Send again").count())[1])
     page.get_by_role("button", name="Send again").click()
     until(lambda: len(receiver.to("/customer")) == 2)
-    shoot(page, "portal-message")
+    take_screenshots(page, "portal-message")
     page.get_by_role("link", name="Event types").click()
     expect(page.get_by_role("heading", name="Event types")).to_be_visible()
-    shoot(page, "portal-types")
+    take_screenshots(page, "portal-types")
 
     page.get_by_role("button", name="Leave").click()
     page.get_by_role("dialog").get_by_role("button", name="Yes, do it").click()
@@ -98,11 +98,13 @@ def test_a_customer_comes_by_a_link_that_an_operator_made_and_manages_its_endpoi
     assert "bhk_" not in console.running.log()
 
 
-def test_a_customer_who_may_only_look_is_offered_nothing_else(console: Stand, stranger: Screen, receiver: Receiver):
+def test_a_customer_who_may_only_look_is_offered_nothing_else(
+    console: ConsoleServer, anonymous_page: CheckedPage, receiver: Receiver
+):
     link = make_link(console, "Cormorant", "--read-only")
     name = console.running.listing("applications", "list")[-1]["id"]
     console.running.cli("endpoints", "create", "-a", name, "--url", f"{receiver.base}/look")
-    page = stranger.page
+    page = anonymous_page.page
     page.goto(link)
     page.get_by_role("link", name=f"{receiver.base}/look").click()
     expect(page.get_by_role("heading", name=f"{receiver.base}/look")).to_be_visible()
@@ -111,14 +113,14 @@ def test_a_customer_who_may_only_look_is_offered_nothing_else(console: Stand, st
     assert main.locator("form").count() == 0
 
 
-def test_the_portal_takes_the_look_of_its_link(console: Stand, stranger: Screen):
-    page = stranger.page
+def test_the_portal_takes_the_look_of_its_link(console: ConsoleServer, anonymous_page: CheckedPage):
+    page = anonymous_page.page
     page.goto(make_link(console, "Puffin", "--theme", "dark", "--colour", "ff8800"))
     page.wait_for_url(f"{console.base}/portal/endpoints")
     assert page.locator("html").get_attribute("data-theme") == "dark"
     button = page.get_by_role("link", name="New endpoint")
     assert button.evaluate("one => getComputedStyle(one).backgroundColor") == "rgb(255, 136, 0)"
-    shoot(page, "portal-orange")
+    take_screenshots(page, "portal-orange")
 
 
 def embed(product: Receiver, link: str) -> None:
@@ -127,9 +129,11 @@ def embed(product: Receiver, link: str) -> None:
     )
 
 
-def test_the_portal_works_within_a_page_of_the_same_site(console: Stand, stranger: Screen, product: Receiver):
+def test_the_portal_works_within_a_page_of_the_same_site(
+    console: ConsoleServer, anonymous_page: CheckedPage, product: Receiver
+):
     embed(product, make_link(console, "Tern"))
-    page = stranger.page
+    page = anonymous_page.page
     page.goto(product.base)
     frame = page.frame_locator("iframe")
     expect(frame.get_by_text("There is no endpoint yet")).to_be_visible()
@@ -137,14 +141,14 @@ def test_the_portal_works_within_a_page_of_the_same_site(console: Stand, strange
     frame.get_by_label("Address", exact=True).fill("http://127.0.0.1:8999/tern")
     frame.get_by_role("button", name="Create").click()
     expect(frame.get_by_text("The endpoint is made")).to_be_visible()
-    stranger.expected |= {"Blocked autofocusing"}
+    anonymous_page.expected |= {"Blocked autofocusing"}
 
 
 def test_where_no_cookie_is_kept_within_another_site_a_tab_of_its_own_is_offered(
-    console: Stand, stranger: Screen, product: Receiver
+    console: ConsoleServer, anonymous_page: CheckedPage, product: Receiver
 ):
     embed(product, make_link(console, "Gannet"))
-    page = stranger.page
+    page = anonymous_page.page
     page.goto(product.base.replace("127.0.0.1", "localhost"))
     apart = page.frame_locator("iframe").get_by_role("link", name="Open it in a tab of its own")
     expect(apart).to_be_visible()
@@ -152,22 +156,24 @@ def test_where_no_cookie_is_kept_within_another_site_a_tab_of_its_own_is_offered
         apart.click()
     opened.value.wait_for_url(f"{console.base}/portal/endpoints")
     expect(opened.value.get_by_text("There is no endpoint yet")).to_be_visible()
-    stranger.expected |= {"401", "Blocked autofocusing"}
+    anonymous_page.expected |= {"401", "Blocked autofocusing"}
 
 
-def test_a_page_that_is_not_named_cannot_show_the_portal(console: Stand, stranger: Screen):
-    with receiving() as evil:
+def test_a_page_that_is_not_named_cannot_show_the_portal(console: ConsoleServer, anonymous_page: CheckedPage):
+    with open_receiver() as evil:
         evil.kind = "text/html"
         embed(evil, make_link(console, "Shag"))
-        page = stranger.page
+        page = anonymous_page.page
         page.goto(evil.base)
-        until(lambda: stranger.faults)
-    assert "frame-ancestors" in stranger.faults[0]
-    stranger.expected |= {"frame-ancestors"}
+        until(lambda: anonymous_page.faults)
+    assert "frame-ancestors" in anonymous_page.faults[0]
+    anonymous_page.expected |= {"frame-ancestors"}
 
 
-def test_the_console_is_never_shown_within_another_page(console: Stand, stranger: Screen, product: Receiver):
+def test_the_console_is_never_shown_within_another_page(
+    console: ConsoleServer, anonymous_page: CheckedPage, product: Receiver
+):
     embed(product, f"{console.base}/console/sign-in")
-    stranger.page.goto(product.base)
-    until(lambda: stranger.faults)
-    stranger.expected |= {"frame-ancestors", "X-Frame-Options", "ERR_BLOCKED_BY_RESPONSE"}
+    anonymous_page.page.goto(product.base)
+    until(lambda: anonymous_page.faults)
+    anonymous_page.expected |= {"frame-ancestors", "X-Frame-Options", "ERR_BLOCKED_BY_RESPONSE"}

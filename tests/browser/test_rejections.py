@@ -8,13 +8,13 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.acceptance.conftest import payload, signed
-from tests.browser.conftest import Screen, Stand
+from tests.browser.conftest import CheckedPage, ConsoleServer
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
 
 
-def refuse(console: Stand, body: bytes, headers: dict[str, str]) -> str:
+def refuse(console: ConsoleServer, body: bytes, headers: dict[str, str]) -> str:
     """Send a request that is refused; return its rejection's id."""
     mark = console.ask("select count(*) from boathook.rejection")[0][0]
     answer = httpx.post(f"{console.base}/in/stripe", content=body, headers=headers, timeout=30)
@@ -24,14 +24,14 @@ def refuse(console: Stand, body: bytes, headers: dict[str, str]) -> str:
 
 
 @pytest.fixture
-def laid_out_anew(console: Stand) -> str:
+def laid_out_anew(console: ConsoleServer) -> str:
     """A request whose JSON a proxy has written anew on its way."""
     body, headers = signed(payload("laid-out-anew"))
     return refuse(console, json.dumps(json.loads(body), indent=4).encode(), headers)
 
 
-def test_a_changed_body_is_recognized_and_its_remedy_told(screen: Screen, laid_out_anew: str):
-    page = screen.go("/rejections?source=stripe&reason=signature_mismatch")
+def test_a_changed_body_is_recognized_and_its_remedy_told(admin_page: CheckedPage, laid_out_anew: str):
+    page = admin_page.go("/rejections?source=stripe&reason=signature_mismatch")
     page.locator(f"a[href$='{laid_out_anew}']").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Refused: signature mismatch")
     expect(page.locator("main")).to_contain_text("something parsed it and wrote it anew on the way")
@@ -41,8 +41,8 @@ def test_a_changed_body_is_recognized_and_its_remedy_told(screen: Screen, laid_o
     expect(page.locator("pre")).to_contain_text("7b 0a 20 20")
 
 
-def test_its_bytes_are_downloaded_as_they_came(screen: Screen, console: Stand, laid_out_anew: str):
-    page = screen.go(f"/rejections/{laid_out_anew}")
+def test_its_bytes_are_downloaded_as_they_came(admin_page: CheckedPage, console: ConsoleServer, laid_out_anew: str):
+    page = admin_page.go(f"/rejections/{laid_out_anew}")
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
     body = console.ask("select body from boathook.rejection where boathook.show_id('rej', id) = %s", laid_out_anew)[0][
@@ -54,26 +54,30 @@ def test_its_bytes_are_downloaded_as_they_came(screen: Screen, console: Stand, l
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_late_copy_a_missing_signature_and_a_wrong_secret_are_told_apart(screen: Screen, console: Stand):
+def test_a_late_copy_a_missing_signature_and_a_wrong_secret_are_told_apart(
+    admin_page: CheckedPage, console: ConsoleServer
+):
     late = refuse(console, *signed(payload("late"), at=time.time() - 7_200))
-    page = screen.go(f"/rejections/{late}")
+    page = admin_page.go(f"/rejections/{late}")
     expect(page.locator("main")).to_contain_text("it is a late copy of a genuine request, or the clocks differ")
     expect(page.locator("main")).to_contain_text("Synchronize this machine's clock")
     bare = refuse(console, b"{}", {"content-type": "application/json"})
-    expect(screen.go(f"/rejections/{bare}").locator("main")).to_contain_text("The signature's header is missing")
+    expect(admin_page.go(f"/rejections/{bare}").locator("main")).to_contain_text("The signature's header is missing")
     forged = refuse(console, *signed(payload("forged"), secret="whsec_another"))
-    expect(screen.go(f"/rejections/{forged}").locator("main")).to_contain_text("Copy the signing secret")
+    expect(admin_page.go(f"/rejections/{forged}").locator("main")).to_contain_text("Copy the signing secret")
 
 
-def test_what_is_still_wrong_stays_refused(screen: Screen, console: Stand, laid_out_anew: str):
-    page = screen.go(f"/rejections/{laid_out_anew}")
+def test_what_is_still_wrong_stays_refused(admin_page: CheckedPage, console: ConsoleServer, laid_out_anew: str):
+    page = admin_page.go(f"/rejections/{laid_out_anew}")
     page.get_by_role("button", name="Judge it again").click()
     expect(page.get_by_role("status").first).to_contain_text("Still refused: signature_mismatch")
 
 
-def test_once_the_secret_is_right_one_and_then_all_of_a_source_are_accepted(screen: Screen, console: Stand):
+def test_once_the_secret_is_right_one_and_then_all_of_a_source_are_accepted(
+    admin_page: CheckedPage, console: ConsoleServer
+):
     first, *others = (refuse(console, *signed(payload(f"new-{n}"), secret="whsec_rotated")) for n in range(3))
-    page = screen.go(f"/rejections/{first}")
+    page = admin_page.go(f"/rejections/{first}")
     expect(page.locator("main")).to_contain_text("Most likely the secret of this source is not the one")
     token = page.locator("meta[name=csrf-token]").get_attribute("content") or ""
     added = page.request.post(
@@ -100,47 +104,50 @@ def test_once_the_secret_is_right_one_and_then_all_of_a_source_are_accepted(scre
     expect(page.get_by_role("link", name=first)).to_be_visible()
 
 
-def test_a_strangers_markup_is_shown_as_text(screen: Screen, console: Stand):
+def test_a_strangers_markup_is_shown_as_text(admin_page: CheckedPage, console: ConsoleServer):
     hostile = b"<script>document.title = 'owned'</script><img src=x onerror=alert(1)>"
     found = refuse(
         console, hostile, {"stripe-signature": "t=1,v1=<b>x</b>", "content-type": "text/html<svg onload=alert(1)>"}
     )
-    page = screen.go(f"/rejections/{found}")
+    page = admin_page.go(f"/rejections/{found}")
     expect(page.locator("pre")).to_contain_text("<script>document.title = 'owned'</script>")
     assert page.title().startswith("Refused:")
-    screen.go("/rejections")
+    admin_page.go("/rejections")
 
 
 class TestAudit:
-    def test_who_did_what_is_found_and_leads_to_it(self, screen: Screen, console: Stand):
+    def test_who_did_what_is_found_and_leads_to_it(self, admin_page: CheckedPage, console: ConsoleServer):
         event = console.post_event("audited", "broken.audited")
-        letter = event.replace("evt_", "dlv_") + "_0"
+        dead_letter = event.replace("evt_", "dlv_") + "_0"
         until(
             lambda: (
                 console.ask("select state from boathook.delivery where boathook.show_id('evt', event_id) = %s", event)
                 == [("dead",)]
             )
         )
-        page = screen.go(f"/dead/{letter}")
+        page = admin_page.go(f"/dead/{dead_letter}")
         page.locator("summary", has_text="Ignore").click()
         page.get_by_label("Why nothing more is needed").fill("=a formula")
         page.get_by_role("button", name="Ignore", exact=True).click()
         page.goto(f"{console.base}/console/audit?actor=console:anna&action=dead.*")
-        row = page.get_by_role("row").filter(has_text=letter)
+        row = page.get_by_role("row").filter(has_text=dead_letter)
         expect(row).to_contain_text("dead.ignore")
-        row.get_by_role("link", name=letter).click()
+        row.get_by_role("link", name=dead_letter).click()
         expect(page.get_by_role("heading", level=1)).to_contain_text("ignored")
-        page.goto(f"{console.base}/console/audit?subject={letter}")
-        for name, holds in (("CSV", f"dead.ignore,{letter},'=a formula"), ("JSON lines", f'"subject":"{letter}"')):
+        page.goto(f"{console.base}/console/audit?subject={dead_letter}")
+        for name, holds in (
+            ("CSV", f"dead.ignore,{dead_letter},'=a formula"),
+            ("JSON lines", f'"subject":"{dead_letter}"'),
+        ):
             with page.expect_download() as download:
                 page.get_by_role("link", name=name).click()
             assert holds in download.value.path().read_text()
 
-    def test_it_tells_how_far_it_is_sealed(self, screen: Screen, console: Stand):
+    def test_it_tells_how_far_it_is_sealed(self, admin_page: CheckedPage, console: ConsoleServer):
         until(lambda: console.ask("select count(*) > 0 from boathook.audit where sealed_as is not null") == [(True,)])
-        expect(screen.go("/audit").get_by_text("Sealed up to place")).to_be_visible()
+        expect(admin_page.go("/audit").get_by_text("Sealed up to place")).to_be_visible()
 
-    def test_a_moment_that_is_none_is_told_kindly(self, screen: Screen):
-        expect(screen.go("/audit?since=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")
-        expect(screen.go("/rejections?until=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")
-        expect(screen.go("/dead/letters?since=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")
+    def test_a_moment_that_is_none_is_told_kindly(self, admin_page: CheckedPage):
+        expect(admin_page.go("/audit?since=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")
+        expect(admin_page.go("/rejections?until=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")
+        expect(admin_page.go("/dead/letters?since=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")

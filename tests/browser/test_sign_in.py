@@ -5,14 +5,14 @@ import re
 import httpx
 import pytest
 
-from tests.browser.conftest import ADMIN, PASSWORD, Screen, Stand
+from tests.browser.conftest import ADMIN, PASSWORD, CheckedPage, ConsoleServer
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
 
 
-def test_an_admin_signs_in_and_out(stranger: Screen, console: Stand):
-    page = stranger.go("/operators")
+def test_an_admin_signs_in_and_out(anonymous_page: CheckedPage, console: ConsoleServer):
+    page = anonymous_page.go("/operators")
     page.wait_for_url("**/console/sign-in?next=*")
     page.get_by_label("Name").fill(ADMIN)
     page.get_by_label("Password").fill(PASSWORD)
@@ -21,10 +21,10 @@ def test_an_admin_signs_in_and_out(stranger: Screen, console: Stand):
     page.get_by_text(ADMIN, exact=True).first.click()
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/console/sign-in")
-    stranger.go("/operators").wait_for_url("**/console/sign-in?next=*")
+    anonymous_page.go("/operators").wait_for_url("**/console/sign-in?next=*")
 
 
-def test_a_wrong_password_and_an_unknown_name_are_told_alike(console: Stand):
+def test_a_wrong_password_and_an_unknown_name_are_told_alike(console: ConsoleServer):
     texts = set()
     for name in (ADMIN, "nobody"):
         answer = post(console, "/console/sign-in", {"name": name, "password": "wrong wrong wrong"})
@@ -33,7 +33,7 @@ def test_a_wrong_password_and_an_unknown_name_are_told_alike(console: Stand):
     assert len(texts) == 1
 
 
-def test_guessing_is_slowed_down(console: Stand):
+def test_guessing_is_slowed_down(console: ConsoleServer):
     statuses = [
         post(console, "/console/sign-in", {"name": "guessed", "password": f"guess {n:03}"}).status_code
         for n in range(14)
@@ -42,19 +42,19 @@ def test_guessing_is_slowed_down(console: Stand):
     assert statuses[-1] == 429
 
 
-def test_a_viewer_may_look_and_nothing_else(stranger: Screen, console: Stand):
+def test_a_viewer_may_look_and_nothing_else(anonymous_page: CheckedPage, console: ConsoleServer):
     console.add_operator("vera", "viewer")
-    console.sign_in(stranger.page, "vera")
-    stranger.expected.add("403")
-    page = stranger.go("/operators")
+    console.sign_in(anonymous_page.page, "vera")
+    anonymous_page.expected.add("403")
+    page = anonymous_page.go("/operators")
     page.get_by_role("heading", name="This is not allowed").wait_for()
     assert page.get_by_role("link", name="Operators").count() == 0
 
 
-def test_a_form_of_another_page_or_session_is_refused(stranger: Screen, console: Stand):
-    console.sign_in(stranger.page)
-    cookies = {one["name"]: one["value"] for one in stranger.page.context.cookies()}
-    token = stranger.go("/account").locator("meta[name=csrf-token]").get_attribute("content")
+def test_a_form_of_another_page_or_session_is_refused(anonymous_page: CheckedPage, console: ConsoleServer):
+    console.sign_in(anonymous_page.page)
+    cookies = {one["name"]: one["value"] for one in anonymous_page.page.context.cookies()}
+    token = anonymous_page.go("/account").locator("meta[name=csrf-token]").get_attribute("content")
     path, fields = "/console/account/sign-out-everywhere", {"csrf": token}
     assert post(console, path, fields, cookies).status_code == 303
     for wrong in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
@@ -68,26 +68,26 @@ def test_a_form_of_another_page_or_session_is_refused(stranger: Screen, console:
 @pytest.mark.parametrize(
     "wanted", ["https://evil.example/", "//evil.example", "/console/../x\\", "/consolex", "javascript:1"]
 )
-def test_nobody_is_sent_elsewhere_after_signing_in(console: Stand, wanted: str):
+def test_nobody_is_sent_elsewhere_after_signing_in(console: ConsoleServer, wanted: str):
     answer = post(console, "/console/sign-in", {"name": ADMIN, "password": PASSWORD, "next": wanted})
     assert (answer.status_code, answer.headers["location"]) == (303, "/console")
 
 
-def test_whoever_is_kept_out_is_out_at_once(stranger: Screen, console: Stand):
+def test_whoever_is_kept_out_is_out_at_once(anonymous_page: CheckedPage, console: ConsoleServer):
     console.add_operator("otto", "operator")
-    console.sign_in(stranger.page, "otto")
-    stranger.go("/account").get_by_role("heading", name="Your account").wait_for()
+    console.sign_in(anonymous_page.page, "otto")
+    anonymous_page.go("/account").get_by_role("heading", name="Your account").wait_for()
     console.running.cli("operators", "disable", "otto")
-    stranger.go("/account").wait_for_url("**/console/sign-in?next=*")
+    anonymous_page.go("/account").wait_for_url("**/console/sign-in?next=*")
 
 
-def test_the_last_admin_cannot_be_kept_out(console: Stand):
+def test_the_last_admin_cannot_be_kept_out(console: ConsoleServer):
     done = console.running.cli("operators", "disable", ADMIN, check=False)
     assert done.returncode == 1
     assert "only admin" in done.stderr
 
 
-def test_every_page_carries_a_strict_policy(console: Stand):
+def test_every_page_carries_a_strict_policy(console: ConsoleServer):
     answer = httpx.get(f"{console.base}/console/sign-in")
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -97,7 +97,7 @@ def test_every_page_carries_a_strict_policy(console: Stand):
 
 
 def post(
-    console: Stand, path: str, fields: dict[str, str], cookies: dict[str, str] | None = None, **headers: str
+    console: ConsoleServer, path: str, fields: dict[str, str], cookies: dict[str, str] | None = None, **headers: str
 ) -> httpx.Response:
     given = {"origin": console.base} | {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.post(f"{console.base}{path}", data=fields, cookies=cookies, headers=given, timeout=30)
@@ -113,14 +113,14 @@ def post(
         (b"&".join(b"a%d=1" % n for n in range(3_000)), "application/x-www-form-urlencoded", 400),
     ],
 )
-def test_what_is_no_form_is_refused_with_a_page(console: Stand, body: bytes, kind: str, status: int):
+def test_what_is_no_form_is_refused_with_a_page(console: ConsoleServer, body: bytes, kind: str, status: int):
     headers = {"origin": console.base, "content-type": kind}
     answer = httpx.post(f"{console.base}/console/sign-in", content=body, headers=headers)
     assert answer.status_code == status
     assert "text/html" in answer.headers["content-type"]
 
 
-def test_files_may_be_kept_for_ever_and_only_under_the_name_of_their_content(console: Stand):
+def test_files_may_be_kept_for_ever_and_only_under_the_name_of_their_content(console: ConsoleServer):
     page = httpx.get(f"{console.base}/console/sign-in").text
     path = re.search(r'href="(/console/static/console\.css\?v=\w+)"', page)
     assert path is not None
@@ -130,7 +130,7 @@ def test_files_may_be_kept_for_ever_and_only_under_the_name_of_their_content(con
         assert httpx.get(f"{console.base}/console/static/{wrong}").status_code == 404
 
 
-def test_what_browsers_report_is_counted_and_never_trusted(console: Stand):
+def test_what_browsers_report_is_counted_and_never_trusted(console: ConsoleServer):
     def reports() -> float:
         page = httpx.get(f"{console.base}/metrics").text
         return sum(

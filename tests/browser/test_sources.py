@@ -9,7 +9,7 @@ import pytest
 from boathook.inbound.providers import RECIPES
 from boathook.testing import sign
 from tests.acceptance.conftest import payload
-from tests.browser.conftest import Screen, Stand
+from tests.browser.conftest import CheckedPage, ConsoleServer
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
@@ -17,16 +17,16 @@ pytestmark = pytest.mark.extended("the pages are seen by the tour of every page 
 ADDED = "whsec_an added secret, quite long"
 
 
-def post_signed(console: Stand, key: str, secret: str) -> int:
+def post_signed(console: ConsoleServer, key: str, secret: str) -> int:
     body = json.dumps(payload(key, "payment.paid")).encode()
     headers = {**sign("stripe", secret, body), "content-type": "application/json"}
     return httpx.post(f"{console.base}/in/stripe", content=body, headers=headers, timeout=30).status_code
 
 
-def test_sources_are_listed_with_what_came_in(screen: Screen, console: Stand):
+def test_sources_are_listed_with_what_came_in(admin_page: CheckedPage, console: ConsoleServer):
     event_id = console.post_event("listed-1")
     assert post_signed(console, "listed-2", "whsec_wrong") == 401
-    page = screen.go("/sources")
+    page = admin_page.go("/sources")
     row = page.get_by_role("row").filter(has=page.get_by_role("link", name="stripe", exact=True))
     assert "body signed" in row.inner_text()
     until(lambda: page.reload() and row.locator("time").count() == 2, timeout=30)
@@ -36,8 +36,8 @@ def test_sources_are_listed_with_what_came_in(screen: Screen, console: Stand):
     assert event_id.startswith("evt_")
 
 
-def test_set_up_instructions_name_our_address_and_where_the_secret_is(screen: Screen):
-    page = screen.go("/sources/stripe")
+def test_set_up_instructions_name_our_address_and_where_the_secret_is(admin_page: CheckedPage):
+    page = admin_page.go("/sources/stripe")
     text = page.get_by_role("main").inner_text()
     assert "/in/stripe" in text
     assert "Workbench" in text
@@ -45,18 +45,18 @@ def test_set_up_instructions_name_our_address_and_where_the_secret_is(screen: Sc
 
 
 @pytest.mark.parametrize("provider", ["stripe", "meta", "yookassa", "hmac", "mollie"])
-def test_a_sender_that_is_not_set_up_yet_has_instructions_too(screen: Screen, provider: str):
-    page = screen.go(f"/sources-senders/{provider}")
+def test_a_sender_that_is_not_set_up_yet_has_instructions_too(admin_page: CheckedPage, provider: str):
+    page = admin_page.go(f"/sources-senders/{provider}")
     assert f"/in/{provider}" in page.get_by_role("main").inner_text()
 
 
-def test_all_senders_are_listed(screen: Screen):
-    page = screen.go("/sources-senders")
+def test_all_senders_are_listed(admin_page: CheckedPage):
+    page = admin_page.go("/sources-senders")
     assert page.get_by_role("row").count() == len(RECIPES) + 1
 
 
-def test_the_test_button_tells_step_by_step_that_the_source_works(screen: Screen, console: Stand):
-    page = screen.go("/sources/stripe")
+def test_the_test_button_tells_step_by_step_that_the_source_works(admin_page: CheckedPage, console: ConsoleServer):
+    page = admin_page.go("/sources/stripe")
     page.get_by_role("button", name="Send a test request").click()
     page.get_by_role("heading", name="stripe: it works").wait_for()
     text = page.get_by_role("main").inner_text()
@@ -69,9 +69,9 @@ def test_the_test_button_tells_step_by_step_that_the_source_works(screen: Screen
     assert kept == [("boathook-test",)]
 
 
-def test_a_secret_is_rotated_without_a_restart(screen: Screen, console: Stand):
+def test_a_secret_is_rotated_without_a_restart(admin_page: CheckedPage, console: ConsoleServer):
     assert post_signed(console, "rotated-1", ADDED) == 401
-    page = screen.go("/sources/stripe")
+    page = admin_page.go("/sources/stripe")
     page.get_by_label("Secret", exact=True).fill(ADDED)
     page.get_by_label("Note").fill("of the winter")
     page.get_by_role("button", name="Add the secret").click()
@@ -91,19 +91,19 @@ def test_a_secret_is_rotated_without_a_restart(screen: Screen, console: Stand):
     assert actions[-3:] == ["source.secret.add", "source.secret.end", "source.secret.remove"]
 
 
-def test_a_secret_that_cannot_be_one_is_told_at_its_field(screen: Screen):
-    screen.expected.add("400")
-    page = screen.go("/sources/stripe")
+def test_a_secret_that_cannot_be_one_is_told_at_its_field(admin_page: CheckedPage):
+    admin_page.expected.add("400")
+    page = admin_page.go("/sources/stripe")
     page.get_by_label("Secret", exact=True).fill("whsec_acceptance")
     page.get_by_role("button", name="Add the secret").click()
     page.get_by_text("it is one of this source's secrets already").wait_for()
     assert page.get_by_label("Secret", exact=True).get_attribute("aria-invalid") == "true"
 
 
-def test_who_is_no_admin_changes_no_secret(stranger: Screen, console: Stand):
+def test_who_is_no_admin_changes_no_secret(anonymous_page: CheckedPage, console: ConsoleServer):
     console.add_operator("otto", "operator")
-    console.sign_in(stranger.page, "otto")
-    page = stranger.go("/sources/stripe")
+    console.sign_in(anonymous_page.page, "otto")
+    page = anonymous_page.go("/sources/stripe")
     page.get_by_text("Adding and ending secrets needs the role admin.").wait_for()
     token = page.locator("meta[name=csrf-token]").get_attribute("content")
     answer = page.request.post(
@@ -118,14 +118,14 @@ def test_who_is_no_admin_changes_no_secret(stranger: Screen, console: Stand):
 SCHEMA = '{"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}, "examples": [{"id": 1}]}'
 
 
-def test_an_event_type_is_made_checked_changed_and_archived(screen: Screen):
-    page = screen.go("/event-types")
+def test_an_event_type_is_made_checked_changed_and_archived(admin_page: CheckedPage):
+    page = admin_page.go("/event-types")
     page.get_by_role("link", name="Make one").click()
     page.get_by_label("Name").fill("boat.launched")
     page.get_by_label("Description").fill("A boat is in the water <script>alert(1)</script>")
     page.get_by_label("Schema").fill(SCHEMA)
     page.get_by_label("Example payload").fill('{"id": "seven"}')
-    screen.expected.add("400")
+    admin_page.expected.add("400")
     page.get_by_role("button", name="Only check the schema").click()
     page.get_by_text("it does not fit").wait_for()
     page.get_by_label("Example payload").fill('{"id": 7}')
@@ -142,13 +142,13 @@ def test_an_event_type_is_made_checked_changed_and_archived(screen: Screen):
     page.get_by_role("button", name="Archive").click()
     page.get_by_role("button", name="Yes, do it").click()
     page.get_by_text("It is archived:").first.wait_for()
-    assert page.goto(f"{screen.stand.base}/console/event-types")
+    assert page.goto(f"{admin_page.server.base}/console/event-types")
     assert page.get_by_role("link", name="boat.launched").count() == 0
 
 
-def test_an_openapi_document_shows_what_it_would_change_and_does_it(screen: Screen, console: Stand):
+def test_an_openapi_document_shows_what_it_would_change_and_does_it(admin_page: CheckedPage, console: ConsoleServer):
     document = "openapi: 3.1.0\nwebhooks:\n  boat.sold:\n    post:\n      description: A boat has a new owner\n"
-    page = screen.go("/event-types-import")
+    page = admin_page.go("/event-types-import")
     page.get_by_label("Document").fill(document)
     page.get_by_role("button", name="Show what would change").click()
     page.get_by_role("listitem").filter(has_text="boat.sold").wait_for()
@@ -160,8 +160,8 @@ def test_an_openapi_document_shows_what_it_would_change_and_does_it(screen: Scre
     ]
 
 
-def test_settings_are_shown_without_their_secrets(screen: Screen, console: Stand):
-    page = screen.go("/settings")
+def test_settings_are_shown_without_their_secrets(admin_page: CheckedPage, console: ConsoleServer):
+    page = admin_page.go("/settings")
     text = page.get_by_role("main").inner_text()
     assert "[sources.stripe]" in text
     assert "(hidden)" in text

@@ -2,30 +2,30 @@
 
 import pytest
 
-from tests.browser.conftest import Screen, Stand
+from tests.browser.conftest import CheckedPage, ConsoleServer
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
 
 
-def check(screen: Screen) -> str:
-    page = screen.go("/verify")
+def check(admin_page: CheckedPage) -> str:
+    page = admin_page.go("/verify")
     page.get_by_role("button", name="Check the books").click()
     page.wait_for_url("**/console/verify/qtask_*")
     return page.url
 
 
-def test_the_books_are_checked_and_the_balance_is_shown(screen: Screen, console: Stand):
+def test_the_books_are_checked_and_the_balance_is_shown(admin_page: CheckedPage, console: ConsoleServer):
     console.post_event("checked-1")
-    check(screen)
-    page = screen.page
+    check(admin_page)
+    page = admin_page.page
     page.get_by_text("The books balance").wait_for(timeout=60_000)
     row = page.get_by_role("row").filter(has_text="received")
     assert int(row.get_by_role("cell").inner_text().replace("\u202f", "")) >= 1
-    screen.go("/verify").get_by_text("the books balance").first.wait_for()
+    admin_page.go("/verify").get_by_text("the books balance").first.wait_for()
 
 
-def test_a_broken_rule_is_shown_with_examples_and_a_remedy(screen: Screen, console: Stand):
+def test_a_broken_rule_is_shown_with_examples_and_a_remedy(admin_page: CheckedPage, console: ConsoleServer):
     event_id = console.post_event("checked-2")
     until(
         lambda: console.ask(
@@ -39,22 +39,22 @@ def test_a_broken_rule_is_shown_with_examples_and_a_remedy(screen: Screen, conso
             "delete from boathook.outcome o using boathook.event e "
             "where e.id = o.event_id and e.dedup_key = 'checked-2'"
         )
-    check(screen)
-    page = screen.page
+    check(admin_page)
+    page = admin_page.page
     page.get_by_text("The books do not balance").wait_for(timeout=60_000)
     text = page.get_by_role("main").inner_text()
     assert event_id.removeprefix("evt_") in text
     assert "What to do:" in text
 
 
-def test_only_one_check_is_made_at_a_time_and_it_can_be_stopped(screen: Screen, console: Stand):
+def test_only_one_check_is_made_at_a_time_and_it_can_be_stopped(admin_page: CheckedPage, console: ConsoleServer):
     console.db.execute(
         "insert into boathook.task (id, organization, kind, request, place, updated_at) values "
         "(gen_random_uuid(), '(store)', 'store.verify', '{\"is_deep\": false}', '{\"by\": \"somebody\"}', now() + interval '1 h')"
     )
-    page = screen.go("/verify")
+    page = admin_page.go("/verify")
     assert page.get_by_role("button", name="Check the books").is_disabled()
     page.get_by_role("row").filter(has_text="running").get_by_role("link").click()
     page.get_by_role("button", name="Stop it").click()
     page.get_by_text("stopped by console:anna").wait_for()
-    assert screen.go("/verify").get_by_role("button", name="Check the books").is_enabled()
+    assert admin_page.go("/verify").get_by_role("button", name="Check the books").is_enabled()
