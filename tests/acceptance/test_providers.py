@@ -25,15 +25,15 @@ from tests.acceptance.raw_http import (
     write_config,
 )
 from tests.providers.request_factory import base64_mac
-from tests.providers.source_factory import HOME, Stand, stands
+from tests.providers.source_factory import PUBLIC_URL, ProviderSource, all_sources
 from tests.support import until
 
-ALL = list(stands())
-OPEN = [stand for stand in ALL if isinstance(stand.recipe.proof, NoProof)]
-FETCHED = [stand for stand in ALL if stand.ring]
+ALL = list(all_sources())
+OPEN = [provider_source for provider_source in ALL if isinstance(provider_source.recipe.proof, NoProof)]
+FETCHED = [provider_source for provider_source in ALL if provider_source.ring]
 """Those whose sender's key must be fetched, which cannot be done here."""
-REACHED = [stand for stand in ALL if not stand.ring]
-GUARDED = [stand for stand in REACHED if stand not in OPEN]
+REACHED = [provider_source for provider_source in ALL if not provider_source.ring]
+GUARDED = [provider_source for provider_source in REACHED if provider_source not in OPEN]
 
 STORED = b'{"ok":true,"event_id":"'
 REPLIES: dict[str, tuple[int, bytes]] = {
@@ -126,66 +126,70 @@ class Talk:
     rejections: list[dict[str, Any]] = field(default_factory=list)
 
 
-def configuration(running: BoathookProcess, stand: Stand, number: int) -> str:
+def configuration(running: BoathookProcess, provider_source: ProviderSource, number: int) -> str:
     """Write one source's table, its secrets by turns in a file and in the environment."""
-    lines: dict[str, Any] = {"provider": stand.recipe.name, "public_url": HOME, **stand.settings}
-    if isinstance(stand.recipe.proof, NoProof):
+    lines: dict[str, Any] = {
+        "provider": provider_source.recipe.name,
+        "public_url": PUBLIC_URL,
+        **provider_source.settings,
+    }
+    if isinstance(provider_source.recipe.proof, NoProof):
         lines["unsigned"] = True
-    for secret in stand.secrets:
+    for secret in provider_source.secrets:
         if number % 2 or "\n" in secret:
-            (running.folder / f"{stand.label}.secret").write_text(secret + "\n")
-            lines["secrets"] = [f"file:{stand.label}.secret"]
+            (running.folder / f"{provider_source.label}.secret").write_text(secret + "\n")
+            lines["secrets"] = [f"file:{provider_source.label}.secret"]
         else:
             running.environment[f"SECRET_{number}"] = secret
             lines["secrets"] = [f"env:SECRET_{number}"]
     table = "\n".join(f"{key} = {json.dumps(value)}" for key, value in lines.items())
-    return f"\n[sources.{stand.label}]\n{table}\n"
+    return f"\n[sources.{provider_source.label}]\n{table}\n"
 
 
 @pytest.fixture(scope="module")
 def running(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoathookProcess]:
     with boathook_on_new_database(admin_url, pg_template, tmp_path_factory.mktemp("providers")) as one:
-        sources = "".join(configuration(one, stand, number) for number, stand in enumerate(ALL))
+        sources = "".join(configuration(one, provider_source, number) for number, provider_source in enumerate(ALL))
         write_config(one, sources, server='trusted_proxies = ["127.0.0.1/32"]')
         yield one.start()
 
 
-def sent(stand: Stand, word: str = "told01") -> Signed:
-    return stand.sent(word, at=time.time())
+def sent(provider_source: ProviderSource, word: str = "told01") -> Signed:
+    return provider_source.sign_sample(word, at=time.time())
 
 
-def forged(stand: Stand) -> Signed:
+def forged(provider_source: ProviderSource) -> Signed:
     """The same request with one byte changed: of what is signed, or of the proof where no signature covers the body."""
-    signed = sent(stand, "forged")
-    if stand.recipe.grade is Grade.BODY and signed.body:
+    signed = sent(provider_source, "forged")
+    if provider_source.recipe.grade is Grade.BODY and signed.body:
         middle = signed.body.index(b"forged") if b"forged" in signed.body else len(signed.body) // 2
         return replace(signed, body=_flip(signed.body, middle))
-    if stand.recipe.grade is Grade.BODY:
+    if provider_source.recipe.grade is Grade.BODY:
         return replace(signed, url=signed.url.replace("Amount=", "Amount=1"))
-    other = stand.secret[:-1] + ("A" if stand.secret[-1] != "A" else "B")
-    return replace(stand, secret=other).sent("forged", at=time.time())
+    other = provider_source.secret[:-1] + ("A" if provider_source.secret[-1] != "A" else "B")
+    return replace(provider_source, secret=other).sign_sample("forged", at=time.time())
 
 
 def _flip(body: bytes, position: int) -> bytes:
     return body[:position] + bytes([body[position] ^ 1]) + body[position + 1 :]
 
 
-def client_of(stand: Stand, *, is_stranger: bool = False) -> str:
+def client_of(provider_source: ProviderSource, *, is_stranger: bool = False) -> str:
     """The address a request comes from, as the proxy in front says it."""
-    return "192.0.2.66" if is_stranger else stand.request(sent(stand)).client
+    return "192.0.2.66" if is_stranger else provider_source.request(sent(provider_source)).client
 
 
 @pytest.fixture(scope="module")
 def talks(running: BoathookProcess) -> dict[str, Talk]:
     """Talk to every source, then read back what the command line shows of it."""
     found = {}
-    for stand in REACHED:
-        signed = sent(stand)
-        first, again = (send_signed(running, signed, x_forwarded_for=client_of(stand)) for _ in range(2))
-        is_address = isinstance(stand.recipe.proof, Addresses)
-        lie = None if stand in OPEN else forged(stand)
-        answer = lie and send_signed(running, lie, x_forwarded_for=client_of(stand, is_stranger=is_address))
-        found[stand.label] = Talk(first, again, answer)
+    for provider_source in REACHED:
+        signed = sent(provider_source)
+        first, again = (send_signed(running, signed, x_forwarded_for=client_of(provider_source)) for _ in range(2))
+        is_address = isinstance(provider_source.recipe.proof, Addresses)
+        lie = None if provider_source in OPEN else forged(provider_source)
+        answer = lie and send_signed(running, lie, x_forwarded_for=client_of(provider_source, is_stranger=is_address))
+        found[provider_source.label] = Talk(first, again, answer)
     until(lambda: rows(running, "select count(*) >= %s from boathook.rejection", len(GUARDED)) == [(True,)])
     for event in running.listing("events", "list", "--limit", "0"):
         found[event["source"]].events.append(event)
@@ -194,29 +198,29 @@ def talks(running: BoathookProcess) -> dict[str, Talk]:
     return found
 
 
-each = pytest.mark.parametrize("stand", REACHED, ids=str)
-guarded = pytest.mark.parametrize("stand", GUARDED, ids=str)
+each = pytest.mark.parametrize("provider_source", REACHED, ids=str)
+guarded = pytest.mark.parametrize("provider_source", GUARDED, ids=str)
 
 
 @each
-def test_its_sample_is_stored_and_answered_as_it_wants(talks: dict[str, Talk], stand: Stand):
-    talk = talks[stand.label]
-    status, body = REPLIES.get(stand.label, (200, None))
+def test_its_sample_is_stored_and_answered_as_it_wants(talks: dict[str, Talk], provider_source: ProviderSource):
+    talk = talks[provider_source.label]
+    status, body = REPLIES.get(provider_source.label, (200, None))
     for answer in (talk.first, talk.again):
         assert answer.status == status, answer.body
         assert answer.body == body or (body is None and answer.body.startswith(STORED))
     if body is None:
-        is_new_each_time = stand.label in LOOK_THERE
+        is_new_each_time = provider_source.label in LOOK_THERE
         assert [talk.first.json["duplicate"], talk.again.json["duplicate"]] == [False, not is_new_each_time]
 
 
 @each
-def test_operators_see_it_once_with_its_grade_type_and_key(talks: dict[str, Talk], stand: Stand):
-    events = talks[stand.label].events
-    assert len(events) == (2 if stand.label in LOOK_THERE else 1)
-    assert events[0]["grade"] == ("none" if stand in OPEN else stand.recipe.grade.value)
-    if stand.label in EVENTS:
-        type, key = EVENTS[stand.label]
+def test_operators_see_it_once_with_its_grade_type_and_key(talks: dict[str, Talk], provider_source: ProviderSource):
+    events = talks[provider_source.label].events
+    assert len(events) == (2 if provider_source.label in LOOK_THERE else 1)
+    assert events[0]["grade"] == ("none" if provider_source in OPEN else provider_source.recipe.grade.value)
+    if provider_source.label in EVENTS:
+        type, key = EVENTS[provider_source.label]
         assert events[0]["type"] == type
         assert fnmatchcase(events[0]["dedup_key"], key)
     else:
@@ -225,11 +229,11 @@ def test_operators_see_it_once_with_its_grade_type_and_key(talks: dict[str, Talk
 
 
 @guarded
-def test_one_changed_byte_is_refused_without_a_word_of_why(talks: dict[str, Talk], stand: Stand):
-    answer = talks[stand.label].forged
+def test_one_changed_byte_is_refused_without_a_word_of_why(talks: dict[str, Talk], provider_source: ProviderSource):
+    answer = talks[provider_source.label].forged
     assert answer is not None
     assert answer.status == 401
-    if stand.recipe.wants_silence:
+    if provider_source.recipe.wants_silence:
         assert answer.body == b""
     else:
         assert set(answer.json) == {"ok", "error", "request_id"}
@@ -238,43 +242,47 @@ def test_one_changed_byte_is_refused_without_a_word_of_why(talks: dict[str, Talk
 
 
 @guarded
-def test_operators_are_told_why(talks: dict[str, Talk], stand: Stand):
-    (rejection,) = talks[stand.label].rejections
+def test_operators_are_told_why(talks: dict[str, Talk], provider_source: ProviderSource):
+    (rejection,) = talks[provider_source.label].rejections
     assert rejection["reason"] in {"signature_mismatch", "token_mismatch", "address_not_allowed"}
     assert len(rejection["detail"].split()) >= 4, rejection["detail"]
-    for secret in stand.secrets:
+    for secret in provider_source.secrets:
         assert secret not in rejection["detail"]
 
 
-@pytest.mark.parametrize("stand", FETCHED, ids=str)
-def test_a_key_that_cannot_be_fetched_is_no_fault_of_the_sender(running: BoathookProcess, stand: Stand):
-    answer = send_signed(running, sent(stand))
+@pytest.mark.parametrize("provider_source", FETCHED, ids=str)
+def test_a_key_that_cannot_be_fetched_is_no_fault_of_the_sender(
+    running: BoathookProcess, provider_source: ProviderSource
+):
+    answer = send_signed(running, sent(provider_source))
     assert answer.status == 503
     assert int(answer.headers["retry-after"]) > 0
-    assert rows(running, "select count(*) from boathook.rejection where source = %s", stand.label) == [(0,)]
-    assert rows(running, "select count(*) from boathook.event where source = %s", stand.label) == [(0,)]
+    assert rows(running, "select count(*) from boathook.rejection where source = %s", provider_source.label) == [(0,)]
+    assert rows(running, "select count(*) from boathook.event where source = %s", provider_source.label) == [(0,)]
 
 
-@pytest.mark.parametrize("stand", ALL, ids=str)
-def test_methods_nobody_sends_by_are_not_allowed(running: BoathookProcess, stand: Stand):
-    wanted = OTHER_METHODS.get(stand.label, {"POST"})
-    path = f"/in/{stand.label}"
+@pytest.mark.parametrize("provider_source", ALL, ids=str)
+def test_methods_nobody_sends_by_are_not_allowed(running: BoathookProcess, provider_source: ProviderSource):
+    wanted = OTHER_METHODS.get(provider_source.label, {"POST"})
+    path = f"/in/{provider_source.label}"
     for method in ("HEAD", "GET", "PUT", "DELETE", "PATCH", "OPTIONS"):
         answer = send_request(running, method, path)
         assert answer.status not in NEVER | set(range(300, 400))
         assert (answer.status == 405) is (method not in wanted), method
         if answer.status == 405:
             assert set(answer.headers["allow"].split(", ")) == wanted
-    counted = rows(running, "select count(*) from boathook.event where source = %s and body = ''", stand.label)
-    assert stand in OPEN or stand.recipe.sample.method == "GET" or counted == [(0,)]
+    counted = rows(
+        running, "select count(*) from boathook.event where source = %s and body = ''", provider_source.label
+    )
+    assert provider_source in OPEN or provider_source.recipe.sample.method == "GET" or counted == [(0,)]
 
 
 def test_no_answer_makes_any_sender_stop(talks: dict[str, Talk]):
     statuses = {one.status for talk in talks.values() for one in (talk.first, talk.again, talk.forged) if one}
     assert statuses == {200, 202, 204, 401}
     assert not statuses & (NEVER | set(range(300, 400)))
-    for stand in REACHED:
-        assert talks[stand.label].first.status not in stand.recipe.stop_statuses
+    for provider_source in REACHED:
+        assert talks[provider_source.label].first.status not in provider_source.recipe.stop_statuses
 
 
 def test_one_event_is_shown_whole(running: BoathookProcess, talks: dict[str, Talk]):
@@ -288,11 +296,11 @@ def test_one_event_is_shown_whole(running: BoathookProcess, talks: dict[str, Tal
 def test_nothing_that_is_secret_is_logged_or_kept(running: BoathookProcess, talks: dict[str, Talk]):
     log = running.log()
     shown = running.cli("config", "show").stdout
-    for stand in ALL:
-        for secret in stand.secrets:
-            if not secret.startswith(("-----", "MF", "whpk")) and stand.label != "discord":
-                assert secret not in log, stand.label
-                assert secret not in shown, stand.label
+    for provider_source in ALL:
+        for secret in provider_source.secrets:
+            if not secret.startswith(("-----", "MF", "whpk")) and provider_source.label != "discord":
+                assert secret not in log, provider_source.label
+                assert secret not in shown, provider_source.label
 
 
 TARGET = "/in/{source}?name=J%C3%BCrgen%20B&slash=%2F%2f&plus=a+b&colon=%3A&empty=&name=2"
@@ -309,7 +317,11 @@ class TestPublicUrl:
 
     def test_square_signs_the_address_as_configured(self, running: BoathookProcess):
         target, secret = TARGET.format(source="square"), secret_of("square")
-        for base, status in ((HOME, 200), ("http://evil.example", 401), (f"http://127.0.0.1:{running.port}", 401)):
+        for base, status in (
+            (PUBLIC_URL, 200),
+            ("http://evil.example", 401),
+            (f"http://127.0.0.1:{running.port}", 401),
+        ):
             body = json.dumps({"event_id": f"at {base}", "type": "payment.updated"}).encode()
             signature = base64_mac(secret, f"{base}{target}", body)
             headers = {"x-square-hmacsha256-signature": signature, "content-type": "application/json", **LIES}
@@ -318,12 +330,12 @@ class TestPublicUrl:
     def test_an_address_written_another_way_is_another(self, running: BoathookProcess):
         target = TARGET.format(source="square")
         tidied = target.replace("%2f", "%2F")
-        signature = base64_mac(secret_of("square"), f"{HOME}{target}", b"{}")
+        signature = base64_mac(secret_of("square"), f"{PUBLIC_URL}{target}", b"{}")
         assert send_request(running, "POST", tidied, {"x-square-hmacsha256-signature": signature}, b"{}").status == 401
 
     def test_hubspot_signs_the_address_as_configured(self, running: BoathookProcess):
         target, stamp = "/in/hubspot?name=J%C3%BCrgen%20B&plus=a+b&empty=&name=2", str(int(time.time() * 1000))
-        for base, status in ((HOME, 200), ("https://evil.example", 401)):
+        for base, status in ((PUBLIC_URL, 200), ("https://evil.example", 401)):
             body = json.dumps([{"eventId": base, "subscriptionType": "contact.creation"}]).encode()
             signature = base64_mac(secret_of("hubspot"), f"POST{base}{target}", body, stamp)
             headers = {"x-hubspot-signature-v3": signature, "x-hubspot-request-timestamp": stamp, **LIES}
@@ -331,4 +343,4 @@ class TestPublicUrl:
 
 
 def secret_of(label: str) -> str:
-    return next(stand.secret for stand in ALL if stand.label == label)
+    return next(provider_source.secret for provider_source in ALL if provider_source.label == label)

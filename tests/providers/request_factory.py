@@ -1,4 +1,4 @@
-"""Requests built by hand from senders' documentation, with nothing of ours, and what a source says to them."""
+"""Builds requests from the providers' documentation without boathook's own code, and returns the verdict on them."""
 
 import base64
 import hmac
@@ -15,12 +15,12 @@ URL = "https://hooks.example.com/in/test"
 
 
 def hex_mac(secret: str, *parts: str | bytes, algorithm: str = "sha256") -> str:
-    """The HMAC over the parts one after another, as hexadecimal."""
+    """Return the HMAC over the concatenated parts as hexadecimal."""
     return _mac(secret, parts, algorithm).hex()
 
 
 def base64_mac(secret: str, *parts: str | bytes, algorithm: str = "sha256") -> str:
-    """The HMAC over the parts one after another, as base64."""
+    """Return the HMAC over the concatenated parts as base64."""
     return base64.b64encode(_mac(secret, parts, algorithm)).decode()
 
 
@@ -30,13 +30,13 @@ def _mac(secret: str, parts: tuple[str | bytes, ...], algorithm: str) -> bytes:
 
 
 def verifier(provider: str, *secrets: str, **options: Any) -> Verifier:
-    """A source of this provider, with the settings only it has."""
+    """Return the verifier of a source of this provider with its own settings."""
     home = "https://hooks.example.com"
     return Verifier(SourceSpec(name="test", provider=provider, secrets=secrets, public_url=home, options=options))
 
 
 def request(headers: Mapping[str, str], body: bytes = b"", *, method: str = "POST", url: str = URL) -> Request:
-    """A request as the gateway sees it."""
+    """Return a request as the gateway reads it."""
     parts = urlsplit(url)
     return Request(
         method=method,
@@ -49,12 +49,12 @@ def request(headers: Mapping[str, str], body: bytes = b"", *, method: str = "POS
     )
 
 
-def judge_of(provider: str, secret: str, headers: Mapping[str, str], body: bytes, **options: Any) -> Verdict:
-    """What a source with one secret says to a request that arrives at `NOW`."""
+def verdict_of(provider: str, secret: str, headers: Mapping[str, str], body: bytes, **options: Any) -> Verdict:
+    """Return the verdict of a source with one secret on a request received at `NOW`."""
     return verifier(provider, secret, **options).verify(request(headers, body), NOW)
 
 
 def altered(body: bytes) -> bytes:
-    """The same bytes but for one bit in their midst."""
+    """Return the bytes with one bit in the middle changed."""
     middle = len(body) // 2
     return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]

@@ -1,4 +1,4 @@
-"""One source of every provider and scheme, each with secrets of its own, and what its sender would send it."""
+"""Creates a source for every provider and scheme with its own secret, and requests signed for it."""
 
 import hashlib
 import time
@@ -17,29 +17,29 @@ from boathook.inbound.verify import Verifier
 from boathook.testing import Keys, Signed, make_keys, signed_request
 
 NOW = time.time()
-HOME = "https://hooks.example.com"
+PUBLIC_URL = "https://hooks.example.com"
 
 
 @dataclass(frozen=True)
-class Stand:
-    """A source, its sender's secret, and its verifier."""
+class ProviderSource:
+    """A source of one provider or scheme, with its sender's secret."""
 
     label: str
     recipe: Recipe
     settings: Mapping[str, Any]
     secret: str
-    """What the sender signs with."""
+    """The secret or private key of the sender."""
     secrets: tuple[str, ...]
-    """What the source is given."""
+    """The configured secrets of the source."""
     ring: Mapping[str, bytes]
-    """Public keys by the address they lie at."""
+    """Public keys by the URL at which they are published."""
 
     def __str__(self) -> str:
         return self.label
 
     @property
     def url(self) -> str:
-        return f"{HOME}/in/{self.label}"
+        return f"{PUBLIC_URL}/in/{self.label}"
 
     def verifier(self) -> Verifier:
         ring = KeyRing()
@@ -49,14 +49,14 @@ class Stand:
             name=self.label,
             provider=self.recipe.name,
             secrets=self.secrets,
-            public_url=HOME,
+            public_url=PUBLIC_URL,
             options=dict(self.settings),
             unsigned=isinstance(self.recipe.proof, NoProof),
         )
         return Verifier(spec, ring)
 
-    def sent(self, word: str = "sample", at: float = NOW) -> Signed:
-        """The sender's sample, signed at a moment; another *word* in it makes it another event."""
+    def sign_sample(self, word: str = "sample", at: float = NOW) -> Signed:
+        """Return the provider's sample request, signed at a time; another *word* makes it another event."""
         sample = self.recipe.sample
         query = f"?{sample.query.replace('sample', word)}" if sample.query else ""
         return signed_request(
@@ -75,7 +75,7 @@ class Stand:
         )
 
     def request(self, signed: Signed) -> Request:
-        """The request as a gateway sees it."""
+        """Return the request as the gateway reads it."""
         parts = urlsplit(signed.url)
         proof = self.recipe.proof
         client = proof.networks[0].partition("/")[0] if isinstance(proof, Addresses) else "192.0.2.1"
@@ -90,18 +90,18 @@ class Stand:
         )
 
 
-def _stand(name: str, scheme: str, recipe: Recipe) -> Stand:
+def _provider_source(name: str, scheme: str, recipe: Recipe) -> ProviderSource:
     label = f"{name}-{scheme}" if scheme else name
     settings: dict[str, Any] = {**recipe.sample.settings, **({"scheme": scheme} if scheme else {})}
     if not isinstance(recipe.proof, Asymmetric | Jwt) or (isinstance(recipe.proof, Jwt) and not recipe.proof.key_set):
         secret = _own_secret(label, recipe)
         secrets = () if isinstance(recipe.proof, Addresses | NoProof) else (secret,)
-        return Stand(label, recipe, settings, secret, secrets, {})
+        return ProviderSource(label, recipe, settings, secret, secrets, {})
     keys = make_keys(name, **settings)
     place = _key_place(recipe, settings)
     if place is None:
-        return Stand(label, recipe, settings, keys.private, (keys.public,), {})
-    return Stand(label, recipe, settings, keys.private, (), {place: keys.public.encode()})
+        return ProviderSource(label, recipe, settings, keys.private, (keys.public,), {})
+    return ProviderSource(label, recipe, settings, keys.private, (), {place: keys.public.encode()})
 
 
 def _key_place(recipe: Recipe, settings: Mapping[str, Any]) -> str | None:
@@ -111,7 +111,13 @@ def _key_place(recipe: Recipe, settings: Mapping[str, Any]) -> str | None:
         case Asymmetric(key=Fetched(place=place)):
             blank = signed_request(recipe.name, _throwaway(recipe.name, settings).private, **settings)
             request = Request(
-                method="POST", url=HOME, path="/", query="", headers=dict(blank.headers), body=blank.body, client=""
+                method="POST",
+                url=PUBLIC_URL,
+                path="/",
+                query="",
+                headers=dict(blank.headers),
+                body=blank.body,
+                client="",
             )
             return Facts(request).text(place)
     return None
@@ -122,16 +128,16 @@ def _throwaway(name: str, settings: Mapping[str, Any]) -> Keys:
 
 
 def _own_secret(label: str, recipe: Recipe) -> str:
-    """A secret in the form of the recipe's sample, with its digits replaced by those of the label's hash."""
+    """Return a secret in the format of the recipe's sample that is unique to the label."""
     sample = recipe.sample.secret
     mark = hashlib.sha256(label.encode()).hexdigest()
     middle = len(sample) // 2
     return sample[:middle] + mark[: len(sample) - middle - 4].upper() + sample[-4:]
 
 
-def stands() -> Iterator[Stand]:
-    """Every provider and scheme."""
+def all_sources() -> Iterator[ProviderSource]:
+    """Yield a source for every provider and scheme."""
     for recipe in RECIPES:
-        yield _stand(recipe.name, "", recipe)
+        yield _provider_source(recipe.name, "", recipe)
         for scheme, other in recipe.schemes.items():
-            yield _stand(recipe.name, scheme, other)
+            yield _provider_source(recipe.name, scheme, other)

@@ -20,7 +20,7 @@ from boathook.inbound.providers.chat import NO_COLON, NOT_JSON
 from boathook.inbound.providers.recipe import PRINTABLE, Recipe, SignText
 from boathook.inbound.verdict import Challenge, Reason, Rejected, Verified
 from boathook.testing import make_keys, sign, signed_request
-from tests.providers.request_factory import NOW, URL, altered, base64_mac, hex_mac, judge_of, request, verifier
+from tests.providers.request_factory import NOW, URL, altered, base64_mac, hex_mac, request, verdict_of, verifier
 
 SECRET = "a signing secret"
 STAMP = str(int(NOW))
@@ -45,7 +45,7 @@ def loosened(monkeypatch, recipe: Recipe, allowed: re.Pattern[str] = PRINTABLE) 
 # Slack.
 
 
-class Standing(Clock):
+class FixedClock(Clock):
     """Slack's clock, standing still."""
 
     def now(self) -> float:
@@ -61,7 +61,7 @@ def slack_headers(body: bytes, secret: str = SECRET, stamp: str = STAMP) -> dict
 @pytest.mark.judge("slack")
 @pytest.mark.parametrize("body", [TRICKY, b"command=%2Fdo&trigger_id=1.2.3&text=%D0%96+x"])
 def test_slack_what_its_sdk_signs_is_taken(body):
-    verdict = judge_of("slack", SECRET, slack_headers(body), body)
+    verdict = verdict_of("slack", SECRET, slack_headers(body), body)
     assert isinstance(verdict, Verified), verdict
     assert verdict.grade is Grade.BODY
     assert verdict.timestamp.timestamp() == NOW
@@ -71,10 +71,10 @@ def test_slack_what_its_sdk_signs_is_taken(body):
 @pytest.mark.parametrize("body", [TRICKY, b"command=%2Fdo&trigger_id=1.2.3&text=%D0%96+x"])
 def test_slack_what_we_sign_its_sdk_takes(body):
     headers = sign("slack", SECRET, body, timestamp=NOW)
-    theirs = SignatureVerifier(SECRET, Standing())
+    theirs = SignatureVerifier(SECRET, FixedClock())
     assert theirs.is_valid_request(body, headers)
     assert not theirs.is_valid_request(altered(b'{"type":"plain"}'), headers)
-    assert not SignatureVerifier("another", Standing()).is_valid_request(body, headers)
+    assert not SignatureVerifier("another", FixedClock()).is_valid_request(body, headers)
 
 
 @pytest.mark.judge("slack")
@@ -89,8 +89,8 @@ def test_slack_what_we_sign_its_sdk_takes(body):
 def test_slack_what_its_sdk_refuses_is_refused(change, reason):
     body = b'{"type":"plain"}'
     headers = slack_headers(body, **change)
-    assert not SignatureVerifier(SECRET, Standing()).is_valid_request(body, headers)
-    refused(judge_of("slack", SECRET, headers, body), reason)
+    assert not SignatureVerifier(SECRET, FixedClock()).is_valid_request(body, headers)
+    refused(verdict_of("slack", SECRET, headers, body), reason)
 
 
 @pytest.mark.judge("slack")
@@ -124,7 +124,7 @@ def test_slack_names_events_commands_and_clicks():
         (click.encode(), "1.2.click", "block_actions"),
         (closed.encode(), None, "view_closed"),
     ):
-        verdict = judge_of("slack", SECRET, slack_headers(body), body)
+        verdict = verdict_of("slack", SECRET, slack_headers(body), body)
         assert isinstance(verdict, Verified), verdict
         assert verdict.type == type
         assert verdict.dedup_key == (key or "sha256:" + hashlib.sha256(body).hexdigest())
@@ -132,25 +132,25 @@ def test_slack_names_events_commands_and_clicks():
 
 def test_slack_is_answered_with_nothing_that_a_channel_would_show():
     body = b"command=%2Fdeploy&trigger_id=1.2.3"
-    reply = judge_of("slack", SECRET, slack_headers(body), body).reply
+    reply = verdict_of("slack", SECRET, slack_headers(body), body).reply
     assert (reply.status, reply.body) == (200, b"")
     event = b'{"type":"event_callback","event_id":"Ev1","event":{"type":"message"}}'
-    assert judge_of("slack", SECRET, slack_headers(event), event).reply is None
+    assert verdict_of("slack", SECRET, slack_headers(event), event).reply is None
 
 
 def test_slack_asks_for_its_challenge_back_and_must_prove_itself():
     body = b'{"type":"url_verification","token":"t","challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}'
-    verdict = judge_of("slack", SECRET, slack_headers(body), body)
+    verdict = verdict_of("slack", SECRET, slack_headers(body), body)
     assert isinstance(verdict, Challenge), verdict
     assert (verdict.status, verdict.body) == (200, b"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P")
-    refused(judge_of("slack", SECRET, {}, body), Reason.SIGNATURE_MISSING)
+    refused(verdict_of("slack", SECRET, {}, body), Reason.SIGNATURE_MISSING)
 
 
 def test_slack_may_look_at_the_certificate_and_gets_nothing_else():
-    verdict = judge_of("slack", SECRET, {}, b"ssl_check=1&token=abc")
+    verdict = verdict_of("slack", SECRET, {}, b"ssl_check=1&token=abc")
     assert isinstance(verdict, Challenge), verdict
     assert (verdict.status, verdict.body) == (200, b"")
-    refused(judge_of("slack", SECRET, {}, b"ssl_check=0&command=%2Fdeploy"), Reason.SIGNATURE_MISSING)
+    refused(verdict_of("slack", SECRET, {}, b"ssl_check=0&command=%2Fdeploy"), Reason.SIGNATURE_MISSING)
 
 
 # Discord.
@@ -185,7 +185,7 @@ def test_discord_what_its_library_takes_is_taken_and_what_it_refuses_is_refused(
     headers = discord_headers(body)
     signature = headers["X-Signature-Ed25519"]
     assert discord_interactions.verify_key(body, signature, STAMP, DISCORD_PUBLIC)
-    assert isinstance(judge_of("discord", DISCORD_PUBLIC, headers, body), Verified)
+    assert isinstance(verdict_of("discord", DISCORD_PUBLIC, headers, body), Verified)
     for wrong, public, sent in (
         (headers, DISCORD_PUBLIC, altered(body)),
         (headers | {"X-Signature-Timestamp": str(int(NOW) - 1)}, DISCORD_PUBLIC, body),
@@ -194,7 +194,7 @@ def test_discord_what_its_library_takes_is_taken_and_what_it_refuses_is_refused(
     ):
         stamp = wrong["X-Signature-Timestamp"]
         assert not discord_interactions.verify_key(sent, wrong["X-Signature-Ed25519"], stamp, public)
-        refused(judge_of("discord", public, wrong, sent), Reason.SIGNATURE_MISMATCH)
+        refused(verdict_of("discord", public, wrong, sent), Reason.SIGNATURE_MISMATCH)
 
 
 @pytest.mark.judge("discord")
@@ -219,16 +219,16 @@ def test_discord_the_vector_of_another_registry():
     ],
 )
 def test_discord_pings_are_answered_once_proven(body, status, answer):
-    verdict = judge_of("discord", DISCORD_PUBLIC, discord_headers(body), body)
+    verdict = verdict_of("discord", DISCORD_PUBLIC, discord_headers(body), body)
     assert isinstance(verdict, Challenge), verdict
     assert (verdict.status, verdict.body, verdict.content_type) == (status, answer, "application/json")
     bad = discord_headers(body, key=Ed25519PrivateKey.generate())
-    refused(judge_of("discord", DISCORD_PUBLIC, bad, body), Reason.SIGNATURE_MISMATCH)
-    refused(judge_of("discord", DISCORD_PUBLIC, {}, body), Reason.TIMESTAMP_MISSING)
+    refused(verdict_of("discord", DISCORD_PUBLIC, bad, body), Reason.SIGNATURE_MISMATCH)
+    refused(verdict_of("discord", DISCORD_PUBLIC, {}, body), Reason.TIMESTAMP_MISSING)
 
 
 def test_discord_tells_a_webhook_event_from_a_ping_of_the_same_type():
-    verdict = judge_of("discord", DISCORD_PUBLIC, discord_headers(DISCORD_EVENT), DISCORD_EVENT)
+    verdict = verdict_of("discord", DISCORD_PUBLIC, discord_headers(DISCORD_EVENT), DISCORD_EVENT)
     assert isinstance(verdict, Verified), verdict
     assert verdict.type == "ENTITLEMENT_CREATE"
     assert verdict.dedup_key == "sha256:" + hashlib.sha256(DISCORD_EVENT).hexdigest()
@@ -236,16 +236,16 @@ def test_discord_tells_a_webhook_event_from_a_ping_of_the_same_type():
 
 
 def test_discord_names_interactions():
-    verdict = judge_of("discord", DISCORD_PUBLIC, discord_headers(COMMAND), COMMAND)
+    verdict = verdict_of("discord", DISCORD_PUBLIC, discord_headers(COMMAND), COMMAND)
     assert (verdict.dedup_key, verdict.type) == ("771825006014889984", "2.blep")
 
 
 def test_discord_takes_late_retries_but_no_later_ones():
     assert isinstance(
-        judge_of("discord", DISCORD_PUBLIC, discord_headers(COMMAND, str(int(NOW) - 600)), COMMAND), Verified
+        verdict_of("discord", DISCORD_PUBLIC, discord_headers(COMMAND, str(int(NOW) - 600)), COMMAND), Verified
     )
     old = discord_headers(COMMAND, str(int(NOW) - 901))
-    refused(judge_of("discord", DISCORD_PUBLIC, old, COMMAND), Reason.TIMESTAMP_TOO_OLD)
+    refused(verdict_of("discord", DISCORD_PUBLIC, old, COMMAND), Reason.TIMESTAMP_TOO_OLD)
 
 
 # Telegram.
@@ -256,7 +256,7 @@ UPDATE = b'{"update_id":10000,"message":{"message_id":1,"date":1441645532,"text"
 @pytest.mark.judge("telegram")
 def test_telegram_takes_its_token_and_no_other():
     """Source: https://core.telegram.org/bots/api#setwebhook."""
-    verdict = judge_of("telegram", SECRET, {"X-Telegram-Bot-Api-Secret-Token": SECRET}, UPDATE)
+    verdict = verdict_of("telegram", SECRET, {"X-Telegram-Bot-Api-Secret-Token": SECRET}, UPDATE)
     assert isinstance(verdict, Verified), verdict
     assert (verdict.grade, verdict.dedup_key, verdict.type) == (Grade.TOKEN, "10000", "message")
     assert not any("secret" in name for name in verdict.kept_headers)
@@ -265,7 +265,7 @@ def test_telegram_takes_its_token_and_no_other():
         ({"X-Telegram-Bot-Api-Secret-Token": ""}, Reason.TOKEN_MISMATCH),
         ({}, Reason.TOKEN_MISSING),
     ):
-        refused(judge_of("telegram", SECRET, headers, UPDATE), reason)
+        refused(verdict_of("telegram", SECRET, headers, UPDATE), reason)
 
 
 @pytest.mark.judge("telegram")
@@ -282,7 +282,7 @@ def test_telegram_is_spoken_as_it_speaks():
     ],
 )
 def test_telegram_updates_are_named_by_their_key(body, type):
-    assert judge_of("telegram", SECRET, {"X-Telegram-Bot-Api-Secret-Token": SECRET}, body).type == type
+    assert verdict_of("telegram", SECRET, {"X-Telegram-Bot-Api-Secret-Token": SECRET}, body).type == type
 
 
 # VK.
@@ -293,7 +293,7 @@ NEWS = b'{"group_id":1,"type":"message_new","event_id":"e1","v":"5.199","object"
 @pytest.mark.judge("vk")
 def test_vk_takes_its_secret_in_the_body_and_answers_ok():
     """Source: https://dev.vk.com/api/callback/getting-started."""
-    verdict = judge_of("vk", SECRET, {}, NEWS, confirmation="1a2b3c4d")
+    verdict = verdict_of("vk", SECRET, {}, NEWS, confirmation="1a2b3c4d")
     assert isinstance(verdict, Verified), verdict
     assert (verdict.grade, verdict.dedup_key, verdict.type) == (Grade.TOKEN, "e1", "message_new")
     assert (verdict.reply.status, verdict.reply.body) == (200, b"ok")
@@ -303,7 +303,7 @@ def test_vk_takes_its_secret_in_the_body_and_answers_ok():
         (b'{"type":"message_new","event_id":"e1","secret":{"a":1}}', Reason.TOKEN_MISSING),
         (b"not JSON", Reason.TOKEN_MISSING),
     ):
-        refused(judge_of("vk", SECRET, {}, body, confirmation="1a2b3c4d"), reason)
+        refused(verdict_of("vk", SECRET, {}, body, confirmation="1a2b3c4d"), reason)
 
 
 @pytest.mark.judge("vk")
@@ -315,7 +315,7 @@ def test_vk_is_spoken_as_it_speaks():
 @pytest.mark.parametrize("secret", [b"", b',"secret":"a signing secret"'])
 def test_vk_is_told_its_confirmation_also_before_it_knows_the_secret(secret):
     body = b'{"type":"confirmation","group_id":1' + secret + b"}"
-    verdict = judge_of("vk", SECRET, {}, body, confirmation="1a2b3c4d")
+    verdict = verdict_of("vk", SECRET, {}, body, confirmation="1a2b3c4d")
     assert isinstance(verdict, Challenge), verdict
     assert (verdict.status, verdict.body) == (200, b"1a2b3c4d")
 
@@ -333,7 +333,7 @@ MESSAGING = '{"sender":{"id":"1"},"recipient":{"id":"2"},"timestamp":17637000001
 
 def meta(body: bytes, secret: str = SECRET):
     headers = {"X-Hub-Signature-256": "sha256=" + hex_mac(secret, body)}
-    return judge_of("meta", SECRET, headers, body, verify_token="meatyhamhock")
+    return verdict_of("meta", SECRET, headers, body, verify_token="meatyhamhock")
 
 
 def entry(*changes: str, id: str = "7", time: int = 1, key: str = "changes") -> str:
@@ -351,9 +351,9 @@ def test_meta_what_is_signed_by_hand_is_taken_escapes_and_all():
     assert isinstance(meta(body), Verified)
     refused(meta(body, "another"), Reason.SIGNATURE_MISMATCH)
     headers = {"X-Hub-Signature-256": "sha256=" + hex_mac(SECRET, body)}
-    refused(judge_of("meta", SECRET, headers, altered(body), verify_token="x"), Reason.SIGNATURE_MISMATCH)
+    refused(verdict_of("meta", SECRET, headers, altered(body), verify_token="x"), Reason.SIGNATURE_MISMATCH)
     unescaped = json.dumps(json.loads(body), ensure_ascii=False).encode()
-    refused(judge_of("meta", SECRET, headers, unescaped, verify_token="x"), Reason.SIGNATURE_MISMATCH)
+    refused(verdict_of("meta", SECRET, headers, unescaped, verify_token="x"), Reason.SIGNATURE_MISMATCH)
 
 
 @pytest.mark.judge("meta")
@@ -473,11 +473,11 @@ def x_signature(secret: str, body: bytes | str) -> str:
 )
 def test_x_what_is_signed_by_hand_under_either_name_is_taken(headers):
     """Source: https://docs.x.com/x-api/webhooks/introduction."""
-    verdict = judge_of("x", SECRET, headers, POSTED)
+    verdict = verdict_of("x", SECRET, headers, POSTED)
     assert isinstance(verdict, Verified), verdict
     assert verdict.type == "tweet_create_events"
-    refused(judge_of("twitter", SECRET, headers, altered(POSTED)), Reason.SIGNATURE_MISMATCH)
-    refused(judge_of("x", "another", headers, POSTED), Reason.SIGNATURE_MISMATCH)
+    refused(verdict_of("twitter", SECRET, headers, altered(POSTED)), Reason.SIGNATURE_MISMATCH)
+    refused(verdict_of("x", "another", headers, POSTED), Reason.SIGNATURE_MISMATCH)
 
 
 @pytest.mark.judge("x")
@@ -492,12 +492,12 @@ def test_x_activities_are_named_by_their_type_and_matches_by_their_key():
         (b'{"for_user_id":"1","apps":{},"users":{},"direct_message_events":[]}', "direct_message_events"),
         (b'{"user_event":{"revoke":{}}}', "user_event"),
     ):
-        assert judge_of("x", SECRET, {OAUTH2: x_signature(SECRET, body)}, body).type == type
+        assert verdict_of("x", SECRET, {OAUTH2: x_signature(SECRET, body)}, body).type == type
 
 
 def x_key(**data: object) -> str:
     body = json.dumps({"data": {"event_type": "post.create", "event_uuid": "2080761390344937796", **data}}).encode()
-    return judge_of("x", SECRET, {OAUTH2: x_signature(SECRET, body)}, body).dedup_key
+    return verdict_of("x", SECRET, {OAUTH2: x_signature(SECRET, body)}, body).dedup_key
 
 
 def test_x_activities_are_one_by_their_id_and_what_was_subscribed_to():
@@ -558,7 +558,7 @@ def test_x_is_signed_nothing_that_could_be_an_event(token):
 def test_sabotage_a_challenge_that_looks_like_json_would_forge_an_event(monkeypatch):
     loosened(monkeypatch, find("x"))
     stolen = json.loads(x_asks(POSTED.decode()).body)["response_token"]
-    assert isinstance(judge_of("x", SECRET, {OAUTH2: stolen}, POSTED), Verified)
+    assert isinstance(verdict_of("x", SECRET, {OAUTH2: stolen}, POSTED), Verified)
 
 
 @pytest.mark.parametrize("text", ["1", "-12", "1e9", "0E0", "true", "false", "null", "2e-3"])
@@ -578,13 +578,13 @@ def zoom_headers(body: bytes, secret: str = SECRET, stamp: str = STAMP) -> dict[
 
 def zoom_asks(token: str, secret: str = SECRET):
     body = json.dumps({"payload": {"plainToken": token}, "event_ts": 1, "event": "endpoint.url_validation"}).encode()
-    return judge_of("zoom", secret, zoom_headers(body, secret), body)
+    return verdict_of("zoom", secret, zoom_headers(body, secret), body)
 
 
 @pytest.mark.judge("zoom")
 def test_zoom_what_is_signed_by_hand_is_taken():
     """Source: https://developers.zoom.us/docs/api/webhooks/#verify-webhook-events."""
-    verdict = judge_of("zoom", SECRET, zoom_headers(STARTED), STARTED)
+    verdict = verdict_of("zoom", SECRET, zoom_headers(STARTED), STARTED)
     assert isinstance(verdict, Verified), verdict
     assert verdict.type == "meeting.started"
     for headers, body, reason in (
@@ -592,7 +592,7 @@ def test_zoom_what_is_signed_by_hand_is_taken():
         (zoom_headers(STARTED, "another"), STARTED, Reason.SIGNATURE_MISMATCH),
         (zoom_headers(STARTED, stamp=str(int(NOW) - 301)), STARTED, Reason.TIMESTAMP_TOO_OLD),
     ):
-        refused(judge_of("zoom", SECRET, headers, body), reason)
+        refused(verdict_of("zoom", SECRET, headers, body), reason)
 
 
 @pytest.mark.judge("zoom")
@@ -615,7 +615,7 @@ def test_zoom_the_challenge_of_other_code():
 
 def test_zoom_must_prove_itself_before_it_is_signed_anything():
     body = b'{"event":"endpoint.url_validation","payload":{"plainToken":"abc"}}'
-    refused(judge_of("zoom", SECRET, {}, body), Reason.SIGNATURE_MISSING)
+    refused(verdict_of("zoom", SECRET, {}, body), Reason.SIGNATURE_MISSING)
 
 
 @pytest.mark.parametrize("token", ["v0:1658940994:{}", "a:b", '{"a"', "a b", "", "a" * 300, "ключ"])
@@ -629,4 +629,4 @@ def test_sabotage_a_challenge_with_colons_would_forge_an_event(monkeypatch):
     loosened(monkeypatch, find("zoom"))
     stolen = json.loads(zoom_asks(text).body)["encryptedToken"]
     forged = {"x-zm-signature": f"v0={stolen}", "x-zm-request-timestamp": STAMP}
-    assert isinstance(judge_of("zoom", SECRET, forged, STARTED), Verified)
+    assert isinstance(verdict_of("zoom", SECRET, forged, STARTED), Verified)

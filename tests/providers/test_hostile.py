@@ -14,11 +14,11 @@ from boathook.inbound.proving.proof import signature_headers
 from boathook.inbound.proving.tokens import Proven
 from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, Verified
 from boathook.inbound.verify import Verifier
-from tests.providers.source_factory import NOW, Stand, stands
+from tests.providers.source_factory import NOW, ProviderSource, all_sources
 from tests.support import examples, too_dear
 
-ALL = list(stands())
-every = pytest.mark.parametrize("stand", ALL, ids=str)
+ALL = list(all_sources())
+every = pytest.mark.parametrize("provider_source", ALL, ids=str)
 some = settings(
     max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -40,10 +40,10 @@ def documents(names: list[str]) -> st.SearchStrategy[object]:
 
 
 @functools.cache
-def kit(label: str) -> tuple[Stand, Verifier, Request, st.SearchStrategy[bytes]]:
+def kit(label: str) -> tuple[ProviderSource, Verifier, Request, st.SearchStrategy[bytes]]:
     """A provider's source, its genuine request, and bodies that look a little like its own."""
-    stand = next(one for one in ALL if one.label == label)
-    genuine = stand.request(stand.sent())
+    provider_source = next(one for one in ALL if one.label == label)
+    genuine = provider_source.request(provider_source.sign_sample())
     words = sorted({word for word in _words(genuine.body) if word})
     bodies = (
         st.binary(max_size=60)
@@ -53,7 +53,7 @@ def kit(label: str) -> tuple[Stand, Verifier, Request, st.SearchStrategy[bytes]]
         )
         | st.integers(0, len(genuine.body)).map(lambda end: genuine.body[:end])
     )
-    return stand, stand.verifier(), genuine, bodies
+    return provider_source, provider_source.verifier(), genuine, bodies
 
 
 def _words(body: bytes) -> list[str]:
@@ -81,8 +81,8 @@ def _headers_read(verifier: Verifier, genuine: Request) -> list[str]:
 @every
 @some
 @given(data=st.data())
-def test_whatever_headers_and_bodies_hold_there_is_a_verdict(stand: Stand, data: st.DataObject):
-    _, verifier, genuine, bodies = kit(stand.label)
+def test_whatever_headers_and_bodies_hold_there_is_a_verdict(provider_source: ProviderSource, data: st.DataObject):
+    _, verifier, genuine, bodies = kit(provider_source.label)
     headers = dict(genuine.headers)
     for name in data.draw(st.lists(st.sampled_from(_headers_read(verifier, genuine)), max_size=4)):
         headers[name] = data.draw(HEADER)
@@ -99,8 +99,8 @@ def test_whatever_headers_and_bodies_hold_there_is_a_verdict(stand: Stand, data:
 @every
 @some
 @given(data=st.data())
-def test_whatever_a_proven_body_holds_there_is_a_verdict(stand: Stand, data: st.DataObject):
-    _, standing, genuine, bodies = kit(stand.label)
+def test_whatever_a_proven_body_holds_there_is_a_verdict(provider_source: ProviderSource, data: st.DataObject):
+    _, standing, genuine, bodies = kit(provider_source.label)
     verifier = _trusting(standing)
     verdict = verifier.verify(replace(genuine, body=data.draw(bodies)), NOW)
     assert isinstance(verdict, Verdicts)
@@ -130,8 +130,8 @@ class _Trust:
 @every
 @some
 @given(data=st.data())
-def test_no_forged_body_is_taken_where_the_body_is_signed(stand: Stand, data: st.DataObject):
-    _, verifier, genuine, bodies = kit(stand.label)
+def test_no_forged_body_is_taken_where_the_body_is_signed(provider_source: ProviderSource, data: st.DataObject):
+    _, verifier, genuine, bodies = kit(provider_source.label)
     body = data.draw(bodies)
     if verifier.recipe.grade is not Grade.BODY or body == genuine.body:
         return
@@ -161,8 +161,8 @@ FLOODS = [
 
 
 @every
-def test_a_hostile_header_costs_a_millisecond_or_so(stand: Stand):
-    _, verifier, genuine, _ = kit(stand.label)
+def test_a_hostile_header_costs_a_millisecond_or_so(provider_source: ProviderSource):
+    _, verifier, genuine, _ = kit(provider_source.label)
     for name in sorted(verifier.evidence | signature_headers(verifier.recipe.proof)):
         for flood in FLOODS:
             request = replace(genuine, headers={**genuine.headers, name: flood})

@@ -9,54 +9,56 @@ from boathook.inbound.providers import RECIPES, find
 from boathook.inbound.providers.proofs import Addresses, NoProof, Token
 from boathook.inbound.verdict import KeyWanted, Rejected, Verified
 from boathook.testing import signed_request
-from tests.providers.source_factory import NOW, Stand, stands
+from tests.providers.source_factory import NOW, ProviderSource, all_sources
 
-ALL = list(stands())
-GUARDED = [stand for stand in ALL if not isinstance(stand.recipe.proof, NoProof)]
+ALL = list(all_sources())
+GUARDED = [provider_source for provider_source in ALL if not isinstance(provider_source.recipe.proof, NoProof)]
 FORBIDDEN = {403, 406, 410}
 """Statuses by which one sender or another stops for good."""
 
-every = pytest.mark.parametrize("stand", ALL, ids=str)
-guarded = pytest.mark.parametrize("stand", GUARDED, ids=str)
+every = pytest.mark.parametrize("provider_source", ALL, ids=str)
+guarded = pytest.mark.parametrize("provider_source", GUARDED, ids=str)
 
 
 @every
-def test_its_own_request_is_taken(stand: Stand):
-    verdict = stand.verifier().verify(stand.request(stand.sent()), NOW)
+def test_its_own_request_is_taken(provider_source: ProviderSource):
+    verdict = provider_source.verifier().verify(provider_source.request(provider_source.sign_sample()), NOW)
     assert isinstance(verdict, Verified), verdict
-    expected = Grade.NONE if isinstance(stand.recipe.proof, NoProof) else stand.recipe.grade
+    expected = Grade.NONE if isinstance(provider_source.recipe.proof, NoProof) else provider_source.recipe.grade
     assert verdict.grade is expected
 
 
 @guarded
-def test_a_request_for_one_is_refused_by_all_others(stand: Stand):
-    request = stand.request(stand.sent())
+def test_a_request_for_one_is_refused_by_all_others(provider_source: ProviderSource):
+    request = provider_source.request(provider_source.sign_sample())
     taken = [
         other.label
         for other in GUARDED
-        if other is not stand and isinstance(other.verifier().verify(request, NOW), Verified)
+        if other is not provider_source and isinstance(other.verifier().verify(request, NOW), Verified)
     ]
     assert taken == []
 
 
 def test_sabotage_the_matrix_sees_a_shared_secret():
     """Two sources that sign alike and share a secret do take each other's requests, so the matrix can fail."""
-    ours = next(stand for stand in GUARDED if stand.label == "github")
-    theirs = replace(next(stand for stand in GUARDED if stand.label == "meta"), secrets=ours.secrets)
-    assert isinstance(theirs.verifier().verify(ours.request(ours.sent()), NOW), Verified)
+    ours = next(provider_source for provider_source in GUARDED if provider_source.label == "github")
+    theirs = replace(
+        next(provider_source for provider_source in GUARDED if provider_source.label == "meta"), secrets=ours.secrets
+    )
+    assert isinstance(theirs.verifier().verify(ours.request(ours.sign_sample()), NOW), Verified)
 
 
 @guarded
-def test_one_changed_byte_of_a_signed_body_is_refused(stand: Stand):
-    if stand.recipe.grade is not Grade.BODY:
+def test_one_changed_byte_of_a_signed_body_is_refused(provider_source: ProviderSource):
+    if provider_source.recipe.grade is not Grade.BODY:
         pytest.skip("its signature does not cover the whole body")
-    verifier, request = stand.verifier(), stand.request(stand.sent())
+    verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
     if request.body:
         middle = request.body.index(b"sample") if b"sample" in request.body else len(request.body) // 2
         altered = replace(request, body=_flip(request.body, middle))
     else:
         query = _flip(request.query.encode(), len(request.query) // 2).decode()
-        altered = replace(request, query=query, url=f"{stand.url}?{query}")
+        altered = replace(request, query=query, url=f"{provider_source.url}?{query}")
     verdict = verifier.verify(altered, NOW)
     assert isinstance(verdict, Rejected), verdict
     assert verdict.status == 401
@@ -67,28 +69,31 @@ def _flip(text: bytes, position: int) -> bytes:
 
 
 @guarded
-def test_without_its_proof_it_is_refused_with_a_status_that_means_nothing_else(stand: Stand):
-    sample = stand.recipe.sample
+def test_without_its_proof_it_is_refused_with_a_status_that_means_nothing_else(provider_source: ProviderSource):
+    sample = provider_source.recipe.sample
     request = replace(
-        stand.request(stand.sent()), headers={"content-type": sample.content_type}, body=sample.body, client="192.0.2.9"
+        provider_source.request(provider_source.sign_sample()),
+        headers={"content-type": sample.content_type},
+        body=sample.body,
+        client="192.0.2.9",
     )
-    if isinstance(stand.recipe.proof, Token) or request.method == "GET":
-        request = replace(request, url=stand.url, query="")
-    verdict = stand.verifier().verify(request, NOW)
+    if isinstance(provider_source.recipe.proof, Token) or request.method == "GET":
+        request = replace(request, url=provider_source.url, query="")
+    verdict = provider_source.verifier().verify(request, NOW)
     assert isinstance(verdict, Rejected | KeyWanted), verdict
     if isinstance(verdict, Rejected):
         assert verdict.status == 401
-        assert verdict.status not in stand.recipe.stop_statuses | FORBIDDEN
+        assert verdict.status not in provider_source.recipe.stop_statuses | FORBIDDEN
 
 
 @every
-def test_the_same_request_again_has_the_same_key_and_another_has_another(stand: Stand):
-    verifier = stand.verifier()
-    if stand.recipe.id.is_repeatable and not stand.recipe.id.places:
+def test_the_same_request_again_has_the_same_key_and_another_has_another(provider_source: ProviderSource):
+    verifier = provider_source.verifier()
+    if provider_source.recipe.id.is_repeatable and not provider_source.recipe.id.places:
         pytest.skip("its requests may repeat and mean something else")
     keys = []
     for word in ("sample", "simple"):
-        request = stand.request(stand.sent(word))
+        request = provider_source.request(provider_source.sign_sample(word))
         first, again = (_keys(verifier.verify(request, NOW)) for _ in range(2))
         assert first == again
         keys.append(first)

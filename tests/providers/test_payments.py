@@ -27,7 +27,16 @@ from boathook.inbound.providers import find, payments
 from boathook.inbound.proving.keyring import KeyRing
 from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Rejected, Request
 from boathook.testing import make_keys, signed_request
-from tests.providers.payment_requests import FORM, URL, altered, arrived, refused, sent, source, taken
+from tests.providers.payment_requests import (
+    FORM,
+    URL,
+    altered,
+    from_signed,
+    make_request,
+    rejection_reason,
+    source,
+    verified,
+)
 
 with warnings.catch_warnings():
     # Some of these libraries use what Python or their own authors have deprecated.
@@ -188,12 +197,12 @@ def sample(judge: Judge) -> bytes:
 
 
 def by_library(judge: Judge, body: bytes, secret: str | None = None, now: float | None = None) -> Request:
-    return sent(body, judge.sign(body, secret or judge.secret, now or NOW))
+    return make_request(body, judge.sign(body, secret or judge.secret, now or NOW))
 
 
 @judged
 def test_what_the_library_signs_is_taken(judge):
-    verdict = taken(source(judge.provider, judge.secret, **judge.settings), by_library(judge, sample(judge)), NOW)
+    verdict = verified(source(judge.provider, judge.secret, **judge.settings), by_library(judge, sample(judge)), NOW)
     assert verdict.grade is Grade.BODY
 
 
@@ -211,21 +220,27 @@ def test_what_boathook_signs_the_library_takes(judge):
 def test_a_body_with_one_byte_changed_is_refused(judge):
     verifier = source(judge.provider, judge.secret, **judge.settings)
     for request in altered(by_library(judge, sample(judge))):
-        assert refused(verifier, request, NOW) is Reason.SIGNATURE_MISMATCH
+        assert rejection_reason(verifier, request, NOW) is Reason.SIGNATURE_MISMATCH
 
 
 @judged
 def test_another_key_is_refused_and_a_rotated_one_is_not(judge):
     other = judge.secret[:-2] + "00"
     request = by_library(judge, sample(judge), secret=other)
-    assert refused(source(judge.provider, judge.secret, **judge.settings), request, NOW) is Reason.SIGNATURE_MISMATCH
-    taken(source(judge.provider, judge.secret, other, **judge.settings), request, NOW)
+    assert (
+        rejection_reason(source(judge.provider, judge.secret, **judge.settings), request, NOW)
+        is Reason.SIGNATURE_MISMATCH
+    )
+    verified(source(judge.provider, judge.secret, other, **judge.settings), request, NOW)
 
 
 @judged
 def test_a_request_without_its_signature_is_refused(judge):
-    request = sent(sample(judge), {})
-    assert refused(source(judge.provider, judge.secret, **judge.settings), request, NOW) is Reason.SIGNATURE_MISSING
+    request = make_request(sample(judge), {})
+    assert (
+        rejection_reason(source(judge.provider, judge.secret, **judge.settings), request, NOW)
+        is Reason.SIGNATURE_MISSING
+    )
 
 
 @judged
@@ -234,9 +249,9 @@ def test_a_stamp_is_minded_where_one_is_signed(judge):
     for skew_s, reason in ((-900, Reason.TIMESTAMP_TOO_OLD), (900, Reason.TIMESTAMP_IN_FUTURE)):
         request = by_library(judge, sample(judge), now=NOW + skew_s)
         if judge.tolerance_s is None:
-            assert taken(verifier, request, NOW).timestamp is None
+            assert verified(verifier, request, NOW).timestamp is None
         else:
-            assert refused(verifier, request, NOW) is reason
+            assert rejection_reason(verifier, request, NOW) is reason
 
 
 @pytest.mark.parametrize(
@@ -252,15 +267,15 @@ def test_a_stamp_is_minded_where_one_is_signed(judge):
     ],
 )
 def test_samples_are_named_by_their_sender(provider, settings, key, type):
-    request = arrived(signed_request(provider, "a secret", url=URL, timestamp=NOW, **settings))
-    verdict = taken(source(provider, "a secret", **settings), request, NOW)
+    request = from_signed(signed_request(provider, "a secret", url=URL, timestamp=NOW, **settings))
+    verdict = verified(source(provider, "a secret", **settings), request, NOW)
     assert (verdict.dedup_key, verdict.type, verdict.items, verdict.reply) == (key, type, (), None)
 
 
 def test_stripe_signs_under_two_secrets_while_one_is_rotated():
     signed = signed_request("stripe", ["whsec_new", "whsec_old"], timestamp=NOW)
     for secret in ("whsec_new", "whsec_old"):
-        taken(source("stripe", secret), arrived(signed), NOW)
+        verified(source("stripe", secret), from_signed(signed), NOW)
     assert stripe_accepts(signed.body, signed.headers, "whsec_old")
 
 
@@ -271,16 +286,16 @@ def test_the_count_of_pending_webhooks_is_no_conflict():
 
 def test_square_signs_the_address():
     body = find("square").sample.body
-    request = arrived(signed_request("square", "a secret", body, url=URL))
+    request = from_signed(signed_request("square", "a secret", body, url=URL))
     elsewhere = replace(request, url=URL.replace("shop=1", "shop=2"))
-    assert refused(source("square", "a secret"), elsewhere, NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(source("square", "a secret"), elsewhere, NOW) is Reason.SIGNATURE_MISMATCH
     assert find("square").signs_url
 
 
 def test_razorpays_id_is_not_signed_so_the_body_is_remembered():
-    first = arrived(signed_request("razorpay", "a secret", id="one"))
+    first = from_signed(signed_request("razorpay", "a secret", id="one"))
     again = replace(first, headers={**first.headers, "x-razorpay-event-id": "two"})
-    verdicts = [taken(source("razorpay", "a secret"), request, NOW) for request in (first, again)]
+    verdicts = [verified(source("razorpay", "a secret"), request, NOW) for request in (first, again)]
     assert [verdict.dedup_key for verdict in verdicts] == ["one", "two"]
     assert verdicts[0].replay_material == verdicts[1].replay_material is not None
 
@@ -291,7 +306,9 @@ def test_gocardless_sends_batches_whose_items_count_one_by_one():
         {"id": "EV2", "resource_type": "mandates", "action": "cancelled"},
     ]
     body = json.dumps({"events": events, "meta": {"webhook_id": "WB1"}}).encode()
-    verdict = taken(source("gocardless", "a secret"), arrived(signed_request("gocardless", "a secret", body)), NOW)
+    verdict = verified(
+        source("gocardless", "a secret"), from_signed(signed_request("gocardless", "a secret", body)), NOW
+    )
     assert [(item.path, item.type, item.dedup_key) for item in verdict.items] == [
         ("events.0", "payments.confirmed", "item:EV1"),
         ("events.1", "mandates.cancelled", "item:EV2"),
@@ -303,9 +320,11 @@ def test_gocardless_sends_batches_whose_items_count_one_by_one():
 @pytest.mark.judge("mollie")
 def test_mollies_classic_webhooks_are_events_each_because_all_look_alike():
     # The request of https://docs.mollie.com/reference/webhooks
-    request = sent(b"id=tr_5B8cwPMGnU6qLbRvo7qEZo", {"content-type": FORM, "user-agent": "Mollie HTTP client/1.0"})
+    request = make_request(
+        b"id=tr_5B8cwPMGnU6qLbRvo7qEZo", {"content-type": FORM, "user-agent": "Mollie HTTP client/1.0"}
+    )
     verifier = source("mollie", unsigned=True)
-    verdicts = [taken(verifier, request, NOW + later) for later in (0.0, 60.0)]
+    verdicts = [verified(verifier, request, NOW + later) for later in (0.0, 60.0)]
     assert verdicts[0].grade is Grade.NONE
     assert verdicts[0].dedup_key != verdicts[1].dedup_key
 
@@ -344,7 +363,7 @@ REFUNDED = {**PAID, "eventCode": "REFUND", "pspReference": "853587031437598F", "
 
 @pytest.mark.judge("adyen")
 def test_adyens_items_are_each_verified_and_named():
-    verdict = taken(source("adyen", HEX_KEY), sent(adyen_body(PAID, REFUNDED), {}), NOW)
+    verdict = verified(source("adyen", HEX_KEY), make_request(adyen_body(PAID, REFUNDED), {}), NOW)
     assert verdict.grade is Grade.METADATA
     assert [(item.type, item.dedup_key) for item in verdict.items] == [
         ("AUTHORISATION", "item:7914073381342284.AUTHORISATION.true"),
@@ -370,7 +389,7 @@ def test_one_forged_item_among_genuine_ones_refuses_all(name):
     item = document["notificationItems"][1]["NotificationRequestItem"]
     item[name] = {"value": 1, "currency": "EUR"} if name == "amount" else item[name] + "x"
     verifier = source("adyen", HEX_KEY)
-    assert refused(verifier, sent(json.dumps(document).encode(), {}), NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(verifier, make_request(json.dumps(document).encode(), {}), NOW) is Reason.SIGNATURE_MISMATCH
 
 
 def test_an_item_without_signature_or_no_item_at_all_is_refused():
@@ -378,7 +397,7 @@ def test_an_item_without_signature_or_no_item_at_all_is_refused():
     document = json.loads(adyen_body(PAID, REFUNDED))
     del document["notificationItems"][1]["NotificationRequestItem"]["additionalData"]
     for body in (json.dumps(document).encode(), b'{"notificationItems":[]}', b'{"notificationItems":{}}', b"[]", b"no"):
-        assert refused(verifier, sent(body, {}), NOW) is Reason.SIGNATURE_MISSING
+        assert rejection_reason(verifier, make_request(body, {}), NOW) is Reason.SIGNATURE_MISSING
 
 
 def test_sabotage_looking_at_the_first_item_only_would_let_forged_ones_in(monkeypatch):
@@ -387,19 +406,19 @@ def test_sabotage_looking_at_the_first_item_only_would_let_forged_ones_in(monkey
     document["notificationItems"][1]["NotificationRequestItem"]["amount"]["value"] = 9_999_999
     forged = json.dumps(document).encode()
     assert Adyen.util.is_valid_hmac_notification(json.loads(forged), HEX_KEY)
-    assert refused(source("adyen", HEX_KEY), sent(forged, {}), NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(source("adyen", HEX_KEY), make_request(forged, {}), NOW) is Reason.SIGNATURE_MISMATCH
     first_only = replace(
         payments.ADYEN,
         proof=replace(payments.ADYEN.proof, state=lambda facts, key: payments._state_items(facts, key)[:1]),
     )
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: first_only)
-    assert len(taken(source("adyen", HEX_KEY), sent(forged, {}), NOW).items) == 2
+    assert len(verified(source("adyen", HEX_KEY), make_request(forged, {}), NOW).items) == 2
 
 
 def test_an_adyen_event_sent_again_with_another_date_is_the_same():
     later = {**PAID, "eventDate": "2026-11-21T11:00:00+01:00"}
     verifier = source("adyen", HEX_KEY)
-    one, two = (taken(verifier, sent(adyen_body(item), {}), NOW).items[0] for item in (PAID, later))
+    one, two = (verified(verifier, make_request(adyen_body(item), {}), NOW).items[0] for item in (PAID, later))
     assert (one.dedup_key, one.digest) == (two.dedup_key, two.digest)
 
 
@@ -426,7 +445,7 @@ def braintree_request(kind: str, **changes: str) -> Request:
     """A notification that Braintree's library has made and signed."""
     made = GATEWAY.webhook_testing.sample_notification(kind, "an-id")
     fields = {"bt_signature": made["bt_signature"], "bt_payload": made["bt_payload"].decode()} | changes
-    return sent(urlencode(fields).encode(), {"content-type": FORM})
+    return make_request(urlencode(fields).encode(), {"content-type": FORM})
 
 
 @pytest.mark.judge("braintree")
@@ -434,7 +453,7 @@ def braintree_request(kind: str, **changes: str) -> Request:
     "kind", ["subscription_went_past_due", "dispute_opened", "check", "transaction_disbursed", "oauth_access_revoked"]
 )
 def test_what_braintree_signs_is_taken(kind):
-    verdict = taken(source("braintree", PRIVATE, public_key=PUBLIC), braintree_request(kind), NOW)
+    verdict = verified(source("braintree", PRIVATE, public_key=PUBLIC), braintree_request(kind), NOW)
     assert (verdict.grade, verdict.type) == (Grade.BODY, kind)
 
 
@@ -444,7 +463,7 @@ def test_what_boathook_signs_braintree_takes():
     fields = {name: values[0] for name, values in parse_qs(signed.body.decode()).items()}
     notification = GATEWAY.webhook_notification.parse(fields["bt_signature"], fields["bt_payload"])
     assert notification.kind == "subscription_went_past_due"
-    assert taken(source("braintree", PRIVATE, public_key=PUBLIC), arrived(signed), NOW).type == notification.kind
+    assert verified(source("braintree", PRIVATE, public_key=PUBLIC), from_signed(signed), NOW).type == notification.kind
     with pytest.raises(InvalidSignatureError):
         GATEWAY.webhook_notification.parse(fields["bt_signature"], "A" + fields["bt_payload"][1:])
 
@@ -453,7 +472,7 @@ def test_what_boathook_signs_braintree_takes():
 def test_a_newline_that_the_form_lost_is_put_back():
     payload = GATEWAY.webhook_testing.sample_notification("check", "an-id")["bt_payload"].decode()
     request = braintree_request("check", bt_payload=payload.removesuffix("\n"))
-    taken(source("braintree", PRIVATE, public_key=PUBLIC), request, NOW)
+    verified(source("braintree", PRIVATE, public_key=PUBLIC), request, NOW)
 
 
 def test_what_braintree_refuses_is_refused():
@@ -461,11 +480,13 @@ def test_what_braintree_refuses_is_refused():
     good = braintree_request("check")
     for request in altered(good):
         assert isinstance(verifier.verify(request, NOW), Rejected)
-    assert refused(source("braintree", "another key", public_key=PUBLIC), good, NOW) is Reason.SIGNATURE_MISMATCH
-    assert refused(source("braintree", PRIVATE, public_key="other"), good, NOW) is Reason.UNKNOWN_SCHEME
-    assert refused(verifier, braintree_request("check", bt_payload=""), NOW) is Reason.SIGNATURE_MISSING
-    assert refused(verifier, braintree_request("check", bt_payload="<xml/>"), NOW) is Reason.SIGNATURE_MISSING
-    assert refused(verifier, sent(b"{}", {}), NOW) is Reason.SIGNATURE_MISSING
+    assert (
+        rejection_reason(source("braintree", "another key", public_key=PUBLIC), good, NOW) is Reason.SIGNATURE_MISMATCH
+    )
+    assert rejection_reason(source("braintree", PRIVATE, public_key="other"), good, NOW) is Reason.UNKNOWN_SCHEME
+    assert rejection_reason(verifier, braintree_request("check", bt_payload=""), NOW) is Reason.SIGNATURE_MISSING
+    assert rejection_reason(verifier, braintree_request("check", bt_payload="<xml/>"), NOW) is Reason.SIGNATURE_MISSING
+    assert rejection_reason(verifier, make_request(b"{}", {}), NOW) is Reason.SIGNATURE_MISSING
 
 
 def test_braintree_needs_the_public_key():
@@ -474,7 +495,7 @@ def test_braintree_needs_the_public_key():
 
 
 def challenge(text: str) -> Request:
-    return sent(b"", {}, url=f"{ADDRESS}?bt_challenge={quote(text)}", method="GET")
+    return make_request(b"", {}, url=f"{ADDRESS}?bt_challenge={quote(text)}", method="GET")
 
 
 @pytest.mark.judge("braintree")
@@ -501,7 +522,7 @@ def test_a_challenge_in_another_alphabet_is_not_signed(text):
 def forge(payload: str, answer: Challenge) -> Request:
     """An event whose payload and signature are a challenge and its answer."""
     fields = {"bt_signature": answer.body.decode(), "bt_payload": payload}
-    return sent(urlencode(fields).encode(), {"content-type": FORM})
+    return make_request(urlencode(fields).encode(), {"content-type": FORM})
 
 
 def test_an_answered_challenge_is_no_signed_event():
@@ -510,7 +531,7 @@ def test_an_answered_challenge_is_no_signed_event():
     answer = verifier.verify(challenge(text), NOW)
     assert isinstance(answer, Challenge)
     for payload in (text, text + "\n"):
-        assert refused(verifier, forge(payload, answer), NOW) is Reason.SIGNATURE_MISMATCH
+        assert rejection_reason(verifier, forge(payload, answer), NOW) is Reason.SIGNATURE_MISMATCH
 
 
 def test_sabotage_with_a_wider_alphabet_a_challenge_would_sign_an_event(monkeypatch):
@@ -522,7 +543,7 @@ def test_sabotage_with_a_wider_alphabet_a_challenge_would_sign_an_event(monkeypa
     payload = base64.encodebytes(b"<notification><kind>disbursement</kind></notification>").decode()
     answer = verifier.verify(challenge(payload), NOW)
     assert isinstance(answer, Challenge)
-    assert taken(verifier, forge(payload, answer), NOW).type == "disbursement"
+    assert verified(verifier, forge(payload, answer), NOW).type == "disbursement"
 
 
 def test_a_kind_inside_the_subject_is_not_the_notifications():
@@ -530,7 +551,7 @@ def test_a_kind_inside_the_subject_is_not_the_notifications():
     signed = signed_request(
         "braintree", PRIVATE, urlencode({"bt_payload": base64.encodebytes(xml).decode()}).encode(), public_key=PUBLIC
     )
-    assert taken(source("braintree", PRIVATE, public_key=PUBLIC), arrived(signed), NOW).type == "dispute_won"
+    assert verified(source("braintree", PRIVATE, public_key=PUBLIC), from_signed(signed), NOW).type == "dispute_won"
 
 
 # PayPal.
@@ -574,7 +595,7 @@ def paypal_request(
         "PAYPAL-CERT-URL": CERT_URL,
         "PAYPAL-AUTH-ALGO": "SHA256withRSA",
     }
-    return sent(EVENT.encode(), headers | changes)
+    return make_request(EVENT.encode(), headers | changes)
 
 
 def paypal_source(key: rsa.RSAPrivateKey) -> Any:
@@ -585,7 +606,7 @@ def paypal_source(key: rsa.RSAPrivateKey) -> Any:
 
 @pytest.mark.judge("paypal")
 def test_what_paypal_signs_is_taken(paypal_key):
-    verdict = taken(paypal_source(paypal_key), paypal_request(paypal_key), NOW)
+    verdict = verified(paypal_source(paypal_key), paypal_request(paypal_key), NOW)
     assert (verdict.grade, verdict.type) == (Grade.METADATA, "PAYMENT.CAPTURE.COMPLETED")
     assert verdict.dedup_key == "WH-2WR32451HC0233532-67976317FL4543714"
     assert verdict.timestamp == datetime.fromtimestamp(int(NOW), UTC)
@@ -609,19 +630,19 @@ def test_what_boathook_signs_is_what_paypals_library_expects():
 def test_what_paypal_refuses_is_refused(paypal_key):
     verifier, good = paypal_source(paypal_key), paypal_request(paypal_key)
     for request in altered(good):
-        assert refused(verifier, request, NOW) is Reason.SIGNATURE_MISMATCH
+        assert rejection_reason(verifier, request, NOW) is Reason.SIGNATURE_MISMATCH
     other_key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
-    assert refused(verifier, paypal_request(other_key), NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(verifier, paypal_request(other_key), NOW) is Reason.SIGNATURE_MISMATCH
     other_hook = paypal_request(paypal_key, webhook_id="0AB00000000000000")
-    assert refused(verifier, other_hook, NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(verifier, other_hook, NOW) is Reason.SIGNATURE_MISMATCH
     sha1 = paypal_request(paypal_key, **{"PAYPAL-AUTH-ALGO": "SHA1withRSA"})
-    assert refused(verifier, sha1, NOW) is Reason.UNKNOWN_SCHEME
+    assert rejection_reason(verifier, sha1, NOW) is Reason.UNKNOWN_SCHEME
     old = paypal_request(paypal_key, now=NOW - 5 * 86_400)
-    assert refused(verifier, old, NOW) is Reason.TIMESTAMP_TOO_OLD
+    assert rejection_reason(verifier, old, NOW) is Reason.TIMESTAMP_TOO_OLD
 
 
 def test_a_retry_with_its_first_stamp_is_taken_three_days_later(paypal_key):
-    taken(paypal_source(paypal_key), paypal_request(paypal_key, now=NOW - 3 * 86_400), NOW)
+    verified(paypal_source(paypal_key), paypal_request(paypal_key, now=NOW - 3 * 86_400), NOW)
 
 
 def test_an_unknown_certificate_is_asked_for(paypal_key):
@@ -646,7 +667,7 @@ def test_an_unknown_certificate_is_asked_for(paypal_key):
 )
 def test_a_stranger_does_not_choose_where_certificates_come_from(paypal_key, url):
     request = paypal_request(paypal_key, **{"PAYPAL-CERT-URL": url})
-    assert refused(source("paypal", webhook_id=WEBHOOK_ID), request, NOW) is Reason.SIGNATURE_MALFORMED
+    assert rejection_reason(source("paypal", webhook_id=WEBHOOK_ID), request, NOW) is Reason.SIGNATURE_MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -696,7 +717,7 @@ def forged_from(good: Request) -> Request:
 
 def test_a_forgery_by_paypals_weak_checksum_is_only_a_replay_of_what_was_captured(paypal_key):
     verifier, good = paypal_source(paypal_key), paypal_request(paypal_key)
-    genuine, forged = (taken(verifier, request, NOW) for request in (good, forged_from(good)))
+    genuine, forged = (verified(verifier, request, NOW) for request in (good, forged_from(good)))
     assert (forged.dedup_key, forged.grade) == ("WH-forged", Grade.METADATA)
     assert genuine.replay_material == forged.replay_material is not None
 
@@ -705,7 +726,7 @@ def test_sabotage_without_remembering_transmissions_the_forgery_would_be_an_even
     careless = replace(payments.PAYPAL, proof=replace(payments.PAYPAL.proof, signs_once=False))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: careless)
     verifier, good = paypal_source(paypal_key), paypal_request(paypal_key)
-    genuine, forged = (taken(verifier, request, NOW) for request in (good, forged_from(good)))
+    genuine, forged = (verified(verifier, request, NOW) for request in (good, forged_from(good)))
     assert genuine.replay_material != forged.replay_material
 
 

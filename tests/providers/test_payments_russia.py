@@ -19,7 +19,15 @@ from boathook.inbound.providers import find, payments_russia
 from boathook.inbound.providers.proofs import Addresses
 from boathook.inbound.verdict import Challenge, Reason, Rejected, Request
 from boathook.testing import signed_request
-from tests.providers.payment_requests import FORM, altered, arrived, refused, sent, source, taken
+from tests.providers.payment_requests import (
+    FORM,
+    altered,
+    from_signed,
+    make_request,
+    rejection_reason,
+    source,
+    verified,
+)
 
 with warnings.catch_warnings():
     # Some of these libraries use what Python or their own authors have deprecated.
@@ -34,11 +42,11 @@ SECRET = "a secret"
 
 def posted(pairs: dict[str, str], headers: dict[str, str] | None = None, query: str = "") -> Request:
     url = f"{ADDRESS}?{query}" if query else ADDRESS
-    return sent(urlencode(pairs).encode(), {"content-type": FORM} | (headers or {}), url=url)
+    return make_request(urlencode(pairs).encode(), {"content-type": FORM} | (headers or {}), url=url)
 
 
 def got(pairs: dict[str, str], headers: dict[str, str] | None = None) -> Request:
-    return sent(b"", headers or {}, url=f"{ADDRESS}?{urlencode(pairs)}", method="GET")
+    return make_request(b"", headers or {}, url=f"{ADDRESS}?{urlencode(pairs)}", method="GET")
 
 
 # YooKassa.
@@ -64,7 +72,7 @@ PAYMENT = b'{"type":"notification","event":"payment.succeeded","object":{"id":"2
 )
 def test_yookassas_own_addresses_are_taken(client):
     assert SecurityHelper().is_ip_trusted(client)
-    verdict = taken(source("yookassa"), sent(PAYMENT, {}, client=client), NOW)
+    verdict = verified(source("yookassa"), make_request(PAYMENT, {}, client=client), NOW)
     assert (verdict.grade, verdict.type) == (Grade.ADDRESS, "payment.succeeded")
     assert verdict.dedup_key == "22d6d597-000f-5000-9000-145f6df21d6f.payment.succeeded"
 
@@ -76,7 +84,10 @@ def test_yookassas_own_addresses_are_taken(client):
 )
 def test_the_addresses_next_to_yookassas_are_refused(client):
     assert not SecurityHelper().is_ip_trusted(client)
-    assert refused(source("yookassa"), sent(PAYMENT, {}, client=client), NOW) is Reason.ADDRESS_NOT_ALLOWED
+    assert (
+        rejection_reason(source("yookassa"), make_request(PAYMENT, {}, client=client), NOW)
+        is Reason.ADDRESS_NOT_ALLOWED
+    )
 
 
 def test_every_network_of_yookassas_library_lies_in_ours():
@@ -89,8 +100,8 @@ def test_every_network_of_yookassas_library_lies_in_ours():
 
 
 def test_an_address_in_a_header_is_nobodys_proof():
-    forged = sent(PAYMENT, {"X-Forwarded-For": "77.75.153.1", "X-Real-IP": "77.75.153.1"}, client="192.0.2.1")
-    assert refused(source("yookassa"), forged, NOW) is Reason.ADDRESS_NOT_ALLOWED
+    forged = make_request(PAYMENT, {"X-Forwarded-For": "77.75.153.1", "X-Real-IP": "77.75.153.1"}, client="192.0.2.1")
+    assert rejection_reason(source("yookassa"), forged, NOW) is Reason.ADDRESS_NOT_ALLOWED
 
 
 # CloudPayments.
@@ -107,8 +118,8 @@ def content_hmac(signed: bytes, secret: str = SECRET) -> dict[str, str]:
 def test_cloudpayments_package_and_boathook_agree_on_posts(judge, body):
     by_package = judge.asks("cloudpayments", "sign", secret=SECRET, body=body)
     assert {"Content-HMAC": by_package} == content_hmac(body)
-    request = sent(body, {"Content-HMAC": by_package}, url=f"{ADDRESS}?kind=pay")
-    verdict = taken(source("cloudpayments", SECRET), request, NOW)
+    request = make_request(body, {"Content-HMAC": by_package}, url=f"{ADDRESS}?kind=pay")
+    verdict = verified(source("cloudpayments", SECRET), request, NOW)
     assert (verdict.dedup_key, verdict.type, verdict.grade) == ("pay.1000001", "pay", Grade.BODY)
     assert verdict.reply is not None
     assert (verdict.reply.status, json.loads(verdict.reply.body)) == (200, {"code": 0})
@@ -128,10 +139,10 @@ def test_cloudpayments_package_and_boathook_agree_on_gets(judge):
     request = got({**NOTICE, "kind": "pay"})
     by_package = judge.asks("cloudpayments", "sign", secret=SECRET, body=request.query.encode())
     request = replace(request, headers={"content-hmac": by_package})
-    verdict = taken(verifier, request, NOW)
+    verdict = verified(verifier, request, NOW)
     assert (verdict.dedup_key, verdict.type) == ("pay.1000001", "pay")
     other = replace(request, query=request.query.replace("10.99", "11.99"))
-    assert refused(verifier, other, NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(verifier, other, NOW) is Reason.SIGNATURE_MISMATCH
 
     signed = signed_request("cloudpayments", SECRET, scheme="get")
     question = {"secret": SECRET, "signature": signed.headers["content-hmac"], "method": "GET"}
@@ -142,10 +153,10 @@ def test_cloudpayments_package_and_boathook_agree_on_gets(judge):
 def test_what_cloudpayments_refuses_is_refused():
     verifier = source("cloudpayments", SECRET)
     body = urlencode(NOTICE).encode()
-    for request in altered(sent(body, content_hmac(body))):
-        assert refused(verifier, request, NOW) is Reason.SIGNATURE_MISMATCH
-    assert refused(verifier, sent(body, content_hmac(body, "other")), NOW) is Reason.SIGNATURE_MISMATCH
-    assert refused(verifier, sent(body, {}), NOW) is Reason.SIGNATURE_MISSING
+    for request in altered(make_request(body, content_hmac(body))):
+        assert rejection_reason(verifier, request, NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(verifier, make_request(body, content_hmac(body, "other")), NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(verifier, make_request(body, {}), NOW) is Reason.SIGNATURE_MISSING
 
 
 def test_a_check_and_its_payment_are_two_events():
@@ -157,14 +168,16 @@ def test_a_check_and_its_payment_are_two_events():
             posted(pairs, content_hmac(urlencode(pairs).encode()), query)
             for pairs, query in zip((check, paid), queries, strict=True)
         ]
-        keys = {taken(verifier, request, NOW).dedup_key for request in requests}
+        keys = {verified(verifier, request, NOW).dedup_key for request in requests}
         assert len(keys) == 2
 
 
 def test_a_captured_notice_under_another_kind_is_seen_to_be_the_same_bytes():
     body = urlencode(NOTICE).encode()
     verifier = source("cloudpayments", SECRET)
-    verdicts = [taken(verifier, posted(NOTICE, content_hmac(body), f"kind={kind}"), NOW) for kind in ("pay", "refund")]
+    verdicts = [
+        verified(verifier, posted(NOTICE, content_hmac(body), f"kind={kind}"), NOW) for kind in ("pay", "refund")
+    ]
     assert verdicts[0].dedup_key != verdicts[1].dedup_key
     assert verdicts[0].replay_material == verdicts[1].replay_material is not None
 
@@ -200,14 +213,14 @@ def tbank_token(fields: dict[str, Any], password: str) -> str:
 
 
 def tbank_request(fields: dict[str, Any], token: str) -> Request:
-    return sent(json.dumps({**fields, "Token": token}).encode(), {})
+    return make_request(json.dumps({**fields, "Token": token}).encode(), {})
 
 
 @pytest.mark.judge("t-bank")
 @pytest.mark.parametrize("name", ["t-bank", "tbank", "t-kassa"])
 def test_the_vector_of_tbanks_documentation_is_taken(name):
     assert tbank_token(DOCUMENTED, PASSWORD) == TOKEN
-    verdict = taken(source(name, PASSWORD), tbank_request(DOCUMENTED, TOKEN), NOW)
+    verdict = verified(source(name, PASSWORD), tbank_request(DOCUMENTED, TOKEN), NOW)
     assert (verdict.grade, verdict.type) == (Grade.METADATA, "AUTHORIZED")
     assert verdict.dedup_key == f"8742591.AUTHORIZED.{TOKEN}"
     assert verdict.reply is not None
@@ -225,21 +238,25 @@ def test_each_root_field_of_tbank_is_signed(name):
     value = DOCUMENTED[name]
     changed = {**DOCUMENTED, name: (not value) if isinstance(value, bool) else f"{value}1"}
     verifier = source("t-bank", PASSWORD)
-    assert refused(verifier, tbank_request(changed, TOKEN), NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(verifier, tbank_request(changed, TOKEN), NOW) is Reason.SIGNATURE_MISMATCH
     missing = {key: value for key, value in DOCUMENTED.items() if key != name}
-    assert refused(verifier, tbank_request(missing, TOKEN), NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(verifier, tbank_request(missing, TOKEN), NOW) is Reason.SIGNATURE_MISMATCH
     added = {**DOCUMENTED, "Extra": "1"}
-    assert refused(verifier, tbank_request(added, TOKEN), NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(verifier, tbank_request(added, TOKEN), NOW) is Reason.SIGNATURE_MISMATCH
 
 
 def test_what_tbank_cannot_have_sent_is_refused():
     verifier = source("t-bank", PASSWORD)
-    assert refused(source("t-bank", "other"), tbank_request(DOCUMENTED, TOKEN), NOW) is Reason.SIGNATURE_MISMATCH
-    assert refused(verifier, sent(json.dumps(DOCUMENTED).encode(), {}), NOW) is Reason.SIGNATURE_MISSING
+    assert (
+        rejection_reason(source("t-bank", "other"), tbank_request(DOCUMENTED, TOKEN), NOW) is Reason.SIGNATURE_MISMATCH
+    )
+    assert (
+        rejection_reason(verifier, make_request(json.dumps(DOCUMENTED).encode(), {}), NOW) is Reason.SIGNATURE_MISSING
+    )
     for body in (b"[]", b"no", b"", b'"text"', b"null"):
-        assert refused(verifier, sent(body, {}), NOW) is Reason.SIGNATURE_MISSING
-    lone = sent(b'{"Token":"00","Status":"\\ud800"}', {})
-    assert refused(verifier, lone, NOW) is Reason.SIGNATURE_MALFORMED
+        assert rejection_reason(verifier, make_request(body, {}), NOW) is Reason.SIGNATURE_MISSING
+    lone = make_request(b'{"Token":"00","Status":"\\ud800"}', {})
+    assert rejection_reason(verifier, lone, NOW) is Reason.SIGNATURE_MALFORMED
 
 
 def test_a_password_of_the_strangers_is_not_hashed():
@@ -247,7 +264,7 @@ def test_a_password_of_the_strangers_is_not_hashed():
     fields = {**DOCUMENTED, "Password": "mine"}
     token = hashlib.sha256("".join(str(fields[name]) for name in sorted(fields) if name != "Data").encode()).hexdigest()
     verifier = source("t-bank", PASSWORD)
-    assert refused(verifier, tbank_request(fields, token), NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(verifier, tbank_request(fields, token), NOW) is Reason.SIGNATURE_MISMATCH
 
 
 def test_sabotage_a_password_taken_from_the_body_would_let_anybody_in(monkeypatch):
@@ -255,20 +272,20 @@ def test_sabotage_a_password_taken_from_the_body_would_let_anybody_in(monkeypatc
     mine = replace(recipe, proof=replace(recipe.proof, state=lambda facts, _: recipe.proof.state(facts, "mine")))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mine)
     fields = {**DOCUMENTED, "Password": "mine"}
-    taken(source("t-bank", PASSWORD), tbank_request(fields, tbank_token(fields, "mine")), NOW)
+    verified(source("t-bank", PASSWORD), tbank_request(fields, tbank_token(fields, "mine")), NOW)
 
 
 def test_two_partial_refunds_of_one_payment_are_two_events():
     verifier = source("t-bank", PASSWORD)
     refunds = [{**DOCUMENTED, "Status": "PARTIAL_REFUNDED", "Amount": amount} for amount in (100, 200, 200)]
-    keys = [taken(verifier, tbank_request(one, tbank_token(one, PASSWORD)), NOW).dedup_key for one in refunds]
+    keys = [verified(verifier, tbank_request(one, tbank_token(one, PASSWORD)), NOW).dedup_key for one in refunds]
     assert len(set(keys)) == 2
     assert keys[1] == keys[2]
 
 
 def test_tbanks_numbers_keep_their_digits():
     fields = {**DOCUMENTED, "PaymentId": 123456789012345678901234567890, "Amount": -1}
-    taken(source("t-bank", PASSWORD), tbank_request(fields, tbank_token(fields, PASSWORD)), NOW)
+    verified(source("t-bank", PASSWORD), tbank_request(fields, tbank_token(fields, PASSWORD)), NOW)
 
 
 # Robokassa.
@@ -305,7 +322,7 @@ def test_robokassas_notices_are_taken(make, algorithm):
     verifier = source("robokassa", PASSWORD_2, **settings)
     signature = robokassa_signature(PAID, PASSWORD_2, algorithm)
     for written in (signature, signature.upper()):
-        verdict = taken(verifier, make({**PAID, "SignatureValue": written}), NOW)
+        verdict = verified(verifier, make({**PAID, "SignatureValue": written}), NOW)
         assert (verdict.grade, verdict.dedup_key) == (Grade.METADATA, f"1001.{written}")
         assert verdict.reply is not None
         assert (verdict.reply.status, verdict.reply.body) == (200, b"OK1001")
@@ -335,28 +352,30 @@ def test_what_boathook_signs_aiorobokassa_takes(scheme, algorithm):
 def test_what_robokassa_signs_cannot_be_changed(name):
     verifier = source("robokassa", PASSWORD_2)
     signed = {**PAID, "SignatureValue": robokassa_signature(PAID, PASSWORD_2)}
-    assert refused(verifier, posted({**signed, name: signed[name] + "1"}), NOW) is Reason.SIGNATURE_MISMATCH
+    assert rejection_reason(verifier, posted({**signed, name: signed[name] + "1"}), NOW) is Reason.SIGNATURE_MISMATCH
     missing = {key: value for key, value in signed.items() if key != name}
-    assert refused(verifier, posted(missing), NOW) in {Reason.SIGNATURE_MISMATCH, Reason.SIGNATURE_MISSING}
+    assert rejection_reason(verifier, posted(missing), NOW) in {Reason.SIGNATURE_MISMATCH, Reason.SIGNATURE_MISSING}
     twice = posted(signed)
     twice = replace(twice, body=twice.body + b"&" + urlencode({name: signed[name]}).encode())
-    assert refused(verifier, twice, NOW) in {Reason.SIGNATURE_MISMATCH, Reason.SIGNATURE_MISSING}
+    assert rejection_reason(verifier, twice, NOW) in {Reason.SIGNATURE_MISMATCH, Reason.SIGNATURE_MISSING}
 
 
 def test_what_robokassa_cannot_have_sent_is_refused():
     signed = posted({**PAID, "SignatureValue": robokassa_signature(PAID, PASSWORD_2)})
-    assert refused(source("robokassa", "password #1"), signed, NOW) is Reason.SIGNATURE_MISMATCH
-    assert refused(source("robokassa", PASSWORD_2, algorithm="sha256"), signed, NOW) is Reason.SIGNATURE_MISMATCH
-    assert refused(source("robokassa", PASSWORD_2), posted(PAID), NOW) is Reason.SIGNATURE_MISSING
+    assert rejection_reason(source("robokassa", "password #1"), signed, NOW) is Reason.SIGNATURE_MISMATCH
+    assert (
+        rejection_reason(source("robokassa", PASSWORD_2, algorithm="sha256"), signed, NOW) is Reason.SIGNATURE_MISMATCH
+    )
+    assert rejection_reason(source("robokassa", PASSWORD_2), posted(PAID), NOW) is Reason.SIGNATURE_MISSING
     # The sum with which a buyer was sent off, under Password #1, is not a notice of a payment.
     asked = hashlib.md5(b"shop:8.960000:1001:password #1").hexdigest()
-    assert refused(source("robokassa", PASSWORD_2), posted({**PAID, "SignatureValue": asked}), NOW)
+    assert rejection_reason(source("robokassa", PASSWORD_2), posted({**PAID, "SignatureValue": asked}), NOW)
 
 
 def test_a_real_robokassa_payment_is_no_copy_of_a_test_under_the_same_number():
     verifier = source("robokassa", PASSWORD_2, "test password #2")
     real, tested = (
-        taken(verifier, posted({**PAID, "SignatureValue": robokassa_signature(PAID, password)}), NOW)
+        verified(verifier, posted({**PAID, "SignatureValue": robokassa_signature(PAID, password)}), NOW)
         for password in (PASSWORD_2, "test password #2")
     )
     assert real.dedup_key != tested.dedup_key
@@ -368,7 +387,7 @@ def test_a_captured_robokassa_notice_written_otherwise_is_the_same_notice():
     signature = robokassa_signature(PAID, PASSWORD_2)
     notices = ({"SignatureValue": signature}, {"SignatureValue": signature.upper()}, {"Fee": "9"})
     materials = {
-        taken(verifier, posted({**PAID, "SignatureValue": signature, **changed}), NOW).replay_material
+        verified(verifier, posted({**PAID, "SignatureValue": signature, **changed}), NOW).replay_material
         for changed in notices
     }
     assert len(materials) == 1
@@ -397,26 +416,26 @@ ORDER = {"Name": "Вася", "tranid": "1001:2002", "formid": "form1001"}
 )
 def test_tildas_key_is_looked_for_where_the_owner_says(settings, headers, fields):
     verifier = source("tilda", SECRET, **settings)
-    verdict = taken(verifier, posted({**ORDER, **fields}, headers), NOW)
+    verdict = verified(verifier, posted({**ORDER, **fields}, headers), NOW)
     assert (verdict.grade, verdict.type, verdict.dedup_key) == (Grade.TOKEN, "form1001", "1001:2002")
     assert verdict.reply is not None
     assert (verdict.reply.status, verdict.reply.body) == (200, b"ok")
-    assert refused(verifier, posted(ORDER), NOW) is Reason.TOKEN_MISSING
+    assert rejection_reason(verifier, posted(ORDER), NOW) is Reason.TOKEN_MISSING
     wrong = posted({**ORDER, **dict.fromkeys(fields, "other")}, dict.fromkeys(headers, "other"))
-    assert refused(verifier, wrong, NOW) is Reason.TOKEN_MISMATCH
+    assert rejection_reason(verifier, wrong, NOW) is Reason.TOKEN_MISMATCH
 
 
 def test_a_paid_order_is_told_beside_its_submission():
     verifier = source("tilda", SECRET)
     paid = {**ORDER, "payment[orderid]": "77", "payment[systranid]": "pay-1", "payment[amount]": "10"}
-    keys = [taken(verifier, posted(pairs, {"x-api-key": SECRET}), NOW).dedup_key for pairs in (ORDER, paid)]
+    keys = [verified(verifier, posted(pairs, {"x-api-key": SECRET}), NOW).dedup_key for pairs in (ORDER, paid)]
     assert keys == ["1001:2002", "1001:2002.pay-1"]
 
 
 def test_a_paid_order_is_told_apart_where_its_payment_comes_as_json_too():
     verifier = source("tilda", SECRET)
     orders = [{**ORDER, "payment": f'{{"sys":"yakassa","systranid":"{number}"}}'} for number in ("0", "pay-1")]
-    keys = [taken(verifier, posted(pairs, {"x-api-key": SECRET}), NOW).dedup_key for pairs in orders]
+    keys = [verified(verifier, posted(pairs, {"x-api-key": SECRET}), NOW).dedup_key for pairs in orders]
     assert keys == ["1001:2002.0", "1001:2002.pay-1"]
 
 
@@ -433,7 +452,7 @@ def test_tildas_question_when_the_address_is_saved_is_answered_and_no_event():
 def test_tilda_without_a_key_needs_the_owners_word():
     with pytest.raises(ConfigError, match="unsigned"):
         source("tilda")
-    assert taken(source("tilda", unsigned=True), posted(ORDER), NOW).grade is Grade.NONE
+    assert verified(source("tilda", unsigned=True), posted(ORDER), NOW).grade is Grade.NONE
     with pytest.raises(ConfigError, match=r"sources\.test\.field: header is set too"):
         source("tilda", SECRET, header="X-Key", field="key")
 
@@ -445,8 +464,8 @@ def test_tilda_without_a_key_needs_the_owners_word():
 def test_samples_are_taken_and_answered_with_200(recipe):
     for scheme, one in {"": recipe, **recipe.schemes}.items():
         settings = {"scheme": scheme} if scheme else {}
-        request = arrived(signed_request(recipe.name, SECRET, url=ADDRESS, **settings))
+        request = from_signed(signed_request(recipe.name, SECRET, url=ADDRESS, **settings))
         secrets = () if isinstance(one.proof, Addresses) else (SECRET,)
-        verdict = taken(source(recipe.name, *secrets, **settings), replace(request, client="77.75.153.1"), NOW)
+        verdict = verified(source(recipe.name, *secrets, **settings), replace(request, client="77.75.153.1"), NOW)
         assert verdict.reply is None or verdict.reply.status == 200
         assert one.checked

@@ -17,7 +17,7 @@ from boathook.inbound.providers import find
 from boathook.inbound.verdict import Challenge, Reason, Rejected, SourceSpec, Verified
 from boathook.inbound.verify import Verifier
 from boathook.testing import sign, signed_request
-from tests.providers.request_factory import NOW, URL, altered, base64_mac, hex_mac, judge_of, request, verifier
+from tests.providers.request_factory import NOW, URL, altered, base64_mac, hex_mac, request, verdict_of, verifier
 
 SECRET = "a signing secret"
 MOMENT = datetime.fromtimestamp(NOW, UTC).isoformat().replace("+00:00", "Z")
@@ -85,7 +85,7 @@ every = pytest.mark.parametrize(
 @every
 def test_what_is_signed_by_hand_is_taken(provider):
     body = BODIES[provider]
-    verdict = judge_of(provider, SECRET, by_hand(provider, body), body)
+    verdict = verdict_of(provider, SECRET, by_hand(provider, body), body)
     assert isinstance(verdict, Verified), verdict
     assert verdict.grade is Grade.BODY
 
@@ -101,9 +101,9 @@ def test_it_is_signed_as_by_hand(provider):
 @every
 def test_one_bit_another_secret_or_no_signature_is_refused(provider):
     body = BODIES[provider]
-    refused(judge_of(provider, SECRET, by_hand(provider, body), altered(body)), Reason.SIGNATURE_MISMATCH)
-    refused(judge_of(provider, SECRET, by_hand(provider, body, "another"), body), Reason.SIGNATURE_MISMATCH)
-    refused(judge_of(provider, SECRET, {}, body), Reason.SIGNATURE_MISSING)
+    refused(verdict_of(provider, SECRET, by_hand(provider, body), altered(body)), Reason.SIGNATURE_MISMATCH)
+    refused(verdict_of(provider, SECRET, by_hand(provider, body, "another"), body), Reason.SIGNATURE_MISMATCH)
+    refused(verdict_of(provider, SECRET, {}, body), Reason.SIGNATURE_MISSING)
 
 
 @pytest.mark.parametrize("provider", ["zendesk", "calendly"])
@@ -112,7 +112,7 @@ def test_one_bit_another_secret_or_no_signature_is_refused(provider):
 )
 def test_signed_moments_count_for_five_minutes(provider, skew_s, reason):
     body = BODIES[provider]
-    verdict = judge_of(provider, SECRET, by_hand(provider, body, at=NOW + skew_s), body)
+    verdict = verdict_of(provider, SECRET, by_hand(provider, body, at=NOW + skew_s), body)
     assert getattr(verdict, "reason", None) == reason
 
 
@@ -131,7 +131,7 @@ def test_signed_moments_count_for_five_minutes(provider, skew_s, reason):
     ],
 )
 def test_events_are_named(provider, key, type):
-    verdict = judge_of(provider, SECRET, by_hand(provider, BODIES[provider]), BODIES[provider])
+    verdict = verdict_of(provider, SECRET, by_hand(provider, BODIES[provider]), BODIES[provider])
     assert (verdict.dedup_key, verdict.type) == (key, type)
 
 
@@ -187,7 +187,7 @@ SIGNED = "x-notion-signature"
 @pytest.mark.judge("notion")
 def test_notion_what_its_package_signs_is_taken(judge):
     signature = judge.asks("notion", "sign", secret=TOKEN, body=CREATED)
-    verdict = judge_of("notion", TOKEN, {SIGNED: signature}, CREATED)
+    verdict = verdict_of("notion", TOKEN, {SIGNED: signature}, CREATED)
     assert isinstance(verdict, Verified), verdict
     assert (verdict.dedup_key, verdict.type, verdict.volatile) == ("367cba44", "page.created", ("attempt_number",))
 
@@ -207,7 +207,7 @@ def test_notion_what_its_package_refuses_is_refused(judge, change):
     sent = {"prefix": signature.removeprefix("sha256="), "missing": None}.get(change, signature)
     assert judge.asks("notion", "verify", secret=secret, body=body, signature=sent) is False
     headers = {} if sent is None else {SIGNED: sent}
-    assert isinstance(judge_of("notion", secret, headers, body), Rejected)
+    assert isinstance(verdict_of("notion", secret, headers, body), Rejected)
 
 
 def notion_tells(*secrets: str, token: str = TOKEN, **headers: str):
@@ -247,7 +247,7 @@ def test_intercom_looks_whether_somebody_is_there():
 
 
 def zendesk(body: bytes, **headers: str):
-    return judge_of("zendesk", SECRET, by_hand("zendesk", body) | headers, body)
+    return verdict_of("zendesk", SECRET, by_hand("zendesk", body) | headers, body)
 
 
 def test_zendesk_triggers_are_named_by_their_invocation_and_not_by_a_tickets_id():
@@ -283,7 +283,7 @@ def hubspot_headers(version: str, body: bytes = HUBSPOT_BODY, secret: str = SECR
 
 
 def hubspot(version: str, headers, body: bytes = HUBSPOT_BODY, secret: str = SECRET):
-    return judge_of("hubspot", secret, headers, body, **({} if version == "v3" else {"scheme": version}))
+    return verdict_of("hubspot", secret, headers, body, **({} if version == "v3" else {"scheme": version}))
 
 
 def hubspot_takes(version: str, headers, body: bytes = HUBSPOT_BODY, secret: str = SECRET) -> bool:
@@ -393,22 +393,22 @@ def test_hubspot_needs_to_know_its_address():
 def test_docusign_any_of_its_headers_may_be_the_one():
     body = BODIES["docusign"]
     strangers = {f"X-DocuSign-Signature-{number}": base64_mac("another", body) for number in range(1, 16)}
-    refused(judge_of("docusign", SECRET, strangers, body), Reason.SIGNATURE_MISMATCH)
+    refused(verdict_of("docusign", SECRET, strangers, body), Reason.SIGNATURE_MISMATCH)
     for number in (1, 2, 16):
         headers = strangers | {f"X-DocuSign-Signature-{number}": base64_mac(SECRET, body)}
-        assert isinstance(judge_of("docusign", SECRET, headers, body), Verified), number
+        assert isinstance(verdict_of("docusign", SECRET, headers, body), Verified), number
 
 
 def test_docusign_may_still_send_xml():
     body = b'<?xml version="1.0"?><DocuSignEnvelopeInformation/>'
-    assert isinstance(judge_of("docusign", SECRET, by_hand("docusign", body), body), Verified)
+    assert isinstance(verdict_of("docusign", SECRET, by_hand("docusign", body), body), Verified)
 
 
 def test_docusign_tells_recipients_of_one_moment_apart():
     keys = set()
     for recipient in (b"1", b"2"):
         body = BODIES["docusign"].replace(b'"envelopeId"', b'"recipientId":"' + recipient + b'","envelopeId"')
-        keys.add(judge_of("docusign", SECRET, by_hand("docusign", body), body).dedup_key)
+        keys.add(verdict_of("docusign", SECRET, by_hand("docusign", body), body).dedup_key)
     assert len(keys) == 2
 
 
@@ -418,7 +418,7 @@ def test_docusign_tells_recipients_of_one_moment_apart():
 def test_calendly_reads_its_header_in_any_order():
     body, stamp = BODIES["calendly"], str(int(NOW))
     header = f"v1={hex_mac(SECRET, f'{stamp}.', body)},t={stamp}"
-    assert isinstance(judge_of("calendly", SECRET, {"Calendly-Webhook-Signature": header}, body), Verified)
+    assert isinstance(verdict_of("calendly", SECRET, {"Calendly-Webhook-Signature": header}, body), Verified)
 
 
 # Xero.
@@ -430,16 +430,16 @@ INTENT = b'{ "events" : [], "lastEventSequence" : 0 , "firstEventSequence" : 0 ,
 def test_xero_intends_to_be_received_and_to_be_refused():
     """Source: https://developer.xero.com/documentation/webhooks/configuring-your-server."""
     right = base64_mac(SECRET, INTENT)
-    verdict = judge_of("xero", SECRET, {"x-xero-signature": right}, INTENT)
+    verdict = verdict_of("xero", SECRET, {"x-xero-signature": right}, INTENT)
     assert isinstance(verdict, Challenge), verdict
     assert (verdict.status, verdict.body) == (200, b"")
     for wrong in (base64_mac("another", INTENT), base64.b64encode(b"\x00" * 32).decode(), "?"):
-        verdict = judge_of("xero", SECRET, {"x-xero-signature": wrong}, INTENT)
+        verdict = verdict_of("xero", SECRET, {"x-xero-signature": wrong}, INTENT)
         refused(verdict, Reason.SIGNATURE_MISMATCH)
 
 
 def test_xero_wants_silence():
-    verdict = judge_of("xero", SECRET, by_hand("xero", BODIES["xero"]), BODIES["xero"])
+    verdict = verdict_of("xero", SECRET, by_hand("xero", BODIES["xero"]), BODIES["xero"])
     assert (verdict.reply.status, verdict.reply.body) == (200, b"")
     assert find("xero").wants_silence
 
@@ -447,7 +447,7 @@ def test_xero_wants_silence():
 def test_xero_items_are_one_by_one():
     events = json.loads(BODIES["xero"])["events"]
     body = json.dumps({"events": [*events, *events, events[0] | {"eventType": "UPDATE"}], "entropy": "x"}).encode()
-    verdict = judge_of("xero", SECRET, by_hand("xero", body), body)
+    verdict = verdict_of("xero", SECRET, by_hand("xero", body), body)
     assert [(item.path, item.type) for item in verdict.items] == [
         ("events.0", "CONTACT.CREATE"),
         ("events.2", "CONTACT.UPDATE"),

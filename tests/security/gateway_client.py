@@ -1,4 +1,4 @@
-"""Raw connections to a gateway of the tests' own, and what comes back on them."""
+"""Starts a gateway process and sends raw bytes to it over sockets."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import psutil
 
-GATEWAY: Final = Path(__file__).parent / "gateway_process.py"
+GATEWAY_PROCESS: Final = Path(__file__).parent / "gateway_process.py"
 SECRET: Final = "whsec_wire"
 SOURCES: Final[dict[str, dict[str, Any]]] = {
     "open": {"provider": "token", "header": "X-Token", "unsigned": True, "dedup_fields": ["id"]},
@@ -24,12 +24,12 @@ SOURCES: Final[dict[str, dict[str, Any]]] = {
 
 
 class Gateway:
-    """A running gateway."""
+    """A gateway subprocess and connections to it."""
 
     def __init__(
         self,
         *,
-        sabotage: str = "",
+        mutant: str = "",
         sources: dict[str, dict[str, Any]] = SOURCES,
         limits: dict[str, float] | None = None,
         trusted_proxies: tuple[str, ...] = (),
@@ -39,9 +39,10 @@ class Gateway:
         if send_buffer is not None:
             self.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.port = self.bound.getsockname()[1]
-        wish = {"sabotage": sabotage, "sources": sources, "limits": limits or {}, "trusted_proxies": trusted_proxies}
+        options = {"mutant": mutant, "sources": sources, "limits": limits or {}, "trusted_proxies": trusted_proxies}
         self.process = subprocess.Popen(
-            [sys.executable, str(GATEWAY), str(self.bound.fileno()), json.dumps(wish)], pass_fds=[self.bound.fileno()]
+            [sys.executable, str(GATEWAY_PROCESS), str(self.bound.fileno()), json.dumps(options)],
+            pass_fds=[self.bound.fileno()],
         )
         self.seen = psutil.Process(self.process.pid)
 
@@ -58,18 +59,18 @@ class Gateway:
                     client.sendall(piece)
             return read_all(client)
 
-    def told(self, path: str) -> Any:
-        """Return what the gateway tells at a path, from a connection of its own."""
+    def inspect(self, path: str) -> Any:
+        """Return the JSON that the gateway serves at an inspection path, over a new connection."""
         got = self.ask(b"GET %s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n" % path.encode())
         return json.loads(got.partition(b"\r\n\r\n")[2])
 
     def stored(self) -> dict[str, bytes]:
         """Return the bodies stored so far, by key."""
-        return {event["key"]: bytes.fromhex(event["body"]) for event in self.told("/seen")}
+        return {event["key"]: bytes.fromhex(event["body"]) for event in self.inspect("/seen")}
 
     @property
     def peak(self) -> int:
-        """The most memory the process has ever held, in bytes."""
+        """The peak memory of the process in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
@@ -86,11 +87,11 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def gateway(**wish: Any) -> Iterator[Gateway]:
-    """Give a gateway that answers."""
-    one = Gateway(**wish)
+def gateway(**options: Any) -> Iterator[Gateway]:
+    """Yield a gateway that accepts requests."""
+    one = Gateway(**options)
     try:
-        assert one.told("/seen") == []
+        assert one.inspect("/seen") == []
         yield one
     finally:
         one.close()
@@ -106,7 +107,7 @@ def read_all(client: socket.socket, timeout_s: float = 20) -> bytes:
 
 
 def read_answer(client: socket.socket) -> tuple[int, bytes]:
-    """Read one answer with a Content-Length; status 0 where the connection ended instead."""
+    """Read one response with a Content-Length; status 0 if the connection was closed instead."""
     got = b""
     while b"\r\n\r\n" not in got:
         piece = client.recv(65536)
@@ -126,13 +127,13 @@ def post(path: str, body: bytes, extra: bytes = b"", *, length: int | None = Non
 
 
 def proof(body: bytes, secret: str = SECRET) -> bytes:
-    """Return the header with which Stripe signs *body*."""
+    """Return the signature header of Stripe for *body*."""
     stamp = int(time.time())
     mac = hmac.new(secret.encode(), b"%d." % stamp + body, hashlib.sha256).hexdigest()
     return b"Stripe-Signature: t=%d,v1=%s\r\n" % (stamp, mac.encode())
 
 
 def statuses(got: bytes) -> list[int]:
-    """Return the statuses of all answers, interim ones left out."""
+    """Return the statuses of all responses except interim ones."""
     found = [int(part[:3]) for part in got.split(b"HTTP/1.1 ")[1:]]
     return [status for status in found if status >= 200]

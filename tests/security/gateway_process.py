@@ -1,9 +1,8 @@
-"""A gateway on real sockets that tells what it has stored; run as a process by the tests of the wire.
+"""Gateway process on real sockets that shows what it has stored; for the tests test_wire_*.
 
-Arguments: the bound socket's descriptor, then JSON: `sources`, `limits`, `trusted_proxies`, and `sabotage`, the name of
-the one safeguard that is taken away. `GET /seen` lists the events stored so far, `GET /macs` counts the proofs that were
-computed, `GET /echo/WORD` answers with the word, and
-`GET /wide` at some length.
+Arguments: the bound socket's descriptor, then JSON: `sources`, `limits`, `trusted_proxies`, and `mutant`, the name of
+the safeguard that is removed. `GET /seen` lists the stored events, `GET /macs` counts the computed signatures,
+`GET /echo/WORD` returns the word, and `GET /wide` returns a long body.
 """
 
 import asyncio
@@ -33,8 +32,8 @@ from boathook.inbound.protocol import House
 from boathook.telemetry import log
 
 
-class Memory:
-    """Keeps the first event of each key, with its body only where that is small."""
+class MemoryIntake:
+    """Keeps the first event of each key in memory."""
 
     def __init__(self) -> None:
         self.stored: dict[UUID, NewEvent] = {}
@@ -45,50 +44,50 @@ class Memory:
             return Accepted(event.id)
         return Duplicate(first.id, conflict=first.body_sha256 != event.body_sha256)
 
-    def told(self) -> list[dict[str, Any]]:
+    def events(self) -> list[dict[str, Any]]:
         return [
             {"key": event.dedup_key, "body": event.body[:4_000].hex(), "size": len(event.body)}
             for event in self.stored.values()
         ]
 
 
-class Teller:
-    """Answers what is no source's path."""
+class InspectionApp:
+    """Serves the paths that are not a source's."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryIntake) -> None:
         self._memory = memory
         self.macs = 0
 
     async def __call__(self, scope: dict[str, Any], _receive: Any, send: Any) -> None:
         match scope["path"].split("/"):
             case ["", "seen"]:
-                status, told = 200, json.dumps(self._memory.told())
+                status, text = 200, json.dumps(self._memory.events())
             case ["", "macs"]:
-                status, told = 200, json.dumps(self.macs)
+                status, text = 200, json.dumps(self.macs)
             case ["", "wide"]:
-                status, told = 200, "w" * 60_000
+                status, text = 200, "w" * 60_000
             case ["", "echo", word]:
-                status, told = 200, word
+                status, text = 200, word
             case _:
-                status, told = 404, "{}"
+                status, text = 404, "{}"
         headers = [(b"content-type", b"text/plain")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": told.encode()})
+        await send({"type": "http.response.body", "body": text.encode()})
 
 
-def count_macs(teller: Teller) -> None:
-    """Have every proof that is computed counted."""
+def count_macs(inspection: InspectionApp) -> None:
+    """Count every signature that is computed."""
     digest = signing.Mac.digest
 
     def counted(self: signing.Mac, chunks: Any) -> bytes:
-        teller.macs += 1
+        inspection.macs += 1
         return digest(self, chunks)
 
     signing.Mac.digest = counted  # type: ignore[method-assign]
 
 
-def sabotage(name: str) -> None:
-    """Take one safeguard away."""
+def apply_mutant(name: str) -> None:
+    """Remove one safeguard."""
     patch = pytest.MonkeyPatch().setattr
     match name:
         case "":
@@ -133,25 +132,29 @@ def _decode_all(self: encoding.Decoder, body: bytes) -> bytes:
 
 
 async def main() -> None:
-    wish = json.loads(sys.argv[2])
-    named = {"limits": wish["limits"], "sources": wish["sources"], "server.trusted_proxies": wish["trusted_proxies"]}
+    options = json.loads(sys.argv[2])
+    named = {
+        "limits": options["limits"],
+        "sources": options["sources"],
+        "server.trusted_proxies": options["trusted_proxies"],
+    }
     settings = load(Path("/dev/null"), named)
     log.configure("error", "json")
-    sabotage(wish["sabotage"])
+    apply_mutant(options["mutant"])
     router = Router((), 1)
 
     async def read_router() -> Router:
         return router
 
-    bounds, memory = settings.limits, Memory()
-    teller = Teller(memory)
-    count_macs(teller)
+    bounds, memory = settings.limits, MemoryIntake()
+    inspection = InspectionApp(memory)
+    count_macs(inspection)
     app = IngestApp(
         compile_gates(settings),
         memory,
         Arrivals(router, read_router),
         quarantine=None,
-        others=teller,
+        others=inspection,
         client_rate=Rate(bounds.client_rate, bounds.client_burst) if bounds.client_rate else None,
         trusted_proxies=settings.server.trusted_proxies,
     )

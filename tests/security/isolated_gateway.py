@@ -1,4 +1,4 @@
-"""A gateway on a PostgreSQL of its own, so that all that is written there is what these requests have caused."""
+"""Runs a gateway on its own PostgreSQL server, so that everything written there was caused by the test's requests."""
 
 import asyncio
 import json
@@ -51,13 +51,13 @@ def explaining(*args):
 
 hints.explain = explaining
 """
-"""Counts each look into a body as JSON: those in judging, and apart from them those in explaining why the few requests
-that are kept were refused. The modules that parse take these names on import."""
+"""A sitecustomize.py that counts how often a body is parsed as JSON, separately for verification and for the diagnosis of
+stored rejections. The modules that parse import these names."""
 
 
 @contextmanager
-def own_server() -> Iterator[str]:
-    """Start a PostgreSQL and give the address of its migrated database."""
+def own_postgres() -> Iterator[str]:
+    """Start a PostgreSQL server and yield the URL of its migrated database."""
     folder = open_folder()
     server = asyncio.run(EmbeddedServer.start(folder))
     try:
@@ -70,7 +70,7 @@ def own_server() -> Iterator[str]:
 
 @contextmanager
 def gateway(folder: Path, url: str, *, site: str = SPY, extra: str = "") -> Iterator[BoathookProcess]:
-    """Start a gateway and nothing else, whose processes run *site* before anything."""
+    """Start a process with only the gateway role; *site* is its sitecustomize.py."""
     folder.mkdir(exist_ok=True)
     with boathook_processes(folder, url) as make:
         running = make(roles="gateway", extra=extra, start=False)
@@ -78,32 +78,32 @@ def gateway(folder: Path, url: str, *, site: str = SPY, extra: str = "") -> Iter
         yield running.start()
 
 
-def looks(running: BoathookProcess, why: str = "looks") -> int:
-    """Return how often a body was looked into in judging, or for ``hints``."""
+def body_parses(running: BoathookProcess, why: str = "looks") -> int:
+    """Return how often a body was parsed during verification, or for ``hints``."""
     file = running.folder / f"{why}.txt"
     return file.stat().st_size if file.exists() else 0
 
 
-def resident(running: BoathookProcess) -> int:
-    """Return the bytes of memory the gateway's process holds."""
+def memory_bytes(running: BoathookProcess) -> int:
+    """Return the resident memory of the gateway process."""
     [child] = running.children("gateway")
     return int(psutil.Process(child.pid).memory_info().rss)
 
 
-def post_all(running: BoathookProcess, requests: Sequence[Sent], *, lanes: int = 24) -> list[Answer]:
-    """Send all requests over a few kept-alive connections, and return their answers in order."""
+def post_all(running: BoathookProcess, requests: Sequence[Sent], *, connections: int = 24) -> list[Answer]:
+    """Send all requests over a few keep-alive connections, and return the responses in order."""
 
     async def run() -> list[Answer]:
         waiting = iter(enumerate(requests))
         answers: dict[int, Answer] = {}
 
-        async def lane() -> None:
+        async def send_next() -> None:
             client = Client(running.port)
             for number, (body, headers) in waiting:
                 answers[number] = await _sent(client, headers, body)
             client.close()
 
-        await asyncio.gather(*(lane() for _ in range(lanes)))
+        await asyncio.gather(*(send_next() for _ in range(connections)))
         return [answers[number] for number in range(len(requests))]
 
     return asyncio.run(run())
@@ -117,12 +117,12 @@ async def _sent(client: Client, headers: dict[str, str], body: bytes) -> Answer:
 
 
 def genuine(key: str, **more: object) -> Sent:
-    """Return what the sender sends."""
+    """Return a genuine request."""
     return signed(payload(key, **more))
 
 
 def forged(key: str, way: int, size: int = 1024) -> Sent:
-    """Return a request with the id of a genuine event and one of several ways not to be signed."""
+    """Return a request with the id of a genuine event and a missing or wrong signature, chosen by *way*."""
     body = json.dumps(payload(key, forged="x" * size)).encode()
     match way % 4:
         case 0:
@@ -136,7 +136,7 @@ def forged(key: str, way: int, size: int = 1024) -> Sent:
 
 
 def counts(url: str) -> dict[str, int]:
-    """Return the rows of every table of boathook's."""
+    """Return the number of rows of every table."""
     with psycopg.connect(url, autocommit=True) as connection:
         names = [name for (name,) in connection.execute(
             "select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = c.relnamespace"
@@ -145,10 +145,10 @@ def counts(url: str) -> dict[str, int]:
         return {name: connection.execute(f"select count(*) from {name}").fetchone()[0] for name in names}
 
 
-def written(url: str) -> dict[str, tuple[int, int, int]]:
-    """Return PostgreSQL's own counts of rows inserted, updated, deleted, rolled back ones too, where there were any.
+def row_changes(url: str) -> dict[str, tuple[int, int, int]]:
+    """Return PostgreSQL's counts of rows inserted, updated and deleted, including rolled-back ones, by table.
 
-    A process tells its counts at the latest when it ends: ask once nobody else is connected.
+    A process reports its counts when it ends at the latest, so this waits until there is no other connection.
     """
     with psycopg.connect(url, autocommit=True) as connection:
         until(lambda: connection.execute(
@@ -161,14 +161,14 @@ def written(url: str) -> dict[str, tuple[int, int, int]]:
     return {name: (inserted, updated, deleted) for name, inserted, updated, deleted in rows}
 
 
-def forget_written(url: str) -> None:
-    """Set PostgreSQL's counts to nothing."""
+def reset_row_changes(url: str) -> None:
+    """Reset PostgreSQL's counts."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("select pg_stat_reset()")
 
 
-def wal(url: str) -> int:
-    """Return the bytes ever written to the log that makes PostgreSQL durable."""
+def wal_bytes(url: str) -> int:
+    """Return the number of bytes written to the write-ahead log."""
     with psycopg.connect(url, autocommit=True) as connection:
         [(bytes_,)] = connection.execute("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')").fetchall()
     return int(bytes_)

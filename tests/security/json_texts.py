@@ -1,4 +1,4 @@
-"""JSON and what is nearly JSON: texts that must be read, that must not, and that readers may differ about (RFC 8259)."""
+"""JSON texts: those that must be accepted, those that must be rejected, and those on which parsers may differ (RFC 8259)."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""Thousands of clients that take their time, in a process of their own, so that they slow down nobody but the gateway.
+"""Thousands of slow clients in a separate process, so that they do not slow down the test itself.
 
-Arguments: the gateway's port, how many clients, and after how many seconds to give up. The last line written is JSON: by
-kind, how many there were, how many the gateway has not closed, and the seconds until it had closed the last.
+Arguments: the gateway's port, how many clients, and after how many seconds to give up. The last line of output is
+JSON: for each kind, how many connections are still open, and the seconds until the gateway had closed the last.
 """
 
 import itertools
@@ -30,18 +30,18 @@ KINDS: Final = {
     "deaf to little": (b"GET /wide HTTP/1.1\r\nHost: a\r\n\r\n", b""),
     "deaf at the end": (b"GET /wide HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", b""),
 }
-"""For each kind what it sends at once, and what again and again; none ever reads."""
+"""For each kind, the bytes that it sends first and those that it repeats; no client reads."""
 GONE: Final = select.POLLHUP | select.POLLERR | select.POLLRDHUP
 
 
 @dataclass(slots=True)
 class Client:
-    """One of them."""
+    """One slow connection."""
 
     kind: str
     wire: socket.socket
     at: float
-    """When it began."""
+    """The time of its start."""
 
 
 def open_one(number: int, kind: str, port: int) -> Client:
@@ -58,7 +58,7 @@ def drip(client: Client) -> None:
     try:
         client.wire.send(KINDS[client.kind][1])
     except OSError:
-        return  # its end is for the poll to see
+        return  # the poll reports the end
 
 
 def main(port: int, count: int, give_up_s: float) -> None:
@@ -84,8 +84,8 @@ def main(port: int, count: int, give_up_s: float) -> None:
             slowest[client.kind] = max(slowest[client.kind], time.monotonic() - client.at)
             client.wire.close()
     left = [client.kind for client in waiting.values()]
-    told = {kind: {"open": left.count(kind), "slowest_s": round(slowest[kind], 2)} for kind in KINDS}
-    sys.stdout.write(json.dumps(told))
+    result = {kind: {"open": left.count(kind), "slowest_s": round(slowest[kind], 2)} for kind in KINDS}
+    sys.stdout.write(json.dumps(result))
 
 
 if __name__ == "__main__":

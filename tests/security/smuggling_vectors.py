@@ -1,7 +1,7 @@
-"""Requests written so that two readers may disagree about where they end, and what one reading there must be.
+"""Request-smuggling vectors: requests whose end two readers may see differently, with the one correct reading.
 
-`MARK` is a whole request of its own. Where it stands in a vector, a gateway that reads the vector in another way than
-the one meant takes it for a second request, and stores the event ``smuggled-000``.
+`MARK` is a complete request inside a vector. A gateway that reads the vector incorrectly takes it for a second request
+and stores the event ``smuggled-000``.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ FIVE: Final = b"Content-Length: 5\r\n\r\nhello"
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """One of them."""
+    """One request and its correct reading."""
 
     name: str
     wire: bytes

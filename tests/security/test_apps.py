@@ -34,7 +34,7 @@ from tests.postgres.api_client import make_context, make_token
 from tests.postgres.test_mounts import MountClient
 from tests.support import eventually
 from tests.unit.test_loading import Place, complaint, place, same_metrics
-from tests.unit.test_sockets import Stand, frame
+from tests.unit.test_sockets import SocketHarness, frame
 from tests.unit.test_visits import Client
 
 __all__ = ["place", "same_metrics"]
@@ -170,33 +170,33 @@ def test_sabotage_without_a_charge_for_what_is_told_the_cost_shows(monkeypatch: 
 
 class TestFloodsOfFrames:
     async def test_tiny_messages_in_one_piece_are_held_as_they_came(self):
-        stand = await Stand().accept()
-        stand.socket.data_received(frame(Opcode.TEXT) * 40_000)
+        harness = await SocketHarness().accept()
+        harness.socket.data_received(frame(Opcode.TEXT) * 40_000)
         await asyncio.sleep(0)
-        assert len(stand.socket._unread) < 500
-        assert not stand.wire.is_reading
+        assert len(harness.socket._unread) < 500
+        assert not harness.wire.is_reading
 
     async def test_none_of_them_is_lost_or_comes_out_of_turn(self):
-        stand = await Stand().accept()
-        stand.socket.data_received(b"".join(frame(Opcode.TEXT, b"%d" % n) for n in range(3_000)))
-        got = [await stand.ask("receive") for _ in range(3_000)]
+        harness = await SocketHarness().accept()
+        harness.socket.data_received(b"".join(frame(Opcode.TEXT, b"%d" % n) for n in range(3_000)))
+        got = [await harness.ask("receive") for _ in range(3_000)]
         assert [int(message["text"]) for message in got] == list(range(3_000))
-        await eventually(lambda: stand.wire.is_reading)
+        await eventually(lambda: harness.wire.is_reading)
 
     async def test_pings_leave_others_their_turn(self):
-        stand = await Stand().accept()
-        stand.socket.data_received(frame(Opcode.PING) * 2_000 + frame(Opcode.TEXT, b"last"))
-        assert len(stand.frames()) < 1_000
-        assert (await stand.ask("receive"))["text"] == "last"
-        assert len(stand.frames()) == 2_000
+        harness = await SocketHarness().accept()
+        harness.socket.data_received(frame(Opcode.PING) * 2_000 + frame(Opcode.TEXT, b"last"))
+        assert len(harness.frames()) < 1_000
+        assert (await harness.ask("receive"))["text"] == "last"
+        assert len(harness.frames()) == 2_000
 
     async def test_a_close_behind_many_frames_is_heard_after_them(self):
-        stand = await Stand().accept()
-        stand.socket.data_received(frame(Opcode.TEXT, b"x") * 2_000 + frame(Opcode.CLOSE, b"\x03\xe8"))
+        harness = await SocketHarness().accept()
+        harness.socket.data_received(frame(Opcode.TEXT, b"x") * 2_000 + frame(Opcode.CLOSE, b"\x03\xe8"))
         for _ in range(2_000):
-            assert (await stand.ask("receive"))["type"] == "websocket.receive"
-        assert (await stand.ask("receive"))["code"] == 1000
-        assert stand.wire.is_closed
+            assert (await harness.ask("receive"))["type"] == "websocket.receive"
+        assert (await harness.ask("receive"))["code"] == 1000
+        assert harness.wire.is_closed
 
     async def test_sabotage_where_all_is_read_at_once_thousands_are_held(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(sockets, "_SLICE", 1 << 30)

@@ -26,7 +26,7 @@ from boathook.testing import sign
 from tests.acceptance.conftest import TABLES, BoathookProcess
 from tests.acceptance.svix.server import ROLES, wait_for_api
 from tests.acceptance.svix.test_canary import dump, files, find
-from tests.security.isolated_gateway import own_server
+from tests.security.isolated_gateway import own_postgres
 from tests.support import until
 
 SOURCES: Final = """
@@ -359,7 +359,7 @@ def leaks(found: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module", params=["json"])
 def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenario]:
-    with own_server() as url:
+    with own_postgres() as url:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(TABLES)
         scenario = Scenario(tmp_path_factory.mktemp("canary"), url, request.param)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.acceptance.conftest import BoathookProcess
-from tests.security import isolated_gateway as stand
+from tests.security import isolated_gateway
 from tests.security.isolated_gateway import SPY, forged, genuine
 
 RATE = 10
@@ -32,15 +32,15 @@ class Measured:
 
     seconds: float
     statuses: set[int]
-    looks: int
+    body_parses: int
     hints: int
-    told: int
+    log_lines: int
     """Lines of the log with a text of the bodies."""
     rows: dict[str, int]
-    wal: int
+    wal_bytes: int
     grown: int
     taken: int
-    written: dict[str, tuple[int, int, int]]
+    row_changes: dict[str, tuple[int, int, int]]
 
     @property
     def most_kept(self) -> int:
@@ -50,12 +50,12 @@ class Measured:
         found = []
         if self.statuses != {401}:
             found.append(f"answers {self.statuses}")
-        if self.looks:
-            found.append(f"looks: {self.looks}")
+        if self.body_parses:
+            found.append(f"looks: {self.body_parses}")
         if self.hints > self.rows["boathook.rejection"]:
             found.append(f"hints: {self.hints}")
-        if self.told:
-            found.append(f"told: {self.told} lines")
+        if self.log_lines:
+            found.append(f"told: {self.log_lines} lines")
         if self.rows["boathook.rejection"] > self.most_kept:
             found.append(f"quarantine: {self.rows['boathook.rejection']} rows")
         own = {"boathook.rejection", f"boathook.{BY_ITSELF}"}
@@ -63,17 +63,19 @@ class Measured:
             found.append(f"rows: {others}")
         if self.rows[f"boathook.{BY_ITSELF}"] > SAMPLES * (1 + self.seconds / 60):
             found.append(f"samples: {self.rows}")
-        if self.wal > NOISE + PER_ROW * self.most_kept:
-            found.append(f"log: {self.wal} bytes")
+        if self.wal_bytes > NOISE + PER_ROW * self.most_kept:
+            found.append(f"log: {self.wal_bytes} bytes")
         if self.grown > MEMORY:
             found.append(f"memory: {self.grown} bytes")
         if self.taken != real:
             found.append(f"poisoned: {real - self.taken} of {real}")
-        strange = {name: change[1:] for name, change in self.written.items() if any(change[1:]) and name != BY_ITSELF}
+        strange = {
+            name: change[1:] for name, change in self.row_changes.items() if any(change[1:]) and name != BY_ITSELF
+        }
         if strange:
             found.append(f"changed: {strange}")
         for table in ("dedup", "event"):
-            inserted = sum(change[0] for name, change in self.written.items() if name.startswith(table))
+            inserted = sum(change[0] for name, change in self.row_changes.items() if name.startswith(table))
             if inserted > real:
                 found.append(f"inserted into {table}: {inserted}")
         return found
@@ -82,46 +84,50 @@ class Measured:
 def flooded(running: BoathookProcess, forgeries: int, real: int) -> Measured:
     """Flood the gateway with the ids of genuine events, then send those, then stop it and read what was written."""
     url = running.database_url
-    before = stand.counts(url)
+    before = isolated_gateway.counts(url)
     requests = [forged(f"evt_{n % real}", n // real) for n in range(forgeries)]
     requests += [forged("evt_large", n, 65_536) for n in range(LARGE)]
-    stand.forget_written(url)
-    wal, memory, started = stand.wal(url), stand.resident(running), time.monotonic()
-    answers = stand.post_all(running, requests)
+    isolated_gateway.reset_row_changes(url)
+    wal_bytes, memory, started = (
+        isolated_gateway.wal_bytes(url),
+        isolated_gateway.memory_bytes(running),
+        time.monotonic(),
+    )
+    answers = isolated_gateway.post_all(running, requests)
     seconds = time.monotonic() - started
-    grown, looks = stand.resident(running) - memory, stand.looks(running)
-    hints = stand.looks(running, "hints")
-    told = sum("evt_" in line or "xxx" in line for line in running.log().splitlines())
+    grown, body_parses = isolated_gateway.memory_bytes(running) - memory, isolated_gateway.body_parses(running)
+    hints = isolated_gateway.body_parses(running, "hints")
+    log_lines = sum("evt_" in line or "xxx" in line for line in running.log().splitlines())
     metric = "boathook_quarantine_dropped_total"
     assert metric in httpx.get(f"{running.base}/metrics").text
-    logged = stand.wal(url) - wal
-    after = stand.counts(url)
-    taken = stand.post_all(running, [genuine(f"evt_{n}") for n in range(real)])
+    logged = isolated_gateway.wal_bytes(url) - wal_bytes
+    after = isolated_gateway.counts(url)
+    taken = isolated_gateway.post_all(running, [genuine(f"evt_{n}") for n in range(real)])
     assert running.stop() == 0
     return Measured(
         seconds=seconds,
         statuses={answer.status for answer in answers},
-        looks=looks,
+        body_parses=body_parses,
         hints=hints,
-        told=told,
+        log_lines=log_lines,
         rows={name: after[name] - before.get(name, 0) for name in after},
-        wal=logged,
+        wal_bytes=logged,
         grown=grown,
         taken=sum(one.status == 200 and one.json.get("duplicate") is False for one in taken),
-        written=stand.written(url),
+        row_changes=isolated_gateway.row_changes(url),
     )
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with stand.own_server() as url:
+    with isolated_gateway.own_postgres() as url:
         yield url
 
 
 def test_ten_thousand_forged_requests_leave_only_the_quarantine(server: str, tmp_path: Path, record_property):
-    with stand.gateway(tmp_path, server) as running:
+    with isolated_gateway.gateway(tmp_path, server) as running:
         measured = flooded(running, FORGED, REAL)
-        assert stand.looks(running) >= REAL, "the spy sees the looks into genuine bodies"
+        assert isolated_gateway.body_parses(running) >= REAL, "the spy sees the looks into genuine bodies"
     record_property("measured", str(measured))
     assert measured.rows["boathook.rejection"] > 0
     assert measured.violations(REAL) == []
@@ -160,11 +166,11 @@ verify.Verifier.verify = curious
 
 
 @pytest.mark.parametrize(
-    ("sabotage", "seen"),
+    ("mutant", "seen"),
     [(UNBOUNDED, "quarantine: "), (TRUSTING, "poisoned: "), (CURIOUS, "looks: ")],
     ids=["no rate", "key before proof", "look before proof"],
 )
-def test_sabotage_without_the_safeguard_the_flood_is_seen(server: str, tmp_path: Path, sabotage: str, seen: str):
-    with stand.gateway(tmp_path, server, site=SPY + sabotage) as running:
+def test_sabotage_without_the_safeguard_the_flood_is_seen(server: str, tmp_path: Path, mutant: str, seen: str):
+    with isolated_gateway.gateway(tmp_path, server, site=SPY + mutant) as running:
         found = flooded(running, 1_200, 300).violations(300)
     assert [one for one in found if one.startswith(seen)], found

@@ -25,14 +25,18 @@ from boathook.inbound.providers.recipe import Recipe
 from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, SourceSpec, Verdict, Verified
 from boathook.inbound.verify import Verifier
 from boathook.testing import signed_request
-from tests.providers.source_factory import HOME, NOW, Stand, stands
+from tests.providers.source_factory import NOW, PUBLIC_URL, ProviderSource, all_sources
 
-ALL: Final = list(stands())
-GUARDED: Final = [stand for stand in ALL if not isinstance(stand.recipe.proof, NoProof)]
-WITH_SECRETS: Final = [stand for stand in GUARDED if stand.secrets and not isinstance(stand.recipe.proof, Asymmetric)]
+ALL: Final = list(all_sources())
+GUARDED: Final = [provider_source for provider_source in ALL if not isinstance(provider_source.recipe.proof, NoProof)]
+WITH_SECRETS: Final = [
+    provider_source
+    for provider_source in GUARDED
+    if provider_source.secrets and not isinstance(provider_source.recipe.proof, Asymmetric)
+]
 
-every = pytest.mark.parametrize("stand", ALL, ids=str)
-guarded = pytest.mark.parametrize("stand", GUARDED, ids=str)
+every = pytest.mark.parametrize("provider_source", ALL, ids=str)
+guarded = pytest.mark.parametrize("provider_source", GUARDED, ids=str)
 
 # Header storage.
 
@@ -64,33 +68,35 @@ def named(recipe: Recipe) -> set[str]:
 
 
 @every
-def test_none_of_two_hundred_headers_is_stored_with_an_event(stand: Stand):
+def test_none_of_two_hundred_headers_is_stored_with_an_event(provider_source: ProviderSource):
     assert len(set(HEADERS)) == 200
-    verifier, sent = stand.verifier(), stand.request(stand.sent())
-    request = crowded(sent, verifier.evidence | named(stand.recipe))
+    verifier, sent = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
+    request = crowded(sent, verifier.evidence | named(provider_source.recipe))
     verdict = verifier.verify(request, NOW)
     assert isinstance(verdict, Verified), verdict
-    assert set(verdict.kept_headers) <= named(stand.recipe)
+    assert set(verdict.kept_headers) <= named(provider_source.recipe)
     assert CANARY not in str(verdict.kept_headers)
-    assert all(secret not in str(verdict.kept_headers) for secret in stand.secrets)
+    assert all(secret not in str(verdict.kept_headers) for secret in provider_source.secrets)
 
 
 @every
-def test_none_of_them_is_stored_with_a_rejection(stand: Stand):
-    verifier = stand.verifier()
-    request = crowded(stand.request(stand.sent()), verifier.rejudged)
+def test_none_of_them_is_stored_with_a_rejection(provider_source: ProviderSource):
+    verifier = provider_source.verifier()
+    request = crowded(provider_source.request(provider_source.sign_sample()), verifier.rejudged)
     kept = quarantine.kept_headers(request.headers, verifier.rejudged)
     allowed = {"content-type", "content-encoding", "user-agent", *verifier.rejudged, *quarantine._CREDENTIALS}
     assert set(kept) <= allowed
     assert CANARY not in str(kept)
-    if isinstance(stand.recipe.proof, Token):
-        assert all(secret not in str(kept) for secret in stand.secrets)
+    if isinstance(provider_source.recipe.proof, Token):
+        assert all(secret not in str(kept) for secret in provider_source.secrets)
 
 
 def test_sabotage_if_all_headers_were_kept_the_canary_is_found(monkeypatch: pytest.MonkeyPatch):
-    stand = ALL[0]
+    provider_source = ALL[0]
     monkeypatch.setattr(verify, "_kept_headers", lambda *_: tuple(HEADERS))
-    verdict = stand.verifier().verify(crowded(stand.request(stand.sent()), frozenset()), NOW)
+    verdict = provider_source.verifier().verify(
+        crowded(provider_source.request(provider_source.sign_sample()), frozenset()), NOW
+    )
     assert isinstance(verdict, Verified)
     assert CANARY in str(verdict.kept_headers)
 
@@ -98,12 +104,12 @@ def test_sabotage_if_all_headers_were_kept_the_canary_is_found(monkeypatch: pyte
 # Binding.
 
 
-def other_secret(stand: Stand) -> Stand:
+def other_secret(provider_source: ProviderSource) -> ProviderSource:
     """Return a second source of the same provider with a secret of its own."""
-    if not stand.secrets or isinstance(stand.recipe.proof, Asymmetric):
-        return next(one for one in stands_again() if one.label == stand.label)
-    turned = tuple(_turn(secret) for secret in stand.secrets)
-    return replace(stand, secrets=turned, secret=_turn(stand.secret))
+    if not provider_source.secrets or isinstance(provider_source.recipe.proof, Asymmetric):
+        return next(one for one in sources_again() if one.label == provider_source.label)
+    turned = tuple(_turn(secret) for secret in provider_source.secrets)
+    return replace(provider_source, secrets=turned, secret=_turn(provider_source.secret))
 
 
 def _turn(secret: str) -> str:
@@ -114,25 +120,27 @@ def _turn(secret: str) -> str:
     return turned if turned != secret else secret[:middle] + secret[middle:].swapcase()
 
 
-_AGAIN: list[Stand] = []
+_AGAIN: list[ProviderSource] = []
 
 
-def stands_again() -> list[Stand]:
+def sources_again() -> list[ProviderSource]:
     """Return all of them once more: senders with a private key have made another."""
     if not _AGAIN:
-        _AGAIN.extend(stands())
+        _AGAIN.extend(all_sources())
     return _AGAIN
 
 
 @guarded
-def test_what_is_signed_for_one_source_is_refused_by_another_of_the_same_provider(stand: Stand):
-    if isinstance(stand.recipe.proof, Addresses):
+def test_what_is_signed_for_one_source_is_refused_by_another_of_the_same_provider(provider_source: ProviderSource):
+    if isinstance(provider_source.recipe.proof, Addresses):
         pytest.skip("the sender's address is all the proof there is, and alike for all its receivers")
-    verdict = other_secret(stand).verifier().verify(stand.request(stand.sent()), NOW)
+    verdict = (
+        other_secret(provider_source).verifier().verify(provider_source.request(provider_source.sign_sample()), NOW)
+    )
     assert isinstance(verdict, Rejected | KeyWanted), verdict
 
 
-def borrowing(theirs: Stand, ours: Stand) -> Verifier | None:
+def borrowing(theirs: ProviderSource, ours: ProviderSource) -> Verifier | None:
     """Return the verifier of *theirs* given the secret of *ours*; None where it is none for it."""
     try:
         return replace(theirs, secrets=ours.secrets).verifier()
@@ -154,7 +162,7 @@ ALIKE: Final = (
 def test_one_secret_at_two_providers_lets_none_pass_but_those_that_sign_alike():
     taken = set()
     for ours in WITH_SECRETS:
-        request = ours.request(ours.sent())
+        request = ours.request(ours.sign_sample())
         for theirs in WITH_SECRETS:
             if theirs.recipe.name == ours.recipe.name:
                 continue
@@ -205,12 +213,12 @@ def known_by(verdict: Verdict) -> set[str]:
 
 
 @guarded
-def test_a_replay_at_any_moment_and_under_any_delivery_id_has_no_second_effect(stand: Stand):
-    if stand.recipe.name in REPEATABLE:
+def test_a_replay_at_any_moment_and_under_any_delivery_id_has_no_second_effect(provider_source: ProviderSource):
+    if provider_source.recipe.name in REPEATABLE:
         pytest.skip("it is to be heard each time")
-    verifier, request = stand.verifier(), stand.request(stand.sent())
+    verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
     first = known_by(verifier.verify(request, NOW))
-    proven = stand.recipe.grade in {Grade.BODY, Grade.METADATA}
+    proven = provider_source.recipe.grade in {Grade.BODY, Grade.METADATA}
     for moment in MOMENTS:
         for number, again in enumerate(copies(request, verifier) if proven else [request]):
             verdict = verifier.verify(again, NOW + moment)
@@ -237,20 +245,20 @@ PATIENT: Final = {
 
 
 @guarded
-def test_what_is_signed_with_its_moment_is_refused_outside_the_tolerance_on_both_sides(stand: Stand):
-    verifier, request = stand.verifier(), stand.request(stand.sent())
+def test_what_is_signed_with_its_moment_is_refused_outside_the_tolerance_on_both_sides(provider_source: ProviderSource):
+    verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
     verdict = verifier.verify(request, NOW)
     if not isinstance(verdict, Verified) or verdict.timestamp is None:
         pytest.skip("its sender signs no moment")
-    longest = PATIENT.get(stand.label, 300.0) + 1
+    longest = PATIENT.get(provider_source.label, 300.0) + 1
     for moment in (-longest, longest, -365 * DAY_S, 365 * DAY_S):
         late = verifier.verify(request, NOW + moment)
         assert isinstance(late, Rejected | KeyWanted), (moment, late)
 
 
 def test_sabotage_without_a_key_of_the_signed_bytes_a_replay_would_be_news(monkeypatch: pytest.MonkeyPatch):
-    stand = next(one for one in GUARDED if one.recipe.name == "github")
-    verifier, request = stand.verifier(), stand.request(stand.sent())
+    provider_source = next(one for one in GUARDED if one.recipe.name == "github")
+    verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
     monkeypatch.setattr(verifier._names, "replayed", lambda *_: None)
     first = known_by(verifier.verify(request, NOW))
     news = [again for again in copies(request, verifier) if isinstance(verdict := verifier.verify(again, NOW), Verified)
@@ -273,9 +281,9 @@ EMPTY: Final[tuple[tuple[str, ...], ...]] = (
 )
 
 
-def lacking(stand: Stand) -> Iterator[SourceSpec]:
+def lacking(provider_source: ProviderSource) -> Iterator[SourceSpec]:
     """Yield configurations of a source without a secret, with all and with each one of its settings missing."""
-    settings = dict(stand.settings)
+    settings = dict(provider_source.settings)
     smaller: list[dict[str, Any]] = [
         settings,
         {},
@@ -283,59 +291,73 @@ def lacking(stand: Stand) -> Iterator[SourceSpec]:
     ]
     for secrets, options in itertools.product(EMPTY, smaller):
         yield SourceSpec(
-            name="s", provider=stand.recipe.name, secrets=secrets, public_url=HOME, options=options, unsigned=False
+            name="s",
+            provider=provider_source.recipe.name,
+            secrets=secrets,
+            public_url=PUBLIC_URL,
+            options=options,
+            unsigned=False,
         )
-    yield SourceSpec(name="s", provider=stand.recipe.name, secrets=(), options={}, tolerance_s=1e12)
+    yield SourceSpec(name="s", provider=provider_source.recipe.name, secrets=(), options={}, tolerance_s=1e12)
 
 
-def strangers(stand: Stand, spec: SourceSpec) -> Iterator[Request]:
+def strangers(provider_source: ProviderSource, spec: SourceSpec) -> Iterator[Request]:
     """Yield what a stranger may try who knows the recipe and that there is no secret: nothing signed, or with nothing."""
-    genuine = stand.request(stand.sent())
-    sample = stand.recipe.sample
-    yield replace(genuine, headers={"content-type": sample.content_type}, client="192.0.2.9", query="", url=stand.url)
+    genuine = provider_source.request(provider_source.sign_sample())
+    sample = provider_source.recipe.sample
+    yield replace(
+        genuine, headers={"content-type": sample.content_type}, client="192.0.2.9", query="", url=provider_source.url
+    )
     yield replace(genuine, headers={**genuine.headers, **dict.fromkeys(genuine.headers, "")}, client="192.0.2.9")
     for guess in dict.fromkeys((*spec.secrets, "", "None", "null", "undefined", "secret")):
         try:
-            signed = signed_request(stand.recipe.name, guess, sample.body, url=stand.url, method=sample.method,
+            signed = signed_request(provider_source.recipe.name, guess, sample.body, url=provider_source.url, method=sample.method,
                                     content_type=sample.content_type, timestamp=NOW, **spec.options)  # fmt: skip
         except Exception:  # noqa: BLE001 - nothing can be signed with that guess
             continue
-        yield replace(stand.request(signed), client="192.0.2.9")
+        yield replace(provider_source.request(signed), client="192.0.2.9")
 
 
-def open_doors(stand: Stand) -> list[object]:
+def open_doors(provider_source: ProviderSource) -> list[object]:
     """Return the configurations without a secret that take a stranger's request as an event."""
     found: list[object] = []
-    for spec in lacking(stand):
+    for spec in lacking(provider_source):
         try:
             verifier = Verifier(spec)
         except ConfigError:
             continue
-        found += [(spec, verdict) for request in strangers(stand, spec)
+        found += [(spec, verdict) for request in strangers(provider_source, spec)
                   if isinstance(verdict := verifier.verify(request, NOW), Verified)]  # fmt: skip
     return found
 
 
 @every
-def test_no_source_without_a_secret_takes_an_event(stand: Stand):
-    assert open_doors(stand) == []
+def test_no_source_without_a_secret_takes_an_event(provider_source: ProviderSource):
+    assert open_doors(provider_source) == []
 
 
 def test_a_source_is_open_only_where_its_owner_says_so_and_then_it_says_so_too():
-    for stand in ALL:
-        spec = SourceSpec(name="s", provider=stand.recipe.name, public_url=HOME, options=dict(stand.settings))
+    for provider_source in ALL:
+        spec = SourceSpec(
+            name="s",
+            provider=provider_source.recipe.name,
+            public_url=PUBLIC_URL,
+            options=dict(provider_source.settings),
+        )
         try:
-            verdict = Verifier(replace(spec, unsigned=True)).verify(stand.request(stand.sent()), NOW)
+            verdict = Verifier(replace(spec, unsigned=True)).verify(
+                provider_source.request(provider_source.sign_sample()), NOW
+            )
         except ConfigError:
             continue
-        assert not isinstance(verdict, Verified) or verdict.grade is Grade.NONE, stand.label
+        assert not isinstance(verdict, Verified) or verdict.grade is Grade.NONE, provider_source.label
 
 
 def test_sabotage_if_an_empty_secret_were_a_secret_doors_stand_open(monkeypatch: pytest.MonkeyPatch):
-    stand = next(one for one in ALL if one.recipe.name == "github")
+    provider_source = next(one for one in ALL if one.recipe.name == "github")
     spec = SourceSpec(name="s", provider="github", secrets=("",))
     check = Verifier(replace(spec, secrets=("x",)))
     monkeypatch.setattr("tests.security.test_data_sources.Verifier", lambda _spec: check)
     monkeypatch.setattr("tests.security.test_data_sources.EMPTY", (("x",),))
-    assert open_doors(stand) != []
-    assert not isinstance(check.verify(stand.request(stand.sent()), NOW), Challenge)
+    assert open_doors(provider_source) != []
+    assert not isinstance(check.verify(provider_source.request(provider_source.sign_sample()), NOW), Challenge)

@@ -21,7 +21,7 @@ from boathook.journal.moves import Action
 from boathook.journal.registry import read_routes
 from tests.postgres.test_events import conflicts, count
 from tests.providers.source_factory import NOW
-from tests.security.test_verification import REWRITES, SAFE, STANDS, cloudpayments, genuine
+from tests.security.test_verification import REWRITES, SAFE, SOURCES_BY_LABEL, cloudpayments, genuine
 
 
 class Gateway:
@@ -30,7 +30,7 @@ class Gateway:
     def __init__(self, db: Database, label: str) -> None:
         self.db = db
         self.label = label
-        self.verifier: Verifier = STANDS[label].verifier()
+        self.verifier: Verifier = SOURCES_BY_LABEL[label].verifier()
         self.store = EventStore(db)
 
     async def take(self, request: Request) -> Receipt | None:

@@ -26,16 +26,16 @@ from boathook.inbound.verdict import Challenge, Item, Rejected, Request, Verdict
 from boathook.inbound.verify import Verifier
 from boathook.testing import signed_request
 from boathook.verification import verify as verify_anywhere
-from tests.providers.source_factory import NOW, stands
+from tests.providers.source_factory import NOW, all_sources
 from tests.support import too_dear
 
-STANDS = {stand.label: stand for stand in stands()}
+SOURCES_BY_LABEL = {provider_source.label: provider_source for provider_source in all_sources()}
 Rewrite = Callable[[Request], Request]
 
 
 def genuine(label: str, word: str = "sample") -> tuple[Verifier, Request]:
-    stand = STANDS[label]
-    return stand.verifier(), stand.request(stand.sent(word))
+    provider_source = SOURCES_BY_LABEL[label]
+    return provider_source.verifier(), provider_source.request(provider_source.sign_sample(word))
 
 
 def taken(verdict: Verdict) -> Verified:
@@ -143,7 +143,11 @@ KNOWN: dict[str, str] = {
     "jira-connect": "what is signed is also signed of other events: path and second",
     "dropbox": "the same bytes tell of another change next time",
 }
-PROVEN = [label for label, stand in STANDS.items() if stand.recipe.grade in {Grade.BODY, Grade.METADATA}]
+PROVEN = [
+    label
+    for label, provider_source in SOURCES_BY_LABEL.items()
+    if provider_source.recipe.grade in {Grade.BODY, Grade.METADATA}
+]
 SAFE = [label for label in PROVEN if label not in KNOWN]
 
 
@@ -219,7 +223,7 @@ def test_tbanks_values_under_other_names_are_no_other_event():
     second = taken(verifier.verify(replace(request, body=request.body.replace(b'"Status"', b'"Statut"')), NOW))
     assert first.dedup_key != second.dedup_key
     assert not is_another_event(first, second)
-    assert STANDS["t-bank"].secret.encode() not in (first.replay_material or b"")
+    assert SOURCES_BY_LABEL["t-bank"].secret.encode() not in (first.replay_material or b"")
 
 
 SNS_TRICKS = {
@@ -237,10 +241,12 @@ def test_a_message_of_amazons_is_not_cut_in_another_way(trick: str):
 
 
 def test_a_message_that_names_an_id_of_its_own_cannot_lend_it():
-    stand = STANDS["sns"]
-    document = json.loads(stand.recipe.sample.body) | {"Message": "a\nMessageId\nchosen\nSubject\nb"}
-    sent = signed_request("sns", stand.secret, json.dumps(document).encode(), timestamp=NOW, **stand.settings)
-    verifier, request = stand.verifier(), stand.request(sent)
+    provider_source = SOURCES_BY_LABEL["sns"]
+    document = json.loads(provider_source.recipe.sample.body) | {"Message": "a\nMessageId\nchosen\nSubject\nb"}
+    sent = signed_request(
+        "sns", provider_source.secret, json.dumps(document).encode(), timestamp=NOW, **provider_source.settings
+    )
+    verifier, request = provider_source.verifier(), provider_source.request(sent)
     assert taken(verifier.verify(request, NOW)).dedup_key == "boathook-sample"
     signed = json.loads(request.body)
     cut = {"Message": "a", "MessageId": "chosen", "Subject": "b\nMessageId\nboathook-sample\nSubject\nA sample"}
@@ -248,11 +254,11 @@ def test_a_message_that_names_an_id_of_its_own_cannot_lend_it():
 
 
 def adyen(reference: str, forge: Callable[[dict[str, object]], None]) -> tuple[Verified, Verdict]:
-    stand = STANDS["adyen"]
-    document = json.loads(stand.recipe.sample.body)
+    provider_source = SOURCES_BY_LABEL["adyen"]
+    document = json.loads(provider_source.recipe.sample.body)
     document["notificationItems"][0]["NotificationRequestItem"]["merchantReference"] = reference
-    sent = signed_request("adyen", stand.secret, json.dumps(document).encode(), timestamp=NOW)
-    verifier, request = stand.verifier(), stand.request(sent)
+    sent = signed_request("adyen", provider_source.secret, json.dumps(document).encode(), timestamp=NOW)
+    verifier, request = provider_source.verifier(), provider_source.request(sent)
     signed = json.loads(request.body)
     forge(signed["notificationItems"][0]["NotificationRequestItem"])
     other = replace(request, body=json.dumps(signed).encode())
@@ -277,13 +283,15 @@ def test_adyens_items_were_cut_otherwise_if_colons_were_allowed(monkeypatch: pyt
 
 
 def test_two_notices_of_one_body_are_two_events_where_the_moment_is_signed():
-    stand = STANDS["zendesk"]
-    verifier, body = stand.verifier(), b'{"ticket":1}'
+    provider_source = SOURCES_BY_LABEL["zendesk"]
+    verifier, body = provider_source.verifier(), b'{"ticket":1}'
 
     def notice(name: str, at: float) -> Verified:
         headers = {"x-zendesk-webhook-invocation-id": name}
-        sent = signed_request("zendesk", stand.secret, body, url=stand.url, headers=headers, timestamp=at)
-        return taken(verifier.verify(stand.request(sent), NOW))
+        sent = signed_request(
+            "zendesk", provider_source.secret, body, url=provider_source.url, headers=headers, timestamp=at
+        )
+        return taken(verifier.verify(provider_source.request(sent), NOW))
 
     first, second, copied = notice("a", NOW), notice("b", NOW + 5), notice("c", NOW)
     assert is_another_event(first, second)
@@ -294,18 +302,18 @@ def test_two_notices_of_one_body_are_two_events_where_the_moment_is_signed():
 
 
 def cloudpayments(query: str) -> Verified:
-    stand = STANDS["cloudpayments-get"]
-    signature = base64.b64encode(hmac.digest(stand.secret.encode(), query.encode(), "sha256")).decode()
+    provider_source = SOURCES_BY_LABEL["cloudpayments-get"]
+    signature = base64.b64encode(hmac.digest(provider_source.secret.encode(), query.encode(), "sha256")).decode()
     request = Request(
         method="GET",
-        url=f"{stand.url}?{query}",
+        url=f"{provider_source.url}?{query}",
         path="/in/pay",
         query=query,
         headers={"content-hmac": signature},
         body=b"whatever",
         client="192.0.2.1",
     )
-    return taken(stand.verifier().verify(request, NOW))
+    return taken(provider_source.verifier().verify(request, NOW))
 
 
 def test_events_by_get_are_told_apart_and_stored_by_their_query():
@@ -348,11 +356,11 @@ def test_an_event_made_to_look_like_a_question_is_not_lost(label: str):
     verifier, request = genuine(label)
     asked = HIDDEN[label](request)
     assert isinstance(verifier.verify(asked, NOW), Verified)
-    forged = replace(asked, headers={}, body=asked.body.replace(STANDS[label].secret.encode(), b"wrong"))
+    forged = replace(asked, headers={}, body=asked.body.replace(SOURCES_BY_LABEL[label].secret.encode(), b"wrong"))
     assert isinstance(verifier.verify(forged, NOW), Rejected)
 
 
-@pytest.mark.parametrize("label", sorted(STANDS))
+@pytest.mark.parametrize("label", sorted(SOURCES_BY_LABEL))
 def test_no_genuine_event_is_lost_to_a_question_in_its_query(label: str):
     verifier, request = genuine(label)
     words = {"validationToken": "a", "hub.mode": "subscribe", "hub.challenge": "a", "hub.verify_token": "a",
@@ -371,8 +379,8 @@ def floods() -> Iterator[tuple[str, bytes]]:
     def fill(head: bytes, piece: bytes, tail: bytes = b"") -> bytes:
         return head + piece * ((LARGE - len(head) - len(tail)) // len(piece)) + tail
 
-    for label, stand in STANDS.items():
-        words = parse(stand.recipe.sample.body)
+    for label, provider_source in SOURCES_BY_LABEL.items():
+        words = parse(provider_source.recipe.sample.body)
         key = json.dumps(next(iter(words))).encode() if isinstance(words, dict) and words else b'"a"'
         yield label, fill(b"{" + key + b":[", b"{},", b"1]}")
         yield label, fill(b"{" + key + b":[", b"[],", b"1]}")

@@ -80,14 +80,14 @@ def test_a_flood_is_stopped_before_it_costs_a_proof_and_good_events_are_taken():
         most = FLOODERS * (RATED["client_burst"] + RATED["client_rate"] * (time.monotonic() - started))
         assert found == [200] * 100
         assert flood.statuses.keys() <= {0, 401, 429}
-        assert one.told("/macs") - 100 <= most
+        assert one.inspect("/macs") - 100 <= most
 
 
 @contextmanager
 def counted(one: Gateway) -> Iterator[list[int]]:
-    before, found = one.told("/macs"), [0]
+    before, found = one.inspect("/macs"), [0]
     yield found
-    found[0] = one.told("/macs") - before
+    found[0] = one.inspect("/macs") - before
 
 
 def burst(one: Gateway) -> list[int]:
@@ -105,7 +105,7 @@ def test_no_proof_is_computed_beyond_the_rate_of_a_client():
 
 
 def test_sabotage_without_the_rate_each_of_them_costs_a_proof():
-    with gateway(limits={"client_rate": 0.1, "client_burst": 20}, sabotage="no rate") as one, counted(one) as macs:
+    with gateway(limits={"client_rate": 0.1, "client_burst": 20}, mutant="no rate") as one, counted(one) as macs:
         assert burst(one) == [401] * 60
     assert macs == [60]
 

@@ -24,10 +24,10 @@ from boathook.inbound.proving.proof import signature_headers
 from boathook.inbound.proving.publickeys import fits as fits_key
 from boathook.inbound.verdict import Request
 from boathook.telemetry import emit
-from tests.providers.source_factory import NOW, Stand, stands
+from tests.providers.source_factory import NOW, ProviderSource, all_sources
 
-ALL = list(stands())
-every = pytest.mark.parametrize("stand", ALL, ids=str)
+ALL = list(all_sources())
+every = pytest.mark.parametrize("provider_source", ALL, ids=str)
 
 MOMENTS = (
     b"nan", b"-nan", b"inf", b"-inf", b"Infinity", b"1e9", b"1E9", b"1e400", b"-0", b"+0", b"0", b"-1", b"00000000000",
@@ -72,11 +72,11 @@ async def _nobody(_scope: Any, _receive: Any, _send: Any) -> None:
     raise AssertionError
 
 
-def app_of(stand: Stand) -> IngestApp:
-    verifier = stand.verifier()
-    count = emit.counter("boathook_events_accepted_total", source=stand.label)
+def app_of(provider_source: ProviderSource) -> IngestApp:
+    verifier = provider_source.verifier()
+    count = emit.counter("boathook_events_accepted_total", source=provider_source.label)
     gate = Gate(
-        source=stand.label, verifier=verifier, is_unsigned=False, methods=verifier.methods, max_body=1 << 20,
+        source=provider_source.label, verifier=verifier, is_unsigned=False, methods=verifier.methods, max_body=1 << 20,
         encodings=frozenset(), max_decoded=1 << 23, max_ratio=20, public_url="https://hooks.example.com", rate=None,
         accepted=count, duplicates=count, skew_s=count,
     )  # fmt: skip
@@ -111,41 +111,41 @@ async def answered(app: IngestApp, request: Request, headers: dict[str, bytes]) 
     return told[0]
 
 
-def hostile(stand: Stand) -> Iterator[tuple[Request, str, dict[str, bytes]]]:
+def hostile(provider_source: ProviderSource) -> Iterator[tuple[Request, str, dict[str, bytes]]]:
     """Yield the genuine request with each header that is read for its proof replaced by each of the corpus."""
-    genuine = stand.request(stand.sent(at=NOW))
+    genuine = provider_source.request(provider_source.sign_sample(at=NOW))
     plain = {name: value.encode("latin-1", "replace") for name, value in genuine.headers.items()}
-    verifier = stand.verifier()
+    verifier = provider_source.verifier()
     for name in sorted(verifier.rejudged | signature_headers(verifier.recipe.proof) | {"authorization"}):
         for value in (*CORPUS, *(join.join([plain.get(name, b"")[:-1] + b"0"] * 10_000) for join in (b",", b" "))):
             yield genuine, name, plain | {name: value}
 
 
-async def faults(stand: Stand) -> set[tuple[str, bytes]]:
+async def faults(provider_source: ProviderSource) -> set[tuple[str, bytes]]:
     """Return the hostile headers that are answered as if something here were broken."""
-    app = app_of(stand)
+    app = app_of(provider_source)
     found = set()
-    for request, name, headers in hostile(stand):
+    for request, name, headers in hostile(provider_source):
         if await answered(app, request, headers) >= 500:
             found.add((name, headers[name][:60]))
     return found
 
 
 @every
-async def test_no_hostile_header_is_a_fault_of_ours(stand: Stand):
-    genuine = stand.request(stand.sent(at=NOW))
+async def test_no_hostile_header_is_a_fault_of_ours(provider_source: ProviderSource):
+    genuine = provider_source.request(provider_source.sign_sample(at=NOW))
     plain = {name: value.encode("latin-1", "replace") for name, value in genuine.headers.items()}
-    assert await answered(app_of(stand), genuine, plain) < 300
-    assert await faults(stand) == set()
+    assert await answered(app_of(provider_source), genuine, plain) < 300
+    assert await faults(provider_source) == set()
 
 
 async def test_sabotage_with_a_trusting_reader_of_moments_there_are_faults(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stamps, "read_moment", lambda text, _unit: float(int(text)))
-    stand = next(stand for stand in ALL if stand.label == "slack")
-    assert {name for name, _ in await faults(stand)} == {"x-slack-request-timestamp"}
+    provider_source = next(provider_source for provider_source in ALL if provider_source.label == "slack")
+    assert {name for name, _ in await faults(provider_source)} == {"x-slack-request-timestamp"}
 
 
-async def most_tried(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> int:
+async def most_tried(provider_source: ProviderSource, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return the most signatures that were compared with one right answer."""
     tried: Counter[object] = Counter()
     same = signing.same
@@ -160,8 +160,8 @@ async def most_tried(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> int:
 
     monkeypatch.setattr(signing, "same", compare)
     monkeypatch.setattr(asymmetric, "fits", check)
-    app, most = app_of(stand), 0
-    for request, _, headers in hostile(stand):
+    app, most = app_of(provider_source), 0
+    for request, _, headers in hostile(provider_source):
         tried.clear()
         await answered(app, request, headers)
         most = max(most, *tried.values(), 0)
@@ -169,11 +169,11 @@ async def most_tried(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @every
-async def test_at_most_sixteen_signatures_are_tried(stand: Stand, monkeypatch: pytest.MonkeyPatch):
-    assert await most_tried(stand, monkeypatch) <= MAX_SIGNATURES == 16
+async def test_at_most_sixteen_signatures_are_tried(provider_source: ProviderSource, monkeypatch: pytest.MonkeyPatch):
+    assert await most_tried(provider_source, monkeypatch) <= MAX_SIGNATURES == 16
 
 
 async def test_sabotage_without_the_limit_all_of_them_are_tried(monkeypatch: pytest.MonkeyPatch):
-    stand = next(stand for stand in ALL if stand.label == "stripe")
+    provider_source = next(provider_source for provider_source in ALL if provider_source.label == "stripe")
     monkeypatch.setattr(forms, "MAX_SIGNATURES", 1_000_000)
-    assert await most_tried(stand, monkeypatch) > 16
+    assert await most_tried(provider_source, monkeypatch) > 16

@@ -17,7 +17,7 @@ from tests.security.gateway_client import Gateway, gateway, post, read_answer
 from tests.security.slow_clients import KINDS
 from tests.support import until
 
-CROWD = Path(__file__).parent / "slow_clients.py"
+SLOW_CLIENTS = Path(__file__).parent / "slow_clients.py"
 QUICK = {"head_timeout_s": 1.0, "body_timeout_s": 2.0, "keep_alive_s": 1.5}
 CLOSED_WITHIN_S = 20.0
 MOST_TIMES_P99 = 2.0
@@ -92,7 +92,7 @@ def beside(one: Gateway, *, clients: int, calm_s: float, give_up_s: float) -> To
     try:
         time.sleep(calm_s)  # the time of measuring, which is not waited for
         calm = good.p99_s()
-        line = [sys.executable, str(CROWD), str(one.port), str(clients), str(give_up_s)]
+        line = [sys.executable, str(SLOW_CLIENTS), str(one.port), str(clients), str(give_up_s)]
         done = subprocess.run(line, stdout=subprocess.PIPE, text=True, timeout=give_up_s + 60, check=True)
         crowded = good.p99_s()
     finally:
@@ -120,7 +120,7 @@ DEAF = {"deaf to little", "deaf at the end"}
     [("no deadlines", KINDS.keys() - {"no http"}), ("no end of flushing", DEAF)],
 )
 def test_sabotage_without_deadlines_they_stay(name: str, kinds: set[str]):
-    with gateway(limits=QUICK, send_buffer=4096, sabotage=name) as one:
+    with gateway(limits=QUICK, send_buffer=4096, mutant=name) as one:
         told = beside(one, clients=130, calm_s=0.3, give_up_s=6)
     assert {kind for kind, found in told.crowd.items() if found["open"]} == kinds
 

@@ -86,7 +86,7 @@ def test_a_request_behind_one_without_doubt_is_stored():
 
 @pytest.mark.parametrize(("name", "least"), [("no judge of heads", 5), ("lenient parser", 20)])
 def test_sabotage_without_the_safeguard_marks_are_smuggled(name: str, least: int):
-    with gateway(sabotage=name) as one:
+    with gateway(mutant=name) as one:
         misread(one, whole, ends=True)
         assert len(marks(one)) >= least
 

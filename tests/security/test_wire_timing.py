@@ -17,7 +17,7 @@ from boathook.domain import signing
 from boathook.inbound.providers.proofs import FieldMac, Hmac, Token
 from boathook.inbound.verdict import Rejected, Request
 from boathook.inbound.verify import Verifier
-from tests.providers.source_factory import NOW, Stand, stands
+from tests.providers.source_factory import NOW, ProviderSource, all_sources
 from tests.unit.verifier_factory import signed, verifier
 
 SOURCE = Path(boathook.__file__).parent
@@ -73,7 +73,11 @@ def test_a_planted_comparison_is_found(code: str):
     assert comparisons(code)
 
 
-SHARED = [stand for stand in stands() if isinstance(stand.recipe.proof, Hmac | FieldMac | Token)]
+SHARED = [
+    provider_source
+    for provider_source in all_sources()
+    if isinstance(provider_source.recipe.proof, Hmac | FieldMac | Token)
+]
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, object]]:
@@ -89,19 +93,25 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, object]]:
     return pairs
 
 
-@pytest.mark.parametrize("stand", SHARED, ids=str)
-def test_every_shared_secret_is_compared_in_constant_time(stand: Stand, monkeypatch: pytest.MonkeyPatch):
-    genuine, source, pairs = stand.request(stand.sent()), stand.verifier(), watch(monkeypatch)
+@pytest.mark.parametrize("provider_source", SHARED, ids=str)
+def test_every_shared_secret_is_compared_in_constant_time(
+    provider_source: ProviderSource, monkeypatch: pytest.MonkeyPatch
+):
+    genuine, source, pairs = (
+        provider_source.request(provider_source.sign_sample()),
+        provider_source.verifier(),
+        watch(monkeypatch),
+    )
     source.verify(genuine, NOW)
     assert pairs
     assert all(len(str(left)) == len(str(right)) for left, right in pairs)
 
 
 def test_sabotage_another_comparison_would_not_be_seen(monkeypatch: pytest.MonkeyPatch):
-    stand = next(stand for stand in SHARED if stand.label == "stripe")
+    provider_source = next(provider_source for provider_source in SHARED if provider_source.label == "stripe")
     pairs = watch(monkeypatch)
     monkeypatch.setattr(signing, "same", lambda left, right: left == right)
-    stand.verifier().verify(stand.request(stand.sent()), NOW)
+    provider_source.verifier().verify(provider_source.request(provider_source.sign_sample()), NOW)
     assert pairs == []
 
 

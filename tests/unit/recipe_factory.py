@@ -1,4 +1,4 @@
-"""Recipes made up for tests, and sources of them."""
+"""Builds recipes for tests, and verifiers of sources that use them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,12 +19,12 @@ def recipe(proof: Proof = SIGNED, **fields: Any) -> Recipe:
 
 
 def source(made: Recipe, *secrets: str, **spec: Any) -> Verifier:
-    """A source of a made-up recipe."""
-    with known(made):
+    """Return the verifier of a source with this recipe."""
+    with registered(made):
         return Verifier(SourceSpec(name="test", provider=made.name, secrets=secrets, **spec))
 
 
 @contextmanager
-def known(made: Recipe) -> Iterator[None]:
+def registered(made: Recipe) -> Iterator[None]:
     with patch("boathook.inbound.settling.find", lambda _name: made):
         yield

@@ -10,7 +10,7 @@ from boathook.inbound.providers.proofs import Hmac, SignedHeaders, Token
 from boathook.inbound.providers.recipe import Setting
 from boathook.inbound.settling import settle
 from boathook.inbound.verdict import SourceSpec
-from tests.unit.recipe_factory import SIGNED, known, recipe, source
+from tests.unit.recipe_factory import SIGNED, recipe, registered, source
 
 SET = recipe(
     SIGNED,
@@ -24,7 +24,7 @@ SET = recipe(
 
 
 def settled(made, **options):
-    with known(made):
+    with registered(made):
         return settle(SourceSpec(name="test", provider="made-up", secrets=("s",), options=options))
 
 

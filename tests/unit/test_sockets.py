@@ -54,20 +54,20 @@ class Wire:
         self.is_aborted = True
 
 
-class Stand:
-    """One socket with an application that does as it is told."""
+class SocketHarness:
+    """A WebSocket with a scripted application."""
 
     def __init__(self, *, more: bytes = b"", headers=HEADERS) -> None:
         connections = Connections(10, 10)
         connections.open("192.0.2.1")
-        self.house = SimpleNamespace(
+        self.registry = SimpleNamespace(
             limits=LIMITS, connections=connections, date_line=b"date: today\r\n", open=set(), tasks=set()
         )
         self.wire = Wire()
         self.app: asyncio.Queue[Any] = asyncio.Queue()
         self.done = asyncio.Event()
         scope = {"type": "http", "path": "/x", "headers": headers, "client": ("192.0.2.1", 1), "scheme": "http"}
-        self.socket = Socket(self.house, self.wire, scope, self._run, more)
+        self.socket = Socket(self.registry, self.wire, scope, self._run, more)
         self.socket.open()
 
     async def _run(self, scope, receive, send) -> None:
@@ -83,7 +83,7 @@ class Stand:
         self.app.put_nowait((action, value, answer))
         return await asyncio.wait_for(answer, 5)
 
-    async def accept(self, **more: object) -> "Stand":
+    async def accept(self, **more: object) -> "SocketHarness":
         assert await self.ask("receive") == {"type": "websocket.connect"}
         await self.ask("send", {"type": "websocket.accept", **more})
         assert self.wire.written.startswith(b"HTTP/1.1 101 ")
@@ -91,11 +91,11 @@ class Stand:
         return self
 
     def at(self, seconds: float) -> None:
-        """Let the sweep come by after so many seconds."""
+        """Run the deadline check *seconds* from now."""
         self.socket.check(asyncio.get_running_loop().time() + seconds)
 
     def frames(self) -> list[Frame]:
-        """Return what the peer has been sent."""
+        """Return the frames sent to the peer."""
         peer = ClientProtocol(parse_uri("ws://x/"), state=OPEN)
         peer.receive_data(bytes(self.wire.written))
         return [event for event in peer.events_received() if isinstance(event, Frame)]
@@ -106,104 +106,104 @@ def frame(opcode: Opcode, data: bytes = b"", *, fin: bool = True) -> bytes:
 
 
 async def test_nothing_is_read_before_the_application_has_accepted():
-    stand = Stand(more=frame(Opcode.TEXT, b"early"))
-    was_reading = stand.wire.is_reading
-    await stand.accept()
-    assert (was_reading, stand.wire.is_reading) == (False, True)
-    assert await stand.ask("receive") == {"type": "websocket.receive", "text": "early"}
+    harness = SocketHarness(more=frame(Opcode.TEXT, b"early"))
+    was_reading = harness.wire.is_reading
+    await harness.accept()
+    assert (was_reading, harness.wire.is_reading) == (False, True)
+    assert await harness.ask("receive") == {"type": "websocket.receive", "text": "early"}
 
 
 async def test_a_handshake_that_nobody_answers_is_refused():
-    stand = Stand()
-    stand.at(LIMITS.head_timeout_s - 1)
-    assert not stand.wire.written
-    stand.at(LIMITS.head_timeout_s + 1)
-    assert stand.wire.written.startswith(b"HTTP/1.1 503 ")
-    assert stand.wire.is_closed
+    harness = SocketHarness()
+    harness.at(LIMITS.head_timeout_s - 1)
+    assert not harness.wire.written
+    harness.at(LIMITS.head_timeout_s + 1)
+    assert harness.wire.written.startswith(b"HTTP/1.1 503 ")
+    assert harness.wire.is_closed
 
 
 async def test_a_silent_peer_is_pinged_and_one_that_does_not_answer_is_cut_off():
-    stand = await Stand().accept()
-    stand.at(19)
-    assert not stand.wire.written
-    stand.at(21)
-    assert [found.opcode for found in stand.frames()] == [Opcode.PING]
-    stand.at(40)
-    assert not stand.wire.is_aborted
-    stand.at(42)
-    assert stand.wire.is_aborted
+    harness = await SocketHarness().accept()
+    harness.at(19)
+    assert not harness.wire.written
+    harness.at(21)
+    assert [found.opcode for found in harness.frames()] == [Opcode.PING]
+    harness.at(40)
+    assert not harness.wire.is_aborted
+    harness.at(42)
+    assert harness.wire.is_aborted
 
 
 async def test_a_peer_that_answers_lives_on():
     """The twin: with a pong, what would have been its end is one more ping."""
-    stand = await Stand().accept()
-    stand.at(21)
+    harness = await SocketHarness().accept()
+    harness.at(21)
     loop = asyncio.get_running_loop()
-    later, stand.socket._loop = loop.time() + 22, cast("Any", SimpleNamespace(time=lambda: loop.time() + 22))
-    stand.socket.data_received(frame(Opcode.PONG))
-    stand.socket.check(later + 19)
-    stand.socket.check(later + 21)
-    assert not stand.wire.is_aborted
-    assert [found.opcode for found in stand.frames()] == [Opcode.PING, Opcode.PING]
+    later, harness.socket._loop = loop.time() + 22, cast("Any", SimpleNamespace(time=lambda: loop.time() + 22))
+    harness.socket.data_received(frame(Opcode.PONG))
+    harness.socket.check(later + 19)
+    harness.socket.check(later + 21)
+    assert not harness.wire.is_aborted
+    assert [found.opcode for found in harness.frames()] == [Opcode.PING, Opcode.PING]
 
 
 async def test_a_closing_handshake_that_the_peer_does_not_end_is_cut_off():
-    stand = await Stand().accept()
-    await stand.ask("send", {"type": "websocket.close", "code": 4000, "reason": "enough"})
-    assert stand.frames()[0].opcode is Opcode.CLOSE
-    assert not stand.wire.is_closed
-    stand.at(1)
-    assert not stand.wire.is_aborted
-    stand.at(4)
-    assert stand.wire.is_aborted
+    harness = await SocketHarness().accept()
+    await harness.ask("send", {"type": "websocket.close", "code": 4000, "reason": "enough"})
+    assert harness.frames()[0].opcode is Opcode.CLOSE
+    assert not harness.wire.is_closed
+    harness.at(1)
+    assert not harness.wire.is_aborted
+    harness.at(4)
+    assert harness.wire.is_aborted
 
 
 async def test_a_closing_handshake_that_the_peer_ends_closes_the_connection():
-    stand = await Stand().accept()
-    await stand.ask("send", {"type": "websocket.close"})
-    stand.socket.data_received(frame(Opcode.CLOSE, b"\x03\xe8"))
-    assert stand.wire.is_closed
+    harness = await SocketHarness().accept()
+    await harness.ask("send", {"type": "websocket.close"})
+    harness.socket.data_received(frame(Opcode.CLOSE, b"\x03\xe8"))
+    assert harness.wire.is_closed
 
 
 async def test_a_peer_that_does_not_read_is_not_read_from_and_cut_off():
-    stand = await Stand().accept()
-    stand.socket.pause_writing()
-    assert not stand.wire.is_reading, "each ping of it would be one more pong to keep"
-    stand.at(LIMITS.body_timeout_s - 1)
-    assert not stand.wire.is_aborted
-    stand.at(LIMITS.body_timeout_s + 1)
-    assert stand.wire.is_aborted
+    harness = await SocketHarness().accept()
+    harness.socket.pause_writing()
+    assert not harness.wire.is_reading, "each ping of it would be one more pong to keep"
+    harness.at(LIMITS.body_timeout_s - 1)
+    assert not harness.wire.is_aborted
+    harness.at(LIMITS.body_timeout_s + 1)
+    assert harness.wire.is_aborted
 
 
 async def test_who_reads_again_is_served_again():
-    stand = await Stand().accept()
-    stand.socket.pause_writing()
-    sending = asyncio.create_task(stand.ask("send", {"type": "websocket.send", "text": "x"}))
+    harness = await SocketHarness().accept()
+    harness.socket.pause_writing()
+    sending = asyncio.create_task(harness.ask("send", {"type": "websocket.send", "text": "x"}))
     await asyncio.sleep(0)
-    assert not stand.wire.written
-    stand.socket.resume_writing()
+    assert not harness.wire.written
+    harness.socket.resume_writing()
     await sending
-    assert stand.wire.is_reading
-    stand.at(LIMITS.body_timeout_s + 1)
-    assert not stand.wire.is_aborted
+    assert harness.wire.is_reading
+    harness.at(LIMITS.body_timeout_s + 1)
+    assert not harness.wire.is_aborted
 
 
 async def test_messages_that_the_application_leaves_unread_are_bounded():
-    stand = await Stand().accept()
+    harness = await SocketHarness().accept()
     for n in range(32):
-        assert stand.wire.is_reading
-        stand.socket.data_received(frame(Opcode.TEXT, str(n).encode()))
-    assert not stand.wire.is_reading
-    assert (await stand.ask("receive"))["text"] == "0"
-    assert stand.wire.is_reading
+        assert harness.wire.is_reading
+        harness.socket.data_received(frame(Opcode.TEXT, str(n).encode()))
+    assert not harness.wire.is_reading
+    assert (await harness.ask("receive"))["text"] == "0"
+    assert harness.wire.is_reading
 
 
 async def test_empty_pieces_of_a_message_take_no_room():
-    stand = await Stand().accept()
-    stand.socket.data_received(frame(Opcode.BINARY, b"a", fin=False))
-    stand.socket.data_received(frame(Opcode.CONT, b"", fin=False) * 10_000)
-    stand.socket.data_received(frame(Opcode.CONT, b"b"))
-    assert await stand.ask("receive") == {"type": "websocket.receive", "bytes": b"ab"}
+    harness = await SocketHarness().accept()
+    harness.socket.data_received(frame(Opcode.BINARY, b"a", fin=False))
+    harness.socket.data_received(frame(Opcode.CONT, b"", fin=False) * 10_000)
+    harness.socket.data_received(frame(Opcode.CONT, b"b"))
+    assert await harness.ask("receive") == {"type": "websocket.receive", "bytes": b"ab"}
 
 
 @pytest.mark.parametrize(
@@ -219,102 +219,102 @@ async def test_empty_pieces_of_a_message_take_no_room():
     ],
 )
 async def test_broken_frames_end_the_socket_with_the_code_that_says_why(pieces: list[bytes], code: int | None):
-    stand = await Stand().accept()
+    harness = await SocketHarness().accept()
     for piece in pieces:
-        stand.socket.data_received(piece)
-    told = stand.frames()
+        harness.socket.data_received(piece)
+    told = harness.frames()
     if code is None:
         assert told == []
         return
     assert [int.from_bytes(found.data[:2], "big") for found in told if found.opcode is Opcode.CLOSE] == [code]
-    stand.socket.data_received(b"whatever else comes")
-    assert (await stand.ask("receive"))["code"] == code
+    harness.socket.data_received(b"whatever else comes")
+    assert (await harness.ask("receive"))["code"] == code
     with pytest.raises(OSError, match="closed"):
-        await stand.ask("send", {"type": "websocket.send", "text": "x"})
-    stand.at(4)
-    assert stand.wire.is_aborted
+        await harness.ask("send", {"type": "websocket.send", "text": "x"})
+    harness.at(4)
+    assert harness.wire.is_aborted
 
 
 async def test_the_end_is_told_as_often_as_the_application_asks():
-    stand = await Stand().accept()
-    stand.socket.connection_lost(None)
+    harness = await SocketHarness().accept()
+    harness.socket.connection_lost(None)
     for _ in range(3):
-        assert await stand.ask("receive") == {"type": "websocket.disconnect", "code": 1006, "reason": ""}
-    assert not stand.house.open
-    assert stand.house.connections.total == 0
+        assert await harness.ask("receive") == {"type": "websocket.disconnect", "code": 1006, "reason": ""}
+    assert not harness.registry.open
+    assert harness.registry.connections.total == 0
 
 
 async def test_an_application_that_outlives_its_peer_for_long_is_cancelled(monkeypatch: pytest.MonkeyPatch):
     """Else each visitor of a quiet live view would leave a task behind."""
     monkeypatch.setattr(sockets, "_FAREWELL_S", 0.05)
-    stand = await Stand().accept()
-    (task,) = stand.house.tasks
-    stand.socket.connection_lost(None)
+    harness = await SocketHarness().accept()
+    (task,) = harness.registry.tasks
+    harness.socket.connection_lost(None)
     await eventually(task.cancelled)
-    assert not stand.house.tasks
+    assert not harness.registry.tasks
 
 
 async def test_what_came_before_the_end_is_read_first():
-    stand = await Stand().accept()
-    stand.socket.data_received(frame(Opcode.TEXT, b"last words") + frame(Opcode.CLOSE, b"\x03\xe9"))
-    assert (await stand.ask("receive"))["text"] == "last words"
-    assert (await stand.ask("receive"))["code"] == 1001
+    harness = await SocketHarness().accept()
+    harness.socket.data_received(frame(Opcode.TEXT, b"last words") + frame(Opcode.CLOSE, b"\x03\xe9"))
+    assert (await harness.ask("receive"))["text"] == "last words"
+    assert (await harness.ask("receive"))["code"] == 1001
 
 
 async def test_a_stopping_gateway_closes_with_1012_once():
-    stand = await Stand().accept()
-    stand.socket.shutdown()
-    stand.socket.shutdown()
-    (told,) = stand.frames()
+    harness = await SocketHarness().accept()
+    harness.socket.shutdown()
+    harness.socket.shutdown()
+    (told,) = harness.frames()
     assert told.data[:2] == (1012).to_bytes(2, "big")
-    assert (await stand.ask("receive"))["code"] == 1012
+    assert (await harness.ask("receive"))["code"] == 1012
 
 
 async def test_an_application_that_returns_closes_the_socket():
-    stand = await Stand().accept()
-    stand.app.put_nowait(None)
-    await eventually(stand.frames)
-    assert stand.frames()[0].data[:2] == (1000).to_bytes(2, "big")
+    harness = await SocketHarness().accept()
+    harness.app.put_nowait(None)
+    await eventually(harness.frames)
+    assert harness.frames()[0].data[:2] == (1000).to_bytes(2, "big")
 
 
 async def test_an_application_that_returns_without_an_answer_is_a_fault():
-    stand = Stand()
-    stand.app.put_nowait(None)
-    await eventually(lambda: stand.wire.written.startswith(b"HTTP/1.1 500 "))
+    harness = SocketHarness()
+    harness.app.put_nowait(None)
+    await eventually(lambda: harness.wire.written.startswith(b"HTTP/1.1 500 "))
 
 
 async def test_an_application_may_answer_in_plain_http():
-    stand = Stand()
+    harness = SocketHarness()
     start = {"type": "websocket.http.response.start", "status": 401, "headers": [(b"content-type", b"text/plain")]}
-    await stand.ask("send", start)
-    await stand.ask("send", {"type": "websocket.http.response.body", "body": b"who ", "more_body": True})
-    await stand.ask("send", {"type": "websocket.http.response.body", "body": b"are you?"})
-    head, _, body = bytes(stand.wire.written).partition(b"\r\n\r\n")
+    await harness.ask("send", start)
+    await harness.ask("send", {"type": "websocket.http.response.body", "body": b"who ", "more_body": True})
+    await harness.ask("send", {"type": "websocket.http.response.body", "body": b"are you?"})
+    head, _, body = bytes(harness.wire.written).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 401 ")
     assert b"content-length: 12\r\nconnection: close" in head
     assert body == b"who are you?"
-    assert stand.wire.is_closed
+    assert harness.wire.is_closed
 
 
 @pytest.mark.parametrize("header", [(b"x-a", b"1\r\nx-b: 2"), (b"x\n", b"1")])
 async def test_no_header_of_an_application_splits_the_answer(header):
-    stand = Stand()
+    harness = SocketHarness()
     with pytest.raises(RuntimeError, match="line break"):
-        await stand.ask("send", {"type": "websocket.accept", "headers": [header]})
-    assert not stand.wire.written
+        await harness.ask("send", {"type": "websocket.accept", "headers": [header]})
+    assert not harness.wire.written
 
 
 async def test_what_an_application_sends_out_of_order_is_its_fault():
-    stand = Stand()
+    harness = SocketHarness()
     with pytest.raises(RuntimeError, match="out of order"):
-        await stand.ask("send", {"type": "websocket.send", "text": "x"})
-    await stand.accept()
+        await harness.ask("send", {"type": "websocket.send", "text": "x"})
+    await harness.accept()
     with pytest.raises(RuntimeError, match="out of order"):
-        await stand.ask("send", {"type": "websocket.accept"})
+        await harness.ask("send", {"type": "websocket.accept"})
 
 
 @pytest.mark.parametrize("left_out", [b"sec-websocket-version", b"sec-websocket-key", b"connection"])
 async def test_half_a_handshake_is_refused_without_asking_the_application(left_out: bytes):
-    stand = Stand(headers=[(name, value) for name, value in HEADERS if name != left_out])
-    assert stand.wire.written.startswith(b"HTTP/1.1 400 ")
-    assert not stand.house.tasks
+    harness = SocketHarness(headers=[(name, value) for name, value in HEADERS if name != left_out])
+    assert harness.wire.written.startswith(b"HTTP/1.1 400 ")
+    assert not harness.registry.tasks

@@ -25,13 +25,13 @@ from boathook.inbound.providers.proofs import NoProof
 from boathook.inbound.proving.keyring import KeyRing
 from boathook.testing import make_keys, sign, signed_request
 from boathook.verification import Verification
-from tests.providers.source_factory import HOME, NOW, Stand, stands
+from tests.providers.source_factory import NOW, PUBLIC_URL, ProviderSource, all_sources
 
 PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 BODY = b'{"id":"evt_1","type":"invoice.paid"}'
 SECRET = "whsec_of_the_shop"
-ALL = list(stands())
+ALL = list(all_sources())
 
 
 def signature(**more: Any) -> dict[str, str]:
@@ -92,21 +92,21 @@ class TestThePage:
 
 
 class TestEverySender:
-    @pytest.mark.parametrize("stand", ALL, ids=str)
-    def test_what_testing_signs_verify_takes(self, stand: Stand):
-        if isinstance(stand.recipe.proof, NoProof):
-            with pytest.raises(ConfigError, match=f"{stand.recipe.name} proves nothing"):
-                verify(stand.recipe.name, "", {}, b"")
+    @pytest.mark.parametrize("provider_source", ALL, ids=str)
+    def test_what_testing_signs_verify_takes(self, provider_source: ProviderSource):
+        if isinstance(provider_source.recipe.proof, NoProof):
+            with pytest.raises(ConfigError, match=f"{provider_source.recipe.name} proves nothing"):
+                verify(provider_source.recipe.name, "", {}, b"")
             return
-        signed = stand.sent()
+        signed = provider_source.sign_sample()
         result = verify(
-            stand.recipe.name, stand.secrets, signed.headers, signed.body, signed.url, method=signed.method,
-            client=stand.request(signed).client, now=NOW, keys=stand.ring, **stand.settings,
+            provider_source.recipe.name, provider_source.secrets, signed.headers, signed.body, signed.url, method=signed.method,
+            client=provider_source.request(signed).client, now=NOW, keys=provider_source.ring, **provider_source.settings,
         )  # fmt: skip
         assert result, result.detail
         assert result.outcome == "event"
         assert result.event is not None
-        assert result.event.grade is stand.recipe.grade
+        assert result.event.grade is provider_source.recipe.grade
         assert result.event.dedup_key
         assert 200 <= result.reply.status < 300
 
@@ -125,7 +125,7 @@ class TestEverySender:
         body = json.dumps({"type": "url_verification", "challenge": "abc"}).encode()
         result = verify("slack", SECRET, sign("slack", SECRET, body), body)
         assert (result.outcome, result.event, result.reply.body) == ("handshake", None, b"abc")
-        question = f"{HOME}/in/x?crc_token=abc"
+        question = f"{PUBLIC_URL}/in/x?crc_token=abc"
         asked = verify("x", SECRET, {}, b"", question, method="get")
         assert asked.outcome == "handshake"
         assert json.loads(asked.reply.body)["response_token"].startswith("sha256=")
@@ -141,29 +141,29 @@ class TestEverySender:
         assert [(item.path, item.type) for item in result.event.items] == [("events.0", "payments.paid")]
 
     def test_keys_given_to_one_call_are_trusted_by_no_other(self, monkeypatch: pytest.MonkeyPatch):
-        stand = next(one for one in ALL if one.label == "paypal")
-        signed = stand.sent()
+        provider_source = next(one for one in ALL if one.label == "paypal")
+        signed = provider_source.sign_sample()
 
         def fail(*_: Any, **__: Any) -> bytes:
             raise FetchFailed("there is no network")
 
         def judge(**keys: Any) -> Verification:
-            return verify("paypal", "", signed.headers, signed.body, now=NOW, **stand.settings, **keys)
+            return verify("paypal", "", signed.headers, signed.body, now=NOW, **provider_source.settings, **keys)
 
         monkeypatch.setattr("boathook.outbound.fetch.Fetcher.fetch_sync", fail)
-        assert judge(keys=stand.ring)
+        assert judge(keys=provider_source.ring)
         refused = judge()
         assert (refused.reason, refused.reply.status) == ("key_unavailable", 503)
         assert judge(keys={}).detail == "there is no network"
 
     def test_sabotage_keys_in_the_shared_ring_are_trusted_by_every_call(self, monkeypatch: pytest.MonkeyPatch):
-        stand = next(one for one in ALL if one.label == "paypal")
-        signed, shared = stand.sent(), KeyRing()
-        for url, content in stand.ring.items():
+        provider_source = next(one for one in ALL if one.label == "paypal")
+        signed, shared = provider_source.sign_sample(), KeyRing()
+        for url, content in provider_source.ring.items():
             shared.put(url, content, NOW)
         monkeypatch.setattr("boathook.verification.RING", shared)
         # A tolerance no other test has, so that the verifier is compiled anew.
-        assert verify("paypal", "", signed.headers, signed.body, now=NOW, tolerance_s=299.0, **stand.settings)
+        assert verify("paypal", "", signed.headers, signed.body, now=NOW, tolerance_s=299.0, **provider_source.settings)
 
 
 def _message(given: dict[str, str]) -> email.message.Message:

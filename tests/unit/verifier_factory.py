@@ -1,4 +1,4 @@
-"""What the tests of verification share: requests, sources and a fixed moment."""
+"""Builds verifiers with test secrets and requests signed for them at a fixed time."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +31,7 @@ def request(body: bytes, headers: Mapping[str, str], **changes: Any) -> Request:
 
 
 def verifier(provider: str, secret: str | None = None, /, **changes: Any) -> Verifier:
-    """A source of one provider with its usual test secret; unknown keywords are the provider's own settings."""
+    """Return the verifier of a source with its test secret; unknown keywords are the provider's own settings."""
     own = {key: changes.pop(key) for key in OWN if key in changes}
     if "secrets" not in own:
         own["secrets"] = (secret or SECRETS[provider],)
@@ -40,6 +40,6 @@ def verifier(provider: str, secret: str | None = None, /, **changes: Any) -> Ver
 
 
 def signed(provider: str, body: bytes, **changes: Any) -> Request:
-    """A request as the provider would send it at `NOW`."""
+    """Return a request as the provider sends it at `NOW`."""
     changes = {"timestamp": NOW, "id": "evt_1"} | SETTINGS.get(provider, {}) | changes
     return request(body, sign(provider, changes.pop("secret", SECRETS.get(provider)), body, **changes))
