@@ -1,4 +1,4 @@
-"""The ground every simulated installation stands on: processes on the loop, the fake journal, the trace, and an end."""
+"""Base class of the simulated installations: processes on the virtual loop, the fake database, the trace and the shutdown."""
 
 import asyncio
 import itertools
@@ -22,14 +22,14 @@ QUIET_S = 240.0
 """Virtual seconds after the last fault within which everything has to end."""
 
 
-class Stage:
-    """One run: `lives` are its processes, `course` what is done to them.
+class BaseWorld:
+    """One simulation run: `process_loops` keeps its processes running, `scenario` injects the faults.
 
     Args:
-        seed: what loop and world draw from.
-        crash_rate: chance that passing a crash point kills, or freezes, whoever passes it.
-        longest_pause_s: of whom a crash point freezes.
-        client_noticed_s: longest time until the server notices that a client is dead.
+        seed: seed of the random generators of the loop and the world.
+        crash_rate: probability that a process is killed or frozen at a crash point.
+        longest_pause_s: longest pause of a process that is frozen at a crash point.
+        client_noticed_s: longest time until the server detects a dead client.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Stage:
         self._longest_pause_s = longest_pause_s
         self._client_noticed_s = client_noticed_s
         self._numbers = itertools.count(1)
-        self._lives: list[asyncio.Task[Any]] = []
+        self._process_tasks: list[asyncio.Task[Any]] = []
 
-    def lives(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """Return what keeps each process running."""
+    def process_loops(self) -> Iterable[Coroutine[Any, Any, None]]:
+        """Return a coroutine for each process that starts it again whenever it ends."""
         raise NotImplementedError
 
-    async def course(self) -> None:
-        """Let happen what the seed has drawn, and judge it."""
+    async def scenario(self) -> None:
+        """Run what the seed has drawn, and check the invariants."""
         raise NotImplementedError
 
     # The trace
@@ -81,14 +81,14 @@ class Stage:
     # Processes
 
     def process(self, name: str) -> Process:
-        """Return a process to be started."""
+        """Return a new process."""
         process = Process(f"{name}.{next(self._numbers)}")
         process.on_death.append(lambda: self.server.client_died(process, self._client_noticed_s))
         self.processes.append(process)
         return process
 
     def kill(self, process: Process) -> None:
-        """SIGKILL."""
+        """Kill a process as SIGKILL does."""
         self.note("KILL", process.name)
         self.loop.kill(process)
 
@@ -97,7 +97,7 @@ class Stage:
         raise Killed
 
     def freeze(self, process: Process, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT after a while."""
+        """Pause a process as SIGSTOP does, and resume it after *seconds*."""
         if process.is_paused or process.is_dead:
             return
         self.note("PAUSE", process.name, f"{seconds:.2f}s")
@@ -123,8 +123,8 @@ class Stage:
         self.kill(process)
         raise Killed
 
-    async def live(self, process: Process, coro: Coroutine[Any, Any, Any]) -> BaseException | None:
-        """Run a process until it ends or is killed; returns what it ended with."""
+    async def run_process(self, process: Process, coro: Coroutine[Any, Any, Any]) -> BaseException | None:
+        """Run a process until it ends or is killed; return its error, if any."""
         task = self.loop.spawn(process, coro)
         ended = self.loop.create_future()
 
@@ -145,20 +145,22 @@ class Stage:
         return error
 
     async def keep_keeper(self, settings: Settings, hooks: Iterable[Boathook], place: list[Process]) -> None:
-        """Run a keeper, and another after it, for ever; *place* tells which."""
+        """Run keepers one after another; *place* holds the current one."""
         while True:
             place[0] = process = self.process("keeper")
             stop = asyncio.Event()
-            await self.live(process, keepers.run_keeper(settings, hooks=tuple(hooks), stop=stop, beat=lambda: None))
+            await self.run_process(
+                process, keepers.run_keeper(settings, hooks=tuple(hooks), stop=stop, beat=lambda: None)
+            )
             await asyncio.sleep(0.1 + self.rng.random() * 0.5)
 
     # The run
 
     def run(self) -> None:
-        """Run the plan to its end; `found` tells what was wrong."""
+        """Run the plan to its end; `found` returns the violations."""
         try:
             self.begin()
-            self.conclude_with(self.course())
+            self.run_until_done(self.scenario())
         finally:
             self.unwind()
 
@@ -166,14 +168,14 @@ class Stage:
         """Start every process."""
         asyncio.set_event_loop(None)
         patching.listen(self._hear, self._pass_point)
-        self._lives += [self.loop.create_task(life) for life in self.lives()]
+        self._process_tasks += [self.loop.create_task(life) for life in self.process_loops()]
 
     def found(self) -> list[str]:
-        """Return what was found to be wrong."""
+        """Return the violations found."""
         return self.violations + self.loop.surprises
 
     def unwind(self) -> None:
-        """Let all that was started come to an end, so that nothing of it is left."""
+        """End all tasks and sessions of this run."""
         patching.listen(None, None)
         self.violations += self.loop.surprises
         self.server.is_closing = True
@@ -187,17 +189,17 @@ class Stage:
             self.loop.close()
             self.loop.surprises.clear()
 
-    def judge_lives(self) -> None:
-        """See that no part of the simulation itself has failed."""
-        for task in self._lives:
+    def check_process_tasks(self) -> None:
+        """Record failures of the simulation itself as violations."""
+        for task in self._process_tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 self.violations.append(f"the simulation itself failed: {error!r}")
 
-    def conclude_with(self, what: Coroutine[Any, Any, None]) -> None:
-        """Let the world run until *what* is over."""
+    def run_until_done(self, what: Coroutine[Any, Any, None]) -> None:
+        """Run the loop until *what* has ended."""
         try:
             self.loop.run_until_complete(what)
-        except Exception as error:  # noqa: BLE001 whatever it is, it is what this run has found
+        except Exception as error:  # noqa: BLE001 any error is a finding of this run
             self.violations.append(f"the run failed: {error!r}")
 
 

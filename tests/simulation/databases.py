@@ -1,4 +1,4 @@
-"""The two databases that sequences are played on."""
+"""The real and the fake database on which operation sequences are played."""
 
 import json
 from typing import Any
@@ -42,8 +42,8 @@ select json_build_object(
 """
 
 
-class RealGround:
-    """A real PostgreSQL."""
+class RealDatabase:
+    """A real PostgreSQL database."""
 
     wait_s = 0.2
 
@@ -70,8 +70,8 @@ class RealGround:
         return found
 
 
-class FakeGround:
-    """The fake journal."""
+class FakeDatabase:
+    """The fake database."""
 
     wait_s = 1.0
 

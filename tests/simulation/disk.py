@@ -1,4 +1,4 @@
-"""A disk that keeps what was synced and forgets, tears or reorders the rest when the power goes.
+"""Simulated disk that keeps synced data, and loses, tears or reorders the rest at a power failure.
 
 A killed process loses nothing that it has written, as the page cache outlives it. When the power goes, each write that
 was not synced is kept or dropped on its own, a kept one may be torn, and what is missing in between reads as NULs; a file

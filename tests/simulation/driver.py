@@ -1,4 +1,4 @@
-"""The driver's connections and pools, as much of them as boathook uses, in front of the simulated server."""
+"""Replaces asyncpg's connections and pools by ones to the simulated server, as far as boathook uses them."""
 
 import asyncio
 import contextvars

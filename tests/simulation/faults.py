@@ -1,4 +1,4 @@
-"""What befalls a simulated installation, and what its operators do meanwhile."""
+"""Injects faults into a simulated installation, and runs its operators' commands."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from boathook.domain.errors import BoathookError
 from boathook.journal import moves
 from boathook.journal.database import Database
 from boathook.journal.ledger import Filter
-from tests.simulation.base_world import Stage
+from tests.simulation.base_world import BaseWorld
 from tests.simulation.sometimes import sometimes
 from tests.simulation.statements import DEPLOY
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 MOVES = ("replay dead", "ignore dead", "replay events", "wake", "routes change")
 
 
-async def befall(world: "World") -> None:
+async def inject_faults(world: "World") -> None:
     """Let one of the seed's faults happen every now and then."""
     kinds = [kind for kind in world.plan.faults if kind not in MOVES]
     while kinds:
         await asyncio.sleep(world.rng.expovariate(1 / world.plan.fault_every_s))
-        _befall_once(world, world.rng.choice(kinds))
+        _inject_fault(world, world.rng.choice(kinds))
 
 
-def _befall_once(world: "World", kind: str) -> None:
+def _inject_fault(world: "World", kind: str) -> None:
     rng = world.rng
     longest_s = 3 * world.plan.lease_s
     worker = rng.choice(world.workers)
@@ -59,10 +59,10 @@ def _befall_once(world: "World", kind: str) -> None:
         case "power cut":
             world.lose_power()
         case _:
-            befall_server(world, kind, longest_s)
+            inject_server_fault(world, kind, longest_s)
 
 
-def befall_server(world: Stage, kind: str, longest_s: float) -> None:
+def inject_server_fault(world: BaseWorld, kind: str, longest_s: float) -> None:
     """Let a fault of the database's host happen, where *kind* is one."""
     rng, server = world.rng, world.server
     match kind:
@@ -82,19 +82,19 @@ def befall_server(world: Stage, kind: str, longest_s: float) -> None:
             pass
 
 
-def _come_up(world: Stage) -> None:
+def _come_up(world: BaseWorld) -> None:
     if not world.server.is_up:
         world.note("DATABASE UP")
         world.server.come_up()
 
 
-def _wake(world: Stage) -> None:
+def _wake(world: BaseWorld) -> None:
     if world.server.is_silent:
         world.note("DATABASE AWAKE")
         world.server.wake()
 
 
-async def operate(world: Stage, kinds: Sequence[str], every_s: float) -> None:
+async def operate(world: BaseWorld, kinds: Sequence[str], every_s: float) -> None:
     """Let operators replay, ignore and wake what they find, and deployments change the routes."""
     while kinds:
         await asyncio.sleep(world.rng.expovariate(1 / every_s))
@@ -102,7 +102,7 @@ async def operate(world: Stage, kinds: Sequence[str], every_s: float) -> None:
         world.loop.spawn(process, operate_once(world, world.rng.choice(kinds)))
 
 
-async def operate_once(world: Stage, kind: str) -> None:
+async def operate_once(world: BaseWorld, kind: str) -> None:
     """Make one move as an operator, in a process that knows the database only."""
     try:
         database = await Database.open(
@@ -116,7 +116,7 @@ async def operate_once(world: Stage, kind: str) -> None:
         world.note("operator failed", kind, repr(error)[:80])
 
 
-async def _move(world: Stage, database: Database, kind: str) -> None:
+async def _move(world: BaseWorld, database: Database, kind: str) -> None:
     action = moves.Action(actor="operator", note=None)
     everything = moves.Selection(Filter())
     stored = list(world.server.tables.committed["event"])

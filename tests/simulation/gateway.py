@@ -1,4 +1,4 @@
-"""What stands around the intake in a simulated gateway: the journal, tried until it is reached, and the routes."""
+"""Connects the intake of a simulated gateway to the fake database and the routes."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The handlers of the simulated owner, which do what each event's script tells them."""
+"""Event handlers of the simulated installation, which follow the script of each event."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""What the statements that take events in do on the fake journal."""
+"""Implements the SQL statements that store events on the fake database."""
 
 from collections.abc import Sequence
 from typing import Any

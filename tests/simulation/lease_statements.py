@@ -1,4 +1,4 @@
-"""What the statements by which workers and senders hold deliveries do on the fake journal."""
+"""Implements the SQL statements for leases of deliveries on the fake database."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""An event loop without a clock of its own: time jumps to the next timer, and a seed decides whose turn it is.
+"""Event loop with virtual time: the clock jumps to the next timer, and a seed decides which process runs next.
 
 Every callback belongs to a `Process`, found through its context. Of the processes that are ready one is drawn for each
 turn, and within a process callbacks keep their order, as in a real one. A process that is paused keeps its callbacks

@@ -1,4 +1,4 @@
-"""Safeguards taken away, one at a time: the simulation must notice each."""
+"""Mutants: each removes one safeguard of the production code, and the simulation must find a violation."""
 
 import contextlib
 from collections import deque
@@ -16,11 +16,11 @@ from boathook.spool.spool import Spool
 from tests.simulation import disk, ingest_statements, lease_statements
 from tests.simulation.tables import Row, Transaction
 
-Sabotage = Callable[[pytest.MonkeyPatch], None]
+Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def without_fences(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has had a lease may end the delivery, whoever holds it."""
+    """A process whose lease was lost may still end the delivery."""
     patch.setattr(lease_statements, "holds", lambda row, _fence: row is not None and row.leased_by is not None)
 
 
@@ -45,7 +45,7 @@ def counting_attempts_when_they_fail(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_rescue(patch: pytest.MonkeyPatch) -> None:
-    """Nobody takes back the leases of the dead."""
+    """Leases of dead processes are never taken back."""
 
     async def nothing(*_: object, **__: object) -> int:
         return 0
@@ -149,7 +149,7 @@ def naming_a_segment_like_one_that_failed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shelf, "_begin", begin_again)
 
 
-ALL: dict[Sabotage, tuple[str, int]] = {
+ALL: dict[Mutant, tuple[str, int]] = {
     without_fences: ("C5|C7|C8|C9", 49),
     counting_attempts_when_they_fail: ("C8|C11", 16),
     without_rescue: ("C11", 6),
@@ -163,4 +163,4 @@ ALL: dict[Sabotage, tuple[str, int]] = {
     removing_folders_of_the_living: ("C11", 11),
     naming_a_segment_like_one_that_failed: ("C11", 52),
 }
-"""Each with the invariants by which it is to be noticed, and a seed that has noticed it."""
+"""Each mutant with the invariants that it must violate, and a seed that finds it."""

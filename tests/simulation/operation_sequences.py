@@ -1,7 +1,7 @@
-"""Sequences of the journal's operations, played on whatever database they are given: the fake one, or a real one.
+"""Random sequences of database operations, played on the fake database and on PostgreSQL for comparison.
 
-A sequence is drawn beforehand, as data, and names events and claims by number, so that it means the same on both. Where
-PostgreSQL leaves something open, such as the order of what fell due in the same moment, `Ground.arrange` settles it first.
+A sequence is drawn beforehand as data and refers to events and claims by number, so that it means the same on both.
+Where PostgreSQL does not define an order, as for deliveries due at the same time, `SequenceDatabase.arrange` sets one first.
 """
 
 import asyncio
@@ -33,18 +33,18 @@ PAST = datetime(2020, 1, 1, tzinfo=UTC)
 FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-class Ground(Protocol):
-    """The database a sequence is played on, with what only its owner can do."""
+class SequenceDatabase(Protocol):
+    """The database on which a sequence is played, with operations that bypass boathook."""
 
     database: Database
     wait_s: float
-    """How long an operation that is expected to wait for a lock is watched."""
+    """How long to watch an operation that is expected to wait for a lock."""
 
     async def arrange(self) -> None:
-        """Let what is due, or will be within the hour, be due in the order of its place in line."""
+        """Set the due times of deliveries due within the hour to the order of their positions."""
 
     async def lapse(self) -> None:
-        """Let every lease that nobody is ending have run out."""
+        """Let every lease expire, except those that are being ended."""
 
     async def route(self) -> None:
         """Change the routes."""
@@ -53,7 +53,7 @@ class Ground(Protocol):
         """Return the version of the routes."""
 
     async def dump(self) -> dict[str, Any]:
-        """Return everything that is stored, without moments."""
+        """Return everything that is stored, without times."""
 
 
 def draw_ops(seed: int, length: int) -> list[Op]:
@@ -111,11 +111,11 @@ def _draw_event(rng: random.Random) -> tuple[int, bool, tuple[tuple[str, str | N
 
 
 class Player:
-    """Plays one sequence and writes down what it sees."""
+    """Plays one sequence and records the results."""
 
-    def __init__(self, ground: Ground, seed: int) -> None:
-        self._ground = ground
-        self._store = DeliveryStore(ground.database)
+    def __init__(self, target: SequenceDatabase, seed: int) -> None:
+        self._target = target
+        self._store = DeliveryStore(target.database)
         self._entropy = random.Random(f"ids {seed}")
         self._works: list[Work] = []
         self._events: list[UUID] = []
@@ -125,8 +125,8 @@ class Player:
         self.seen: list[Any] = []
 
     async def play(self, ops: list[Op], expected: list[Any] | None = None) -> None:
-        """Play all of it; *expected* is what another player has seen, so that waits are known beforehand."""
-        self._version = await self._ground.version()
+        """Play the sequence; *expected* holds the results of another player, so that waits are known beforehand."""
+        self._version = await self._target.version()
         for op in [*ops, ("release", True)]:
             # Whoever waits for a lock is let go before anything else happens, so that nothing depends on who is first.
             if self._waiting is not None:
@@ -137,13 +137,13 @@ class Player:
 
     async def _do(self, op: Op, expected: list[Any] | None) -> None:
         if op[0] in ("claim", "suspect"):
-            await self._ground.arrange()
+            await self._target.arrange()
         if op[0] == "release":
             self.seen.append((op[0], await self._release(is_commit=op[1])))
             return
         task = asyncio.ensure_future(self._guarded(op))
         is_to_wait = expected is not None and expected[len(self.seen)] == (op[0], "waits")
-        timeout = self._ground.wait_s if expected is None or is_to_wait else 30.0
+        timeout = self._target.wait_s if expected is None or is_to_wait else 30.0
         done, _ = await asyncio.wait({task}, timeout=timeout)
         if done:
             self.seen.append((op[0], task.result()))
@@ -169,7 +169,7 @@ class Player:
             kept = tuple(one for one in owed if one[0] not in taken)
             taken |= {name for name, _ in kept}
             events.append(self._event(number, is_changed, kept, replay, self._version if is_current else -1))
-        receipts = await EventStore(self._ground.database).append(events)
+        receipts = await EventStore(self._target.database).append(events)
         self._events += [event.id for event in events]
         return [(type(one).__name__, str(one.event_id), one.conflict) for one in receipts]
 
@@ -230,7 +230,7 @@ class Player:
 
     async def _settle(self, number: int, is_ignored: bool, is_unmarked: bool) -> Any:
         for work in self._chosen((number,)):
-            async with self._ground.database.acquire() as connection:
+            async with self._target.database.acquire() as connection:
                 return await self._end(connection, work, is_ignored, is_unmarked, "; commit; reset all")
         return None
 
@@ -238,7 +238,7 @@ class Player:
         if self._held is not None:
             return None
         for work in self._chosen((number,)):
-            lent = self._ground.database.acquire()
+            lent = self._target.database.acquire()
             connection = await lent.__aenter__()
             self._held = (lent, connection)
             return await self._end(connection, work, is_ignored, is_unmarked, "")
@@ -269,7 +269,7 @@ class Player:
         return None if waiting is None else await waiting
 
     async def _lapse(self, _numbers: tuple[int, ...]) -> Any:
-        await self._ground.lapse()
+        await self._target.lapse()
 
     async def _reap(self, is_dead: bool) -> Any:
         return await self._store.reap(dead_workers=["w1"] if is_dead else [])
@@ -283,7 +283,7 @@ class Player:
         return None
 
     async def _replay_dead(self, limit: int, recipient: str | None) -> Any:
-        pace = moves.Pace(await moves.read_clock(self._ground.database), gap_s=0.001)
+        pace = moves.Pace(await moves.read_clock(self._target.database), gap_s=0.001)
         selection = moves.Selection(Filter(recipient=recipient))
         return await self._keys(functools.partial(moves.replay_dead, pace=pace, limit=limit), selection)
 
@@ -292,27 +292,27 @@ class Player:
         return await self._keys(functools.partial(moves.ignore_dead, limit=limit), selection)
 
     async def _keys(self, move: Callable[..., Awaitable[Any]], selection: moves.Selection) -> Any:
-        found = await move(self._ground.database, selection, moves.Action(actor="me", note="why"))
+        found = await move(self._target.database, selection, moves.Action(actor="me", note="why"))
         return [(str(event_id), ordinal) for event_id, ordinal in found]
 
     async def _replay_event(self, number: int) -> Any:
         if not self._events:
             return None
-        pace = moves.Pace(await moves.read_clock(self._ground.database), gap_s=0.001)
+        pace = moves.Pace(await moves.read_clock(self._target.database), gap_s=0.001)
         chosen = [self._events[-1 - number % len(self._events)]]
-        done = await moves.replay_events(self._ground.database, chosen, moves.Action(actor="me"), pace=pace)
+        done = await moves.replay_events(self._target.database, chosen, moves.Action(actor="me"), pace=pace)
         return done.events, done.added, done.revived
 
     async def _wake(self, number: int) -> Any:
         if not self._events:
             return None
         chosen = self._events[-1 - number % len(self._events)]
-        async with self._ground.database.transaction() as connection:
+        async with self._target.database.transaction() as connection:
             return await moves.wake(connection, chosen, moves.Action(actor="me"))
 
     async def _route(self, _numbers: tuple[int, ...]) -> Any:
-        await self._ground.route()
-        self._version = await self._ground.version()
+        await self._target.route()
+        self._version = await self._target.version()
         return self._version
 
     async def _remember(self, number: int) -> Any:

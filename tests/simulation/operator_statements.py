@@ -1,4 +1,4 @@
-"""What the statements of operators' moves do on the fake journal."""
+"""Implements the SQL statements of operators' commands on the fake database."""
 
 import re
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""Gives production code a virtual clock, seeded chance, a log that ends in the trace, and crash points that kill.
+"""Patches production code with a virtual clock, seeded randomness, a log into the trace and crash points that kill.
 
 Production code runs unchanged: only names that its modules import are exchanged, while `patched` is in force.
 """

@@ -1,4 +1,4 @@
-"""What one seed draws: the configuration, the work, and which faults there are, how often."""
+"""Draws the plan of a seed: the configuration, the workload, the kinds of faults and their rates."""
 
 import random
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Runs seeds and says what came of each."""
+"""Runs seeds and returns the violations and the trace of each."""
 
 import gc
 import hashlib
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.simulation.base_world import Stage
+from tests.simulation.base_world import BaseWorld
 from tests.simulation.driver import driving
 from tests.simulation.patching import patched
 from tests.simulation.plan import Plan, draw
@@ -21,7 +21,7 @@ from tests.simulation.world import World
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     violations: tuple[str, ...]
@@ -31,7 +31,7 @@ class Result:
 
     @property
     def hash(self) -> str:
-        """The trace in 16 characters."""
+        """A 16-character hash of the trace."""
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()[:16]
 
 
@@ -58,7 +58,7 @@ def run_sending(seed: int, plan: SendingPlan | None = None) -> Result:
     return _result(seed, SendingWorld(plan or draw_sending(seed)))
 
 
-def _result(seed: int, world: Stage) -> Result:
+def _result(seed: int, world: BaseWorld) -> Result:
     world.run()
     return Result(seed, tuple(world.found()), tuple(world.trace), world.loop.steps, world.loop.now)
 

@@ -1,4 +1,4 @@
-"""What the statements of sending to endpoints do on the fake journal."""
+"""Implements the SQL statements for sending to endpoints on the fake database."""
 
 import json
 from collections.abc import Callable, Sequence

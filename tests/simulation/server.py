@@ -1,4 +1,4 @@
-"""A PostgreSQL server made of the fake journal, behind the driver's own interface, with everything that can go wrong.
+"""Simulated PostgreSQL server on the fake database, with its connections, outages and errors.
 
 A request travels, is executed, commits and is answered; between any two of these the server can go away or fall silent,
 the connection can be lost, and the statement can be killed. A statement may be slow: then it works on a snapshot that

@@ -1,4 +1,4 @@
-"""Remembers which interesting states a run has reached: a simulation that never reaches them proves nothing."""
+"""Records which rare states a run has reached; a simulation that never reaches them proves nothing."""
 
 from collections import Counter
 from typing import Final

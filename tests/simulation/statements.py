@@ -1,4 +1,4 @@
-"""Each of the journal's statements by its SQL text, with what it does on the fake journal: the same in Python.
+"""Maps the SQL text of every statement to its implementation in Python on the fake database.
 
 A statement is found by its text, so production code sends the real one. The differential test holds each function
 against the statement itself on PostgreSQL.

@@ -1,4 +1,4 @@
-"""The fake journal's rows, locks and transactions: READ COMMITTED as PostgreSQL does it, at the level of rows.
+"""Fake database: rows, row locks and READ COMMITTED transactions as in PostgreSQL.
 
 Rows are immutable. A transaction writes into an overlay that nobody else sees, holds a lock on every row it has written
 or locked, and either all of its writes are taken over at once or none is. Who wants a row that another transaction holds

@@ -1,4 +1,4 @@
-"""The fake journal does what PostgreSQL does: the same operations give the same answers and leave the same state."""
+"""The fake database behaves as PostgreSQL: the same operations give the same results and leave the same state."""
 
 import asyncio
 import random
@@ -10,11 +10,16 @@ import pytest
 from boathook.journal import deliveries
 from boathook.journal.database import Database
 from tests.simulation import lease_statements
-from tests.simulation.databases import FakeGround, RealGround
+from tests.simulation.databases import FakeDatabase, RealDatabase
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.operation_sequences import Op, Player, draw_ops
 from tests.simulation.runner import simulating
-from tests.simulation.sending.operation_sequences import FakePost, RealPost, SendPlayer, draw_sends
+from tests.simulation.sending.operation_sequences import (
+    FakeSendingDatabase,
+    RealSendingDatabase,
+    SendPlayer,
+    draw_sends,
+)
 from tests.simulation.server import Rates, Server
 
 LENGTH = 60
@@ -26,12 +31,12 @@ class Kind(NamedTuple):
 
     draw: Callable[[int, int], list[Op]]
     player: type[Player]
-    real: type[RealGround]
-    fake: type[FakeGround]
+    real: type[RealDatabase]
+    fake: type[FakeDatabase]
 
 
-HANDLING = Kind(draw_ops, Player, RealGround, FakeGround)
-SENDING = Kind(draw_sends, SendPlayer, RealPost, FakePost)
+HANDLING = Kind(draw_ops, Player, RealDatabase, FakeDatabase)
+SENDING = Kind(draw_sends, SendPlayer, RealSendingDatabase, FakeSendingDatabase)
 
 
 class _Even:
@@ -54,10 +59,10 @@ def play_on_fake(kind: Kind, seed: int, ops: list[Op]) -> tuple[list[Any], dict[
 
     async def play() -> tuple[list[Any], dict[str, Any]]:
         database = await Database.open("postgresql://fake/", purpose="test", size=5)
-        ground = kind.fake(server, database)
-        player = kind.player(ground, seed)
+        target = kind.fake(server, database)
+        player = kind.player(target, seed)
         await player.play(ops)
-        dump = await ground.dump()
+        dump = await target.dump()
         await database.close()
         return player.seen, dump
 
@@ -78,10 +83,10 @@ async def play_on_real(
     tables = ", ".join(f"boathook.{name}" for name in _TABLES.split(", "))
     await database.execute(f"truncate {tables} restart identity")
     await database.execute("update boathook.registry set version = 1")
-    ground = kind.real(database)
-    player = kind.player(ground, seed)
+    target = kind.real(database)
+    player = kind.player(target, seed)
     await player.play(ops, expected)
-    return player.seen, await ground.dump()
+    return player.seen, await target.dump()
 
 
 async def compare(database: Database, seed: int, kind: Kind = HANDLING) -> str | None:

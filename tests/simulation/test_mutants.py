@@ -1,4 +1,4 @@
-"""Sabotage twins of the simulation: without any one safeguard some seed finds a violation."""
+"""For every mutant of the simulated code some seed finds a violation."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,9 +10,9 @@ from tests.simulation import mutants, runner
 MOST_SEEDS = 400
 
 
-def _parameter(undo: mutants.Sabotage) -> Any:
+def _parameter(mutant: mutants.Mutant) -> Any:
     slow = pytest.mark.extended("is noticed after many seeds only")
-    return pytest.param(undo, id=undo.__name__, marks=[slow] if undo is mutants.without_fences else [])
+    return pytest.param(mutant, id=mutant.__name__, marks=[slow] if mutant is mutants.without_fences else [])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,14 +21,14 @@ def simulated() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("undo", [_parameter(undo) for undo in mutants.ALL])
+@pytest.mark.parametrize("mutant", [_parameter(mutant) for mutant in mutants.ALL])
 def test_the_simulation_finds_what_is_wrong(
-    undo: mutants.Sabotage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    undo(monkeypatch)
-    invariants, known = mutants.ALL[undo]
+    mutant(monkeypatch)
+    invariants, known = mutants.ALL[mutant]
     noticed = runner.first_to_notice(runner.run, invariants, [known, *range(1, MOST_SEEDS + 1)])
     assert noticed is not None, f"{MOST_SEEDS} seeds did not notice it"
     seed, found = noticed
     with capsys.disabled():
-        print(f"\n  {undo.__name__.replace('_', ' ')}: seed {seed}: {found[:150]}")  # noqa: T201 the seeds are worth reading
+        print(f"\n  {mutant.__name__.replace('_', ' ')}: seed {seed}: {found[:150]}")  # noqa: T201 the seeds are worth reading

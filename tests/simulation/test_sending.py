@@ -57,7 +57,7 @@ def test_no_seed_of_sending_breaks_an_invariant_and_every_rare_state_is_reached(
 
 
 def test_where_nothing_fails_nothing_is_sent_twice_and_nothing_rare_is_reached() -> None:
-    """Sabotage twin of what must be reached, and of what excuses a duplicate."""
+    """Mutant of the rare states that must be reached, and of what excuses a duplicate."""
     REACHED.clear()
     for seed in range(1, 6):
         plan = draw(seed)
@@ -69,17 +69,17 @@ def test_where_nothing_fails_nothing_is_sent_twice_and_nothing_rare_is_reached()
     assert SENDING - REACHED.keys()
 
 
-@pytest.mark.parametrize("undo", mutants.ALL, ids=lambda undo: undo.__name__)
+@pytest.mark.parametrize("mutant", mutants.ALL, ids=lambda mutant: mutant.__name__)
 def test_the_simulation_of_sending_finds_what_is_wrong(
-    undo: mutants.Sabotage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    undo(monkeypatch)
-    invariants, known = mutants.ALL[undo]
+    mutant(monkeypatch)
+    invariants, known = mutants.ALL[mutant]
     noticed = runner.first_to_notice(runner.run_sending, invariants, [known, *range(1, MOST_SEEDS + 1)])
     assert noticed is not None, f"{MOST_SEEDS} seeds did not notice it"
     seed, found = noticed
     with capsys.disabled():
-        print(f"\n  {undo.__name__.replace('_', ' ')}: seed {seed}: {found[:150]}")  # noqa: T201 the seeds are worth reading
+        print(f"\n  {mutant.__name__.replace('_', ' ')}: seed {seed}: {found[:150]}")  # noqa: T201 the seeds are worth reading
 
 
 @pytest.mark.parametrize("seed", [9])

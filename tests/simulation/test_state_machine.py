@@ -1,4 +1,4 @@
-"""A state machine over the same processes, so that Hypothesis shrinks what breaks an invariant to a few steps."""
+"""Hypothesis state machine over the simulated processes, which shrinks a violation to a few steps."""
 
 import gc
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The simulated installation: gateways, workers and keepers as processes, senders, operators, and what befalls them.
+"""The simulated installation: gateways, workers and keepers as processes, with senders, operators and faults.
 
 All of boathook's own code in it is the production code: `Intake` and `EventStore`, `run_worker`, `run_keeper`, and the
 operators' moves. What stands around it is drawn from the seed.
@@ -31,9 +31,9 @@ from boathook.spool.segment import read_segment
 from boathook.spool.shelf import Bounds, Shelf
 from boathook.spool.spool import Spool
 from tests.simulation import patching
-from tests.simulation.base_world import QUIET_S, Stage
+from tests.simulation.base_world import QUIET_S, BaseWorld
 from tests.simulation.disk import Disk, Trouble
-from tests.simulation.faults import MOVES, befall, operate
+from tests.simulation.faults import MOVES, inject_faults, operate
 from tests.simulation.gateway import URL, Journal, routed
 from tests.simulation.handlers import LINE, NOTE, make_hook
 from tests.simulation.invariants import Recorder
@@ -78,7 +78,7 @@ def _settings(
     return load(None, {"database": database, "worker": worker, "server": {"drain_s": 2.0}})
 
 
-class World(Stage):
+class World(BaseWorld):
     """One run."""
 
     def __init__(self, plan: Plan) -> None:
@@ -118,7 +118,7 @@ class World(Stage):
         while True:
             gateway.process = self.process("gateway")
             gateway.accept, gateway.stop = None, asyncio.Event()
-            await self.live(gateway.process, self._serve(gateway))
+            await self.run_process(gateway.process, self._serve(gateway))
             await asyncio.sleep(0.1 + self.rng.random())
 
     async def _serve(self, gateway: Gateway) -> None:
@@ -177,7 +177,7 @@ class World(Stage):
         self.unsent += 1
         task = self.loop.create_task(self._insist(number, body, 0.0))
         task.add_done_callback(self._answered, context=self.loop.world.context)
-        self._lives.append(task)
+        self._process_tasks.append(task)
 
     def _answered(self, _task: object) -> None:
         self.unsent -= 1
@@ -263,7 +263,7 @@ class World(Stage):
             process = slot.process = self.process(slot.name)
             slot.stop = asyncio.Event()
             worker_id = process.name
-            await self.live(
+            await self.run_process(
                 process,
                 workers.run_worker(
                     self.settings, self.hooks, worker_id=worker_id, only_suspects=slot.only_suspects, stop=slot.stop,
@@ -275,7 +275,7 @@ class World(Stage):
 
     # The run
 
-    def lives(self) -> Iterator[Coroutine[Any, Any, None]]:
+    def process_loops(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Return what keeps each process running."""
         yield from (self._keep_gateway(gateway) for gateway in self.gateways)
         yield from (self._keep_worker(worker) for worker in self.workers)
@@ -283,21 +283,24 @@ class World(Stage):
 
     def go_on(self, seconds: float) -> None:
         """Let so much virtual time pass."""
-        self.conclude_with(asyncio.sleep(seconds))
+        self.run_until_done(asyncio.sleep(seconds))
 
     def heal_and_conclude(self) -> None:
         """End all faults, give everything the time to end, and judge what is left."""
-        self.conclude_with(self._calm_down())
-        self.conclude_with(self._judge_end(is_quiet=True))
+        self.run_until_done(self._calm_down())
+        self.run_until_done(self._judge_end(is_quiet=True))
 
-    async def course(self) -> None:
+    async def scenario(self) -> None:
         """Let events come and faults happen; then all of it has to end."""
         plan = self.plan
         for number in range(plan.events):
             self.unsent += 1
-            self._lives.append(self.loop.create_task(self._send(number, self.rng.random() * plan.work_s)))
+            self._process_tasks.append(self.loop.create_task(self._send(number, self.rng.random() * plan.work_s)))
         moves = [kind for kind in plan.faults if kind in MOVES]
-        chaos = [self.loop.create_task(befall(self)), self.loop.create_task(operate(self, moves, plan.fault_every_s))]
+        chaos = [
+            self.loop.create_task(inject_faults(self)),
+            self.loop.create_task(operate(self, moves, plan.fault_every_s)),
+        ]
         await asyncio.sleep(plan.work_s)
         if plan.is_healing:
             for task in chaos:
@@ -308,7 +311,7 @@ class World(Stage):
         await self._judge_end(is_quiet=plan.is_healing)
 
     async def _judge_end(self, *, is_quiet: bool) -> None:
-        self.judge_lives()
+        self.check_process_tasks()
         if is_quiet and self._is_spooled():
             self.recorder.violations.append(f"C11: events are still in the spool {QUIET_S:g} s after all faults")
         self.lose_power()

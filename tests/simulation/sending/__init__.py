@@ -1,1 +1,1 @@
-"""Sending to endpoints, simulated: senders as processes, endpoints that follow scripts, and what must hold."""
+"""Simulation of sending: sender processes, scripted endpoints and invariants."""

@@ -1,4 +1,4 @@
-"""What must hold of sending, watched commit by commit and on the wire."""
+"""Checks the invariants of sending at every commit and at every request."""
 
 import hashlib
 from collections import Counter
@@ -9,7 +9,7 @@ from uuid import UUID
 from boathook.dispatch.lanes import Flight
 from boathook.outbound.outgoing import Outgoing
 from tests.simulation.invariants import Recorder, require
-from tests.simulation.sending.receivers import Place, key_of
+from tests.simulation.sending.receivers import EndpointReceiver, key_of
 from tests.simulation.sometimes import sometimes
 from tests.simulation.tables import Key, Row, Transaction
 
@@ -20,7 +20,7 @@ _SLACK_S = 0.3
 
 
 @dataclass
-class Witness(Recorder):
+class SendingRecorder(Recorder):
     """Watches one run of sending."""
 
     now: Callable[[], float] = lambda: 0.0
@@ -84,14 +84,14 @@ class Witness(Recorder):
 
     # The wire
 
-    def arrived(self, place: Place, flight: Flight, outgoing: Outgoing) -> None:
+    def arrived(self, receiver: EndpointReceiver, flight: Flight, outgoing: Outgoing) -> None:
         """A request has reached its endpoint."""
         try:
-            self._judge_request(place, flight, outgoing)
+            self._judge_request(receiver, flight, outgoing)
         except AssertionError as violation:
             self.violations.append(str(violation))
 
-    def _judge_request(self, place: Place, flight: Flight, outgoing: Outgoing) -> None:
+    def _judge_request(self, receiver: EndpointReceiver, flight: Flight, outgoing: Outgoing) -> None:
         key, fence = key_of(flight), flight.send.fence
         self.requests[key, fence] += 1
         require(self.requests[key, fence] == 1, "C8", f"{key} was sent twice for one claim")
@@ -99,9 +99,9 @@ class Witness(Recorder):
         require(digest == self.sent[key[0]].body_sha256, "C10", f"the endpoint got other bytes of {key}")
         self._judge_line(key)
         if flight.send.is_probe:
-            self._judge_probe(place, flight)
-        if place.endpoint.rate is not None and self.is_exact:
-            self._judge_rate(place.endpoint.id, place.endpoint.rate)
+            self._judge_probe(receiver, flight)
+        if receiver.endpoint.rate is not None and self.is_exact:
+            self._judge_rate(receiver.endpoint.id, receiver.endpoint.rate)
 
     def _judge_line(self, key: Key) -> None:
         mine = self.accepted_rows[key]
@@ -118,10 +118,10 @@ class Witness(Recorder):
         ]
         require(not earlier, "C6", f"{key} reached its endpoint before {[row.key for row in earlier]}")
 
-    def _judge_probe(self, place: Place, flight: Flight) -> None:
-        others = [one for one in self.probes.get(place.endpoint.id, []) if one in place.under_way]
-        require(not others, "L3", f"two probes are under way to {place.endpoint.url}")
-        self.probes.setdefault(place.endpoint.id, []).append(flight)
+    def _judge_probe(self, receiver: EndpointReceiver, flight: Flight) -> None:
+        others = [one for one in self.probes.get(receiver.endpoint.id, []) if one in receiver.under_way]
+        require(not others, "L3", f"two probes are under way to {receiver.endpoint.url}")
+        self.probes.setdefault(receiver.endpoint.id, []).append(flight)
         sometimes("a paused endpoint was probed")
 
     def _judge_rate(self, endpoint_id: UUID, rate: int) -> None:
@@ -142,7 +142,7 @@ class Witness(Recorder):
 
     # Faults
 
-    def befallen(self, holder: str) -> None:
+    def fault_injected(self, holder: str) -> None:
         """Something is about to happen to a process: what it holds may be sent again."""
         for row in self.tables.committed["delivery"].values():
             if row.state == "leased" and row.leased_by == holder:

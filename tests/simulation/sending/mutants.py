@@ -1,4 +1,4 @@
-"""Safeguards of sending taken away, one at a time: the simulation must notice each."""
+"""Mutants of sending: each removes one safeguard, and the simulation must find a violation."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -18,7 +18,7 @@ from tests.simulation import lease_statements, sending_statements
 from tests.simulation.statements import BY_TEXT
 from tests.simulation.tables import Record, Transaction
 
-Sabotage = Callable[[pytest.MonkeyPatch], None]
+Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def settling_without_fence(patch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def believing_every_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mailing, "verdict", fine)
 
 
-ALL: dict[Sabotage, tuple[str, int]] = {
+ALL: dict[Mutant, tuple[str, int]] = {
     settling_without_fence: ("C7", 263),
     without_rescue: ("C11", 5),
     renewing_nothing: ("C12: .* was taken again", 31),

@@ -1,4 +1,4 @@
-"""Sequences of sending's operations, to be played on the fake journal and on PostgreSQL; see `tests.simulation.operation_sequences`."""
+"""Random sequences of sending operations; see `tests.simulation.operation_sequences`."""
 
 import json
 import random
@@ -27,7 +27,7 @@ from boathook.journal.sending import (
     bury_barred,
 )
 from boathook.journal.vault import Vault
-from tests.simulation.databases import FakeGround, RealGround
+from tests.simulation.databases import FakeDatabase, RealDatabase
 from tests.simulation.operation_sequences import FUTURE, PAST, Op, Player
 from tests.simulation.tables import Endpoint, Transaction
 
@@ -46,8 +46,8 @@ select json_build_object(
 """
 
 
-class RealPost(RealGround):
-    """A real PostgreSQL with endpoints."""
+class RealSendingDatabase(RealDatabase):
+    """A real PostgreSQL database with endpoints."""
 
     async def open(self) -> None:
         await self.database.execute("truncate boathook.application cascade")
@@ -83,8 +83,8 @@ class RealPost(RealGround):
         return {**await super().dump(), **json.loads(await self.database.fetchval(_DUMP))}
 
 
-class FakePost(FakeGround):
-    """The fake journal with endpoints."""
+class FakeSendingDatabase(FakeDatabase):
+    """The fake database with endpoints."""
 
     async def open(self) -> None:
         for key, name, retry in zip(ENDPOINTS, NAMES, _RETRY, strict=True):
@@ -212,11 +212,11 @@ class SendPlayer(Player):
 
     async def play(self, ops: list[Op], expected: list[Any] | None = None) -> None:
         """Play all of it, on endpoints that are made first."""
-        await self._ground.open()  # type: ignore[attr-defined]
+        await self._target.open()  # type: ignore[attr-defined]
         await super().play(ops, expected)
 
     def _sends(self, worker: str = "w1") -> SendStore:
-        return SendStore(self._ground.database, worker=worker)
+        return SendStore(self._target.database, worker=worker)
 
     async def _claim(self, worker: str, wants: tuple[Any, ...]) -> Any:
         found = await self._sends(worker).claim(
@@ -257,7 +257,7 @@ class SendPlayer(Player):
         ended = self._ended(numbers, outcomes)
         if self._held is not None or not ended:
             return None
-        lent = self._ground.database.acquire()
+        lent = self._target.database.acquire()
         connection = await lent.__aenter__()
         self._held = (lent, connection)
         await connection.execute("begin")
@@ -269,7 +269,7 @@ class SendPlayer(Player):
         return sorted((row["position"], row["recipient"], row["freed_key"]) for row in rows)
 
     async def _due(self, most: int) -> Any:
-        await self._ground.arrange()
+        await self._target.arrange()
         page = await self._sends().find_due("", most)
         return page.after, [(d.recipient, d.revision, d.is_barred, d.rate, d.open_until is None) for d in page.due]
 
@@ -292,14 +292,14 @@ class SendPlayer(Player):
         return await self._sends().release_probes(self._probes, after_s=-60) if self._probes else None
 
     async def _rest(self, is_over: bool) -> None:
-        await self._ground.rest(is_over=is_over)  # type: ignore[attr-defined]
+        await self._target.rest(is_over=is_over)  # type: ignore[attr-defined]
 
     async def _tokens(self, chosen: tuple[int, ...], how: str, number: int) -> Any:
         keys = [ENDPOINTS[n] for n in chosen]
-        await self._ground.meter(how)  # type: ignore[attr-defined]
+        await self._target.meter(how)  # type: ignore[attr-defined]
         found = await self._sends().take_tokens([(key, number, 30) for key in keys])
         await self._sends().return_tokens([(key, 1, 30) for key in keys])
-        await self._ground.meter(how)  # type: ignore[attr-defined]
+        await self._target.meter(how)  # type: ignore[attr-defined]
         return [(str(key), taken, next_s > 60) for key, (taken, next_s) in sorted(found.items())]
 
     async def _disable(self, n: int, is_current: bool) -> Any:
@@ -311,10 +311,10 @@ class SendPlayer(Player):
         return await self._sends().disable(ENDPOINTS[n], "gone", revision=revision, then=nothing)
 
     async def _enable(self, _numbers: tuple[int, ...]) -> None:
-        await self._ground.enable()  # type: ignore[attr-defined]
+        await self._target.enable()  # type: ignore[attr-defined]
 
     async def _barred(self, max_age_s: float) -> Any:
-        return await bury_barred(self._ground.database, max_age_s=max_age_s)
+        return await bury_barred(self._target.database, max_age_s=max_age_s)
 
     async def _load(self, chosen: tuple[int, ...]) -> Any:
         found = await self._sends().load([ENDPOINTS[n] for n in chosen], _VAULT)

@@ -1,4 +1,4 @@
-"""What one seed of sending draws: endpoints and what they are like, messages, senders, and which faults there are."""
+"""Draws the plan of a seed of sending: endpoints and their behaviour, messages, senders and faults."""
 
 import random
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from boathook.domain.policy import RetryPolicy
 from tests.simulation.faults import MOVES
 from tests.simulation.server import Rates
 
-MOODS = ("ok", "slow", "5xx", "429", "410", "hang", "flapping", "answer lost", "refused")
+BEHAVIOURS = ("ok", "slow", "5xx", "429", "410", "hang", "flapping", "answer lost", "refused")
 EXACT = ("kill sender", "kill keeper", "endpoint turns", "endpoint enabled")
 """Faults that leave limits of rate to be judged to the request."""
 PLAIN = (*EXACT, "pause sender", "deploy")
@@ -24,7 +24,7 @@ class Receiver:
     rate: int | None = None
     concurrency: int | None = None
     is_ordered: bool = False
-    moods: tuple[str, ...] = ("ok",)
+    behaviours: tuple[str, ...] = ("ok",)
     """What it turns to, one after another."""
 
 
@@ -34,7 +34,7 @@ class Plan:
 
     seed: int
     senders: int = 2
-    places: int = 4
+    concurrency: int = 4
     per_endpoint: int = 4
     keepers: int = 1
     lease_s: float = 2.0
@@ -66,8 +66,8 @@ class Plan:
 
     @property
     def is_exact(self) -> bool:
-        """Whether no sender stands still, or waits for a place, with what it has been allowed."""
-        return self.is_plain and set(self.faults) <= set(EXACT) and not self.crash_rate and self.places > 4
+        """Whether no sender is paused or waits for a free slot while it holds a rate token."""
+        return self.is_plain and set(self.faults) <= set(EXACT) and not self.crash_rate and self.concurrency > 4
 
 
 def draw(seed: int) -> Plan:
@@ -87,7 +87,7 @@ def _draw(seed: int, rng: random.Random) -> Plan:
     return Plan(
         seed,
         senders=rng.randint(1, 3),
-        places=rng.choice((2, 4, 16)),
+        concurrency=rng.choice((2, 4, 16)),
         per_endpoint=rng.choice((2, 8)),
         keepers=rng.choice((1, 1, 2)),
         lease_s=rng.choice((1.0, 2.0, 4.0)),
@@ -111,12 +111,12 @@ def _draw(seed: int, rng: random.Random) -> Plan:
 
 
 def _draw_receiver(rng: random.Random) -> Receiver:
-    moods = (*rng.sample(MOODS, rng.randint(0, 3)), "ok")
+    behaviours = (*rng.sample(BEHAVIOURS, rng.randint(0, 3)), "ok")
     return Receiver(
         rate=rng.choice((None, None, 2, 20)),
         concurrency=rng.choice((None, None, 1, 2)),
         is_ordered=rng.random() < 0.4,
-        moods=moods,
+        behaviours=behaviours,
     )
 
 

@@ -1,4 +1,4 @@
-"""Endpoints that follow their moods, and a courier that carries requests there in virtual time, without libcurl."""
+"""Simulated endpoints with scripted behaviour, and an HTTP courier in virtual time that replaces libcurl."""
 
 import asyncio
 import contextlib
@@ -20,38 +20,38 @@ _NEVER_S: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an endpoint does with one request."""
+    """The response of an endpoint to one request."""
 
     status: int
     after_s: float
     headers: tuple[tuple[str, str], ...] = ()
     trouble: Trouble | None = None
-    """What the sender sees in place of the answer."""
+    """The error that the sender sees instead of the response."""
 
     @property
     def is_taken(self) -> bool:
-        """Whether the endpoint has done what the message asks for, whatever the sender hears of it."""
+        """Whether the endpoint has processed the message, even if its response is lost."""
         return 200 <= self.status < 300
 
 
 @dataclass
-class Place:
-    """An endpoint's receiver."""
+class EndpointReceiver:
+    """The receiver of one endpoint."""
 
     endpoint: Endpoint
-    moods: Sequence[str]
+    behaviours: Sequence[str]
     is_ordered: bool = False
-    mood: str = "ok"
+    behaviour: str = "ok"
     under_way: list[Flight] = field(default_factory=list)
 
-    def turn(self, rng: random.Random) -> None:
-        """Take on another mood."""
-        self.mood = rng.choice(self.moods)
+    def change_behaviour(self, rng: random.Random) -> None:
+        """Switch to another behaviour."""
+        self.behaviour = rng.choice(self.behaviours)
 
     def reply(self, rng: random.Random, timeout_s: float) -> Reply:
-        """Decide about a request that has arrived."""
+        """Return the reply to a request."""
         soon_s = 0.001 + rng.random() * 0.03
-        match self.mood:
+        match self.behaviour:
             case "slow":
                 return Reply(200, rng.random() * 1.5 * timeout_s)
             case "5xx":
@@ -70,10 +70,10 @@ class Place:
                 return Reply(200, soon_s)
 
 
-class Witness(Protocol):
-    """Who judges what happens on the wire."""
+class WireRecorder(Protocol):
+    """Records what happens on the network."""
 
-    def arrived(self, place: Place, flight: Flight, outgoing: Outgoing) -> None: ...
+    def arrived(self, receiver: EndpointReceiver, flight: Flight, outgoing: Outgoing) -> None: ...
 
     def taken(self, flight: Flight) -> None: ...
 
@@ -81,45 +81,47 @@ class Witness(Protocol):
 
 
 class Network:
-    """Everything between senders and endpoints."""
+    """The network between senders and endpoints."""
 
-    def __init__(self, loop: VirtualLoop, rng: random.Random, places: Sequence[Place], witness: Witness) -> None:
+    def __init__(
+        self, loop: VirtualLoop, rng: random.Random, receivers: Sequence[EndpointReceiver], recorder: WireRecorder
+    ) -> None:
         self.loop = loop
-        self.places = {place.endpoint.url: place for place in places}
+        self.receivers = {receiver.endpoint.url: receiver for receiver in receivers}
         self._rng = rng
-        self._witness = witness
+        self._recorder = recorder
         loop.network = self  # type: ignore[attr-defined]
 
     def carry(self, courier: "Courier", outgoing: Outgoing) -> None:
-        """Bring a request to its endpoint."""
-        place = self.places[outgoing.url]
-        if place.mood == "refused":
+        """Carry a request to its endpoint."""
+        receiver = self.receivers[outgoing.url]
+        if receiver.behaviour == "refused":
             courier.answer(outgoing, 0.001, Reply(0, 0.001, trouble=Trouble.CONNECT))
             return
-        self._later(self._rng.random() * 0.01, lambda: self._arrive(place, courier, outgoing))
+        self._later(self._rng.random() * 0.01, lambda: self._arrive(receiver, courier, outgoing))
 
-    def _arrive(self, place: Place, courier: "Courier", outgoing: Outgoing) -> None:
+    def _arrive(self, receiver: EndpointReceiver, courier: "Courier", outgoing: Outgoing) -> None:
         flight = outgoing.token
         assert isinstance(flight, Flight)
-        self._witness.arrived(place, flight, outgoing)
-        place.under_way.append(flight)
-        reply = place.reply(self._rng, outgoing.timeout_s)
+        self._recorder.arrived(receiver, flight, outgoing)
+        receiver.under_way.append(flight)
+        reply = receiver.reply(self._rng, outgoing.timeout_s)
         if reply.is_taken:
-            self._later(min(reply.after_s, outgoing.timeout_s), lambda: self._witness.taken(flight))
+            self._later(min(reply.after_s, outgoing.timeout_s), lambda: self._recorder.taken(flight))
         if reply.after_s >= outgoing.timeout_s:
             sometimes("an endpoint took a message and answered too late", if_=reply.is_taken)
             reply = Reply(0, outgoing.timeout_s, trouble=Trouble.TIMEOUT)
         sometimes(
             "the answer of an endpoint that took a message was lost", if_=reply.is_taken and reply.trouble is not None
         )
-        self._later(reply.after_s, lambda: self._leave(place, courier, outgoing, reply))
+        self._later(reply.after_s, lambda: self._leave(receiver, courier, outgoing, reply))
 
-    def _leave(self, place: Place, courier: "Courier", outgoing: Outgoing, reply: Reply) -> None:
+    def _leave(self, receiver: EndpointReceiver, courier: "Courier", outgoing: Outgoing, reply: Reply) -> None:
         flight = outgoing.token
         assert isinstance(flight, Flight)
-        place.under_way.remove(flight)
+        receiver.under_way.remove(flight)
         if reply.is_taken and reply.trouble is None:
-            self._witness.told_success(flight)
+            self._recorder.told_success(flight)
         courier.answer(outgoing, reply.after_s, reply)
 
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
@@ -127,7 +129,7 @@ class Network:
 
 
 class Courier:
-    """The courier's interface, in the process of whoever makes it."""
+    """The interface of boathook's courier, in the process that creates it."""
 
     def __init__(self, _settings: object, *, done: Callable[[list[Answer]], None]) -> None:
         loop = asyncio.get_running_loop()

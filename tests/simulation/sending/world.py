@@ -1,4 +1,4 @@
-"""The simulated sending side: senders and keepers as processes, a publisher, endpoints, operators, and what befalls them.
+"""The simulated sending side: senders and keepers as processes, with a publisher, endpoints, operators and faults.
 
 `run_sender` with its lanes, settling and mailing, `run_keeper`, `EventStore` and the operators' moves are the production
 code; endpoints and the wire are scripted, in place of libcurl.
@@ -24,13 +24,13 @@ from boathook.domain.model import Grade, NewDelivery, NewEvent, Origin
 from boathook.journal.database import Database
 from boathook.journal.events import EventStore
 from boathook.journal.vault import Vault
-from tests.simulation.base_world import QUIET_S, Stage
-from tests.simulation.faults import MOVES, befall_server, operate
+from tests.simulation.base_world import QUIET_S, BaseWorld
+from tests.simulation.faults import MOVES, inject_server_fault, operate
 from tests.simulation.gateway import URL
 from tests.simulation.loop import Process
-from tests.simulation.sending.invariants import Witness
+from tests.simulation.sending.invariants import SendingRecorder
 from tests.simulation.sending.plan import Plan, Receiver
-from tests.simulation.sending.receivers import Network, Place
+from tests.simulation.sending.receivers import EndpointReceiver, Network
 from tests.simulation.sometimes import sometimes
 from tests.simulation.tables import Endpoint, Transaction
 
@@ -55,7 +55,7 @@ def _sealed(number: int) -> bytes:
 def _settings(plan: Plan) -> Settings:
     outbound = {
         "encryption_keys": [_KEY],
-        "concurrency": plan.places,
+        "concurrency": plan.concurrency,
         "endpoint_concurrency": plan.per_endpoint,
         "timeout_s": plan.timeout_s,
         "breaker_after": plan.breaker_after,
@@ -67,7 +67,7 @@ def _settings(plan: Plan) -> Settings:
     return load(None, {"database": database, "worker": worker, "server": {"drain_s": 2.0}, "outbound": outbound})
 
 
-class SendingWorld(Stage):
+class SendingWorld(BaseWorld):
     """One run of sending."""
 
     def __init__(self, plan: Plan) -> None:
@@ -77,18 +77,18 @@ class SendingWorld(Stage):
         )  # fmt: skip
         self.plan = plan
         self.settings = _settings(plan)
-        self.recorder = Witness(
+        self.recorder = SendingRecorder(
             self.server.tables, plan.max_attempts, violations=self.violations, now=self.loop.time, is_plain=plan.is_plain,
             is_exact=plan.is_exact,
         )  # fmt: skip
         self.server.tables.watchers.append(self._trace_commit)
-        self.places = [self._open(number, like) for number, like in enumerate(plan.receivers, 1)]
-        self.network = Network(self.loop, self.rng, self.places, self.recorder)
+        self.receivers = [self._open(number, like) for number, like in enumerate(plan.receivers, 1)]
+        self.network = Network(self.loop, self.rng, self.receivers, self.recorder)
         self.senders = [Sender() for _ in range(plan.senders)]
         self.keepers = [[self.loop.world] for _ in range(plan.keepers)]
         self.unsent = plan.messages
 
-    def _open(self, number: int, like: Receiver) -> Place:
+    def _open(self, number: int, like: Receiver) -> EndpointReceiver:
         endpoint = Endpoint(
             UUID(int=number), f"https://{number}.example/", recipient_of(ids.show(ids.ENDPOINT, UUID(int=number))),
             rate=like.rate, concurrency=like.concurrency, retry=msgspec.json.encode(self.plan.retry).decode(),
@@ -96,24 +96,24 @@ class SendingWorld(Stage):
         )  # fmt: skip
         self.server.tables.committed["endpoint"][endpoint.id] = endpoint
         self.server.tables.policies[endpoint.recipient] = endpoint.retry or ""
-        return Place(endpoint, like.moods, is_ordered=like.is_ordered)
+        return EndpointReceiver(endpoint, like.behaviours, is_ordered=like.is_ordered)
 
     # What befalls processes
 
     def kill(self, process: Process) -> None:
         """SIGKILL."""
-        self.recorder.befallen(process.name)
+        self.recorder.fault_injected(process.name)
         super().kill(process)
 
     def freeze(self, process: Process, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after a while."""
-        self.recorder.befallen(process.name)
+        self.recorder.fault_injected(process.name)
         self.recorder.stricken.add(process.name)
         super().freeze(process, seconds)
 
     def _stop(self, sender: Sender) -> None:
         if sender.process is not None and sender.stop is not None:
-            self.recorder.befallen(sender.process.name)
+            self.recorder.fault_injected(sender.process.name)
             self.recorder.stricken.add(sender.process.name)
             sender.stop.set()
 
@@ -121,9 +121,9 @@ class SendingWorld(Stage):
         kinds = [kind for kind in self.plan.faults if kind not in MOVES]
         while kinds:
             await asyncio.sleep(self.rng.expovariate(1 / self.plan.fault_every_s))
-            self._befall_once(self.rng.choice(kinds))
+            self._inject_fault(self.rng.choice(kinds))
 
-    def _befall_once(self, kind: str) -> None:
+    def _inject_fault(self, kind: str) -> None:
         rng, longest_s = self.rng, 3 * self.plan.lease_s
         process = rng.choice(self.senders).process
         match kind:
@@ -142,18 +142,18 @@ class SendingWorld(Stage):
             case "clock jump" if process is not None:
                 process.clock_ahead += timedelta(seconds=rng.uniform(-longest_s, longest_s))
             case "endpoint turns":
-                place = rng.choice(self.places)
-                place.turn(rng)
-                self.note("ENDPOINT", place.endpoint.url, place.mood)
+                receiver = rng.choice(self.receivers)
+                receiver.change_behaviour(rng)
+                self.note("ENDPOINT", receiver.endpoint.url, receiver.behaviour)
             case "endpoint enabled":
-                self._enable(rng.choice(self.places))
+                self._enable(rng.choice(self.receivers))
             case _:
-                befall_server(self, kind, longest_s)
+                inject_server_fault(self, kind, longest_s)
 
-    def _enable(self, place: Place) -> None:
+    def _enable(self, receiver: EndpointReceiver) -> None:
         """Enable an endpoint that was disabled, as its owner does: it begins anew."""
         t = Transaction(self.server.tables)
-        key = place.endpoint.id
+        key = receiver.endpoint.id
         if t.try_hold("endpoint", key) and t.try_hold("health", key):
             endpoint = t.latest("endpoint", key)
             if endpoint.is_disabled:
@@ -166,17 +166,17 @@ class SendingWorld(Stage):
 
     # Processes
 
-    def lives(self) -> Iterator[Coroutine[Any, Any, None]]:
+    def process_loops(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Return what keeps each process running."""
         yield from (self._keep_sender(slot) for slot in self.senders)
-        yield from (self.keep_keeper(self.settings, (), place) for place in self.keepers)
+        yield from (self.keep_keeper(self.settings, (), receiver) for receiver in self.keepers)
         yield self._publish()
 
     async def _keep_sender(self, slot: Sender) -> None:
         while True:
             process = slot.process = self.process("sender")
             slot.stop = asyncio.Event()
-            await self.live(
+            await self.run_process(
                 process,
                 senders.run_sender(
                     self.settings, sender_id=process.name, stop=slot.stop, beat=lambda: None,
@@ -210,22 +210,22 @@ class SendingWorld(Stage):
                 await asyncio.sleep(0.2 + self.rng.random())
 
     def _message(self, number: int, body: bytes) -> NewEvent:
-        chosen = self.rng.sample(self.places, self.rng.randint(1, min(3, len(self.places))))
+        chosen = self.rng.sample(self.receivers, self.rng.randint(1, min(3, len(self.receivers))))
         key = f"msg_{number}"
         return NewEvent(
             id=ids.make(1_772_600_000_000 + number, self.rng.getrandbits(74)), source="app", application=None,
             type="thing.done", dedup_key=key, key_hash=UUID(bytes=hashlib.sha256(key.encode()).digest()[:16]),
             replay_hash=None, grade=Grade.BODY, origin=Origin.RECEIVED, headers="{}", content_type="application/json",
             body=body, body_sha256=hashlib.sha256(body).digest(), routes_version=1,
-            deliveries=tuple(NewDelivery(place.endpoint.recipient, self._order_key(place)) for place in chosen),
+            deliveries=tuple(NewDelivery(receiver.endpoint.recipient, self._order_key(receiver)) for receiver in chosen),
         )  # fmt: skip
 
-    def _order_key(self, place: Place) -> str | None:
-        return f"k{self.rng.randrange(self.plan.order_keys)}" if place.is_ordered else None
+    def _order_key(self, receiver: EndpointReceiver) -> str | None:
+        return f"k{self.rng.randrange(self.plan.order_keys)}" if receiver.is_ordered else None
 
     # The course of a run
 
-    async def course(self) -> None:
+    async def scenario(self) -> None:
         """Let messages come and faults happen; then all of it has to end."""
         plan = self.plan
         moves = [kind for kind in plan.faults if kind in MOVES]
@@ -238,7 +238,7 @@ class SendingWorld(Stage):
             await self._calm_down()
         else:
             await asyncio.sleep(plan.work_s)
-        self.judge_lives()
+        self.check_process_tasks()
         self.recorder.conclude(set(), is_quiet=plan.is_healing)
 
     async def _calm_down(self) -> None:
@@ -248,12 +248,12 @@ class SendingWorld(Stage):
         for process in self.processes:
             self.loop.resume(process)
             process.clock_ahead = timedelta()
-        for place in self.places:
-            place.mood = "ok"
+        for receiver in self.receivers:
+            receiver.behaviour = "ok"
         deadline = self.loop.now + QUIET_S
         while (self.unsent or self.recorder.unended()) and self.loop.now < deadline:
-            for place in self.places:  # a request may have been under way to one that wanted no more
-                self._enable(place)
+            for receiver in self.receivers:  # a request may have been under way to one that wanted no more
+                self._enable(receiver)
             await asyncio.sleep(1.0)
         if self.unsent:
             self.violations.append(f"C11: {self.unsent} messages were not stored {QUIET_S:g} s after all faults")
