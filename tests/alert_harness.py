@@ -158,5 +158,5 @@ class AlertReceiver:
         ]
 
     def await_kind(self, rule: str, *kinds: str, subject: str | None = None) -> dict[str, Any]:
-        until(lambda: self.kinds(rule, subject) == list(kinds), timeout=60)
+        until(lambda: self.kinds(rule, subject) == list(kinds))
         return [one for one in self.alerts if one["rule"] == rule][-1]

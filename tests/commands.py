@@ -19,7 +19,7 @@ _HARMLESS = {"PYTHONPATH", "PYTHONUNBUFFERED"}
 
 
 def boathook_command(
-    *arguments: str, cwd: Path, env: Mapping[str, str], timeout: float = 120
+    *arguments: str, cwd: Path, env: Mapping[str, str], timeout: float = 300
 ) -> "subprocess.CompletedProcess[str]":
     """Run ``python -m boathook`` with these arguments and return what it wrote and the code it ended with.
 
@@ -35,7 +35,7 @@ def boathook_command(
 
 
 def boathook_process(
-    *arguments: str, cwd: Path, env: Mapping[str, str], timeout: float = 120
+    *arguments: str, cwd: Path, env: Mapping[str, str], timeout: float = 300
 ) -> "subprocess.CompletedProcess[str]":
     """Do the same with a new Python interpreter."""
     return subprocess.run(
@@ -80,7 +80,7 @@ class _ForkServer:
 
     def _close(self) -> None:
         self._requests.close()
-        self._process.wait(30)
+        self._process.wait(300)
 
     def run(
         self, arguments: tuple[str, ...], cwd: Path, env: Mapping[str, str], timeout: float

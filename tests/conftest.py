@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import functools
 import os
 import shutil
@@ -126,7 +127,17 @@ def pg_server(run_id: str) -> Iterator[EmbeddedServer | None]:
     data_dir = _shared_folder(run_id)
     data_dir.mkdir(exist_ok=True)
     data_dir.chmod(0o755)
-    server = asyncio.run(EmbeddedServer.start(data_dir))
+    with (data_dir / "start.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server = asyncio.run(EmbeddedServer.start(data_dir))
+        # Each process of the run may have several boathooks at a time.
+        with psycopg.connect(server.url, autocommit=True) as admin:
+            is_set = admin.execute("select 1 from pg_file_settings where name = 'max_connections' and setting = '1200'")
+            if is_new := is_set.fetchone() is None:
+                admin.execute("alter system set max_connections = 1200")
+        if is_new:
+            asyncio.run(server.stop())
+            server = asyncio.run(EmbeddedServer.start(data_dir))
     yield server
     asyncio.run(server.stop())
 

@@ -25,7 +25,7 @@ class CrashSchedule:
         """Return the points at which no process has died yet."""
         return {point for point in self.hits if not self._mark(point).exists()}
 
-    def wait(self, timeout: float = 90) -> None:
+    def wait(self, timeout: float = 300) -> None:
         """Wait until a process has died at each point."""
         try:
             until(lambda: not self.pending(), timeout=timeout)

@@ -233,7 +233,7 @@ async def running_sender(
     finally:
         stop.set()
         try:
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, 300)
         finally:
             await own.close()
 

@@ -92,7 +92,7 @@ async def running_worker(
     finally:
         stop.set()
         try:
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, 300)
         finally:
             await handlers.close()
             await own.close()

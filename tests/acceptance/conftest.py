@@ -152,7 +152,7 @@ class BoathookProcess:
             self.wait_ready()
         return self
 
-    def wait_ready(self, timeout_s: float = 100) -> None:
+    def wait_ready(self, timeout_s: float = 300) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             assert self.process is None or self.process.poll() is None, f"serve ended by itself:\n{self.log()[-3000:]}"
@@ -198,7 +198,7 @@ class BoathookProcess:
                     victim.kill()
             except psutil.Error:
                 continue
-        self.process.wait(60)
+        self.process.wait(300)
 
     def stop(self) -> int:
         """Send SIGTERM, wait, and return the exit code."""
@@ -206,7 +206,7 @@ class BoathookProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(80)
+            return self.process.wait(300)
         except subprocess.TimeoutExpired:
             self.kill_all()
             raise AssertionError(f"serve did not stop:\n{self.log()[-3000:]}") from None

@@ -49,7 +49,7 @@ def send_request(
     running: BoathookProcess, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
 ) -> RawResponse:
     """Send one request with the target exactly as given; no library normalizes it."""
-    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=300)
     try:
         connection.request(method, target, body=body, headers={"content-length": str(len(body)), **(headers or {})})
         answer = connection.getresponse()

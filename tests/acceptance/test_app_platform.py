@@ -72,7 +72,7 @@ def garage(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFa
         with psycopg.connect(running.database_url, autocommit=True) as connection:
             connection.execute("create table garage_open (n int)")
         running.start()
-        until(lambda: send_request(running, "GET", "/garage/vitals").status == 200, timeout=60)
+        until(lambda: send_request(running, "GET", "/garage/vitals").status == 200)
         yield running
         assert running.stop() == 0, running.log()[-3000:]
 

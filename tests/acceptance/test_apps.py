@@ -57,7 +57,7 @@ class Parcels(BoathookProcess):
         body = json.dumps(scan).encode()
         mac = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
         headers = {"x-signature": mac, "content-type": "application/json"}
-        return httpx.post(f"{self.base}/webhooks/carrier", content=body, headers=headers, timeout=30).status_code
+        return httpx.post(f"{self.base}/webhooks/carrier", content=body, headers=headers, timeout=300).status_code
 
     def query(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.database_url, autocommit=True) as connection:
@@ -69,7 +69,7 @@ class Parcels(BoathookProcess):
 
     def counted(self) -> float:
         """Return the app's counter for moving parcels, over all processes."""
-        lines = httpx.get(f"{self.base}/metrics", timeout=30).text.splitlines()
+        lines = httpx.get(f"{self.base}/metrics", timeout=300).text.splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith('parcels_scans_total{state="moving"}'))
 
 
@@ -131,9 +131,9 @@ class TestOneLineLoadsIt:
     def test_its_page_wants_a_key(self, parcels: Parcels):
         parcels.scan("shown")
         until(lambda: parcels.state_of("shown") == "moving")
-        until(lambda: httpx.get(f"{parcels.base}/parcels", timeout=30).status_code == 401)
+        until(lambda: httpx.get(f"{parcels.base}/parcels").status_code == 401)
         [key] = parcels.listing("keys", "create", "--scope", "organization")
-        shown = httpx.get(f"{parcels.base}/parcels", headers={"authorization": f"Bearer {key['token']}"}, timeout=30)
+        shown = httpx.get(f"{parcels.base}/parcels", headers={"authorization": f"Bearer {key['token']}"}, timeout=300)
         assert {"id": "shown", "state": "moving"} in shown.json()
 
     def test_its_counter_is_shown(self, parcels: Parcels):
@@ -144,7 +144,7 @@ class TestOneLineLoadsIt:
 
     def test_its_counter_is_shown_as_json_too(self, parcels: Parcels):
         def shown() -> dict[str, Any] | None:
-            metrics = httpx.get(f"{parcels.base}/metrics.json", timeout=30).json()["metrics"]
+            metrics = httpx.get(f"{parcels.base}/metrics.json", timeout=300).json()["metrics"]
             return metrics.get("parcels_scans_total")
 
         # A gateway imports the app after it has begun to take requests in.

@@ -58,7 +58,7 @@ def post(running: BoathookProcess, *actions: dict[str, Any]) -> dict[str, Any]:
 
     def taken() -> dict[str, Any] | None:
         try:
-            answer = httpx.post(f"{running.base}/in/bank", content=body, headers=headers, timeout=20)
+            answer = httpx.post(f"{running.base}/in/bank", content=body, headers=headers, timeout=300)
         except httpx.TransportError:
             return None
         return dict(answer.json()) if answer.status_code == 200 else None

@@ -38,7 +38,7 @@ def send(running: BoathookProcess, body: bytes | dict[str, Any], *, secret: str 
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     signature = hmac.new(secret.encode(), content, hashlib.sha256).hexdigest()
     headers = {"x-signature": signature, "content-type": "application/json"}
-    return httpx.post(f"{running.base}/webhooks/payments", content=content, headers=headers, timeout=20)
+    return httpx.post(f"{running.base}/webhooks/payments", content=content, headers=headers, timeout=300)
 
 
 def reverified(running: BoathookProcess) -> dict[str, str]:

@@ -43,7 +43,7 @@ class Cli:
         (folder / "boathook.toml").write_text(SETTINGS.format(url=url))
 
     def run(self, *arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        done = boathook_command(*arguments, cwd=self.folder, env={**ENVIRONMENT, **environment}, timeout=100)
+        done = boathook_command(*arguments, cwd=self.folder, env={**ENVIRONMENT, **environment}, timeout=300)
         assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done
@@ -152,7 +152,7 @@ class TestListings:
     async def test_a_reader_that_stops_early_is_no_error(self, full_store: Store, cli: Cli):
         done = subprocess.run(
             f"{sys.executable} -m boathook events list --json | head -1",
-            shell=True, cwd=cli.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True,
+            shell=True, cwd=cli.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True,
         )  # fmt: skip
         assert len(done.stdout.splitlines()) == 1
         assert done.stderr == ""
@@ -225,7 +225,7 @@ class TestDeadLetters:
         while b"Purge 1 dead letter?" not in seen:
             seen += os.read(ours, 4096)
         os.write(ours, b"n\n")
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
         os.close(ours)
         assert len(cli.objects("dead", "list")) == 1
 
@@ -417,7 +417,7 @@ for words in {commands()!r}:
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=True,
     )
     pages = done.stdout.split("===== ")[1:]

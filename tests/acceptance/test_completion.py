@@ -42,7 +42,7 @@ def completed(folder: Path, *words: str) -> set[str]:
     script += r'printf "%s\n" "${COMPREPLY[@]}"'
     done = subprocess.run(
         ["bash", "-euc", script, "bash", *words], cwd=folder, env=environment(folder), capture_output=True, text=True,
-        check=True, timeout=90,
+        check=True, timeout=300,
     )  # fmt: skip
     assert not done.stderr
     return set(done.stdout.split())
@@ -78,7 +78,7 @@ def test_there_is_a_script_that_its_shell_can_read(folder, shell):
     assert done.returncode == 0
     assert "_BOATHOOK_COMPLETE" in done.stdout
     if program := shutil.which(shell):
-        subprocess.run([program, "-n"], input=done.stdout, text=True, check=True, timeout=30)
+        subprocess.run([program, "-n"], input=done.stdout, text=True, check=True, timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def bury(running: BoathookProcess, db: psycopg.Connection, number: int) -> None:
     """Let so many events of the shop's broken handler die."""
     for place in range(number):
         body, headers = signed(payload(f"broken-{place}", "broken.thing"))
-        assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=30).status_code == 200
+        assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=300).status_code == 200
     until(lambda: db.execute(SETTLE).fetchone() == (number,))
 
 

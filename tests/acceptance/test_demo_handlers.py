@@ -161,7 +161,7 @@ class Shop(BoathookProcess):
         headers = {"content-type": "application/json", **sender.sign(body, key)}
 
         def post(_: int) -> httpx.Response:
-            return httpx.post(f"{self.base}/in/{sender.source}", content=body, headers=headers, timeout=30)
+            return httpx.post(f"{self.base}/in/{sender.source}", content=body, headers=headers, timeout=300)
 
         with ThreadPoolExecutor(times) as pool:
             return Told(key, list(pool.map(post, range(times))))
@@ -312,7 +312,7 @@ def test_a_signature_a_week_old_is_refused_and_signing_anew_mends_it(shop: Shop)
     key = new_key(STRIPE)
     payload = write_subscription(key, thing, then, 1)
     body = json.dumps(payload).encode()
-    stale = httpx.post(f"{shop.base}/in/stripe", content=body, headers=sign_as_stripe(body, key, at=then), timeout=30)
+    stale = httpx.post(f"{shop.base}/in/stripe", content=body, headers=sign_as_stripe(body, key, at=then), timeout=300)
     assert stale.status_code == 401
     told = shop.tell_again(STRIPE, key, payload)
     assert told.copies == [False]

@@ -52,7 +52,7 @@ class Gateway:
         )
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=300)
 
     def ask(self, *pieces: bytes) -> bytes:
         """Send on one connection and return all that comes until it closes."""
@@ -64,7 +64,7 @@ class Gateway:
     def drain(self) -> dict[str, object]:
         refuse_new_handshakes(self.bound)
         self.process.send_signal(signal.SIGTERM)
-        out, _ = self.process.communicate(timeout=20)
+        out, _ = self.process.communicate(timeout=300)
         return json.loads(out)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ def is_alive(one: Gateway) -> bool:
     return statuses(one.ask(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")) == [200]
 
 
-def read_all(client: socket.socket, timeout_s: float = 10) -> bytes:
+def read_all(client: socket.socket, timeout_s: float = 300) -> bytes:
     client.settimeout(timeout_s)
     got = b""
     with contextlib.suppress(ConnectionResetError):
@@ -574,7 +574,7 @@ class Load:
     def end(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(15)
+            thread.join(300)
 
 
 @pytest.mark.parametrize("keep_alive", [True, False], ids=["kept alive", "one request each"])

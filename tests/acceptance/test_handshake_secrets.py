@@ -19,14 +19,14 @@ EXTRA = """
 
 def tell(running: BoathookProcess, secret: str = TOLD) -> int:
     body = json.dumps({"verification_token": secret})
-    return httpx.post(f"{running.base}/in/notion", content=body, timeout=10).status_code
+    return httpx.post(f"{running.base}/in/notion", content=body, timeout=300).status_code
 
 
 def send(running: BoathookProcess, number: int, secret: str = TOLD) -> int:
     body = json.dumps({"id": f"event_{number}", "type": "page.created"}).encode()
     # A connection each, so that both gateways get some.
     return httpx.post(
-        f"{running.base}/in/notion", content=body, headers=sign("notion", secret, body), timeout=10
+        f"{running.base}/in/notion", content=body, headers=sign("notion", secret, body), timeout=300
     ).status_code
 
 

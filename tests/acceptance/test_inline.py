@@ -119,7 +119,7 @@ def shared(shared_boathook: Make) -> BoathookProcess:
 
 
 def ask(
-    running: BoathookProcess, key: str, kind: str, *, source: str = "desk", timeout: float = 20, **more: Any
+    running: BoathookProcess, key: str, kind: str, *, source: str = "desk", timeout: float = 300, **more: Any
 ) -> httpx.Response:
     body, headers = signed(payload(key, kind, **more))
     return httpx.post(f"{running.base}/in/{source}", content=body, headers=headers, timeout=timeout)
@@ -134,7 +134,7 @@ def effects(running: BoathookProcess, key: str) -> list[int]:
 
 def counted(running: BoathookProcess, name: str, **labels: str) -> float:
     """Return a metric's value over the series that bear these labels."""
-    found = httpx.get(f"{running.base}/metrics", timeout=5).text.splitlines()
+    found = httpx.get(f"{running.base}/metrics", timeout=300).text.splitlines()
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     return sum(
         float(line.rpartition(" ")[2]) for line in found if line.startswith(name) and all(w in line for w in wanted)
@@ -238,7 +238,7 @@ def test_any_gateway_answers_what_any_worker_replied(desk: Make) -> None:
     worker.start(wait=False)
     until(lambda: ask(running, "evt_0", "check.card").text != "later")
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda n: ask(running, f"evt_{n // 2}", "check.card", timeout=20), range(40)))
+        answers = list(pool.map(lambda n: ask(running, f"evt_{n // 2}", "check.card", timeout=300), range(40)))
     assert {one.status_code for one in answers} == {200}
     assert [answers[n].content == answers[n + 1].content for n in range(0, 40, 2)] == [True] * 20
     assert all(effects(running, f"evt_{n}") == [1] for n in range(20))

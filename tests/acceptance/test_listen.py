@@ -88,12 +88,12 @@ class Listening:
 
     def end(self) -> int:
         self.process.send_signal(2)
-        return self.process.wait(30)
+        return self.process.wait(300)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(300)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
@@ -235,7 +235,7 @@ def test_a_local_server_that_is_away_is_told_of_and_the_next_event_goes_on(runni
     listening = listen(
         "--type", "away.*", "--since", "10m", "--forward-to", f"localhost:{free_port()}/hook", "--limit", "2"
     )
-    assert listening.process.wait(60) == 0
+    assert listening.process.wait(300) == 0
     until(lambda: len(listening.lines) == 2 and any("2 events" in line for line in listening.said))
     assert all("not answered" in line and "onnect" in line for line in listening.lines)
     assert "2 not answered" in "".join(listening.said)
@@ -249,7 +249,7 @@ def test_with_retry_an_event_waits_for_the_local_server(running, listen):
     )
     until(lambda: any("trying again" in line for line in listening.said))
     with _answering(port):
-        assert listening.process.wait(60) == 0
+        assert listening.process.wait(300) == 0
     until(lambda: any("200" in line for line in listening.lines))
 
 
@@ -272,7 +272,7 @@ def _answering(port: int) -> Iterator[None]:
 def test_without_a_url_it_listens_to_the_database_at_hand(running, listen):
     event_id = post(running, "near-1", "near.one")
     listening = listen("--type", "near.*", "--since", "10m", "--limit", "1", "--json", "--verbose", far=False)
-    assert listening.process.wait(60) == 0
+    assert listening.process.wait(300) == 0
     until(lambda: listening.lines)
     (shown,) = listening.objects()
     assert (shown["id"], json.loads(shown["body"])["id"]) == (event_id, "near-1")
@@ -325,7 +325,7 @@ def test_a_stopping_gateway_does_not_wait_for_listeners(boathook, listen):
 def test_what_cannot_be_is_said_in_one_sentence(running):
     def complaint(*arguments: str, **environment: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "boathook", "listen", *arguments], cwd=running.folder, check=False, timeout=60,
+            [sys.executable, "-m", "boathook", "listen", *arguments], cwd=running.folder, check=False, timeout=300,
             env={**running.environment, **environment}, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 2, done.stderr

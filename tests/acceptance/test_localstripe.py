@@ -61,7 +61,7 @@ class Stripe:
                 stderr=log,
             )
         self.client = httpx.Client(
-            base_url=f"http://127.0.0.1:{self.port}", headers={"authorization": "Bearer sk_test_12345"}, timeout=20
+            base_url=f"http://127.0.0.1:{self.port}", headers={"authorization": "Bearer sk_test_12345"}, timeout=300
         )
         until(self._is_up)
 
@@ -75,7 +75,7 @@ class Stripe:
     def stop(self) -> None:
         self.client.close()
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(300)
 
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")

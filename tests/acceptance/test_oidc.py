@@ -47,7 +47,7 @@ class Traveller:
 
     def __init__(self, running: BoathookProcess) -> None:
         self.running = running
-        self.client = httpx.Client(timeout=30)
+        self.client = httpx.Client(timeout=300)
 
     def close(self) -> None:
         self.client.close()

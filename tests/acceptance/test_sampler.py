@@ -13,7 +13,7 @@ from tests.support import until
 def post(running: BoathookProcess, *keys: str) -> None:
     for key in keys:
         body, headers = signed(payload(key))
-        assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=30).status_code == 200
+        assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=300).status_code == 200
 
 
 def kept(running: BoathookProcess, what: str = "accepted") -> int:

@@ -36,7 +36,7 @@ def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
 def asked_while_frozen(running: BoathookProcess, removed: str) -> tuple[Counter[int], Counter[int]]:
     """Remove a secret while the gateway is frozen; return how requests were answered that had come meanwhile."""
     id = add(running, removed)
-    until(partial(is_known, running.base, removed), timeout=30)
+    until(partial(is_known, running.base, removed))
     with ThreadPoolExecutor(12) as senders:
         with still(running.children("gateway")):
             running.cli("sources", "secrets", "remove", "stripe", id)
@@ -71,7 +71,7 @@ def on_disk(running: BoathookProcess) -> str:
 def asked_while_starting(running: BoathookProcess, removed: str) -> Counter[int]:
     """Remove a secret while the gateway is down; return how requests were answered that came as it started."""
     id = add(running, removed)
-    until(lambda: id in on_disk(running), timeout=30)
+    until(lambda: id in on_disk(running))
     running.kill_all()
     running.cli("sources", "secrets", "remove", "stripe", id)
     statuses: Counter[int] = Counter()
@@ -86,9 +86,9 @@ def asked_while_starting(running: BoathookProcess, removed: str) -> Counter[int]
         for _ in range(8):
             senders.submit(knock)
         running.start()
-        until(lambda: statuses[401] > 20, timeout=30)
+        until(lambda: statuses[401] > 20)
         is_over.set()
-    until(lambda: id not in on_disk(running), timeout=30)  # a start without PostgreSQL must not know it either
+    until(lambda: id not in on_disk(running))  # a start without PostgreSQL must not know it either
     return statuses
 
 
@@ -108,15 +108,15 @@ def test_sabotaged_so_that_it_opens_by_what_the_disk_tells_such_a_request_is_acc
 
 def test_a_damaged_file_takes_nothing_from_what_the_journal_tells(running: BoathookProcess):
     id = add(running, "whsec_kept in the journal")
-    until(partial(is_known, running.base, "whsec_kept in the journal"), timeout=30)
-    until(lambda: id in on_disk(running), timeout=30)
+    until(partial(is_known, running.base, "whsec_kept in the journal"))
+    until(lambda: id in on_disk(running))
     running.kill_all()
     (running.folder / FILE).write_text('[{"id": "nonsense"')
     running.start()
     assert is_known(running.base, "whsec_kept in the journal"), "from the first request on"
-    until(lambda: id in on_disk(running), timeout=30)
+    until(lambda: id in on_disk(running))
     running.cli("sources", "secrets", "remove", "stripe", id)
-    until(partial(is_gone, running.base, "whsec_kept in the journal"), timeout=30)
+    until(partial(is_gone, running.base, "whsec_kept in the journal"))
 
 
 @pytest.mark.soak
@@ -133,7 +133,7 @@ def test_while_secrets_come_and_go_two_boathooks_refuse_none_that_holds_and_take
             secret = f"whsec_of week {number}"
             id = add(both[number % 2], secret)
             for one in both:
-                until(partial(is_known, one.base, secret), timeout=30)
+                until(partial(is_known, one.base, secret))
             first.secret = second.secret = secret
             first.more(50)
             second.more(50)
@@ -143,7 +143,7 @@ def test_while_secrets_come_and_go_two_boathooks_refuse_none_that_holds_and_take
             both[(number + 1) % 2].cli("sources", "secrets", "remove", "stripe", id)
             removed_at = time.monotonic()
             for one in both:
-                until(partial(is_gone, one.base, secret), timeout=30)
+                until(partial(is_gone, one.base, secret))
             assert time.monotonic() - removed_at < 10
         for number in range(12):
             assert all(is_gone(one.base, f"whsec_of week {number}") for one in both)

@@ -137,7 +137,7 @@ def rows(running: BoathookProcess, sql: str, *values: Any) -> list[tuple]:
 
 def post(running: BoathookProcess, request: SignedRequest, *, to: str | None = None, **headers: str) -> httpx.Response:
     sent = {"Content-Type": "application/json"} | request.headers | {k.replace("_", "-"): v for k, v in headers.items()}
-    return httpx.post(f"{running.base}/in/{to or request.source}", content=request.body, headers=sent, timeout=20)
+    return httpx.post(f"{running.base}/in/{to or request.source}", content=request.body, headers=sent, timeout=300)
 
 
 def stored(running: BoathookProcess, request: SignedRequest) -> list[tuple]:
@@ -378,7 +378,7 @@ class TestLimits:
             for size in (100, 101, 5000)
         }
         assert sizes == {100: 200, 101: 413, 5000: 413}
-        chunked = httpx.post(f"{running.base}/in/small", content=(b"y" * 60 for _ in range(2)), timeout=20)
+        chunked = httpx.post(f"{running.base}/in/small", content=(b"y" * 60 for _ in range(2)), timeout=300)
         assert chunked.status_code == 413
         assert rows(running, "select distinct length(body) from boathook.event where source = 'small'") == [(100,)]
 

@@ -196,7 +196,7 @@ class TestGrade:
 def test_a_reader_that_stops_early_is_no_error(cli: Cli):
     done = subprocess.run(
         f"{sys.executable} -m boathook sources providers --json | head -1",
-        shell=True, cwd=cli.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True,
+        shell=True, cwd=cli.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == ""

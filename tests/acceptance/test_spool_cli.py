@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def _ready(gateway: BoathookProcess, postgres: OwnServer) -> None:
     postgres.restart()
     if gateway.process is None or gateway.process.poll() is not None:
         gateway.start()
-    until(lambda: away(gateway) == 0, timeout=60)
+    until(lambda: away(gateway) == 0)
 
 
 def away(gateway: BoathookProcess) -> float:
@@ -59,9 +60,12 @@ def away(gateway: BoathookProcess) -> float:
 def send(gateway: BoathookProcess, *keys: str) -> None:
     for key in keys:
         body, headers = signed(payload(key, "invoice.paid"))
-        assert httpx.post(f"{gateway.base}/in/stripe", content=body, headers=headers, timeout=20).status_code == 200, (
+        assert httpx.post(f"{gateway.base}/in/stripe", content=body, headers=headers, timeout=300).status_code == 200, (
             key
         )
+        # Ids of one millisecond are in no order.
+        moment = time.time_ns() // 1_000_000
+        until(lambda before=moment: time.time_ns() // 1_000_000 > before, every=0.0002)
 
 
 def stored(postgres: OwnServer, prefix: str) -> list[str]:

@@ -49,5 +49,5 @@ def test_what_was_taken_before_the_routes_were_known_is_owed_to_them(
             deadline = time.monotonic() + 3
             with contextlib.suppress(AssertionError):
                 until(lambda: time.monotonic() > deadline or direct.execute("select 1 from boathook.event").fetchone())
-        until(lambda: direct.execute("select 1 from shop.effect where event_key = 'evt_early'").fetchone(), timeout=30)
+        until(lambda: direct.execute("select 1 from shop.effect where event_key = 'evt_early'").fetchone())
         assert one.stop() == 0

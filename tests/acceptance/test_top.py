@@ -27,7 +27,7 @@ def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
 
 def post(running: BoathookProcess, key: str, kind: str = "payment.paid") -> None:
     body, headers = signed(payload(key, kind))
-    assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=30).status_code == 200
+    assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=300).status_code == 200
 
 
 def looked(running: BoathookProcess, *arguments: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_in_a_pipe_each_look_is_a_line_and_a_reader_who_leaves_ends_it(running: 
         env=running.environment,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=300,
         check=False,
     )
     *lines, code = done.stdout.splitlines()
@@ -105,7 +105,7 @@ def test_ctrl_c_ends_it_cleanly(running: BoathookProcess) -> None:
     assert process.stdout is not None
     assert "accepted" in json.loads(process.stdout.readline())
     process.send_signal(signal.SIGINT)
-    _, complaints = process.communicate(timeout=60)
+    _, complaints = process.communicate(timeout=300)
     assert (process.returncode, complaints) == (0, "")
 
 
@@ -136,7 +136,7 @@ class Terminal:
         os.write(self.master, key.encode())
 
     def close(self) -> None:
-        self.process.wait(60)
+        self.process.wait(300)
         os.close(self.slave)
         os.close(self.master)
 
@@ -151,7 +151,7 @@ def test_at_a_terminal_keys_sort_pause_and_quit_and_leave_it_as_it_was(running: 
     terminal.press("p")
     until(lambda: "this is paused" in terminal.text)
     terminal.press("q")
-    assert terminal.process.wait(60) == 0
+    assert terminal.process.wait(300) == 0
     assert termios.tcgetattr(terminal.slave)[3] == terminal.before[3]
     until(lambda: "\x1b[?1049l" in terminal.text)  # the other screen is left
     terminal.close()

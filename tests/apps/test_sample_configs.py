@@ -15,7 +15,7 @@ SECRETS = {"BILLING_SECRET": "made-up", "SUNO_WEBHOOK_KEY": "made-up"}
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return boathook_command(*arguments, cwd=folder, env={**os.environ, **SECRETS}, timeout=60)
+    return boathook_command(*arguments, cwd=folder, env={**os.environ, **SECRETS}, timeout=300)
 
 
 @pytest.mark.parametrize("name", NAMES)

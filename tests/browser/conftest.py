@@ -44,7 +44,7 @@ class ConsoleServer:
             text=True,
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
 
@@ -58,7 +58,7 @@ class ConsoleServer:
     def post_event(self, key: str, kind: str = "payment.paid", **more: Any) -> str:
         """Send a signed Stripe event and return its event id."""
         body, headers = signed(payload(key, kind, **more))
-        answer = httpx.post(f"{self.base}/in/stripe", content=body, headers=headers, timeout=30)
+        answer = httpx.post(f"{self.base}/in/stripe", content=body, headers=headers, timeout=300)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["event_id"])
 
@@ -114,7 +114,7 @@ def console(shared_boathook: Callable[..., BoathookProcess]) -> Iterator[Console
             allow = ["127.0.0.0/8"]
         """,
     )
-    until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200, timeout=60)
+    until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200)
     server = ConsoleServer(running)
     server.add_operator(ADMIN, "admin")
     yield server
@@ -134,7 +134,7 @@ def browser() -> Iterator[Browser]:
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """A new browser profile."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(300_000)
     yield context
     context.close()
 

@@ -29,7 +29,7 @@ class SampleData:
         self._next = 0
         token = server.running.listing("keys", "create", "--scope", "organization", "--name", "sample-data")[0]["token"]
         self.api = httpx.Client(
-            base_url=f"{server.base}/api/v1", headers={"authorization": f"Bearer {token}"}, timeout=30
+            base_url=f"{server.base}/api/v1", headers={"authorization": f"Bearer {token}"}, timeout=300
         )
 
     @property
@@ -67,7 +67,7 @@ class SampleData:
         }
         body, headers = signed(payload(f"evt_{next(_NUMBERS)}_{self.text()[:60]}", kind, **content))
         headers |= {"x-note": _header(self.text()), "user-agent": _header(self.text())}
-        answer = httpx.post(f"{self.server.base}/in/stripe", content=body, headers=headers, timeout=30)
+        answer = httpx.post(f"{self.server.base}/in/stripe", content=body, headers=headers, timeout=300)
         assert answer.status_code == 200, answer.text
 
     def refuse(self, requests: int = 2) -> None:
@@ -84,7 +84,8 @@ class SampleData:
         for _ in range(2):
             body, headers = signed(payload(key, note=self.text(), other=self.text()))
             assert (
-                httpx.post(f"{self.server.base}/in/stripe", content=body, headers=headers, timeout=30).status_code < 300
+                httpx.post(f"{self.server.base}/in/stripe", content=body, headers=headers, timeout=300).status_code
+                < 300
             )
 
     def send(self) -> None:

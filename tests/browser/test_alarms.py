@@ -46,7 +46,7 @@ def console(shared_boathook: Callable[..., BoathookProcess], alert_receiver: Ale
     """A boathook that tells of alarms, and the admin anna."""
     extra = SETTINGS.format(url=alert_receiver.url, secret=SECRET)
     running = shared_boathook(roles="gateway,worker,console,keeper", senders=1, extra=extra)
-    until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200, timeout=60)
+    until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200)
     server = ConsoleServer(running)
     server.add_operator(ADMIN, "admin")
     yield server

@@ -30,7 +30,7 @@ def client(console: ConsoleServer) -> Iterator[httpx.Client]:
 
 @contextlib.contextmanager
 def signed_in(console: ConsoleServer, name: str = ADMIN) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=console.base, timeout=60, headers={"origin": console.base}) as client:
+    with httpx.Client(base_url=console.base, timeout=300, headers={"origin": console.base}) as client:
         token = FORM_TOKEN.search(client.get("/console/sign-in").text)
         fields = {"name": name, "password": PASSWORD, "csrf": token[1] if token else ""}
         assert client.post("/console/sign-in", data=fields).status_code == 303

@@ -36,7 +36,7 @@ def send(server: ConsoleServer, body: bytes) -> str:
     stamp = int(time.time())
     mac = hmac.new(SECRET.encode(), f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
     headers = {"stripe-signature": f"t={stamp},v1={mac}", "content-type": "application/json"}
-    answer = httpx.post(f"{server.base}/in/stripe", content=body, headers=headers, timeout=30)
+    answer = httpx.post(f"{server.base}/in/stripe", content=body, headers=headers, timeout=300)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["event_id"])
 

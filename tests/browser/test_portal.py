@@ -39,7 +39,7 @@ def console(
             embed_origins = ["{product.base}", "{elsewhere}"]
         """,
     )
-    until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200, timeout=60)
+    until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200)
     server = ConsoleServer(running)
     server.add_operator(ADMIN, "admin")
     yield server

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.extended("the pages are seen by the tour of every page 
 def refuse(console: ConsoleServer, body: bytes, headers: dict[str, str]) -> str:
     """Send a request that is refused; return its rejection's id."""
     mark = console.ask("select count(*) from boathook.rejection")[0][0]
-    answer = httpx.post(f"{console.base}/in/stripe", content=body, headers=headers, timeout=30)
+    answer = httpx.post(f"{console.base}/in/stripe", content=body, headers=headers, timeout=300)
     assert answer.status_code == 401, answer.text
     until(lambda: console.ask("select count(*) from boathook.rejection")[0][0] > mark)
     return str(console.ask("select boathook.show_id('rej', id) from boathook.rejection order by id desc limit 1")[0][0])

@@ -100,7 +100,7 @@ def post(
     console: ConsoleServer, path: str, fields: dict[str, str], cookies: dict[str, str] | None = None, **headers: str
 ) -> httpx.Response:
     given = {"origin": console.base} | {name.replace("_", "-"): value for name, value in headers.items()}
-    return httpx.post(f"{console.base}{path}", data=fields, cookies=cookies, headers=given, timeout=30)
+    return httpx.post(f"{console.base}{path}", data=fields, cookies=cookies, headers=given, timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -26,14 +26,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def lab_template(run_id: str) -> Path:
+def cluster_template(run_id: str) -> Path:
     """A PostgreSQL cluster with all that labs need, stopped, to be copied; one for all of xdist's processes."""
     shared = _shared_folder(run_id)
     shared.mkdir(exist_ok=True)
     shared.chmod(0o755)
-    with (shared / "lab.lock").open("a") as lock:
+    with (shared / "cluster.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        template = shared / "lab"
+        template = shared / "cluster"
         if not template.exists():
             environment.prepare(template)
         return template
@@ -59,7 +59,7 @@ class Sender:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(300)
 
     def _run(self, thread: int) -> None:
         number = 0
@@ -136,7 +136,7 @@ def settle_and_judge():
     def run(running: BoathookProcess, sender: Sender) -> None:
         with contextlib.suppress(AssertionError):  # which ones are missing, the judge says
             until(lambda: sender.accepted <= set(stored_keys(running.database_url)))  # what is in the spool comes later
-        until(lambda: open_deliveries(running.database_url) == 0, timeout=60)
+        until(lambda: open_deliveries(running.database_url) == 0)
         judge(running.database_url, sender.answered, sender.accepted)
         assert running.cli("verify").returncode == 0
 

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.rig.checker import judge
 from tests.faults.rig.history import FAULT, HEALED, QUIET, Answered, Arrived, Fact, Marked, Sent, Silent
 from tests.faults.rig.invariants import CHECKS
-from tests.faults.rig.store_state import Edge, Effect, Kept, Limits, Owed, Spooled, Store, StoredEvent, Tried
+from tests.faults.rig.store_state import Attempt, Conflict, Delivery, Edge, Effect, Limits, Spooled, Store, StoredEvent
 
 MOST = {"handler:move": 4, "handler:letter": 4}
 OPENING = 100
@@ -66,24 +66,24 @@ def sound() -> World:
     events = tuple(StoredEvent(id=f"i{n}", key=f"e{n}", sha=f"s{n}", claimed=f"s{n}") for n in range(1, 6))
     store = Store(
         events=(*events, StoredEvent(id="i6", key="told:e5", sha="m5", claimed="m5", message="msg_5")),
-        conflicts=(Kept(key="e2", sha="other"),),
+        conflicts=(Conflict(key="e2", sha="other"),),
         remembered=frozenset({"i1", "i2", "i3", "i4", "i5", "i6"}),
-        owed=(
-            Owed(event="i1"),
-            Owed(event="i2", attempts=2),
-            Owed(event="i3"),
-            Owed(event="i4", state="dead", attempts=4),
-            Owed(event="i5", recipient="handler:letter"),
-            Owed(event="i6", recipient="endpoint:ep_1", place="/a"),
+        deliveries=(
+            Delivery(event="i1"),
+            Delivery(event="i2", attempts=2),
+            Delivery(event="i3"),
+            Delivery(event="i4", state="dead", attempts=4),
+            Delivery(event="i5", recipient="handler:letter"),
+            Delivery(event="i6", recipient="endpoint:ep_1", place="/a"),
         ),
-        tried=(
-            Tried(event="i1"),
-            Tried(event="i2", outcome="retry", code="Error"),
-            Tried(event="i2", number=2),
-            Tried(event="i3"),
-            *(Tried(event="i4", number=n, outcome="dead" if n == 4 else "retry", code="Error") for n in range(1, 5)),
-            Tried(event="i5"),
-            Tried(event="i6"),
+        attempts_made=(
+            Attempt(event="i1"),
+            Attempt(event="i2", outcome="retry", code="Error"),
+            Attempt(event="i2", number=2),
+            Attempt(event="i3"),
+            *(Attempt(event="i4", number=n, outcome="dead" if n == 4 else "retry", code="Error") for n in range(1, 5)),
+            Attempt(event="i5"),
+            Attempt(event="i6"),
         ),
         edges=_edges(),
         effects=(
@@ -146,7 +146,7 @@ def answers(world: World, *, before_s: float, after_s: float, status: int = 200)
         late = number >= 140
         facts.append(Answered(number=number, status=status if late else 200, seconds=after_s if late else before_s))
     # Their events are of no interest here: only how soon they were answered.
-    kept = tuple(Kept(key=f"b{number}", sha="x") for number in range(100, 180))
+    kept = tuple(Conflict(key=f"b{number}", sha="x") for number in range(100, 180))
     signed = tuple(msgspec.structs.replace(fact, is_signed=True) if isinstance(fact, Sent) else fact for fact in facts)
     world = replace(world, history=(*signed, *world.history), limits=replace(world.limits, bystander_ratio=1.2))
     return world.change(conflicts=(*world.store.conflicts, *kept))
@@ -176,7 +176,7 @@ Damage = Callable[[World], World]
 BROKEN: dict[str, tuple[str, Damage]] = {
     # C1
     "an accepted event is gone": ("C1", lambda w: w.change(
-        events=dropped(w.store.events, "i3"), owed=dropped(w.store.owed, "i3"), effects=dropped(w.store.effects, "i3"))),
+        events=dropped(w.store.events, "i3"), deliveries=dropped(w.store.deliveries, "i3"), effects=dropped(w.store.effects, "i3"))),
     "an accepted conflict was not kept": ("C1", lambda w: w.change(conflicts=())),
     "an accepted event is stored under another key": ("C1", lambda w: w.change(events=only(w.store.events, "i1", key="e0"))),
     "an accepted event was never stored at all": ("C1", lambda w: w.say(
@@ -185,12 +185,12 @@ BROKEN: dict[str, tuple[str, Damage]] = {
         Sent(number=20, key="e20", sha="s20"), Answered(number=20, status=200)), spool=(Spooled(key="e20", sha="s21"),))),
     # C2
     "something is stored that nobody sent": ("C2", lambda w: w.change(
-        events=(*w.store.events, StoredEvent(id="i7", key="e7", sha="s7")), owed=(*w.store.owed, Owed(event="i7")))),
+        events=(*w.store.events, StoredEvent(id="i7", key="e7", sha="s7")), deliveries=(*w.store.deliveries, Delivery(event="i7")))),
     "a forgery is stored": ("C2", lambda w: w.change(events=(*w.store.events, StoredEvent(id="i9", key="e9", sha="forged")))),
     "a refused event is stored": ("C2", lambda w: w.say(
         Sent(number=20, key="e20", sha="s20"), Answered(number=20, status=429)).change(
         events=(*w.store.events, StoredEvent(id="i20", key="e20", sha="s20", fanout=0)))),
-    "a forgery became a conflict": ("C2", lambda w: w.change(conflicts=(*w.store.conflicts, Kept(key="e9", sha="forged")))),
+    "a forgery became a conflict": ("C2", lambda w: w.change(conflicts=(*w.store.conflicts, Conflict(key="e9", sha="forged")))),
     "a stranger's key is remembered": ("C2", lambda w: w.change(remembered=w.store.remembered | {"i9"})),
     # C3
     "an event is stored twice": ("C3", lambda w: w.change(
@@ -198,18 +198,18 @@ BROKEN: dict[str, tuple[str, Damage]] = {
     "two bodies of one id are both events": ("C3", lambda w: w.change(
         events=(*w.store.events, StoredEvent(id="i7", key="e2", sha="other", fanout=0)))),
     # C4
-    "a delivery is still pending": ("C4", lambda w: w.change(owed=only(w.store.owed, "i1", state="pending"))),
-    "a delivery is still leased": ("C4", lambda w: w.change(owed=only(w.store.owed, "i1", state="leased"))),
-    "a delivery is nowhere": ("C4", lambda w: w.change(owed=dropped(w.store.owed, "i1"))),
+    "a delivery is still pending": ("C4", lambda w: w.change(deliveries=only(w.store.deliveries, "i1", state="pending"))),
+    "a delivery is still leased": ("C4", lambda w: w.change(deliveries=only(w.store.deliveries, "i1", state="leased"))),
+    "a delivery is nowhere": ("C4", lambda w: w.change(deliveries=dropped(w.store.deliveries, "i1"))),
     "one of two deliveries is nowhere": ("C4", lambda w: w.change(events=only(w.store.events, "i1", fanout=2))),
-    "a delivery is dead and done": ("C4", lambda w: w.change(owed=(*w.store.owed, Owed(event="i1", state="dead")))),
-    "a delivery has ended well twice": ("C4", lambda w: w.change(owed=(*w.store.owed, Owed(event="i1", state="ignored")))),
-    "a delivery is of no event": ("C4", lambda w: w.change(owed=(*w.store.owed, Owed(event="i77")))),
+    "a delivery is dead and done": ("C4", lambda w: w.change(deliveries=(*w.store.deliveries, Delivery(event="i1", state="dead")))),
+    "a delivery has ended well twice": ("C4", lambda w: w.change(deliveries=(*w.store.deliveries, Delivery(event="i1", state="ignored")))),
+    "a delivery is of no event": ("C4", lambda w: w.change(deliveries=(*w.store.deliveries, Delivery(event="i77")))),
     # C5
     "an effect happened twice": ("C5", _extra_effect),
     "an effect is missing": ("C5", lambda w: w.change(effects=dropped(w.store.effects, "i1"))),
     "the dead left an effect": ("C5", lambda w: _extra_effect(w, key="e4", event="i4")),
-    "an ignored delivery left an effect": ("C5", lambda w: w.change(owed=only(w.store.owed, "i1", state="ignored"))),
+    "an ignored delivery left an effect": ("C5", lambda w: w.change(deliveries=only(w.store.deliveries, "i1", state="ignored"))),
     "an effect is of no event": ("C5", lambda w: _extra_effect(w, key="e77", event="i77")),
     "an effect is of a handler that was not owed": ("C5", lambda w: _extra_effect(w, handler="slow")),
     # C6
@@ -225,9 +225,9 @@ BROKEN: dict[str, tuple[str, Damage]] = {
     "a stale attempt left the effect": ("C7", lambda w: w.change(effects=only(w.store.effects, "i2", attempt=1))),
     # C8
     "too many attempts": ("C8", lambda w: replace(w, limits=replace(w.limits, attempts={"handler:move": 3}))),
-    "an attempt is on no record": ("C8", lambda w: w.change(tried=tuple(
-        one for one in w.store.tried if (one.event, one.number) != ("i2", 1)))),
-    "an attempt too many is counted": ("C8", lambda w: w.change(owed=only(w.store.owed, "i1", attempts=2))),
+    "an attempt is on no record": ("C8", lambda w: w.change(attempts_made=tuple(
+        one for one in w.store.attempts_made if (one.event, one.number) != ("i2", 1)))),
+    "an attempt too many is counted": ("C8", lambda w: w.change(deliveries=only(w.store.deliveries, "i1", attempts=2))),
     "a claim was not counted": ("C8", lambda w: w.change(edges=damaged(w.store.edges, "i2", 3, attempts=1))),
     "a failure took its attempt back and claimed again": ("C8", lambda w: w.change(edges=damaged(w.store.edges, "i2", 2, attempts=0))),
     "an attempt followed the end": ("C8", lambda w: w.change(edges=(*w.store.edges, Edge(
@@ -305,8 +305,8 @@ SOUND: dict[str, Damage] = {
         Sent(number=20, key="e20", sha="s20"), Silent(number=20)),
     "the dead lets its line pass, and comes later by a replay": lambda w: w.change(
         edges=(*dropped(w.store.edges, "i1"), *_replayed()),
-        owed=only(w.store.owed, "i1", attempts=2, replays=1),
-        tried=(*dropped(w.store.tried, "i1"), Tried(event="i1", outcome="dead"), Tried(event="i1", number=2)),
+        deliveries=only(w.store.deliveries, "i1", attempts=2, replays=1),
+        attempts_made=(*dropped(w.store.attempts_made, "i1"), Attempt(event="i1", outcome="dead"), Attempt(event="i1", number=2)),
         effects=tuple(replace(one, number=6, attempt=2) if one.event == "i1" else one for one in w.store.effects),
     ),
     "two sent at once may take effect in either order": lambda w: replace(_swap_all(w), history=(
@@ -315,11 +315,11 @@ SOUND: dict[str, Damage] = {
     "copies within what the fault allows": lambda w: replace(
         w.say(Arrived(message="msg_5", place="/a", sha="m5", status=204)), limits=replace(w.limits, wire_copies=1)),
     "excused attempts cost nothing": lambda w: w.change(
-        owed=only(w.store.owed, "i1", attempts=6),
+        deliveries=only(w.store.deliveries, "i1", attempts=6),
         edges=(*dropped(w.store.edges, "i1"), *_long_life(6)),
         effects=only(w.store.effects, "i1", attempt=6),
-        tried=(*dropped(w.store.tried, "i1"),
-            *(Tried(event="i1", number=n, outcome="retry", code="CONNECTION_LOST") for n in range(1, 6)), Tried(event="i1", number=6))),
+        attempts_made=(*dropped(w.store.attempts_made, "i1"),
+            *(Attempt(event="i1", number=n, outcome="retry", code="CONNECTION_LOST") for n in range(1, 6)), Attempt(event="i1", number=6))),
     "bystanders as quick as before": lambda w: answers(w, before_s=0.1, after_s=0.11),
 }  # fmt: skip
 

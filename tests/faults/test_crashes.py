@@ -79,7 +79,7 @@ def test_workers_die_at_every_point_of(
         (tmp_path / "fixed").touch()
         sender.wait_for(20)
     if kind == "broken.now":
-        until(lambda: open_deliveries(running.database_url) == 0, timeout=60)
+        until(lambda: open_deliveries(running.database_url) == 0)
         running.cli("dead", "replay", "--all", "--yes")
     settle_and_judge(running, sender)
     assert _lost(running) >= len(crashes.hits.keys() - ENDED_BEFORE), "an attempt that died is on no record"
@@ -155,7 +155,7 @@ def test_a_frozen_worker_commits_nothing_after_its_lease(boathook: Callable[...,
         for process in frozen:
             os.kill(process.pid, signal.SIGSTOP)
         other = boathook(roles="worker,keeper", wait=False)
-        until(lambda: effect_counts(url)["evt_slow"] == 1, timeout=60)
+        until(lambda: effect_counts(url)["evt_slow"] == 1)
         for process in frozen:
             os.kill(process.pid, signal.SIGCONT)
         sender.wait_for(20)

@@ -25,13 +25,13 @@ from tests.faults.rig.disks import (
     server_on_small_disk,
     small_disk,
 )
-from tests.faults.rig.environment import Host, Lab
+from tests.faults.rig.environment import Environment, Host
 from tests.faults.rig.history import Answered, Sent
 from tests.faults.rig.invariants import is_ok
-from tests.faults.rig.mutants import Twin
+from tests.faults.rig.mutants import Mutant
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.scenario import scenario
-from tests.faults.rig.senders import PATH, Letter, make_letter, signature
+from tests.faults.rig.senders import PATH, SignedEvent, make_event, signature
 from tests.faults.rig.syscalls import Call, Trace
 from tests.support import until
 
@@ -41,10 +41,10 @@ LONG = {f"field{number}": 1.5 for number in range(80)}
 PATIENT_S = 90.0
 
 
-def start_without_postgresql(it: Lab, **settings: object) -> Host:
+def start_without_postgresql(env: Environment, **settings: object) -> Host:
     """Start a host, and take PostgreSQL away from it, so that all goes into the spool."""
-    host = it.start(is_wired=True, settings=settings)
-    it.fault("PostgreSQL is away")
+    host = env.start(is_wired=True, settings=settings)
+    env.fault("PostgreSQL is away")
     cut_off(host)
     return host
 
@@ -56,21 +56,21 @@ def cut_off(host: Host) -> None:
     host.wire.reset()
 
 
-def refused(it: Lab) -> int:
+def refused(env: Environment) -> int:
     """Return how many requests were answered 5xx or 429."""
-    return sum(fact.status == 429 or fact.status >= 500 for fact in it.history() if isinstance(fact, Answered))
+    return sum(fact.status == 429 or fact.status >= 500 for fact in env.history() if isinstance(fact, Answered))
 
 
-def wait_refused(it: Lab, more: int = 10) -> None:
+def wait_refused(env: Environment, more: int = 10) -> None:
     """Wait until so many more requests than at this moment are refused."""
-    goal = refused(it) + more
-    until(lambda: refused(it) >= goal, timeout=PATIENT_S)
+    goal = refused(env) + more
+    until(lambda: refused(env) >= goal, timeout=PATIENT_S)
 
 
-def post(it: Lab, host: Host, letter: Letter, timeout_s: float = 20.0) -> httpx.Response:
+def post(env: Environment, host: Host, event: SignedEvent, timeout_s: float = 20.0) -> httpx.Response:
     """Send one event by hand."""
-    headers = {"content-type": "application/json", "stripe-signature": signature(it.load(), letter)}
-    return httpx.post(f"http://{host.address}{PATH}", content=letter.body, headers=headers, timeout=timeout_s)
+    headers = {"content-type": "application/json", "stripe-signature": signature(env.load(), event)}
+    return httpx.post(f"http://{host.address}{PATH}", content=event.body, headers=headers, timeout=timeout_s)
 
 
 def metric(host: Host, name: str) -> float:
@@ -97,10 +97,10 @@ def _failed_then_synced(calls: list[Call]) -> list[str]:
     return again
 
 
-def _accepted_while_failing(it: Lab) -> list[str]:
+def _accepted_while_failing(env: Environment) -> list[str]:
     """Return the keys of events that were sent after the first mark that syncs fail, and answered 2xx before the next."""
     failing, under_way, keys = False, dict[int, str](), []
-    for fact in it.history():
+    for fact in env.history():
         match fact:
             case Sent() if failing:
                 under_way[fact.number] = fact.key
@@ -116,39 +116,39 @@ def _accepted_while_failing(it: Lab) -> list[str]:
 @scenario(
     fault="every fdatasync of the spool fails with EIO, PostgreSQL away",
     target="503 and never 2xx; a segment is never synced again; told by metric and /readyz; recovers by itself",
-    twin=Twin("ignores_failed_syncs", breaks=frozenset({"C1"})),
+    mutant=Mutant("ignores_failed_syncs", breaks=frozenset({"C1"})),
     needs=cannot_trace,
     tier="extended",
 )
-def test_failing_syncs(it: Lab) -> None:
-    host = start_without_postgresql(it)
-    it.begin(rate=30, **PLAIN)
-    it.warm(15)
+def test_failing_syncs(env: Environment) -> None:
+    host = start_without_postgresql(env)
+    env.begin(rate=30, **PLAIN)
+    env.warm(15)
     pids = [process.pid for process in host.processes("gateway")]
-    with Trace(it.folder, pids, "fdatasync,fsync", fail="fdatasync:error=EIO") as trace:
-        it.fault("every sync fails")
-        _wait_until_told(it, host)
-        it.outside.mark("syncs work")
+    with Trace(env.folder, pids, "fdatasync,fsync", fail="fdatasync:error=EIO") as trace:
+        env.fault("every sync fails")
+        _wait_until_told(env, host)
+        env.outside.mark("syncs work")
     calls = trace.calls()
     failed = sum(call.name == "fdatasync" and not call.is_fine for call in calls)
-    lied, again = _accepted_while_failing(it), _failed_then_synced(calls)
-    it.expect("C1", not lied, f"answered 2xx although the sync had failed: {lied[:9]}")
-    it.expect("C1", not again, f"synced again after a failure: {again[:9]}")
-    it.expect("C1", failed >= 2, f"only {failed} syncs failed: the scenario proves too little")
-    it.warm(15, timeout_s=PATIENT_S)
-    it.expect("C15", metric(host, "boathook_spool_failing") == 0, "it accepts again and says that the disk fails")
-    it.figure("failed syncs", failed)
-    it.figure("answered 2xx meanwhile", len(lied))
+    lied, again = _accepted_while_failing(env), _failed_then_synced(calls)
+    env.expect("C1", not lied, f"answered 2xx although the sync had failed: {lied[:9]}")
+    env.expect("C1", not again, f"synced again after a failure: {again[:9]}")
+    env.expect("C1", failed >= 2, f"only {failed} syncs failed: the scenario proves too little")
+    env.warm(15, timeout_s=PATIENT_S)
+    env.expect("C15", metric(host, "boathook_spool_failing") == 0, "it accepts again and says that the disk fails")
+    env.figure("failed syncs", failed)
+    env.figure("answered 2xx meanwhile", len(lied))
 
 
-def _wait_until_told(it: Lab, host: Host) -> None:
+def _wait_until_told(env: Environment, host: Host) -> None:
     """Wait until the gateway says that its disk fails; a twin never does, and some events more are enough there."""
-    if it.is_twin:
-        it.outside.wait_events(30)
+    if env.is_mutant:
+        env.outside.wait_events(30)
         return
-    wait_refused(it)
+    wait_refused(env)
     until(lambda: metric(host, "boathook_spool_failing") == 1, timeout=PATIENT_S)
-    until(lambda: httpx.get(f"{host.base}/readyz", timeout=20).status_code == 503, timeout=PATIENT_S)
+    until(lambda: httpx.get(f"{host.base}/readyz").status_code == 503, timeout=PATIENT_S)
 
 
 _KEY = re.compile(r'\\"id\\": ?\\"(evt\w+)\\"')
@@ -188,20 +188,20 @@ def _is_synced(calls: list[Call], key: str, before: int) -> bool:
 @scenario(
     fault="none: the system calls of a spooling gateway are written down",
     target="before each 2xx goes out, the sync of its record has ended",
-    twin=Twin("answers_before_sync", breaks=frozenset({"C1"})),
+    mutant=Mutant("answers_before_sync", breaks=frozenset({"C1"})),
     needs=cannot_trace,
     tier="extended",
 )
-def test_synced_before_answered(it: Lab) -> None:
-    host = start_without_postgresql(it)
-    it.begin(rate=25, **PLAIN)
-    it.warm(10)
-    with Trace(it.folder, [process.pid for process in host.processes("gateway")], SYNCS) as trace:
-        it.warm(60, timeout_s=PATIENT_S)
+def test_synced_before_answered(env: Environment) -> None:
+    host = start_without_postgresql(env)
+    env.begin(rate=25, **PLAIN)
+    env.warm(10)
+    with Trace(env.folder, [process.pid for process in host.processes("gateway")], SYNCS) as trace:
+        env.warm(60, timeout_s=PATIENT_S)
     answers, unproven = _unproven(trace.calls())
-    it.expect("C1", not unproven, f"answered before their sync had ended: {unproven[:9]}")
-    it.expect("C1", answers >= 40, f"only {answers} answers were seen: the scenario proves too little")
-    it.figure("2xx proven", f"{answers - len(unproven)} of {answers}")
+    env.expect("C1", not unproven, f"answered before their sync had ended: {unproven[:9]}")
+    env.expect("C1", answers >= 40, f"only {answers} answers were seen: the scenario proves too little")
+    env.figure("2xx proven", f"{answers - len(unproven)} of {answers}")
 
 
 # -- disks that are full
@@ -210,35 +210,35 @@ def test_synced_before_answered(it: Lab) -> None:
 @scenario(
     fault="the spool's disk fills up, PostgreSQL away; then it grows",
     target="503 with Retry-After once it is full, never 2xx without room; accepts again without a restart",
-    twin=Twin("ignores_a_full_disk", breaks=frozenset({"C1"})),
+    mutant=Mutant("ignores_a_full_disk", breaks=frozenset({"C1"})),
     needs=cannot_mount,
 )
-def test_spool_disk_full(it: Lab) -> None:
-    disk = it.enter(small_disk("200k"))
-    _fill_up(it, disk.folder, lambda: disk.resize("16m"), 0.9)
+def test_spool_disk_full(env: Environment) -> None:
+    disk = env.enter(small_disk("200k"))
+    _fill_up(env, disk.folder, lambda: disk.resize("16m"), 0.9)
 
 
 @scenario(
     fault="a stranger fills the spool's disk to its last page, PostgreSQL away; then he clears it",
     target="503 with Retry-After once it is full, never 2xx without room; accepts again without a restart",
-    twin=Twin("ignores_a_full_disk", breaks=frozenset({"C1"})),
+    mutant=Mutant("ignores_a_full_disk", breaks=frozenset({"C1"})),
     needs=cannot_mount,
     tier="extended",
 )
-def test_spool_disk_filled_by_others(it: Lab) -> None:
-    disk = it.enter(small_disk("2m"))
-    _fill_up(it, disk.folder, disk.clear, 1.0, first=disk.fill)
+def test_spool_disk_filled_by_others(env: Environment) -> None:
+    disk = env.enter(small_disk("2m"))
+    _fill_up(env, disk.folder, disk.clear, 1.0, first=disk.fill)
 
 
 @scenario(
     fault="the spool's disk runs out of inodes, PostgreSQL away; then others' files are removed",
     target="503 with Retry-After once there are none, never 2xx without one; accepts again without a restart",
-    twin=Twin("ignores_a_full_disk", breaks=frozenset({"C1"})),
+    mutant=Mutant("ignores_a_full_disk", breaks=frozenset({"C1"})),
     tier="soak",
     needs=cannot_mount,
 )
-def test_spool_disk_without_inodes(it: Lab) -> None:
-    disk = it.enter(small_disk("16m", inodes=64))
+def test_spool_disk_without_inodes(env: Environment) -> None:
+    disk = env.enter(small_disk("16m", inodes=64))
     others = disk.folder / "others"
 
     def take_all() -> None:
@@ -251,66 +251,71 @@ def test_spool_disk_without_inodes(it: Lab) -> None:
         for path in others.iterdir():
             path.unlink()
 
-    _fill_up(it, disk.folder, remove, 1.0, first=take_all)
+    _fill_up(env, disk.folder, remove, 1.0, first=take_all)
 
 
 def _fill_up(
-    it: Lab, folder: Path, give_room: Callable[[], None], most_used: float, *, first: Callable[[], None] = lambda: None
+    env: Environment,
+    folder: Path,
+    give_room: Callable[[], None],
+    most_used: float,
+    *,
+    first: Callable[[], None] = lambda: None,
 ) -> None:
     spool = {"segment_bytes": 1 << 16, "max_disk_used": most_used}
-    host = start_without_postgresql(it, server={"data_dir": str(folder)}, spool=spool)
-    it.begin(rate=120, more=LONG, **PLAIN)
-    it.warm(20)
-    it.fault("the disk fills up")
+    host = start_without_postgresql(env, server={"data_dir": str(folder)}, spool=spool)
+    env.begin(rate=120, more=LONG, **PLAIN)
+    env.warm(20)
+    env.fault("the disk fills up")
     first()
-    if it.is_twin:
-        it.outside.wait_events(250, PATIENT_S)
+    if env.is_mutant:
+        env.outside.wait_events(250, PATIENT_S)
     else:
-        wait_refused(it, 20)
-        answer = post(it, host, make_letter("evt_by_hand", "move.made", "a00", "a01", 1))
-        it.expect("C1", answer.status_code == 503, f"a full spool answered {answer.status_code}")
-        it.expect("C15", answer.headers.get("retry-after"), "a refusal names no time for another try")
-        it.figure("waited when it was full", len(it.spooled()))
-    waiting = len(it.spooled())
+        wait_refused(env, 20)
+        answer = post(env, host, make_event("evt_by_hand", "move.made", "a00", "a01", 1))
+        env.expect("C1", answer.status_code == 503, f"a full spool answered {answer.status_code}")
+        env.expect("C15", answer.headers.get("retry-after"), "a refusal names no time for another try")
+        env.figure("waited when it was full", len(env.spooled()))
+    waiting = len(env.spooled())
     give_room()
-    it.warm(60, timeout_s=PATIENT_S)
-    it.expect("C11", it.is_twin or len(it.spooled()) > waiting, "nothing more went into the spool with room again")
-    it.quiesce()
+    env.warm(60, timeout_s=PATIENT_S)
+    env.expect("C11", env.is_mutant or len(env.spooled()) > waiting, "nothing more went into the spool with room again")
+    env.quiesce()
 
 
 @scenario(
     fault="PostgreSQL's disk is full: it panics and cannot recover; then it grows",
     target="every signed event answered 2xx meanwhile, 0 lost",
-    twin=Twin(settings={"spool": {"enabled": False}}, label="no spool", breaks=frozenset({"C11"})),
+    mutant=Mutant(settings={"spool": {"enabled": False}}, label="no spool", breaks=frozenset({"C11"})),
     needs=cannot_mount,
     place=server_on_small_disk("320m"),
     tier="soak",
 )
-def test_database_disk_full(it: Lab) -> None:
-    it.start(is_wired=True)
-    it.begin(rate=60)
-    it.warm(60)
-    it.fault("PostgreSQL's disk is full")
-    disk = SmallDisk(it.server.folder)
+def test_database_disk_full(env: Environment) -> None:
+    env.start(is_wired=True)
+    env.begin(rate=60)
+    env.warm(60)
+    env.fault("PostgreSQL's disk is full")
+    disk = SmallDisk(env.server.folder)
     disk.fill()
-    panics = _panic(it)
-    it.outside.wait_events(150, PATIENT_S)
-    waiting = len(it.spooled())
+    panics = _panic(env)
+    env.outside.wait_events(150, PATIENT_S)
+    waiting = len(env.spooled())
     disk.clear()
-    it.heal()
-    it.warm(30, timeout_s=PATIENT_S)
-    it.quiesce()
-    it.expect("C11", panics, "PostgreSQL did not panic: the scenario proves too little")
-    it.expect("C11", refused(it) == 0, f"{refused(it)} requests were refused")
-    it.figure("spooled meanwhile", waiting)
-    it.figure("refused", refused(it))
+    env.heal()
+    env.warm(30, timeout_s=PATIENT_S)
+    env.quiesce()
+    env.expect("C11", panics, "PostgreSQL did not panic: the scenario proves too little")
+    env.expect("C11", refused(env) == 0, f"{refused(env)} requests were refused")
+    env.figure("spooled meanwhile", waiting)
+    env.figure("refused", refused(env))
 
 
-def _panic(it: Lab) -> bool:
+def _panic(env: Environment) -> bool:
     """Have PostgreSQL want one more file for its log, and return whether it panics; its own log has no room to say so."""
     for _ in range(20):
         try:
-            with psycopg.connect(it.server.url, autocommit=True, connect_timeout=10) as db:
+            with psycopg.connect(env.server.url, autocommit=True, connect_timeout=10) as db:
                 db.execute("select pg_logical_emit_message(false, 'lab', repeat('x', 4000000))")
                 db.execute("select pg_switch_wal()")
         except psycopg.errors.DiskFull:
@@ -339,25 +344,25 @@ def _few_descriptors(pid: int, free: int) -> Iterator[None]:
 @scenario(
     fault="silent clients hold every descriptor of the gateway",
     target="requests on kept connections are answered; newcomers get in again by themselves",
-    twin=Twin("lets_silent_clients_stay", breaks=frozenset({"C11"})),
+    mutant=Mutant("lets_silent_clients_stay", breaks=frozenset({"C11"})),
     tier="soak",
 )
-def test_no_descriptors_left(it: Lab) -> None:
-    host = it.start(is_wired=True, settings={"limits": {"head_timeout_s": 3.0}})
-    it.begin(rate=40, most_at_once=8, **PLAIN)
-    it.warm(40)
+def test_no_descriptors_left(env: Environment) -> None:
+    host = env.start(is_wired=True, settings={"limits": {"head_timeout_s": 3.0}})
+    env.begin(rate=40, most_at_once=8, **PLAIN)
+    env.warm(40)
     (gateway,) = host.processes("gateway")
     with _few_descriptors(gateway.pid, 8), _silent_clients(host, 40):
-        it.fault("silent clients hold every descriptor")
-        until(lambda: _is_refused(host), timeout=20)
-        it.warm(5, timeout_s=PATIENT_S)
-        is_back = _is_taken_again(host, timeout_s=6 if it.is_twin else PATIENT_S)
-        it.expect("C11", is_back, "newcomers did not get in again while the silent clients stayed")
+        env.fault("silent clients hold every descriptor")
+        until(lambda: _is_refused(host))
+        env.warm(5, timeout_s=PATIENT_S)
+        is_back = _is_taken_again(host, timeout_s=6 if env.is_mutant else PATIENT_S)
+        env.expect("C11", is_back, "newcomers did not get in again while the silent clients stayed")
         assert gateway.is_running()
-    it.heal()
-    it.warm(20, timeout_s=PATIENT_S)
-    it.quiesce()
-    it.figure("silent clients", 40)
+    env.heal()
+    env.warm(20, timeout_s=PATIENT_S)
+    env.quiesce()
+    env.figure("silent clients", 40)
 
 
 @contextlib.contextmanager
@@ -386,25 +391,25 @@ def _is_taken_again(host: Host, timeout_s: float) -> bool:
 # -- states of the past, and records that rot
 
 
-def accepted_keys(it: Lab) -> set[str]:
+def accepted_keys(env: Environment) -> set[str]:
     """Return the keys of all events that were answered 2xx."""
-    keys = {fact.number: fact.key for fact in it.history() if isinstance(fact, Sent)}
-    return {keys[fact.number] for fact in it.history() if isinstance(fact, Answered) and is_ok(fact.status)}
+    keys = {fact.number: fact.key for fact in env.history() if isinstance(fact, Sent)}
+    return {keys[fact.number] for fact in env.history() if isinstance(fact, Answered) and is_ok(fact.status)}
 
 
-def missing(it: Lab) -> set[str]:
+def missing(env: Environment) -> set[str]:
     """Return the keys of events that were answered 2xx and that PostgreSQL does not have."""
-    return accepted_keys(it) - {key for (key,) in it.ask("select dedup_key from boathook.event")}
+    return accepted_keys(env) - {key for (key,) in env.ask("select dedup_key from boathook.event")}
 
 
-def go_back(it: Lab, copy: Path) -> None:
+def go_back(env: Environment, copy: Path) -> None:
     """Have PostgreSQL fail over to the state that was copied."""
-    it.server.stop("fast")
-    it.use(OwnServer(copy))
-    for host in it.hosts:
+    env.server.stop("fast")
+    env.use(OwnServer(copy))
+    for host in env.hosts:
         assert host.wire is not None
         host.wire.reset()
-    it.heal()
+    env.heal()
 
 
 @scenario(
@@ -412,33 +417,33 @@ def go_back(it: Lab, copy: Path) -> None:
     target="spool drain --again says how many are missing and brings each of them back",
     # What that state had not yet comes behind what was sent meanwhile.
     limits=replace(bank.LIMITS, ordered=frozenset()),
-    twin=Twin("keeps_nothing_drained", breaks=frozenset({"C1"})),
+    mutant=Mutant("keeps_nothing_drained", breaks=frozenset({"C1"})),
     tier="extended",
 )
-def test_failover_to_an_older_state(it: Lab) -> None:
-    host = it.start(is_wired=True)
-    it.begin(rate=80, **PLAIN)
-    it.warm(40)
-    it.quiesce()
-    copy = copy_server(it.server, it.enter(in_memory()))
-    it.fault("PostgreSQL is away")
+def test_failover_to_an_older_state(env: Environment) -> None:
+    host = env.start(is_wired=True)
+    env.begin(rate=80, **PLAIN)
+    env.warm(40)
+    env.quiesce()
+    copy = copy_server(env.server, env.enter(in_memory()))
+    env.fault("PostgreSQL is away")
     cut_off(host)
-    it.begin(rate=80, **PLAIN)
-    it.warm(60)
-    it.quiesce()
-    it.fault("PostgreSQL fails over")
-    go_back(it, copy)
-    lost = missing(it)
+    env.begin(rate=80, **PLAIN)
+    env.warm(60)
+    env.quiesce()
+    env.fault("PostgreSQL fails over")
+    go_back(env, copy)
+    lost = missing(env)
     told = next(json.loads(line) for line in host.cli("spool", "drain", "--again", "--json").stdout.splitlines())
-    it.expect(
+    env.expect(
         "C15", told["what"] == "again" and told["accepted"] == len(lost), f"{len(lost)} were missing, told: {told}"
     )
-    it.expect("C1", len(lost) >= 60, f"only {len(lost)} were missing: the scenario proves too little")
-    it.begin(rate=80, **PLAIN)
-    it.warm(20)
-    it.quiesce()
-    it.figure("missing after the failover", len(lost))
-    it.figure("brought back", told["accepted"])
+    env.expect("C1", len(lost) >= 60, f"only {len(lost)} were missing: the scenario proves too little")
+    env.begin(rate=80, **PLAIN)
+    env.warm(20)
+    env.quiesce()
+    env.figure("missing after the failover", len(lost))
+    env.figure("brought back", told["accepted"])
 
 
 @scenario(
@@ -446,29 +451,29 @@ def test_failover_to_an_older_state(it: Lab) -> None:
     target="what the copy had is not done again, what it had not is; the books balance",
     # What the copy had not yet comes behind what was sent meanwhile.
     limits=replace(bank.LIMITS, ordered=frozenset()),
-    twin=Twin("never_forgets", breaks=frozenset({"C1"})),
+    mutant=Mutant("never_forgets", breaks=frozenset({"C1"})),
     tier="soak",
 )
-def test_backup_restored(it: Lab) -> None:
-    it.start(is_wired=True)
+def test_backup_restored(env: Environment) -> None:
+    env.start(is_wired=True)
     early, late = ({"rate": 120, "count": 100, "prefix": prefix, **PLAIN} for prefix in ("early", "late"))
-    it.begin(**early)
-    it.warm(70)
-    it.wait_row("select 1 from bank.effect having count(*) >= 30", timeout_s=PATIENT_S)
-    copy = copy_server(it.server, it.enter(in_memory()))
-    it.begin(**late)
-    it.outside.settle(PATIENT_S)
-    it.fault("PostgreSQL is restored")
-    go_back(it, copy)
-    lost, done = missing(it), it.ask("select count(*) from bank.effect")[0][0]
-    it.begin(**early)
-    it.outside.settle(PATIENT_S)
-    it.begin(**late)
-    it.outside.settle(PATIENT_S)
-    it.quiesce()
-    it.expect("C1", lost, "the copy lacked nothing: the scenario proves too little")
-    it.figure("the copy lacked", len(lost))
-    it.figure("done before", done)
+    env.begin(**early)
+    env.warm(70)
+    env.wait_row("select 1 from bank.effect having count(*) >= 30", timeout_s=PATIENT_S)
+    copy = copy_server(env.server, env.enter(in_memory()))
+    env.begin(**late)
+    env.outside.settle(PATIENT_S)
+    env.fault("PostgreSQL is restored")
+    go_back(env, copy)
+    lost, done = missing(env), env.ask("select count(*) from bank.effect")[0][0]
+    env.begin(**early)
+    env.outside.settle(PATIENT_S)
+    env.begin(**late)
+    env.outside.settle(PATIENT_S)
+    env.quiesce()
+    env.expect("C1", lost, "the copy lacked nothing: the scenario proves too little")
+    env.figure("the copy lacked", len(lost))
+    env.figure("done before", done)
 
 
 def rot(host: Host) -> tuple[Path, str]:
@@ -480,9 +485,9 @@ def rot(host: Host) -> tuple[Path, str]:
     place = data.index(victim) + victim.index(b'"to":"a')
     with path.open("r+b") as file:
         file.seek(place + len(b'"to":"a'))
-        letter = file.read(1)
+        event = file.read(1)
         file.seek(-1, os.SEEK_CUR)
-        file.write(b"1" if letter == b"0" else b"0")
+        file.write(b"1" if event == b"0" else b"0")
     found = re.search(rb'"id":"(evt\w+)"', victim)
     assert found is not None
     return path, found[1].decode()
@@ -491,33 +496,33 @@ def rot(host: Host) -> tuple[Path, str]:
 @scenario(
     fault="a durable record of the spool rots: one letter is changed",
     target="all others are drained, the segment is kept and shown, an alarm is raised; sent again, the event is taken",
-    twin=Twin("believes_every_record", breaks=frozenset({"C2", "C10"})),
+    mutant=Mutant("believes_every_record", breaks=frozenset({"C2", "C10"})),
     # What is sent again comes behind what was sent after it.
     limits=replace(bank.LIMITS, ordered=frozenset()),
     tier="extended",
 )
-def test_rotten_record(it: Lab) -> None:
-    host = start_without_postgresql(it, spool={"segment_bytes": 1 << 14})
+def test_rotten_record(env: Environment) -> None:
+    host = start_without_postgresql(env, spool={"segment_bytes": 1 << 14})
     load = {"rate": 100, "count": 120, "prefix": "evt", **PLAIN}
-    it.begin(**load)
-    it.outside.settle(PATIENT_S)
+    env.begin(**load)
+    env.outside.settle(PATIENT_S)
     path, key = rot(host)
-    it.heal()
-    until(lambda: not it.spooled(), timeout=PATIENT_S)
-    gone = missing(it)
-    if not it.is_twin:
-        _expect_told(it, host, path, gone, key)
-    it.begin(**load)
-    it.outside.settle(PATIENT_S)
-    it.quiesce()
-    it.figure("lost and told", len(gone))
+    env.heal()
+    until(lambda: not env.spooled(), timeout=PATIENT_S)
+    gone = missing(env)
+    if not env.is_mutant:
+        _expect_told(env, host, path, gone, key)
+    env.begin(**load)
+    env.outside.settle(PATIENT_S)
+    env.quiesce()
+    env.figure("lost and told", len(gone))
 
 
-def _expect_told(it: Lab, host: Host, path: Path, gone: set[str], key: str) -> None:
+def _expect_told(env: Environment, host: Host, path: Path, gone: set[str], key: str) -> None:
     """Expect that one event is missing, and that this is said everywhere."""
-    it.expect("C1", gone == {key}, f"one record is rotten, missing are {sorted(gone)[:9]}")
-    it.expect("C15", path.with_suffix(BAD).exists(), "the damaged segment is not kept")
-    it.expect("C15", not path.with_suffix(DONE).exists(), "the damaged segment is kept as if it were whole")
-    it.expect("C15", metric(host, "boathook_spool_damaged_total") == 1, "no metric tells of the damage")
+    env.expect("C1", gone == {key}, f"one record is rotten, missing are {sorted(gone)[:9]}")
+    env.expect("C15", path.with_suffix(BAD).exists(), "the damaged segment is not kept")
+    env.expect("C15", not path.with_suffix(DONE).exists(), "the damaged segment is kept as if it were whole")
+    env.expect("C15", metric(host, "boathook_spool_damaged_total") == 1, "no metric tells of the damage")
     (shown,) = [one for one in host.listing("spool", "status") if one["lost"]]
-    it.expect("C15", shown["lost"] == 1 and shown["segments"]["bad"] == 1, f"spool status says {shown}")
+    env.expect("C15", shown["lost"] == 1 and shown["segments"]["bad"] == 1, f"spool status says {shown}")

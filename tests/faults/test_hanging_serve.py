@@ -111,10 +111,10 @@ def test_who_is_started_or_stopped_while_it_hangs_waits_or_goes(
         assert told.returncode == 1
         assert told.stderr.startswith("boathook: PostgreSQL at database.url cannot be reached: it does not answer")
         assert running.process is not None
-        until(lambda: "postgresql_awaited" in running.log(), timeout=30)
+        until(lambda: "postgresql_awaited" in running.log())
     until(lambda: all(crew(running).values()))
-    until(lambda: _is_taking(running), timeout=30)
-    until(lambda: "hang_after" in effect_counts(server.url), timeout=30)
+    until(lambda: _is_taking(running))
+    until(lambda: "hang_after" in effect_counts(server.url))
     assert running.log().count("child_failed") == 0
     with frozen(server):
         began = time.monotonic()

@@ -22,10 +22,10 @@ from tests.faults.rig.disks import (
     server_image,
     still,
 )
-from tests.faults.rig.environment import Host, Lab
+from tests.faults.rig.environment import Environment, Host
 from tests.faults.rig.history import Answered, History, Sent
 from tests.faults.rig.invariants import is_ok
-from tests.faults.rig.mutants import Twin
+from tests.faults.rig.mutants import Mutant
 from tests.faults.rig.postgres import OwnServer, family
 from tests.faults.rig.scenario import scenario
 from tests.support import until
@@ -91,7 +91,7 @@ def _has_rubbish(root: Path) -> bool:
     return False
 
 
-def _cut(it: Lab, host: Host, disk: Image, copy: Path, dice: random.Random) -> set[str]:
+def _cut(env: Environment, host: Host, disk: Image, copy: Path, dice: random.Random) -> set[str]:
     """Cut the power once, and return what was answered 2xx before."""
     with still(host.processes("gateway")):
         # Still ones answer nothing, and what they have answered is written down in the time of a copy.
@@ -99,48 +99,48 @@ def _cut(it: Lab, host: Host, disk: Image, copy: Path, dice: random.Random) -> s
         if newest is not None:
             disk.write_back(newest, dice)
         disk.cut(copy)
-        return accepted_keys(it.history())
+        return accepted_keys(env.history())
 
 
-def _cut_often(it: Lab, count: int) -> None:
-    disk = it.enter(image(64))
+def _cut_often(env: Environment, count: int) -> None:
+    disk = env.enter(image(64))
     settings = {"server": {"data_dir": str(disk.folder)}, "spool": {"segment_bytes": 1 << 18, "max_disk_used": 0.8}}
-    host = it.start(is_wired=True, settings=settings, patch="waits_before_sync")
+    host = env.start(is_wired=True, settings=settings, patch="waits_before_sync")
     assert host.wire is not None
-    it.begin(rate=120, more=LONG, **PLAIN)
-    found, dice, copy = Cuts(), random.Random(it.seed), it.enter(in_memory()) / "cut"
+    env.begin(rate=120, more=LONG, **PLAIN)
+    found, dice, copy = Cuts(), random.Random(env.seed), env.enter(in_memory()) / "cut"
     for number in range(count):
         if number % OUTAGE == 0:
-            it.heal()
-            until(lambda: not it.spooled(), timeout=PATIENT_S)
-            it.fault("PostgreSQL is away")
+            env.heal()
+            until(lambda: not env.spooled(), timeout=PATIENT_S)
+            env.fault("PostgreSQL is away")
             host.wire.set(is_refusing=True)
             host.wire.reset()
-            it.warm(30, PATIENT_S)
-        it.warm(1 + dice.randrange(12), PATIENT_S)
-        _look_into(it, found, copy, _cut(it, host, disk, copy, dice))
-    it.quiesce()
-    it.expect("C1", not found.missing, f"accepted and lost by a power cut: {sorted(found.missing)[:9]}")
-    it.expect("C10", not found.corrupt, f"read with other bytes than were sent: {sorted(found.corrupt)[:9]}")
-    it.expect("C10", not found.unsaid, f"{found.unsaid} torn tails were not noticed")
-    it.expect("C15", not found.damaged, f"{found.damaged} segments were taken for damaged")
-    it.expect("C1", found.torn or count < 20, "no cut tore anything: the scenario proves too little")
-    it.figure("cuts", found.cuts)
-    it.figure("accepted on each disk", f"{found.fewest} to {found.most}")
-    it.figure("with a torn tail", found.torn)
-    it.figure("lost", len(found.missing))
-    it.figure("corrupt", len(found.corrupt))
+            env.warm(30, PATIENT_S)
+        env.warm(1 + dice.randrange(12), PATIENT_S)
+        _look_into(env, found, copy, _cut(env, host, disk, copy, dice))
+    env.quiesce()
+    env.expect("C1", not found.missing, f"accepted and lost by a power cut: {sorted(found.missing)[:9]}")
+    env.expect("C10", not found.corrupt, f"read with other bytes than were sent: {sorted(found.corrupt)[:9]}")
+    env.expect("C10", not found.unsaid, f"{found.unsaid} torn tails were not noticed")
+    env.expect("C15", not found.damaged, f"{found.damaged} segments were taken for damaged")
+    env.expect("C1", found.torn or count < 20, "no cut tore anything: the scenario proves too little")
+    env.figure("cuts", found.cuts)
+    env.figure("accepted on each disk", f"{found.fewest} to {found.most}")
+    env.figure("with a torn tail", found.torn)
+    env.figure("lost", len(found.missing))
+    env.figure("corrupt", len(found.corrupt))
 
 
-def _look_into(it: Lab, found: Cuts, copy: Path, accepted: set[str]) -> None:
+def _look_into(env: Environment, found: Cuts, copy: Path, accepted: set[str]) -> None:
     sent: defaultdict[str, set[str]] = defaultdict(set)
-    for fact in it.history():
+    for fact in env.history():
         if isinstance(fact, Sent):
             sent[fact.key].add(fact.sha)
     with mounted(copy) as place:
         is_torn = _has_rubbish(place / "spool")
         events, torn, damaged = _read(place / "spool")
-    stored = {key for (key,) in it.ask("select dedup_key from boathook.event")}
+    stored = {key for (key,) in env.ask("select dedup_key from boathook.event")}
     found.cuts += 1
     found.missing |= accepted - set(events) - stored
     found.corrupt |= {key for key, body in events.items() if _sha(body) not in sent[key]}
@@ -157,64 +157,64 @@ def _sha(body: bytes) -> str:
 @scenario(
     fault="power cut of the spool's disk while the gateway writes, 20 times, some pages written back and others not",
     target="0 events answered 2xx lost, 0 corrupt records, every torn tail noticed",
-    twin=Twin("syncs_nothing", breaks=frozenset({"C1"})),
+    mutant=Mutant("syncs_nothing", breaks=frozenset({"C1"})),
     needs=cannot_mount,
     tier="extended",
 )
-def test_power_cut_of_the_spool(it: Lab) -> None:
-    _cut_often(it, 20)
+def test_power_cut_of_the_spool(env: Environment) -> None:
+    _cut_often(env, 20)
 
 
 @scenario(
     fault="power cut of the spool's disk, 200 times",
     target="0 events answered 2xx lost, 0 corrupt records, every torn tail noticed",
-    twin=Twin("syncs_nothing", breaks=frozenset({"C1"})),
+    mutant=Mutant("syncs_nothing", breaks=frozenset({"C1"})),
     tier="soak",
     needs=cannot_mount,
 )
-def test_many_power_cuts_of_the_spool(it: Lab) -> None:
-    _cut_often(it, 200)
+def test_many_power_cuts_of_the_spool(env: Environment) -> None:
+    _cut_often(env, 200)
 
 
-def _cut_server(it: Lab, disk: Image) -> Image:
+def _cut_server(env: Environment, disk: Image) -> Image:
     """Cut the power of PostgreSQL's disk, go on with what is left on it, and return that disk."""
-    it.fault("the power of PostgreSQL is cut")
-    pid = it.server.server.pid()
+    env.fault("the power of PostgreSQL is cut")
+    pid = env.server.server.pid()
     assert pid is not None
-    it.server.freeze()
+    env.server.freeze()
     for one in family(pid):
         until(partial(is_still, one), every=0.002)
-    copy = disk.cut(it.enter(in_memory()) / "cut")
-    it.server.kill_all()
-    place = it.enter(mounted(copy))
-    it.use(OwnServer(forget_life(place)))
-    for host in it.hosts:
+    copy = disk.cut(env.enter(in_memory()) / "cut")
+    env.server.kill_all()
+    place = env.enter(mounted(copy))
+    env.use(OwnServer(forget_life(place)))
+    for host in env.hosts:
         assert host.wire is not None
         host.wire.reset()
-    it.heal()
+    env.heal()
     return Image(copy, place)
 
 
-def _cut_server_often(it: Lab, count: int) -> None:
-    disk = image_under(it.server.folder)
+def _cut_server_often(env: Environment, count: int) -> None:
+    disk = image_under(env.server.folder)
     disk.sync()
-    it.start(is_wired=True)
-    it.begin(rate=100)
+    env.start(is_wired=True)
+    env.begin(rate=100)
     for _ in range(count):
-        it.warm(60)
-        disk = _cut_server(it, disk)
-    it.warm(40)
-    it.quiesce()
-    it.figure("cuts", count)
+        env.warm(60)
+        disk = _cut_server(env, disk)
+    env.warm(40)
+    env.quiesce()
+    env.figure("cuts", count)
 
 
-IN_MEMORY = Twin(
+IN_MEMORY = Mutant(
     "commits_in_memory",
     breaks=frozenset({"C1"}),
     server={"synchronous_commit": "off", "wal_writer_delay": "10s"},
     settings={"database": {"allow_unsafe": True}},
 )
-UNSYNCED = Twin(
+UNSYNCED = Mutant(
     label="a server with fsync = off",
     breaks=frozenset({"C1", "C11"}),
     server={"fsync": "off", "full_page_writes": "on"},
@@ -225,21 +225,21 @@ UNSYNCED = Twin(
 @scenario(
     fault="power cut of PostgreSQL's disk under load; it boots from what is left",
     target="0 events answered 2xx lost, effects once",
-    twin=IN_MEMORY,
+    mutant=IN_MEMORY,
     needs=cannot_mount,
     place=server_image(400),
 )
-def test_power_cut_of_postgresql(it: Lab) -> None:
-    _cut_server_often(it, 1)
+def test_power_cut_of_postgresql(env: Environment) -> None:
+    _cut_server_often(env, 1)
 
 
 @scenario(
     fault="power cut of PostgreSQL's disk under load, five times in a row",
     target="0 events answered 2xx lost, effects once",
-    twin=UNSYNCED,
+    mutant=UNSYNCED,
     tier="soak",
     needs=cannot_mount,
     place=server_image(400),
 )
-def test_many_power_cuts_of_postgresql(it: Lab) -> None:
-    _cut_server_often(it, 5)
+def test_many_power_cuts_of_postgresql(env: Environment) -> None:
+    _cut_server_often(env, 5)

@@ -8,8 +8,8 @@ def test_every_scenario_has_a_twin_that_breaks_an_invariant():
     scenarios = report.load_scenarios()
     assert scenarios
     for one in scenarios.values():
-        assert one.twin.patch or one.twin.sql or one.twin.server or one.twin.settings, f"{one.name} has no twin"
-        assert one.twin.breaks <= set(CHECKS), f"the twin of {one.name} breaks what is no invariant"
+        assert one.mutant.patch or one.mutant.sql or one.mutant.server or one.mutant.settings, f"{one.name} has no twin"
+        assert one.mutant.breaks <= set(CHECKS), f"the twin of {one.name} breaks what is no invariant"
 
 
 def test_the_page_names_every_scenario_and_every_invariant():
@@ -28,4 +28,4 @@ def test_the_page_is_what_the_results_say():
 
 def test_no_result_on_the_page_is_a_failure():
     for one in report.read().results:
-        assert one.is_good, f"{one.name}{' (twin)' if one.twin else ''}: {one.summary}, broken {one.broken}"
+        assert one.is_good, f"{one.name}{' (twin)' if one.mutant else ''}: {one.summary}, broken {one.broken}"

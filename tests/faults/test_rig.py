@@ -15,13 +15,13 @@ import psycopg
 import pytest
 
 from tests.conftest import open_folder
-from tests.faults.rig.environment import SABOTAGE, Lab
+from tests.faults.rig.environment import MUTANTS, Environment
 from tests.faults.rig.history import Answered, Arrived, Marked, Sent, Silent
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.proxy import Proxy
-from tests.faults.rig.receivers import Manner
+from tests.faults.rig.receivers import Behaviour
 from tests.faults.rig.recorder import ROOT, Recorder
-from tests.faults.rig.senders import Load, letters, make_letter, shuffled
+from tests.faults.rig.senders import Load, generate_events, make_event, shuffled
 from tests.support import until
 
 
@@ -129,17 +129,17 @@ class TestProxy:
 def test_the_recorder_writes_down_all_that_is_sent_and_answered(tmp_path: Path):
     with Recorder(tmp_path) as outside:
         address = outside.receiver.removeprefix("http://")
-        outside.answer("/in/stripe", Manner(status=503))
+        outside.answer("/in/stripe", Behaviour(status=503))
         outside.mark("fault: refused")
-        outside.send(Load(hosts=(address,), first_wait_s=0.02), make_letter("evt_1", "move.made", "a00", "a01", 1))
+        outside.send(Load(hosts=(address,), first_wait_s=0.02), make_event("evt_1", "move.made", "a00", "a01", 1))
         until(lambda: outside.count().arrived >= 2)
-        outside.answer("/in/stripe", Manner(status=200))
+        outside.answer("/in/stripe", Behaviour(status=200))
         assert outside.settle()
         outside.shut_door()
-        outside.send(Load(hosts=(address,), is_patient=False), make_letter("evt_2", "move.made", "a00", "a01", 2))
+        outside.send(Load(hosts=(address,), is_patient=False), make_event("evt_2", "move.made", "a00", "a01", 2))
         assert outside.settle()
         outside.open_door()
-        outside.send(Load(hosts=(address,)), make_letter("evt_3", "move.made", "a00", "a01", 3))
+        outside.send(Load(hosts=(address,)), make_event("evt_3", "move.made", "a00", "a01", 3))
         assert outside.settle()
         facts = outside.history()
     sent = {fact.number: fact for fact in facts if isinstance(fact, Sent)}
@@ -155,32 +155,32 @@ def test_the_recorder_writes_down_all_that_is_sent_and_answered(tmp_path: Path):
 
 def test_unanswered_events_are_given_up_only_when_told(tmp_path: Path):
     with Recorder(tmp_path) as outside:
-        outside.answer("/in/stripe", Manner(status=500))
+        outside.answer("/in/stripe", Behaviour(status=500))
         address = outside.receiver.removeprefix("http://")
-        outside.send(Load(hosts=(address,)), make_letter("evt_1", "move.made", "a00", "a01", 1))
+        outside.send(Load(hosts=(address,)), make_event("evt_1", "move.made", "a00", "a01", 1))
         assert not outside.settle(timeout_s=0.5)
 
 
 def test_a_load_repeats_itself_by_its_seed():
     load = Load(hosts=("x",), count=50, seed=7, kinds={"move.made": 1.0, "flaky.job": 1.0})
-    assert list(letters(load)) == list(letters(load))
-    assert list(letters(load)) != list(letters(Load(hosts=("x",), count=50, seed=8)))
-    assert len({letter.key for letter in letters(load)}) == 50
+    assert list(generate_events(load)) == list(generate_events(load))
+    assert list(generate_events(load)) != list(generate_events(Load(hosts=("x",), count=50, seed=8)))
+    assert len({event.key for event in generate_events(load)}) == 50
 
 
 def test_shuffling_keeps_every_event():
     import random
 
     load = Load(hosts=("x",), count=50)
-    mixed = list(shuffled(letters(load), 20, random.Random(1)))
-    assert mixed != list(letters(load))
-    assert {letter.key for letter in mixed} == {letter.key for letter in letters(load)}
+    mixed = list(shuffled(generate_events(load), 20, random.Random(1)))
+    assert mixed != list(generate_events(load))
+    assert {event.key for event in mixed} == {event.key for event in generate_events(load)}
 
 
 class TestOwnServer:
     @pytest.fixture
-    def server(self, lab_template: Path) -> Iterator[OwnServer]:
-        one = OwnServer(template=lab_template)
+    def server(self, cluster_template: Path) -> Iterator[OwnServer]:
+        one = OwnServer(template=cluster_template)
         yield one
         one.close()
 
@@ -212,19 +212,19 @@ def ask_rows(server: OwnServer, sql: str) -> list[tuple]:
         return db.execute(sql).fetchall()
 
 
-def test_a_lab_lies_where_it_is_told_and_goes_on_with_another_server(tmp_path: Path, lab_template: Path):
+def test_a_lab_lies_where_it_is_told_and_goes_on_with_another_server(tmp_path: Path, cluster_template: Path):
     place = open_folder()
-    with Lab(tmp_path, template=lab_template, place=place) as it:
-        assert it.server.data.is_relative_to(place)
-        it.use(OwnServer(template=lab_template))
-        assert not it.server.data.is_relative_to(place)
-        assert it.ask("select count(*) from bank.account") == [(20,)]
-        assert it.judge().is_sound
+    with Environment(tmp_path, template=cluster_template, place=place) as env:
+        assert env.server.data.is_relative_to(place)
+        env.use(OwnServer(template=cluster_template))
+        assert not env.server.data.is_relative_to(place)
+        assert env.ask("select count(*) from bank.account") == [(20,)]
+        assert env.judge().is_sound
     assert not place.exists()
 
 
 def _patches() -> dict[str, str]:
-    spec = importlib.util.spec_from_file_location("sabotage", SABOTAGE / "sitecustomize.py")
+    spec = importlib.util.spec_from_file_location("mutants", MUTANTS / "sitecustomize.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -234,10 +234,10 @@ def _patches() -> dict[str, str]:
 
 @pytest.mark.parametrize(("name", "module"), _patches().items())
 def test_each_sabotage_finds_what_it_breaks(name: str, module: str):
-    path = os.pathsep.join([str(SABOTAGE), str(ROOT)])
+    path = os.pathsep.join([str(MUTANTS), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-c", f"import {module}"],
-        env={**os.environ, "PYTHONPATH": path, "BOATHOOK_SABOTAGE": name},
+        env={**os.environ, "PYTHONPATH": path, "BOATHOOK_MUTANT": name},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -246,7 +246,7 @@ def test_each_sabotage_finds_what_it_breaks(name: str, module: str):
 def test_sabotage_of_what_is_gone_is_loud(tmp_path: Path):
     code = "import sitecustomize, types; sitecustomize.replace(types, 'gone', lambda real: real)"
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(SABOTAGE)}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(MUTANTS)}, capture_output=True, text=True, check=False
     )  # fmt: skip
     assert done.returncode == 70
     assert "mend the patch" in done.stderr

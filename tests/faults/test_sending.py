@@ -46,7 +46,7 @@ class Receiver:
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(300)
         self._loop.close()
 
     async def _serve(self) -> None:
@@ -88,7 +88,7 @@ def open_sends(url: str) -> int:
 
 def judge(running: BoathookProcess, receiver: Receiver, owed: set[str], *, most_twice: int) -> None:
     """Assert that all arrived, that only what was on its way came twice, and that the books balance."""
-    until(lambda: open_sends(running.database_url) == 0, timeout=60)
+    until(lambda: open_sends(running.database_url) == 0)
     arrived = receiver.arrived
     assert set(arrived) == owed
     again = sum(count - 1 for count in arrived.values())
@@ -101,7 +101,7 @@ def test_senders_die_at_every_point(boathook: Callable[..., BoathookProcess], re
     crashes = CrashSchedule(tmp_path, dict.fromkeys(SEND_POINTS, 3))
     assert crashes.hits
     running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False, **crashes.environment)
-    until(lambda: running.children("sender"), timeout=60)
+    until(lambda: running.children("sender"))
     owed = add_some_deliveries(running.database_url, receiver.sink.base, 800)
     crashes.wait()
     judge(running, receiver, owed, most_twice=len(crashes.hits) * IN_FLIGHT)
@@ -110,11 +110,11 @@ def test_senders_die_at_every_point(boathook: Callable[..., BoathookProcess], re
 
 def test_senders_are_killed_under_load(boathook: Callable[..., BoathookProcess], receiver: Receiver):  # noqa: F811
     running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False)
-    until(lambda: running.children("sender"), timeout=60)
+    until(lambda: running.children("sender"))
     owed = add_some_deliveries(running.database_url, receiver.sink.base, 1500)
     for number in range(3):
         goal = 600 * (number + 1)
-        until(partial(_has_come_to, receiver, goal), timeout=60)
+        until(partial(_has_come_to, receiver, goal))
         running.kill("sender")
     judge(running, receiver, owed, most_twice=3 * IN_FLIGHT)
     assert running.stop() == 0
@@ -127,7 +127,7 @@ def _has_come_to(receiver: Receiver, goal: int) -> bool:
 def test_the_judge_can_fail(boathook: Callable[..., BoathookProcess], receiver: Receiver):  # noqa: F811
     """Sabotage: a message that is lost, and one that comes more often than a crash explains, are found."""
     running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False)
-    until(lambda: running.children("sender"), timeout=60)
+    until(lambda: running.children("sender"))
     owed = add_some_deliveries(running.database_url, receiver.sink.base, 5)
     judge(running, receiver, owed, most_twice=0)
     with pytest.raises(AssertionError):

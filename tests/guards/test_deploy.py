@@ -40,7 +40,7 @@ SLACK_S = 5.0
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
 def program(name: str) -> str:

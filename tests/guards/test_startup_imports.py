@@ -93,7 +93,7 @@ def modules_of_commands(commands: list[list[str]], sabotage: str = "") -> dict[s
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
+        timeout=300,
     )
     short = {words: {name.split(".")[2] for name in names} for words, names in json.loads(done.stdout).items()}
     return {words: MODULES & names for words, names in short.items()}

@@ -34,7 +34,7 @@ async def open_ears(db: Database, *hearings: Hearing) -> None:
 
 
 async def next_of(hearing: Hearing) -> object:
-    return await asyncio.wait_for(anext(hearing), 10)
+    return await asyncio.wait_for(anext(hearing), 300)
 
 
 async def test_two_processes_hear_what_a_third_tells_in_the_order_of_commits(db, pg_url):

@@ -71,7 +71,7 @@ def test_commands_of_apps_and_of_boathook_say_it_alike(tmp_path: Path, silent_ur
     done = subprocess.run(
         [sys.executable, "-m", "boathook", *command],
         cwd=tmp_path, env={"BILLING_SECRET": "x", "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith("boathook: PostgreSQL at database.url cannot be reached: ")

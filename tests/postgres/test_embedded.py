@@ -88,7 +88,7 @@ def line(process: "subprocess.Popen[str]") -> str:
 
 
 async def query(server: EmbeddedServer, sql: str) -> object:
-    connection = await asyncpg.connect(server.url, timeout=5)
+    connection = await asyncpg.connect(server.url, timeout=300)
     try:
         return await connection.fetchval(sql)
     finally:

@@ -145,7 +145,7 @@ async def test_without_the_lock_it_would_be_missed(db: Database, monkeypatch: py
     store = EventStore(db)
     async with db.transaction() as connection:
         await connection.execute("update boathook.registry set version = version + 1")
-        receipts = await asyncio.wait_for(store.append([event("k")]), 5)
+        receipts = await asyncio.wait_for(store.append([event("k")]), 300)
     assert isinstance(receipts[0], Accepted)
 
 

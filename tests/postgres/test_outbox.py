@@ -251,8 +251,8 @@ async def test_a_long_transaction_of_a_publisher_holds_up_no_change_of_routes(db
     acme, outbox = await add_application(db), Outbox()
     async with db.transaction() as connection:
         await outbox.publish(connection, Message(application=acme, type="x", payload={}))
-        await asyncio.wait_for(add_endpoint(db, acme), 5)
-        await asyncio.wait_for(register(db, "t", [Route(recipient="handler:a", app="t", application="b")]), 5)
+        await asyncio.wait_for(add_endpoint(db, acme), 300)
+        await asyncio.wait_for(register(db, "t", [Route(recipient="handler:a", app="t", application="b")]), 300)
 
 
 async def test_the_same_id(db: Database) -> None:

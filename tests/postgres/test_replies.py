@@ -57,7 +57,7 @@ async def test_whoever_waits_is_told_of_every_end(db: Database) -> None:
     async with running_worker(db, hook, inline=["shop"]):
         for kind in ("ends.well", "ends.ignored", "ends.badly"):
             [event_id] = await accept_events(db, {}, type=kind)
-            assert await asyncio.wait_for(told.get(), 10) == str(event_id), kind
+            assert await asyncio.wait_for(told.get(), 300) == str(event_id), kind
             assert await look(db, event_id) == (None, False)
 
 

@@ -324,7 +324,7 @@ async def test_a_reply_is_committed_with_the_success(shop: Database, kit: Kit) -
     async with running_worker(shop, hook, inline=["shop"]):
         [event_id] = await accept_events(shop, {})
         await wait_for_states(shop, succeeded=1)
-        assert await asyncio.wait_for(told.get(), 10) == str(event_id)
+        assert await asyncio.wait_for(told.get(), 300) == str(event_id)
     [answered] = await replies.find(shop, [event_id])
     assert answered == Answered(
         event_id, Reply(status=201, body=rb"""["it's","\\",2]""", content_type="application/json"), is_open=False

@@ -97,7 +97,7 @@ async def test_a_stopped_check_is_broken_off(db: Database, monkeypatch: pytest.M
     await begun.wait()
     async with make_context(db).work(actor="test") as work:
         await actions.stop(work, id)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         await broken_off.wait()
     await one.close()
     assert (await state_of(db, id)).data == {"error": "stopped by test"}

@@ -68,7 +68,7 @@ class Judge:
         with self._process:
             assert self._process.stdin is not None
             self._process.stdin.close()
-            self._process.wait(10)
+            self._process.wait(300)
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,7 @@ def gateway() -> Iterator[httpx.Client]:
             stdout=subprocess.DEVNULL,
         )
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{bound.getsockname()[1]}", timeout=10) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{bound.getsockname()[1]}", timeout=300) as client:
                 until(lambda: client.get("/healthz").status_code == 200)
                 yield client
         finally:

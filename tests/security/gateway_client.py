@@ -47,7 +47,7 @@ class Gateway:
         self.seen = psutil.Process(self.process.pid)
 
     def connect(self, *, source: str = "127.0.0.1", port: int = 0) -> socket.socket:
-        client = socket.create_connection(("127.0.0.1", port or self.port), timeout=20, source_address=(source, 0))
+        client = socket.create_connection(("127.0.0.1", port or self.port), timeout=300, source_address=(source, 0))
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return client
 
@@ -97,7 +97,7 @@ def gateway(**options: Any) -> Iterator[Gateway]:
         one.close()
 
 
-def read_all(client: socket.socket, timeout_s: float = 20) -> bytes:
+def read_all(client: socket.socket, timeout_s: float = 300) -> bytes:
     client.settimeout(timeout_s)
     got = bytearray()
     with contextlib.suppress(ConnectionError):

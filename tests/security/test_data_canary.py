@@ -170,7 +170,7 @@ class Scenario:
 
     def play(self) -> None:
         """Receive, refuse, handle, fail, be asked wrongly."""
-        with httpx.Client(base_url=self.running.base, timeout=30) as self.http:
+        with httpx.Client(base_url=self.running.base, timeout=300) as self.http:
             self._receive()
             self._refuse()
             self._tell()
@@ -270,7 +270,7 @@ class Scenario:
         """Return all there is to be searched."""
         running, found = self.running, dict[str, bytes]()
         for path in PAGES:
-            found[path] = httpx.get(running.base + path, timeout=30).content
+            found[path] = httpx.get(running.base + path, timeout=300).content
         found["answers"] = b"\n".join(self.said)
         commands = [*COMMANDS, *self._shows()]
         for command, text in zip(commands, self._ask([command.split() for command in commands]), strict=True):

@@ -142,7 +142,7 @@ def drive(house: BoathookServer, rude: Rude) -> Counter[str]:
     """Send the corpus everywhere; return how many lines of each word that must make."""
     running = house.running
     kinds = ("raise", "dead", "ignore", "log", "sql", "evil")
-    with httpx.Client(base_url=running.base, timeout=30) as client:
+    with httpx.Client(base_url=running.base, timeout=300) as client:
         for name, text in CORPUS.items():
             for kind in kinds:
                 body, headers = signed(payload(f"{kind} {name}", f"{kind}.{text[:5000]}", text=text[:1_000_000]))
@@ -163,7 +163,7 @@ def drive(house: BoathookServer, rude: Rude) -> Counter[str]:
     ends = "select count(*) from boathook.delivery where state = 'dead' union all select count(*) from boathook.outcome"
     until(
         lambda: [n for (n,) in house.query(ends)] == [4 * len(CORPUS) + UNSTORABLE, 3 * len(CORPUS) - UNSTORABLE],
-        timeout=30,
+        timeout=300,
     )
     assert running.stop() == 0
     return Counter(
@@ -258,7 +258,7 @@ def told(form: str, sabotage: str = "") -> bytes:
         [sys.executable, "-c", TELL, form, sabotage],
         input=json.dumps(list(CORPUS.values())).encode(),
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     return done.stderr

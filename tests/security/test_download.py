@@ -43,7 +43,7 @@ class Server:
 
 
 async def fetch(client: Client, url: str, to, **more) -> bytes:
-    await asyncio.wait_for(client.download(url, to, max_bytes=100, **more), 20)
+    await asyncio.wait_for(client.download(url, to, max_bytes=100, **more), 300)
     return to.read_bytes()
 
 

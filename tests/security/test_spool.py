@@ -366,7 +366,7 @@ class TestAnswers:
         waiting = asyncio.create_task(intake.accept(event("c")))
         await asyncio.sleep(0)
         gone.cancel()
-        receipts = await asyncio.wait_for(asyncio.gather(under_way, waiting), 5)
+        receipts = await asyncio.wait_for(asyncio.gather(under_way, waiting), 300)
         assert all(isinstance(receipt, Accepted) and receipt.is_spooled for receipt in receipts)
         journal.hangs.set()
         await back(intake)

@@ -55,7 +55,7 @@ class Flood:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(300)
 
 
 def good(one: Gateway, count: int, word: str) -> tuple[list[int], float]:

@@ -102,7 +102,7 @@ def gateway(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
 
 def sent(running: BoathookProcess, source: str, bodies: Iterable[bytes]) -> Iterator[tuple[bytes, int, dict[str, Any]]]:
     """Send bodies with their proof, one after the other; yield each with its answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=300)
     for body in bodies:
         proof = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
         connection.request("POST", f"/in/{source}", body, {"x-signature": proof, "content-type": "application/json"})

@@ -62,7 +62,7 @@ class Good:
 
     def end(self) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(300)
 
 
 @dataclass(frozen=True)

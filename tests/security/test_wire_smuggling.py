@@ -160,7 +160,7 @@ class Proxy:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(300)
 
 
 @pytest.fixture(params=PROXIES)

@@ -56,7 +56,7 @@ def played(role: str, folder: Path, sabotage: str = "") -> list[bool]:
         [sys.executable, "-c", PLAY, role, str(folder), sabotage],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     state: list[bool] = json.loads(done.stdout)
@@ -77,11 +77,11 @@ def test_a_child_begins_with_the_collector_off():
     code = "import gc, runpy, sys; sys.argv = ['x']; sys.exit = lambda *_: print(gc.isenabled());"
     code += "sys.modules['boathook.server.child'] = type(sys)('child'); sys.modules['boathook.server.child'].run_child = print;"
     code += "runpy.run_module('boathook.server', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.startswith("False\n")
 
 
 def test_a_command_runs_with_the_collector_on():
     code = "import gc, boathook.cli as cli; gc.disable(); cli._run(['completion', 'bash']); print(gc.isenabled())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.splitlines()[-1] == "True"

@@ -117,7 +117,7 @@ def test_curl_reads_its_own_file_as_it_was_meant(tmp_path):
             (tmp_path / "e.bin").write_bytes(body)
             (tmp_path / "e.curl").write_text(write(request, Shell.CONFIG, has_secrets=True))
             command = ["curl", "-sS", "--noproxy", "*", "--config", "e.curl"]
-            subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+            subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
             subprocess.run(
                 ["sh", "-c", write(request, has_secrets=True) + " -sS --noproxy '*'"], cwd=tmp_path, check=True
             )

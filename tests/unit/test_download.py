@@ -269,7 +269,7 @@ async def test_what_a_killed_process_had_is_gone_on_with_by_another(client, targ
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         part_file = target.with_name("song.mp3.part")
-        await eventually(lambda: part_file.exists() and part_file.stat().st_size > 60_000, timeout=60)
+        await eventually(lambda: part_file.exists() and part_file.stat().st_size > 60_000)
         process.send_signal(signal.SIGKILL)
         assert await process.wait() == -signal.SIGKILL
         assert not target.exists()

@@ -71,7 +71,7 @@ class Server:
 
         self._call(stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(300)
         self._loop.close()
 
 
@@ -365,7 +365,7 @@ def test_the_memory_of_failures_is_bounded(fetcher):
 def test_a_closed_fetcher_gives_up_at_once(server, fetcher):
     server.delay_s = 30
     running = fetcher._begin(server.url, 100, 60.0)
-    until(lambda: server.requests, timeout=5, every=0.01)
+    until(lambda: server.requests, timeout=300, every=0.01)
     fetcher.close()
     with pytest.raises(FetchFailed):
         running.result(10)

@@ -27,7 +27,7 @@ def play(mode):
         pytest.skip(f"a network of its own needs root: {why_not()}")
     environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
     command = [*UNSHARE, sys.executable, "-m", "tests.unit.rebinding_network", mode]
-    stage = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    stage = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert stage.returncode == 0, stage.stderr
     return json.loads(stage.stdout.splitlines()[-1])
 

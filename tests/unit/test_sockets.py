@@ -81,7 +81,7 @@ class SocketHarness:
     async def ask(self, action: str, value: object = None) -> object:
         answer = asyncio.get_running_loop().create_future()
         self.app.put_nowait((action, value, answer))
-        return await asyncio.wait_for(answer, 5)
+        return await asyncio.wait_for(answer, 300)
 
     async def accept(self, **more: object) -> "SocketHarness":
         assert await self.ask("receive") == {"type": "websocket.connect"}

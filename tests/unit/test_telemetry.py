@@ -178,7 +178,7 @@ def run_logging(script: str, form: str, **options: Any) -> subprocess.CompletedP
         [sys.executable, "-c", code + textwrap.dedent(script)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=300,
         check=True,
         **options,
     )
@@ -230,7 +230,7 @@ def test_a_reader_that_has_stopped_costs_lines_not_the_process():
         os.write(1, str(dropped[0][1]).encode())
         os._exit(0)
     """)
-    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=write, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=write, timeout=300, check=True)
     os.close(write)
     os.close(read)
     assert int(done.stdout) > 1000

@@ -253,7 +253,7 @@ async def test_an_application_that_never_ends_is_not_waited_for_for_ever(monkeyp
     life = Lifespan(app)
     life.open()
     await eventually(lambda: life.is_up)
-    await asyncio.wait_for(life.close(), 5)
+    await asyncio.wait_for(life.close(), 300)
 
 
 # Paths

@@ -111,7 +111,7 @@ class Mailbox:
     def messages(self) -> list[str]:
         return [request.message for request in list(self.received)]
 
-    def wait(self, count: int = 1, *, timeout: float = 60) -> list[Received]:
+    def wait(self, count: int = 1, *, timeout: float = 300) -> list[Received]:
         """Wait for at least *count* requests and return them."""
         until(lambda: len(self.received) >= count, timeout=timeout)
         return list(self.received)
@@ -126,7 +126,7 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            timeout = 30
+            timeout = 300
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -169,4 +169,4 @@ class Receiver:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(300)

@@ -50,7 +50,7 @@ class Api:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         # Connections are not kept open, as tests do not always close their client.
         limits = httpx.Limits(max_keepalive_connections=0)
-        self.http = httpx.Client(base_url=f"{base}/api/v1", headers=headers, timeout=30, limits=limits)
+        self.http = httpx.Client(base_url=f"{base}/api/v1", headers=headers, timeout=300, limits=limits)
 
     def ask(self, method: str, path: str, *, expect: int, **more: Any) -> Any:
         answer = self.http.request(method, path, **more)
@@ -121,7 +121,7 @@ class Application:
         rows = self.api.pages(f"{self.path}/msg/{message}/endpoint", expanded_statuses=True)
         return next((row["status"] for row in rows if row["id"] == endpoint["id"]), None)
 
-    def wait_status(self, message: str, endpoint: Mapping[str, Any], status: int, *, timeout: float = 60) -> None:
+    def wait_status(self, message: str, endpoint: Mapping[str, Any], status: int, *, timeout: float = 300) -> None:
         until(lambda: self.status(message, endpoint) == status, timeout=timeout)
 
     def wait_attempts(self, endpoint: Mapping[str, Any], count: int, **params: Any) -> list[dict[str, Any]]:

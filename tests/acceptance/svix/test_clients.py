@@ -160,7 +160,7 @@ def folder_of(version: str, shared: Path) -> Path:
                 [*pip, "--no-deps", "--no-compile", "--require-hashes", "--requirement", lock, "--target", folder],
                 capture_output=True,
                 text=True,
-                timeout=100,
+                timeout=300,
                 check=False,
             )
             assert done.returncode == 0, f"{lock.name} could not be installed: {done.stderr[-2000:]}"
@@ -189,7 +189,7 @@ class Run:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-3000:]
@@ -243,7 +243,7 @@ def test_the_newest_python_client_works_unchanged(server, receiver):
 
 @pytest.mark.extended("drives one more vendor's client through the whole API")
 def test_the_npm_client_works_unchanged(server, receiver):
-    install(HERE / "npm", timeout=100)
+    install(HERE / "npm", timeout=300)
     run = Run(server, receiver, "npm")
     report = run.go(find_program("node"), "sdk_driver.mjs", cwd=HERE / "npm")
     judge(report, (2, 5))

@@ -39,7 +39,7 @@ class Publisher:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(300)
 
     def _run(self) -> None:
         number = 0
@@ -49,7 +49,7 @@ class Publisher:
             headers = {"authorization": f"Bearer {self.app.api.token}", "idempotency-key": f"key-{number}"}
             try:
                 answer = httpx.post(
-                    f"{self.app.api.base}/api/v1{self.app.path}/msg", json=body, headers=headers, timeout=10
+                    f"{self.app.api.base}/api/v1{self.app.path}/msg", json=body, headers=headers, timeout=300
                 )
             except httpx.TransportError:
                 continue
@@ -59,7 +59,7 @@ class Publisher:
     def wait(self, count: int) -> None:
         """Wait until so many more than now were accepted."""
         goal = len(self.accepted) + count
-        until(lambda: len(self.accepted) >= goal, timeout=60)
+        until(lambda: len(self.accepted) >= goal)
 
 
 def lost(accepted: list[str], box: Mailbox) -> set[str]:
@@ -68,12 +68,12 @@ def lost(accepted: list[str], box: Mailbox) -> set[str]:
 
 def judge(app: Application, endpoint, accepted: list[str], box: Mailbox) -> None:
     """Assert that everything accepted arrived, signed, and that the API knows it."""
-    until(lambda: not lost(accepted, box), timeout=40)
+    until(lambda: not lost(accepted, box))
     box.received[0].check(app.secret(endpoint))
     path = f"{app.path}/endpoint/{endpoint['id']}/msg"
     until(
         lambda: {row["id"] for row in app.api.pages(path, limit=250) if row["status"] == SUCCESS} >= set(accepted),
-        timeout=40,
+        timeout=300,
     )
 
 

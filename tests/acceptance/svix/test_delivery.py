@@ -425,7 +425,7 @@ class TestRates:
         app.endpoint(box, throttleRate=5)
         for _ in range(14):
             app.send()
-        arrived = sorted(request.at for request in box.wait(14, timeout=20))
+        arrived = sorted(request.at for request in box.wait(14, timeout=300))
         assert arrived[13] - arrived[0] > 1.4, "14 messages at 5 a second take more than 1.4 s"
         in_any_second = max(sum(at <= other < at + 1 for other in arrived) for at in arrived)
         assert in_any_second <= 11
@@ -436,7 +436,7 @@ class TestRates:
         app.endpoint(box)
         for _ in range(14):
             app.send()
-        arrived = sorted(request.at for request in box.wait(14, timeout=20))
+        arrived = sorted(request.at for request in box.wait(14, timeout=300))
         in_any_second = max(sum(at <= other < at + 1 for other in arrived) for at in arrived)
         assert in_any_second > 11
 

@@ -113,7 +113,7 @@ class TestMessages:
             "update boathook.event set content_until = now() - interval '1 second' where application = %s returning id",
             app.id,
         )
-        until(lambda: app.api.get(f"{app.path}/msg/{message}")["payload"] == {"expired": True}, timeout=90)
+        until(lambda: app.api.get(f"{app.path}/msg/{message}")["payload"] == {"expired": True})
 
     def test_a_precheck_says_whether_anybody_listens(self, app):
         path = f"{app.path}/msg/precheck/active"
@@ -289,16 +289,16 @@ class TestRecovering:
         box = receiver.mailbox(BROKEN)
         endpoint = app.endpoint(box, retrySchedule=[], throttleRate=None)
         sent = {app.send({"n": n}) for n in range(130)}
-        box.wait(130, timeout=60)
-        until(lambda: not app.api.get(f"{app.path}/endpoint/{endpoint['id']}/msg", status=PENDING)["data"], timeout=60)
+        box.wait(130, timeout=300)
+        until(lambda: not app.api.get(f"{app.path}/endpoint/{endpoint['id']}/msg", status=PENDING)["data"])
         until(
             lambda: len(app.api.pages(f"{app.path}/endpoint/{endpoint['id']}/msg", status=FAIL, limit=250)) == 130,
-            timeout=60,
+            timeout=300,
         )
         box.say(Answer())
         task = app.api.post(f"{app.path}/endpoint/{endpoint['id']}/recover", {"since": ago(hours=1)}, expect=202)
         assert self.finished(app.api, task["id"])["data"]["messagesSent"] == 130
-        box.wait(260, timeout=60)
+        box.wait(260, timeout=300)
         again = box.messages()[130:]
         assert len(again) == 130
         assert set(again) == sent

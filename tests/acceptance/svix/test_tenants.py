@@ -241,7 +241,7 @@ Ask = Callable[[str, str, str, Any], httpx.Response]
 
 
 def asker(server: BoathookServer) -> tuple[Ask, httpx.Client]:
-    client = httpx.Client(base_url=server.base, timeout=30)
+    client = httpx.Client(base_url=server.base, timeout=300)
 
     def ask(method: str, path: str, token: str, body: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {token}"} if token else {}

@@ -48,7 +48,7 @@ class BillingServer(AppServer):
             f"{self.base}/webhooks/payments",
             content=body,
             headers={"content-type": "application/json", **named},
-            timeout=30,
+            timeout=300,
         )
 
     def send_payment(self, payment: str, status: str = "paid", *, answer: int = 200, **fields: Any) -> httpx.Response:
@@ -123,7 +123,7 @@ class BillingServer(AppServer):
         """Return the sum of a metric's series that have these labels."""
         from prometheus_client.parser import text_string_to_metric_families
 
-        text = httpx.get(f"{self.base}/metrics", timeout=10).text
+        text = httpx.get(f"{self.base}/metrics", timeout=300).text
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
 

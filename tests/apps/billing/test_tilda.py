@@ -65,7 +65,7 @@ def shop(tmp_path_factory, admin_url, pg_template):
 
 def send_order(shop: BillingServer, body: bytes, key: str = SECRET) -> int:
     headers = {"content-type": "application/x-www-form-urlencoded", "x-api-key": key}
-    return httpx.post(f"{shop.base}/webhooks/payments", content=body, headers=headers, timeout=30).status_code
+    return httpx.post(f"{shop.base}/webhooks/payments", content=body, headers=headers, timeout=300).status_code
 
 
 def test_an_order_of_tilda_is_applied_once_when_it_is_paid(shop: BillingServer):

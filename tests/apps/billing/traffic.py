@@ -55,7 +55,7 @@ def _send(server: BillingServer, letter: Letter) -> int:
     deadline = time.monotonic() + 60
     while True:
         try:
-            answer = httpx.post(server.base + letter.path, content=letter.body, headers=letter.headers, timeout=10)
+            answer = httpx.post(server.base + letter.path, content=letter.body, headers=letter.headers, timeout=300)
         except httpx.TransportError:
             assert time.monotonic() < deadline, "no answer for a minute"
             time.sleep(0.05)
@@ -77,7 +77,7 @@ def wrong_books(server: BillingServer, expected: Expected) -> list[str]:
     return asyncio.run(ask())
 
 
-def await_books(server: BillingServer, expected: Expected, *, timeout: float = 60) -> None:
+def await_books(server: BillingServer, expected: Expected, *, timeout: float = 300) -> None:
     """Wait until all events are handled and the tables are as expected; fail with the differences."""
     deadline = time.monotonic() + timeout
     while (wrong := wrong_books(server, expected) or _pending_work(server)) and time.monotonic() < deadline:

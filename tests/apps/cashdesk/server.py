@@ -51,7 +51,7 @@ class Client:
 
     async def ask(self, method: str, path: str, document: object = None, *, token: str | None = None) -> httpx.Response:
         """Send one request with this user's token, or another one."""
-        async with httpx.AsyncClient(base_url=self.base, timeout=20) as http:
+        async with httpx.AsyncClient(base_url=self.base, timeout=300) as http:
             headers = {"authorization": f"Bearer {self.token if token is None else token}"}
             return await http.request(method, f"/cabinet/api/{path}", json=document, headers=headers)
 
@@ -123,7 +123,7 @@ class Cabinet:
         assert self.running.cli("verify").returncode == 0
 
 
-async def wait_until_delivered(cabinet: Cabinet, user: User, timeout: float = 60.0) -> None:
+async def wait_until_delivered(cabinet: Cabinet, user: User, timeout: float = 300) -> None:
     """Wait until a user has no pending delivery and no pending operation."""
     deadline = asyncio.get_running_loop().time() + timeout
     while True:

@@ -44,7 +44,7 @@ async def at_work(cabinet: Cabinet, shop: Client, seed: int) -> AsyncIterator[li
 
 
 async def _work(cabinet: Cabinet, shop: Shop, statuses: list[int]) -> None:
-    async with httpx.AsyncClient(base_url=cabinet.running.base, timeout=10) as http:
+    async with httpx.AsyncClient(base_url=cabinet.running.base, timeout=300) as http:
         while True:
             letter = shop.write()
             try:
@@ -128,13 +128,13 @@ async def begin(running: CashdeskServer, receiver: Receiver) -> tuple[Cabinet, C
 
 
 async def judge_in_the_end(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
-    await wait_until_delivered(cabinet, shop.user, timeout=60)
+    await wait_until_delivered(cabinet, shop.user, timeout=300)
     judge(cabinet, shop, receiver)
 
 
 async def _more(statuses: list[int], number: int) -> None:
     goal = len([status for status in statuses if 200 <= status < 300]) + number
-    await eventually(lambda: len([status for status in statuses if 200 <= status < 300]) >= goal, timeout=60)
+    await eventually(lambda: len([status for status in statuses if 200 <= status < 300]) >= goal)
 
 
 @pytest.mark.parametrize("role", KILLED)

@@ -107,7 +107,7 @@ async def test_the_state_is_that_of_the_moment(cabinet: Cabinet):
     assert told == [(1, "CREATE", 100), (2, "UPDATE", 200), (3, "DELETE", 300), (3, "UPDATE", 300)]
 
 
-async def hurried(cabinet: Cabinet, shop: Client, is_done: Callable[[], object], timeout: float = 30.0) -> None:
+async def hurried(cabinet: Cabinet, shop: Client, is_done: Callable[[], object], timeout: float = 300) -> None:
     """Wait until *is_done* while all that waits for a retry is made due again and again, breakers included."""
 
     def look() -> object:

@@ -60,7 +60,7 @@ class FleetServer(AppServer):
     def client(self) -> httpx.Client:
         if self._client is None:
             headers = {"authorization": f"Bearer {self.key}"}
-            self._client = httpx.Client(base_url=self.base, timeout=30, headers=headers)
+            self._client = httpx.Client(base_url=self.base, timeout=300, headers=headers)
         return self._client
 
     def kill_all(self) -> None:
@@ -72,7 +72,7 @@ class FleetServer(AppServer):
     def post(self, document: Any, *, path: str = PATH, token: str = TOKEN) -> httpx.Response:
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         headers = {"content-type": "application/json"}
-        return httpx.post(f"{self.base}{path}", params={"token": token}, content=body, headers=headers, timeout=30)
+        return httpx.post(f"{self.base}{path}", params={"token": token}, content=body, headers=headers, timeout=300)
 
     def send_event(self, event: str, payload: Any, *, path: str = PATH, **more: Any) -> httpx.Response:
         """Send an event as RentProg does; it must be accepted."""
@@ -84,7 +84,7 @@ class FleetServer(AppServer):
         """Send a simulated request and return its status, or 0 if there was no response."""
         try:
             return httpx.request(
-                letter.method, self.base + letter.path, content=letter.body, headers=dict(letter.headers), timeout=30
+                letter.method, self.base + letter.path, content=letter.body, headers=dict(letter.headers), timeout=300
             ).status_code
         except httpx.TransportError:
             return 0
@@ -160,7 +160,7 @@ class BotApi:
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(300)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

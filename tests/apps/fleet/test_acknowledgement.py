@@ -26,7 +26,7 @@ def burst(server: FleetServer) -> tuple[list[int], float, list[int]]:
     """Send a burst; return the statuses, the 95th percentile of the answers' times in seconds, and the cars."""
     cars = [new_id() for _ in range(BURST)]
     limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
-    with httpx.Client(base_url=server.base, params={"token": TOKEN}, timeout=60, limits=limits) as client:
+    with httpx.Client(base_url=server.base, params={"token": TOKEN}, timeout=300, limits=limits) as client:
 
         def send(car: int) -> tuple[int, float]:
             body = json.dumps({"event": "car_create", "payload": {"id": car}})
@@ -44,7 +44,7 @@ def measure(server: FleetServer) -> tuple[float, float, list[int]]:
     """Return the 95th percentile of a burst's answers, that of one while no handler can go on, and the latter's cars."""
     statuses, usual, _ = burst(server)
     assert set(statuses) == {200}
-    until(server.is_idle, timeout=60)
+    until(server.is_idle)
     with psycopg.connect(server.database_url) as connection:
         connection.execute("lock table fleet.change in access exclusive mode")
         statuses, stalled, cars = burst(server)
@@ -54,7 +54,7 @@ def measure(server: FleetServer) -> tuple[float, float, list[int]]:
                 "select from pg_locks where not granted and pid in (select pid from pg_stat_activity where datname = current_database())"
             )
         )
-    until(server.is_idle, timeout=90)
+    until(server.is_idle)
     return usual, stalled, cars
 
 

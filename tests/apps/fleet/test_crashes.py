@@ -64,7 +64,7 @@ def send_all(server: FleetServer, simulation: Simulation) -> None:
 
 
 def judge(server: FleetServer, simulation: Simulation) -> None:
-    until(server.is_idle, timeout=60)
+    until(server.is_idle)
     assert server.differences(simulation.expected()) == []
     (counted,) = server.rows("select (select count(*) from fleet.change) as changes, (select count(*) from fleet.unknown) as unknown,"
                             " (select count(*) from fleet.dirty) as dirty")  # fmt: skip
@@ -95,7 +95,7 @@ def test_the_tables_are_right_after_crashes_in_failures(server: FleetServer, tmp
     send_all(server, simulation)
     crashes.wait()
     server.rows(MENDED)
-    until(server.is_idle, timeout=60)
+    until(server.is_idle)
     server.cli("dead", "replay", "--all", "--yes")
     judge(server, simulation)
 
@@ -106,7 +106,7 @@ def test_the_tables_are_right_after_everything_was_killed_again_and_again(server
     with ThreadPoolExecutor(1) as threads:
         sending = threads.submit(send_all, server, simulation)
         for number in (20, 60):
-            until(partial(more_events_than, server, number), timeout=60)
+            until(partial(more_events_than, server, number))
             server.kill_all()
             server.start()
         sending.result(90)

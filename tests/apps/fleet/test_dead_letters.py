@@ -32,8 +32,8 @@ def server(tmp_path_factory, admin_url, pg_template, bot):
         running.rows(POISON)
         for _ in range(5):
             running.send_event("car_create", {"id": new_id(), "poison": "yes"})
-        until(lambda: len(dead(running)) == 5, timeout=60)
-        until(lambda: told(bot) >= 5, timeout=60)  # before a test decides about one of them
+        until(lambda: len(dead(running)) == 5)
+        until(lambda: told(bot) >= 5)  # before a test decides about one of them
         yield running
 
 
@@ -81,7 +81,7 @@ def test_the_list_is_paged_and_filtered(server: FleetServer):
     [("GET", DEAD), ("POST", f"{DEAD}/x/replay"), ("POST", f"{DEAD}/cleanup"), ("DELETE", f"{DEAD}/x")],
 )
 def test_nobody_decides_without_a_token(method: str, path: str, server: FleetServer):
-    assert httpx.request(method, server.base + path, timeout=10).status_code == 401
+    assert httpx.request(method, server.base + path, timeout=300).status_code == 401
 
 
 def test_a_replayed_letter_is_handled_and_then_cannot_be_replayed_again(server: FleetServer):
@@ -188,7 +188,7 @@ def hasty(tmp_path_factory, admin_url, pg_template, bot):
 def test_a_dead_letter_is_tried_again_by_the_schedule_and_then_left_to_people(hasty: FleetServer, bot: BotApi):
     car = new_id()
     hasty.send_event("car_create", {"id": car, "poison": "yes"})
-    (plan,) = until(lambda: hasty.rows("select * from fleet.dead_retry where given_up_at is not null"), timeout=90)
+    (plan,) = until(lambda: hasty.rows("select * from fleet.dead_retry where given_up_at is not null"))
     assert (plan["replays"], plan["next_at"]) == (1, None)
     until(lambda: any(text.startswith("Left to people") for text in bot.taken))
     shown = json.loads(hasty.cli("dead", "show", plan["delivery_id"], "--json").stdout)
@@ -199,7 +199,7 @@ def test_a_dead_letter_is_tried_again_by_the_schedule_and_then_left_to_people(ha
 def test_a_dead_letter_whose_cause_is_gone_is_handled_by_itself(hasty: FleetServer):
     car = new_id()
     hasty.send_event("car_create", {"id": car, "poison": "yes"})
-    until(lambda: len(dead(hasty)) == 2, timeout=60)
+    until(lambda: len(dead(hasty)) == 2)
     hasty.rows(HEALED)
     assert hasty.known("cars", car)["data"]["poison"] == "yes"
     until(lambda: len(dead(hasty)) == 1)

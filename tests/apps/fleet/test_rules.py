@@ -212,11 +212,11 @@ def test_a_burst_of_1000_updates_of_one_car_costs_few_upserts_and_ends_in_the_la
     order = [bodies[(position * 617) % number] for position in range(number)]  # every one, none in its place
     headers = {"content-type": "application/json"}
     with (
-        httpx.Client(base_url=server.base, params={"token": TOKEN}, headers=headers, timeout=60) as client,
+        httpx.Client(base_url=server.base, params={"token": TOKEN}, headers=headers, timeout=300) as client,
         ThreadPoolExecutor(16) as threads,
     ):
         assert set(threads.map(lambda body: client.post(PATH, content=body).status_code, order)) == {200}
-    row = until(lambda: (found := server.thing("cars", car)) and found["changes"] == number and found, timeout=90)
+    row = until(lambda: (found := server.thing("cars", car)) and found["changes"] == number and found)
     print(f"{row['upserts']} upserts for {number} updates")  # noqa: T201
     assert row["mileage"] == number - 1, "the last state is not the newest"
     assert row["upserts"] <= number / 20, f"{row['upserts']} upserts for {number} updates"
@@ -248,7 +248,7 @@ def test_the_selftest_shows_the_owners_fields_to_anybody_and_no_secret(server: F
     server.send_event("car_create", {"id": new_id()})
 
     def told():
-        answer = httpx.get(f"{server.base}/webhooks/_selftest", timeout=10)
+        answer = httpx.get(f"{server.base}/webhooks/_selftest", timeout=300)
         shown = answer.json()
         return answer if shown.get("webhook_ok_1m", 0) > 0 and shown["webhook_ack_p95_ms_1m"] is not None else None
 
@@ -300,7 +300,7 @@ def test_nonsense_in_the_environment_stops_the_start_and_names_the_variable(serv
 
 
 def test_metrics_tell_of_the_apps_own_tables_to_those_who_have_a_token(server: FleetServer):
-    assert httpx.get(f"{server.base}/api/rentprog/metrics", timeout=10).status_code == 401
+    assert httpx.get(f"{server.base}/api/rentprog/metrics", timeout=300).status_code == 401
     shown = server.client.get("/api/rentprog/metrics").json()
     assert shown.keys() >= SELFTEST_FIELDS
     assert set(shown["things"]) == {"cars", "clients", "bookings", "branches", "employees", "messages"}
@@ -349,7 +349,7 @@ def test_the_simulation_of_the_command_line_ends_in_the_right_tables(server: Fle
 
 def test_the_app_counts_what_it_does_in_boathooks_metrics(server: FleetServer):
     def counted() -> bool:
-        text = httpx.get(f"{server.base}/metrics", timeout=10).text
+        text = httpx.get(f"{server.base}/metrics", timeout=300).text
         return all(
             re.search(rf"^{name}{{.*}} [1-9]", text, re.MULTILINE)
             for name in ("fleet_changes_total", "fleet_upserts_total", "fleet_unknown_total")

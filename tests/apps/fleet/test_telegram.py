@@ -54,7 +54,7 @@ def test_a_server_in_trouble_loses_no_alarm_and_repeats_are_collapsed(server: Fl
     # As many alarms as a bad night has, through the row that every alarm goes through.
     server.rows("update fleet.alarm set waiting = waiting + 57")
     server.send_event("car_create", {"id": new_id()})
-    until(lambda: not bot.troubles and len(bot.taken) > taken, timeout=100)
+    until(lambda: not bot.troubles and len(bot.taken) > taken)
     assert moments[1] - moments[0] >= 4, "it was asked to wait for 4 seconds"
     assert " more)" in bot.taken[taken]
     assert int(bot.taken[taken].rpartition("(and ")[2].split()[0]) >= 57
@@ -65,13 +65,13 @@ def test_a_server_in_trouble_loses_no_alarm_and_repeats_are_collapsed(server: Fl
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_server_that_hangs_blocks_no_handling(server: FleetServer, bot: BotApi):
     bot.troubles.append(hang)
-    until(bot.hanging.is_set, timeout=60)
+    until(bot.hanging.is_set)
     calls, car = bot.calls, new_id()
     server.send_event("car_create", {"id": car})
     server.send_event("car_update", {"id": car, "state": "free"})
     server.known("cars", car, lambda row: row["state"] == "free")
     assert bot.calls == calls, "the hanging message had ended before"
-    until(lambda: bot.calls > calls, timeout=60)
+    until(lambda: bot.calls > calls)
     assert server.rows("select from fleet.error_log where kind = 'TELEGRAM_AWAY'")
 
 

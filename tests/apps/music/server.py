@@ -108,7 +108,7 @@ class MusicServer(AppServer):
         super().__init__(folder, database_url, f'[music]\nsecret = "{SECRET}"\n', music, storage, allow=allow)
 
     def post(self, body: bytes, headers: dict[str, str], path: str = "/api/suno/callback") -> httpx.Response:
-        return httpx.post(f"{self.base}{path}", content=body, headers=headers, timeout=30)
+        return httpx.post(f"{self.base}{path}", content=body, headers=headers, timeout=300)
 
     def send_callback(self, task: str, stage: str = "complete", *, answer: int = 200, **how: Any) -> httpx.Response:
         """Send a callback with the signature of kie.ai."""
@@ -129,7 +129,7 @@ class MusicServer(AppServer):
             told = self.cli("keys", "create", "--scope", "organization", "--json").stdout
             self._key = json.loads(told)["token"]
         headers = {"authorization": f"Bearer {self._key}"}
-        return httpx.request(method, f"{self.base}/api/music{path}", headers=headers, timeout=30, **how)
+        return httpx.request(method, f"{self.base}/api/music{path}", headers=headers, timeout=300, **how)
 
     def track(self, task: str) -> dict[str, Any]:
         (found,) = self.rows("select * from music.track where task_id = %s", task)
@@ -151,7 +151,7 @@ class MusicServer(AppServer):
     def stored(self, key: str) -> bytes:
         return (self.folder / "data" / "music" / key).read_bytes()
 
-    def await_files(self, task: str, *states: str, timeout: float = 60) -> dict[tuple[str, str], dict[str, Any]]:
+    def await_files(self, task: str, *states: str, timeout: float = 300) -> dict[tuple[str, str], dict[str, Any]]:
         until(lambda: self.states(task) == sorted(states), timeout=timeout)
         return self.files(task)
 

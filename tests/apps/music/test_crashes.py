@@ -41,7 +41,7 @@ def send_all(server: MusicServer, simulator: Simulator) -> None:
             case Registration(task_id=task_id, title=title):
                 server.rows("insert into music.track (task_id, title) values (%s, %s)", task_id, title)
             case Letter():
-                until(partial(heard, server, one), timeout=90)
+                until(partial(heard, server, one))
 
 
 def heard(server: MusicServer, letter: Letter) -> bool:
@@ -115,7 +115,7 @@ def test_workers_die_in_the_middle_of_downloads(make, studio):
     make.kill("worker")
     studio.go_on.set()
     for task, name, half in zip(tasks, names, halves, strict=True):
-        files = make.await_files(task, "stored", timeout=60)
+        files = make.await_files(task, "stored", timeout=300)
         assert make.stored(files[f"{task}-1", "audio"]["key"]) == content_of(name)
         ranges = [asked for path, asked in studio.asked if path == name]
         assert ranges[0] is None
@@ -134,7 +134,7 @@ def test_everything_dies_and_is_started_again(make, studio):
         playing = pool.submit(send_all, make, simulator)
         for share in (6, 3):
             least = len(simulator.steps) // share
-            until(partial(server_has, make, least), timeout=90)
+            until(partial(server_has, make, least))
             make.kill_all()
             make.start()
         playing.result()

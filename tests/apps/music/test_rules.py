@@ -202,7 +202,7 @@ def test_a_download_that_breaks_off_is_gone_on_with(server, studio, song):
     task, _ = song
     name = f"{task}-broken"
     server.send_callback(task, "complete", clips=[clip(name, studio.url, "/broken/")])
-    files = server.await_files(task, "stored", "stored", timeout=40)
+    files = server.await_files(task, "stored", "stored", timeout=300)
     content = content_of(f"/broken/{name}.mp3")
     ranges = [asked for path, asked in studio.asked if path == f"/broken/{name}.mp3"]
     assert ranges == [None, f"bytes={len(content) // 2}-"]
@@ -417,7 +417,7 @@ def test_the_answer_does_not_depend_on_workers_being_up(server):
 
 def test_the_api_demands_a_key(server):
     for path in ("/tracks", "/deliveries"):
-        assert httpx.get(f"{server.base}/api/music{path}", timeout=10).status_code == 401
+        assert httpx.get(f"{server.base}/api/music{path}", timeout=300).status_code == 401
     assert server.api("GET", "/tracks").status_code == 200
 
 
@@ -462,7 +462,7 @@ def test_what_happens_is_counted(server, song):
     server.await_files(task, *["stored"] * 4)
 
     def is_shown(name: str) -> bool:
-        return name in httpx.get(f"{server.base}/metrics", timeout=10).text
+        return name in httpx.get(f"{server.base}/metrics", timeout=300).text
 
     for name in (
         'music_callbacks_total{stage="complete",result="applied"}',

@@ -1,6 +1,6 @@
 """Switches one safeguard of boathook off, in a process that is started for a twin: the same scenario must then fail.
 
-Python imports this by itself at its start where this folder is on PYTHONPATH; ``BOATHOOK_SABOTAGE`` names patches of
+Python imports this by itself at its start where this folder is on PYTHONPATH; ``BOATHOOK_MUTANT`` names patches of
 `PATCHES`, with commas between them. A patch is applied right after its module was first imported. What it replaces must exist, so that a rename
 breaks the twin loudly instead of leaving it whole. Nothing of this is known to the product.
 """
@@ -25,7 +25,7 @@ _background: set[Any] = set()
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     """Put ``make(what is there)`` in the place of an attribute that must be there."""
     if not hasattr(owner, name):
-        os.write(2, f"sabotage: {owner.__name__} has no {name} any more; mend the patch\n".encode())
+        os.write(2, f"mutant: {owner.__name__} has no {name} any more; mend the patch\n".encode())
         os._exit(70)
     setattr(owner, name, make(getattr(owner, name)))
 
@@ -437,7 +437,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def sabotage(*names: str) -> None:
+def apply_patches(*names: str) -> None:
     """Arrange for the patches of these names, in this order."""
     later: dict[str, list[Callable[[ModuleType], None]]] = {}
     for name in names:
@@ -449,5 +449,5 @@ def sabotage(*names: str) -> None:
     sys.meta_path.insert(0, _Finder(later))
 
 
-if os.environ.get("BOATHOOK_SABOTAGE"):
-    sabotage(*os.environ["BOATHOOK_SABOTAGE"].split(","))
+if os.environ.get("BOATHOOK_MUTANT"):
+    apply_patches(*os.environ["BOATHOOK_MUTANT"].split(","))

@@ -116,7 +116,7 @@ def _count(case: Case, violations: Sequence[Violation]) -> Counts:
     by_invariant = Counter(violation.invariant for violation in violations)
     effects = Counter((effect.event, effect.handler) for effect in case.store.effects)
     states = Counter(
-        one.state for one in case.store.owed if one.recipient not in case.limits.without_effect and not one.place
+        one.state for one in case.store.deliveries if one.recipient not in case.limits.without_effect and not one.place
     )
     arrived = Counter(
         (fact.message, fact.place) for fact in case.history if isinstance(fact, Arrived) and is_ok(fact.status)
@@ -144,13 +144,13 @@ def _timeline(case: Case, subject: str) -> Iterator[str]:
         if edge.event in ids:
             change = f"{edge.before or 'new'} -> {edge.after or 'ended'}"
             yield f"    edge {edge.number}: {edge.recipient} {change}, fence {edge.fence}, attempts {edge.attempts}"
-    for one in case.store.tried:
+    for one in case.store.attempts_made:
         if one.event in ids:
             yield f"    attempt {one.number} of delivery {one.ordinal}: {one.outcome} {one.code}".rstrip()
     for effect in sorted(case.store.effects, key=lambda effect: effect.number):
         if effect.event in ids:
             yield f"    effect {effect.number}: {effect.handler}, attempt {effect.attempt}"
-    for owed in case.store.owed:
+    for owed in case.store.deliveries:
         if owed.event in ids:
             yield f"    delivery {owed.ordinal} to {owed.recipient} is {owed.state} after {owed.attempts} attempts"
 

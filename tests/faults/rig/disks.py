@@ -1,7 +1,7 @@
 """Disks of a scenario's own: one that is small and can grow, and one whose power can be cut.
 
-    disk = it.enter(small_disk("600k"))         # a tmpfs; disk.resize("8m") later, disk.fill() until nothing fits
-    disk = it.enter(image(48))                  # ext4 on a loop device over a file in memory
+    disk = env.enter(small_disk("600k"))         # a tmpfs; disk.resize("8m") later, disk.fill() until nothing fits
+    disk = env.enter(image(48))                  # ext4 on a loop device over a file in memory
     with still(host.processes("gateway")):      # nobody writes, and nothing that was begun is finished
         copy = disk.cut(folder / "copy")        # what a power cut would leave at this moment
     with mounted(copy) as found:                # replays the file system's journal, as after the cut

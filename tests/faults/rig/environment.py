@@ -1,27 +1,27 @@
-"""A lab: real processes around one PostgreSQL, with the recorder outside, to be broken and then judged.
+"""Fault environment: boathook processes around one PostgreSQL, with the recorder outside, for one scenario run.
 
-    with Lab(folder) as it:
-        it.start()                                   # `boathook serve`; again for further hosts
-        it.begin(rate=150)                           # a load of signed events, see `Load`
-        it.warm(60)                                  # so many accepted
-        it.fault("the gateway is killed")
-        it.host.kill("gateway")
-        it.heal()
-        it.warm(60)
-        it.quiesce()                                 # no more events, all accepted, nothing open, spools empty
-        print(it.judge().report)
+    with Environment(folder) as env:
+        env.start()                                   # `boathook serve`; again for further hosts
+        env.begin(rate=150)                           # a load of signed events, see `Load`
+        env.warm(60)                                  # wait for 60 accepted events
+        env.fault("the gateway is killed")
+        env.host.kill("gateway")
+        env.heal()
+        env.warm(60)
+        env.quiesce()                                 # stop the load and wait until nothing is pending
+        print(env.judge().report)
 
-What it offers a scenario:
+Members for scenarios:
 
-    it.server       the PostgreSQL: kill, kill_all, stop, freeze, thaw, restart, set
-    it.hosts        every `boathook serve`: kill(role), kill_all, stop, start, freeze(role), thaw, children, cli, log
-    it.host         the first of them; `host.wire` is the proxy to PostgreSQL, `host.front` that in front of its gateway
-    it.outside      the recorder: senders and receivers; `it.endpoint(place)` makes one of them an endpoint
-    it.enter(context)   keep it open as long as the lab, such as a disk
-    it.use(server)  go on with another PostgreSQL, such as one booted from a copy
-    it.ask(sql)     rows from PostgreSQL itself, past every proxy
-    it.expect(invariant, truth, words)      a finding of the scenario's own
-    it.figure(name, value)                  a figure for docs/reliability.md
+    env.server       the PostgreSQL: kill, kill_all, stop, freeze, thaw, restart, set
+    env.hosts        every `boathook serve`: kill(role), kill_all, stop, start, freeze(role), thaw, children, cli, log
+    env.host         the first of them; `host.wire` is the proxy to PostgreSQL, `host.front` that in front of its gateway
+    env.outside      the recorder: senders and receivers; `env.endpoint(place)` makes one of them an endpoint
+    env.enter(context)   keep it open as long as the environment, such as a disk
+    env.use(server)  go on with another PostgreSQL, such as one booted from a copy
+    env.ask(sql)     rows from PostgreSQL itself, past every proxy
+    env.expect(invariant, truth, words)      a check by the scenario itself
+    env.figure(name, value)                  a figure for docs/reliability.md
 """
 
 import asyncio
@@ -48,49 +48,49 @@ from tests.faults.rig import bank, store_reader
 from tests.faults.rig.checker import Verdict, judge
 from tests.faults.rig.history import FAULT, HEALED, QUIET, History
 from tests.faults.rig.invariants import Violation
-from tests.faults.rig.mutants import SOUND, Twin
+from tests.faults.rig.mutants import SOUND, Mutant
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.proxy import Proxy
 from tests.faults.rig.recorder import ROOT, Recorder
-from tests.faults.rig.senders import SECRET, Letter, Load
+from tests.faults.rig.senders import SECRET, Load, SignedEvent
 from tests.faults.rig.spool_reader import read_spools
 from tests.faults.rig.store_state import Limits, Spooled
 from tests.sender_harness import KEY, add_application, add_endpoint
 from tests.support import until
 
-SABOTAGE = Path(__file__).parents[1] / "mutants"
+MUTANTS = Path(__file__).parents[1] / "mutants"
 QUICK = RetryPolicy(delays_s=(0.1, 0.2, 0.4) + (0.5,) * 20, jitter=0.2, max_age_s=120.0)
-"""How often endpoints of a lab are tried."""
+"""Retry policy of the endpoints."""
 Entered = TypeVar("Entered")
 Tables = Mapping[str, Mapping[str, Any]]
 """Settings as tables of boathook.toml."""
 
 
 class Host(BoathookProcess):
-    """One `boathook serve` with the bank, its own folder and its own data_dir."""
+    """A `boathook serve` process with the bank app, its own folder and data_dir."""
 
-    def __init__(self, folder: Path, url: str, *, roles: str, senders: int, settings: Tables, twin: Twin) -> None:
+    def __init__(self, folder: Path, url: str, *, roles: str, senders: int, settings: Tables, mutant: Mutant) -> None:
         folder.mkdir()
         self._settings = settings
-        self._twin = twin
+        self._mutant = mutant
         self.wire: Proxy | None = None
         self.front: Proxy | None = None
         self._frozen: list[psutil.Process] = []
         super().__init__(folder, url, roles=roles, senders=senders)
-        path = [str(SABOTAGE), str(ROOT)] if twin.patch else [str(ROOT)]
+        path = [str(MUTANTS), str(ROOT)] if mutant.patch else [str(ROOT)]
         self.environment |= {"PYTHONPATH": os.pathsep.join(path)}
-        if twin.patch:
-            self.environment["BOATHOOK_SABOTAGE"] = twin.patch
+        if mutant.patch:
+            self.environment["BOATHOOK_MUTANT"] = mutant.patch
 
     def patch(self, name: str) -> None:
-        """Apply one more patch of tests/faults/sabotage from its next start on."""
-        earlier = self.environment.get("BOATHOOK_SABOTAGE")
-        self.environment["PYTHONPATH"] = os.pathsep.join([str(SABOTAGE), str(ROOT)])
-        self.environment["BOATHOOK_SABOTAGE"] = f"{earlier},{name}" if earlier else name
+        """Apply one more patch of tests/faults/mutants from its next start on."""
+        earlier = self.environment.get("BOATHOOK_MUTANT")
+        self.environment["PYTHONPATH"] = os.pathsep.join([str(MUTANTS), str(ROOT)])
+        self.environment["BOATHOOK_MUTANT"] = f"{earlier},{name}" if earlier else name
 
     @property
     def address(self) -> str:
-        """Where senders reach its gateway."""
+        """The address of its gateway for senders."""
         return f"127.0.0.1:{self.port if self.front is None else self.front.port}"
 
     @property
@@ -134,28 +134,28 @@ class Host(BoathookProcess):
         self._frozen += processes
 
     def thaw(self) -> None:
-        """Let everything frozen go on."""
+        """Resume all frozen processes."""
         for process in self._frozen:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGCONT)
         self._frozen = []
 
     def revise(self, settings: Tables) -> None:
-        """Change its configuration, for the next start; what a twin has set stays."""
-        self._settings = _merge(_merge(self._settings, settings), self._twin.settings)
+        """Change its configuration, for the next start; the settings of the mutant stay."""
+        self._settings = _merge(_merge(self._settings, settings), self._mutant.settings)
         self.point_to(self.database_url)
 
     def point_to(self, url: str) -> None:
-        """Name another database in its configuration, for the next start."""
+        """Set another database in its configuration, for the next start."""
         self.database_url = url
         (self.folder / "boathook.toml").write_text(self._configuration(""))
 
     def is_running(self) -> bool:
-        """Return whether its supervisor lives."""
+        """Return whether its supervisor runs."""
         return self.process is not None and self.process.poll() is None
 
     def close(self) -> None:
-        """Kill all of it."""
+        """Kill all its processes."""
         self.thaw()
         self.kill_all()
 
@@ -167,13 +167,13 @@ def _toml(tables: Tables) -> Iterator[str]:
             yield f"{key} = {msgspec.json.encode(value).decode()}"
 
 
-class Lab:
-    """Everything of one run of a scenario; it ends with its block.
+class Environment:
+    """The servers, hosts, recorder and proxies of one scenario run; all end with its block.
 
     Args:
-        folder: for configurations, logs, spools and the diary.
+        folder: for configurations, logs, spools and the history.
         template: a prepared cluster to copy, see `prepare`; None makes a new one.
-        twin: what is sabotaged.
+        mutant: the safeguard that is removed.
         limits: what the checker allows; the bank's own where absent.
         place: the folder of the PostgreSQL server, such as one on a loop image; in memory where absent.
     """
@@ -183,13 +183,13 @@ class Lab:
         folder: Path,
         *,
         template: Path | None = None,
-        twin: Twin = SOUND,
+        mutant: Mutant = SOUND,
         limits: Limits = bank.LIMITS,
         place: Path | None = None,
         seed: int = 0,
     ) -> None:
         self.folder = folder
-        self.twin = twin
+        self.mutant = mutant
         self.limits = limits
         self.seed = seed
         self.hosts: list[Host] = []
@@ -207,7 +207,7 @@ class Lab:
             self.outside = stack.enter_context(Recorder(folder))
             if template is None:
                 prepare_schema(self.server.url)
-            self._sabotage_server()
+            self._apply_mutant_to_server()
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -218,12 +218,12 @@ class Lab:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def _sabotage_server(self) -> None:
-        if self.twin.server:
-            self.server.set(**self.twin.server)
-        if self.twin.sql:
+    def _apply_mutant_to_server(self) -> None:
+        if self.mutant.server:
+            self.server.set(**self.mutant.server)
+        if self.mutant.sql:
             with psycopg.connect(self.server.url, autocommit=True) as db:
-                db.execute(self.twin.sql)
+                db.execute(self.mutant.sql)
 
     @property
     def host(self) -> Host:
@@ -231,9 +231,9 @@ class Lab:
         return self.hosts[0]
 
     @property
-    def is_twin(self) -> bool:
-        """Whether a safeguard is off; a scenario may wait more briefly then, but must do the same."""
-        return self.twin is not SOUND
+    def is_mutant(self) -> bool:
+        """Whether a safeguard is removed; the scenario may then wait less, but must do the same."""
+        return self.mutant is not SOUND
 
     def start(
         self,
@@ -249,13 +249,13 @@ class Lab:
     ) -> Host:
         """Start one more host; *is_wired* puts a proxy between it and PostgreSQL, *is_fronted* one before its gateway.
 
-        *patch* names one of tests/faults/sabotage that breaks nothing, for the sound run too.
+        *patch* names one of tests/faults/mutants that breaks nothing, for the sound run too.
         """
         wire = self.proxy(self.server.socket) if is_wired else None
         url = self.server.url if wire is None else self.server.wired(wire.port)
-        merged = _merge(settings or {}, self.twin.settings)
+        merged = _merge(settings or {}, self.mutant.settings)
         folder = self.folder / f"host{len(self.hosts)}"
-        host = Host(folder, url, roles=roles, senders=senders, settings=merged, twin=self.twin)
+        host = Host(folder, url, roles=roles, senders=senders, settings=merged, mutant=self.mutant)
         host.wire = wire
         if is_fronted:
             host.front = self.proxy(("127.0.0.1", host.port))
@@ -281,11 +281,11 @@ class Lab:
                 host.point_to(server.url)
 
     def enter(self, context: AbstractContextManager[Entered]) -> Entered:
-        """Keep a context open as long as the lab; what was started before it is ended after it."""
+        """Keep a context open as long as the environment; what was started before it is ended after it."""
         return self._stack.enter_context(context)
 
     def proxy(self, target: str | tuple[str, int]) -> Proxy:
-        """Open a proxy that lives as long as the lab."""
+        """Open a proxy that lives as long as the environment."""
         one = self._stack.enter_context(Proxy(target, seed=self.seed))
         self._proxies.append(one)
         return one
@@ -303,7 +303,7 @@ class Lab:
         asyncio.run(add())
 
     def load(self, **how: Any) -> Load:
-        """Return a load for all gateways of this lab; each has ids of its own."""
+        """Return a load for all gateways; each load has its own event ids."""
         self._loads += 1
         gateways = tuple(host.address for host in self.hosts if "gateway" in host.roles.split(","))
         defaults = {"hosts": gateways, "seed": self.seed, "prefix": f"evt{self._loads}"}
@@ -313,21 +313,21 @@ class Lab:
         """Start a load, see `Load`."""
         self.outside.begin(self.load(**how))
 
-    def send(self, *some: Letter, **how: Any) -> None:
+    def send(self, *some: SignedEvent, **how: Any) -> None:
         """Send these events at once."""
         self.outside.send(self.load(**how), *some)
 
     def warm(self, accepted: int = 60, timeout_s: float = 30.0) -> None:
-        """Let the load run until so many more were accepted."""
+        """Wait until so many more events were accepted."""
         self.outside.wait_accepted(accepted, timeout_s)
 
     def fault(self, name: str) -> None:
-        """Write down that a fault begins; the scenario makes it happen."""
+        """Record that a fault begins; the scenario itself injects it."""
         self._is_healed = False
         self.outside.mark(f"{FAULT}{name}")
 
     def heal(self) -> None:
-        """End every fault the rig knows of: proxies behave, PostgreSQL runs, nobody is frozen, receivers take connections."""
+        """End every fault that the rig has injected in proxies, PostgreSQL, hosts and receivers."""
         for proxy in self._proxies:
             proxy.heal()
         self.server.restart()
@@ -337,8 +337,8 @@ class Lab:
         self._is_healed = True
 
     def quiesce(self, timeout_s: float | None = None) -> bool:
-        """Stop the load, let everything come to an end, and return whether it did within *timeout_s*."""
-        limit_s = timeout_s or (10.0 if self.is_twin else self.limits.quiet_s)
+        """Stop the load and wait until nothing is pending; return whether that took less than *timeout_s*."""
+        limit_s = timeout_s or (10.0 if self.is_mutant else self.limits.quiet_s)
         self.outside.stop()
         if not self._is_healed:
             self.heal()
@@ -355,12 +355,12 @@ class Lab:
         return store_reader.count_open(self.server.url) == 0 and not self.spooled()
 
     def spooled(self) -> list[Spooled]:
-        """Return what waits in the spools of all hosts."""
+        """Return the records in the spools of all hosts."""
         return [record for host in self.hosts for record in read_spools(host.data)]
 
-    def told(self) -> dict[str, int]:
-        """Return what boathook says of itself, by its command line; nothing in a twin that is not about that."""
-        if not self.hosts or (self.is_twin and "C15" not in self.twin.breaks):
+    def self_report(self) -> dict[str, int]:
+        """Return what boathook's commands report; empty for a mutant that does not break C15."""
+        if not self.hosts or (self.is_mutant and "C15" not in self.mutant.breaks):
             return {}
         verified = self.host.cli("verify", check=False)
         if verified.returncode != 0:
@@ -371,9 +371,9 @@ class Lab:
 
     def judge(self) -> Verdict:
         """Return the verdict of the checker, with the scenario's own findings."""
-        told = self.told()
+        report = self.self_report()
         store = store_reader.read(self.server.url)
-        verdict = judge(self.history(), store, spool=self.spooled(), limits=self.limits, told=told)
+        verdict = judge(self.history(), store, spool=self.spooled(), limits=self.limits, told=report)
         return replace(verdict, violations=(*verdict.violations, *self.findings))
 
     def history(self) -> History:
@@ -389,12 +389,12 @@ class Lab:
         return until(lambda: self.ask(sql, *arguments), timeout=timeout_s)[0]
 
     def expect(self, invariant: str, truth: object, words: str) -> None:
-        """Make a finding of *words* unless something is true; the twin is judged by it too."""
+        """Make a finding of *words* unless *truth* holds; this also counts for the mutant run."""
         if not truth:
             self.findings.append(Violation(invariant, "", words))
 
     def figure(self, name: str, value: object) -> None:
-        """Show a figure in docs/reliability.md."""
+        """Add a figure to docs/reliability.md."""
         self.figures[name] = f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
@@ -414,10 +414,10 @@ def prepare_schema(url: str) -> None:
 
 
 def prepare(folder: Path) -> Path:
-    """Make a cluster with all of that in *folder*, stopped, and return the folder: the template of labs."""
+    """Create a stopped PostgreSQL cluster with the schema in *folder*, as a template, and return the folder."""
     folder.mkdir()
     folder.chmod(0o755)
     server = OwnServer(folder)
     prepare_schema(server.url)
-    assert asyncio.run(server.server.stop()), "somebody else uses the template"
+    assert asyncio.run(server.server.stop()), "the template is in use"
     return folder

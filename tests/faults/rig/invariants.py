@@ -114,7 +114,7 @@ class Case:
     def excused(self) -> frozenset[tuple[str, str]]:
         """Events and recipients whose order is free: once dead, others may pass; replays come when they come."""
         dead = {(edge.event, edge.recipient) for edge in self.store.edges if edge.after == "dead"}
-        return frozenset(dead | {(one.event, one.recipient) for one in self.store.owed if one.is_replay})
+        return frozenset(dead | {(one.event, one.recipient) for one in self.store.deliveries if one.is_replay})
 
 
 def is_ok(status: int) -> bool:
@@ -156,7 +156,7 @@ def one_row(case: Case) -> Iterator[Violation]:
 def one_end(case: Case) -> Iterator[Violation]:
     """C4: once all is quiet, each owed delivery has ended in exactly one way."""
     owed = defaultdict(list)
-    for one in case.store.owed:
+    for one in case.store.deliveries:
         owed[one.event, one.ordinal].append(one)
     for event in case.store.events:
         for ordinal in range(event.fanout):
@@ -175,7 +175,7 @@ def one_end(case: Case) -> Iterator[Violation]:
 def one_effect(case: Case) -> Iterator[Violation]:
     """C5: one effect for each delivery that succeeded, none for any other."""
     wanted: Counter[tuple[str, str]] = Counter()
-    for one in case.store.owed:
+    for one in case.store.deliveries:
         if one.recipient.startswith("handler:") and one.recipient not in case.limits.without_effect:
             wanted[one.event, one.recipient.removeprefix("handler:")] += one.state == "succeeded"
     found = Counter((effect.event, effect.handler) for effect in case.store.effects)
@@ -244,9 +244,13 @@ def leases(case: Case) -> Iterator[Violation]:
 
 
 def _stale_commits(case: Case) -> Iterator[Violation]:
-    good = {(one.event, one.ordinal): one.number for one in case.store.tried if one.outcome in {"succeeded", "ignored"}}
-    replayed = {(one.event, one.recipient) for one in case.store.owed if one.is_replay}
-    owed = {(one.event, one.recipient): (one.event, one.ordinal) for one in case.store.owed}
+    good = {
+        (one.event, one.ordinal): one.number
+        for one in case.store.attempts_made
+        if one.outcome in {"succeeded", "ignored"}
+    }
+    replayed = {(one.event, one.recipient) for one in case.store.deliveries if one.is_replay}
+    owed = {(one.event, one.recipient): (one.event, one.ordinal) for one in case.store.deliveries}
     for effect in case.store.effects:
         name = (effect.event, f"handler:{effect.handler}")
         number = None if name in replayed else good.get(owed.get(name, ("", 0)))
@@ -257,9 +261,9 @@ def _stale_commits(case: Case) -> Iterator[Violation]:
 
 def bounded(case: Case) -> Iterator[Violation]:
     """C8: attempts stay within the policy, each was a claim, and none follows an end."""
-    tried: Counter[tuple[str, int]] = Counter((one.event, one.ordinal) for one in case.store.tried)
-    spent = Counter((one.event, one.ordinal) for one in case.store.tried if one.code not in _EXCUSED)
-    for one in case.store.owed:
+    tried: Counter[tuple[str, int]] = Counter((one.event, one.ordinal) for one in case.store.attempts_made)
+    spent = Counter((one.event, one.ordinal) for one in case.store.attempts_made if one.code not in _EXCUSED)
+    for one in case.store.deliveries:
         name, most = (one.event, one.ordinal), case.limits.attempts.get(one.recipient)
         if most is not None and spent[name] > most * (one.replays + 1):
             yield Violation("C8", one.event, f"{spent[name]} attempts of {one.recipient}, where {most} are allowed")
@@ -339,7 +343,7 @@ def outbox(case: Case) -> Iterator[Violation]:
     """C12: each message arrives where it is owed, and comes again only around a fault."""
     arrived = Counter((fact.message, fact.place) for fact in _arrivals(case) if is_ok(fact.status))
     messages = {event.message: event for event in case.store.events if event.message}
-    for one in case.store.owed:
+    for one in case.store.deliveries:
         if one.place and one.state == "succeeded" and one.event in case.by_id:
             message = case.by_id[one.event].message
             if not arrived[message, one.place]:
@@ -353,7 +357,7 @@ def outbox(case: Case) -> Iterator[Violation]:
         yield Violation("C12", subject, f"{copies} copies came again, where {case.limits.wire_copies} are allowed")
     published = {event.key for event in messages.values()}
     for effect in case.store.effects:
-        prefix = case.limits.letters.get(effect.handler)
+        prefix = case.limits.message_prefixes.get(effect.handler)
         if prefix is not None and prefix + effect.key not in published:
             yield Violation("C12", effect.key, "its effect is there, but not the message published with it")
 
@@ -431,7 +435,7 @@ def percentile(values: Iterable[float], rank: float) -> float:
 
 def truth(case: Case) -> Iterator[Violation]:
     """C15: what boathook says of itself is what is found."""
-    dead = sum(one.state == "dead" for one in case.store.owed)
+    dead = sum(one.state == "dead" for one in case.store.deliveries)
     if case.told.get("dead", dead) != dead:
         yield Violation("C15", "", f"it lists {case.told['dead']} dead letters, there are {dead}")
     if case.told.get("verify", 0) != 0:

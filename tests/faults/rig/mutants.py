@@ -1,4 +1,4 @@
-"""Sabotage: what is broken in the twin of a scenario, and which invariants that must break."""
+"""Mutants: the safeguard that the second run of a scenario removes, and the invariants that this must break."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
-class Twin:
-    """The same scenario with one safeguard off; it is caught when at least one of *breaks* is found broken."""
+class Mutant:
+    """A scenario with one safeguard removed; it is caught when at least one of *breaks* is found broken."""
 
     patch: str = ""
     """A name of tests/faults/mutants/sitecustomize.py, for every boathook process."""
@@ -21,22 +21,22 @@ class Twin:
     """Tables of boathook.toml."""
 
     label: str = ""
-    """What is off, in words for the report; the name of the patch where absent."""
+    """What is removed, in words for the report; the name of the patch if empty."""
 
     @property
     def name(self) -> str:
-        """What is switched off."""
+        """What is removed."""
         return self.label or self.patch.replace("_", " ")
 
 
-SOUND: Final = Twin()
-"""Nothing is broken."""
+SOUND: Final = Mutant()
+"""No safeguard is removed."""
 
 
 def without(function: str, *changes: tuple[str, str]) -> str:
     """Return SQL that replaces text in a function of boathook's schema, and fails unless each text is there."""
     steps = "\n".join(
-        f"if strpos(code, $old${old}$old$) = 0 then raise exception 'sabotage: {function} does not hold this text any more'; end if;"
+        f"if strpos(code, $old${old}$old$) = 0 then raise exception 'mutant: {function} does not hold this text any more'; end if;"
         f"\ncode := replace(code, $old${old}$old$, $new${new}$new$);"
         for old, new in changes
     )
@@ -55,7 +55,7 @@ UNFENCED: Final = without(
     (" and fence = p_fence", ""),
     ("if not found then\n        raise exception 'lease lost", "if not found then return; end if; if false then\n        raise exception 'lease lost"),
 )  # fmt: skip
-"""Whoever settles is believed to hold the lease."""
+"""Any worker may complete a delivery, with or without its lease."""
 
 UNCOUNTED: Final = without(
     "set_back",
@@ -71,4 +71,4 @@ UNCOUNTED: Final = without(
     select * into d""",
     ),
 )
-"""An attempt whose worker died is not counted: attempts are counted at failure, so to speak, and not at the claim."""
+"""Attempts are counted when they fail instead of at the claim, so an attempt whose worker died is not counted."""

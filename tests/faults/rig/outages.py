@@ -5,14 +5,14 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from tests.faults.rig.environment import Lab
+from tests.faults.rig.environment import Environment
 from tests.faults.rig.history import FAULT, HEALED, Answered, History, Marked, Sent, Silent
 from tests.faults.rig.invariants import is_ok, percentile
-from tests.faults.rig.mutants import Twin
+from tests.faults.rig.mutants import Mutant
 
 RATE = 60.0
 """Events a second of an outage's load."""
-NO_SPOOL = Twin(settings={"spool": {"enabled": False}}, label="no spool", breaks=frozenset({"C11"}))
+NO_SPOOL = Mutant(settings={"spool": {"enabled": False}}, label="no spool", breaks=frozenset({"C11"}))
 """Whoever has nowhere to put events must refuse them."""
 _ENOUGH = 240
 _NOTICED_S = 2.0
@@ -49,11 +49,11 @@ class Repeatedly:
 
 
 def nothing() -> None:
-    """Leave the end of an outage to `Lab.heal`."""
+    """Leave the end of an outage to `Environment.heal`."""
 
 
-def ride_out(
-    it: Lab,
+def run_outage(
+    env: Environment,
     fault: str,
     begin: Callable[[], object],
     *,
@@ -69,46 +69,46 @@ def ride_out(
         fault: what is done, in words.
         begin: does it.
         events: how many are sent meanwhile.
-        end: undoes what `Lab.heal` does not know of.
+        end: undoes what `Environment.heal` does not know of.
         rate: of the load, in events a second.
         drains: how many times as fast as events arrive the spool must be drained; 0: not judged.
     """
-    it.begin(rate=rate)
-    it.warm(30)
-    it.fault(fault)
+    env.begin(rate=rate)
+    env.warm(30)
+    env.fault(fault)
     begin()
     # A twin has shown all that it can within seconds; those who are refused for a minute flood it with their retries.
-    events = min(events, _ENOUGH) if it.is_twin else events
-    it.outside.wait_events(events, timeout_s=60 + 4 * events / rate)
-    waiting = len(it.spooled())
+    events = min(events, _ENOUGH) if env.is_mutant else events
+    env.outside.wait_events(events, timeout_s=60 + 4 * events / rate)
+    waiting = len(env.spooled())
     end()
-    it.heal()
-    it.warm(30, timeout_s=90)
-    it.quiesce()
-    tell(it, waiting)
-    if drains and not it.is_twin:
-        times = drain_rate(it) / rate
-        it.expect("C11", times >= drains, f"the spool was drained {times:.1f} times as fast as events arrived")
+    env.heal()
+    env.warm(30, timeout_s=90)
+    env.quiesce()
+    report_outage(env, waiting)
+    if drains and not env.is_mutant:
+        times = drain_rate(env) / rate
+        env.expect("C11", times >= drains, f"the spool was drained {times:.1f} times as fast as events arrived")
 
 
-def tell(it: Lab, waiting: int = 0) -> None:
+def report_outage(env: Environment, waiting: int = 0) -> None:
     """Judge that everybody was answered 2xx and that the spool was used, and write down the figures.
 
     Args:
         it: the lab, all quiet.
         waiting: how many events were seen to wait in the spool.
     """
-    failed = unanswered(it.history())
-    it.expect("C11", not failed, f"{failed} signed requests were refused or not answered")
-    spooled = max(waiting, sum(events for events, _ in _drains(it)))
-    it.expect("C11", it.is_twin or spooled, "nothing went into the spool")
-    it.figure("without 2xx", failed)
-    it.figure("spooled", spooled)
-    answers = during(it.history())
+    failed = unanswered(env.history())
+    env.expect("C11", not failed, f"{failed} signed requests were refused or not answered")
+    spooled = max(waiting, sum(events for events, _ in _drains(env)))
+    env.expect("C11", env.is_mutant or spooled, "nothing went into the spool")
+    env.figure("without 2xx", failed)
+    env.figure("spooled", spooled)
+    answers = during(env.history())
     if answers:
-        it.figure("p99 meanwhile", f"{percentile(answers, 99) * 1000:.0f} ms")
-    if rate := drain_rate(it):
-        it.figure("drained", f"{rate:.0f}/s, {rate / RATE:.1f} times the arrivals")
+        env.figure("p99 meanwhile", f"{percentile(answers, 99) * 1000:.0f} ms")
+    if rate := drain_rate(env):
+        env.figure("drained", f"{rate:.0f}/s, {rate / RATE:.1f} times the arrivals")
 
 
 def unanswered(history: History) -> int:
@@ -142,13 +142,13 @@ def during(history: History) -> list[float]:
     return found
 
 
-def drain_rate(it: Lab) -> float:
+def drain_rate(env: Environment) -> float:
     """Return how many events a second the longest drain has brought to PostgreSQL, as the gateways tell; 0: none."""
-    events, seconds = max(_drains(it), default=(0, 1.0))
+    events, seconds = max(_drains(env), default=(0, 1.0))
     return events / max(seconds, 0.001)
 
 
-def _drains(it: Lab) -> list[tuple[int, float]]:
+def _drains(env: Environment) -> list[tuple[int, float]]:
     """Return how many events each drain of a spool has brought to PostgreSQL, and in how many seconds."""
-    told = [json.loads(line) for host in it.hosts for line in host.log().splitlines() if '"spool_drained"' in line]
+    told = [json.loads(line) for host in env.hosts for line in host.log().splitlines() if '"spool_drained"' in line]
     return [(one["events"], one["seconds"]) for one in told]

@@ -76,7 +76,7 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(300)
         self._loop.close()
 
     def set(

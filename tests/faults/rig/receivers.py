@@ -18,7 +18,7 @@ _DRIP_S = 1.0
 _LONG = 3600.0
 
 
-class Manner(msgspec.Struct, frozen=True, kw_only=True):
+class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """How a receiver answers."""
 
     status: int = 204
@@ -36,7 +36,7 @@ class Receivers:
 
     def __init__(self, write: Callable[[Fact], None]) -> None:
         self._write = write
-        self.manners: dict[str, Manner] = defaultdict(Manner)
+        self.behaviours: dict[str, Behaviour] = defaultdict(Behaviour)
         self.arrived = 0
         self.port = 0
         self._server: asyncio.Server | None = None
@@ -76,12 +76,12 @@ class Receivers:
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         place = head[0].split()[1]
-        manner = self.manners[place]
-        self._note(headers, place, body, manner)
-        await asyncio.sleep(manner.after_s)
-        match manner.how:
+        behaviour = self.behaviours[place]
+        self._note(headers, place, body, behaviour)
+        await asyncio.sleep(behaviour.after_s)
+        match behaviour.how:
             case "answer":
-                writer.write(_head(manner, length=0))
+                writer.write(_head(behaviour, length=0))
                 await writer.drain()
                 return True
             case "hang":
@@ -89,30 +89,30 @@ class Receivers:
             case "drip":
                 await _drip(writer)
             case "flood":
-                writer.write(_head(manner, length=manner.size))
-                await _pour(writer, b"x" * 65_536, manner.size)
+                writer.write(_head(behaviour, length=behaviour.size))
+                await _pour(writer, b"x" * 65_536, behaviour.size)
             case "bomb":
-                packed = _packed(manner.size)
-                writer.write(_head(manner, length=len(packed)) + packed)
+                packed = _packed(behaviour.size)
+                writer.write(_head(behaviour, length=len(packed)) + packed)
                 await writer.drain()
             case "heads":
                 writer.write(b"HTTP/1.1 200 X\r\n")
-                await _pour(writer, b"x-filler: " + b"y" * 1_000 + b"\r\n", manner.size)
+                await _pour(writer, b"x-filler: " + b"y" * 1_000 + b"\r\n", behaviour.size)
             case "reset":
                 pass
         return False
 
-    def _note(self, headers: dict[str, str], place: str, body: bytes, manner: Manner) -> None:
+    def _note(self, headers: dict[str, str], place: str, body: bytes, behaviour: Behaviour) -> None:
         """Write the message down before it is answered, so that no accepted one is unknown."""
         self.arrived += 1
-        status = manner.status if manner.how == "answer" else 0
+        status = behaviour.status if behaviour.how == "answer" else 0
         sha = hashlib.sha256(body).hexdigest()
         self._write(Arrived(at=time.time(), message=headers.get("webhook-id", ""), place=place, sha=sha, status=status))
 
 
-def _head(manner: Manner, *, length: int) -> bytes:
-    lines = [f"HTTP/1.1 {manner.status} X", *(f"{name}: {value}" for name, value in manner.headers.items())]
-    if manner.status != 204:
+def _head(behaviour: Behaviour, *, length: int) -> bytes:
+    lines = [f"HTTP/1.1 {behaviour.status} X", *(f"{name}: {value}" for name, value in behaviour.headers.items())]
+    if behaviour.status != 204:
         lines.append(f"content-length: {length}")
     return "\r\n".join([*lines, "", ""]).encode()
 

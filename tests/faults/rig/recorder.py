@@ -27,8 +27,8 @@ import msgspec
 
 from tests.faults.rig import history
 from tests.faults.rig.history import Fact, History, Marked
-from tests.faults.rig.receivers import Manner, Receivers
-from tests.faults.rig.senders import Letter, Load, Senders
+from tests.faults.rig.receivers import Behaviour, Receivers
+from tests.faults.rig.senders import Load, Senders, SignedEvent
 from tests.support import until
 
 ROOT = Path(__file__).parents[3]
@@ -51,14 +51,14 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing to do; without any of them it only counts."""
 
     begin: Load | None = None
-    send: list[Letter] = []
+    send: list[SignedEvent] = []
     like: Load | None = None
     """How to send these."""
     stop: str | None = None
     """A lane; empty for all."""
     give_up: bool = False
     mark: str = ""
-    manners: dict[str, Manner] = {}
+    behaviours: dict[str, Behaviour] = {}
     door: str = ""
     """``shut`` or ``open``: whether the receivers' port takes connections."""
 
@@ -88,10 +88,10 @@ class Recorder:
         assert self._process.stdout is not None
         self._process.stdin.close()
         try:
-            code = self._process.wait(10)
+            code = self._process.wait(300)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            code = self._process.wait(10)
+            code = self._process.wait(300)
         self._process.stdout.close()
         assert code == 0 or error is not None, f"the recorder ended with {code}: its diary proves nothing"
 
@@ -112,7 +112,7 @@ class Recorder:
         """Start a load; loads with different lanes and prefixes run side by side."""
         self._do(begin=load)
 
-    def send(self, load: Load, *some: Letter) -> None:
+    def send(self, load: Load, *some: SignedEvent) -> None:
         """Send these at once, side by side, in the manner of *load*."""
         self._do(send=list(some), like=load)
 
@@ -126,7 +126,7 @@ class Recorder:
         while self.count().under_way:
             if time.monotonic() > deadline:
                 self._do(give_up=True)
-                until(lambda: not self.count().under_way, timeout=30)
+                until(lambda: not self.count().under_way)
                 return False
             time.sleep(0.02)
         return True
@@ -150,9 +150,9 @@ class Recorder:
         """Write a line of the test's own into the diary."""
         self._do(mark=what)
 
-    def answer(self, place: str, manner: Manner) -> None:
+    def answer(self, place: str, behaviour: Behaviour) -> None:
         """Let the receivers answer a path like this from this moment on."""
-        self._do(manners={place: manner})
+        self._do(behaviours={place: behaviour})
 
     def shut_door(self) -> None:
         """Refuse the receivers' connections."""
@@ -183,13 +183,13 @@ class _Outside:
             self.write(Marked(at=time.time(), what=command.mark))
         if command.begin is not None:
             self.senders.begin(command.begin)
-        for letter in command.send:
+        for event in command.send:
             assert command.like is not None
-            self.senders.send(command.like, letter)
+            self.senders.send(command.like, event)
         if command.stop is not None:
             self.senders.stop(command.stop)
         self.senders.is_given_up |= command.give_up
-        self.receivers.manners.update(command.manners)
+        self.receivers.behaviours.update(command.behaviours)
         if command.door:
             await (self.receivers.shut() if command.door == "shut" else self.receivers.open())
         return Counted(

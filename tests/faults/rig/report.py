@@ -26,16 +26,16 @@ _NEVER = "not run yet"
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was found, for machines."""
+    """All results, for programs."""
 
     machine: str = ""
-    """Where the newest results are of."""
+    """The machine of the newest results."""
     results: tuple[Result, ...] = ()
-    """At most two of each scenario: the sound run and the twin."""
+    """At most two of each scenario: the sound run and the mutant."""
 
 
 def load_scenarios() -> dict[str, Scenario]:
-    """Return all scenarios there are."""
+    """Import all test modules with scenarios and return the scenarios."""
     for path in sorted((ROOT / "tests/faults").glob("test_*.py")):
         if "@scenario(" in path.read_text():
             importlib.import_module(f"tests.faults.{path.stem}")
@@ -43,45 +43,45 @@ def load_scenarios() -> dict[str, Scenario]:
 
 
 def read(path: Path = DATA) -> Report:
-    """Return the report as it stands."""
+    """Return the stored report."""
     return msgspec.json.decode(path.read_bytes(), type=Report) if path.exists() else Report()
 
 
 def update(report: Report, found: Iterable[Result], names: Iterable[str]) -> Report:
     """Return the report with *found* in place of earlier results, and only of these scenarios."""
     found = list(found)
-    known = {(one.name, bool(one.twin)): one for one in (*report.results, *found)}
-    kept = sorted((one for key, one in known.items() if key[0] in set(names)), key=lambda one: (one.name, one.twin))
+    known = {(one.name, bool(one.mutant)): one for one in (*report.results, *found)}
+    kept = sorted((one for key, one in known.items() if key[0] in set(names)), key=lambda one: (one.name, one.mutant))
     return Report(machine=machine() if found else report.machine, results=tuple(kept))
 
 
 def machine() -> str:
-    """Say what this run's figures are of."""
+    """Return a description of this machine."""
     return f"{os.cpu_count()} cores, {platform.system()} {platform.release().partition('-')[0]}, Python {platform.python_version()}"
 
 
 def render(report: Report, scenarios: dict[str, Scenario]) -> str:
     """Return the part of the page between the marks."""
-    sound = {one.name: one for one in report.results if not one.twin}
-    twins = {one.name: one for one in report.results if one.twin}
-    caught = sum(one.is_good for one in twins.values())
+    sound = {one.name: one for one in report.results if not one.mutant}
+    mutants = {one.name: one for one in report.results if one.mutant}
+    caught = sum(one.is_good for one in mutants.values())
     good = sum(one.is_good for one in sound.values())
-    count = f"{len(scenarios)} scenarios: {good} of {len(sound)} that were run are sound; twins caught {caught} of {len(twins)}."
+    count = f"{len(scenarios)} scenarios: {good} of {len(sound)} that were run are sound; {caught} of {len(mutants)} mutants were caught."
     rows = [
-        _row(one, sound.get(one.name), twins.get(one.name))
+        _row(one, sound.get(one.name), mutants.get(one.name))
         for one in sorted(scenarios.values(), key=lambda one: (one.module, one.name))
     ]
     head = ["| fault | target | found | with the safeguard off | run |", "|---|---|---|---|---|"]
     return "\n".join([f"{count} Machine: {report.machine or _NEVER}.", "", *head, *rows])
 
 
-def _row(one: Scenario, sound: Result | None, twin: Result | None) -> str:
+def _row(one: Scenario, sound: Result | None, mutant: Result | None) -> str:
     path = f"../{one.module.replace('.', '/')}.py"
     cells = [
         f"[{one.fault}]({path}) `{one.name}`",
         one.target,
         _NEVER if sound is None else _found(sound),
-        f"{one.twin.name}: {_NEVER if twin is None else _caught(twin)}",
+        f"{one.mutant.name}: {_NEVER if mutant is None else _caught(mutant)}",
         "" if sound is None else f"{sound.at[:10]}, {sound.commit}, seed {sound.seed}, {sound.seconds:g} s",
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,30 +1,29 @@
-"""What makes a function a scenario: a fault, a target, and a twin that must fail.
+"""The `scenario` decorator: makes a test of a function with a fault, a target, and a mutant that must fail.
 
-A scenario with its twin is written like this, in any `tests/faults/test_*.py`::
+A scenario with its mutant is written like this, in any `tests/faults/test_*.py`::
 
-    from tests.faults.rig.environment import Lab
-from tests.faults.rig.recorder import ROOT
+    from tests.faults.rig.environment import Environment
     from tests.faults.rig.scenario import scenario
-    from tests.faults.rig.mutants import Twin
+    from tests.faults.rig.mutants import Mutant
 
     @scenario(
         fault="SIGKILL of the gateway under load",
         target="0 lost, 0 phantom",
-        twin=Twin("answers_before_commit", breaks=frozenset({"C1"})),
+        mutant=Mutant("answers_before_commit", breaks=frozenset({"C1"})),
     )
-    def test_gateway_killed(it: Lab) -> None:
-        it.start()
-        it.begin(rate=150)
-        it.warm(60)
+    def test_gateway_killed(env: Environment) -> None:
+        env.start()
+        env.begin(rate=150)
+        env.warm(60)
         for _ in range(3):
-            it.fault("gateway killed")
-            it.host.kill("gateway")
-            it.warm(60)
-        it.figure("kills", 3)
+            env.fault("gateway killed")
+            env.host.kill("gateway")
+            env.warm(60)
+        env.figure("kills", 3)
 
-pytest then runs it twice: ``test_gateway_killed[sound]`` as it is, and ``[twin]`` with the sabotage. After the body, the rig
-heals, quiesces and judges by itself. The sound run fails on any violation; the twin fails unless one of *breaks* is found.
-Both may call `it.heal()` and `it.quiesce()` themselves where the moment matters. A body must not assume which run it is.
+pytest then runs it twice: ``test_gateway_killed[sound]`` as it is, and ``[mutant]`` with one safeguard removed. After the body, the rig
+heals, quiesces and judges by itself. The sound run fails on any violation; the mutant run fails unless one of *breaks* is found.
+Both may call `env.heal()` and `env.quiesce()` themselves where the moment matters. A body must not assume which run it is.
 
 ``tier="soak"`` keeps a scenario out of `make test`: use it for all that takes more than ten seconds. `make soak` runs all.
 """
@@ -45,12 +44,12 @@ import pytest
 
 from tests.faults.rig import bank
 from tests.faults.rig.checker import Verdict
-from tests.faults.rig.environment import Lab
-from tests.faults.rig.mutants import SOUND, Twin
+from tests.faults.rig.environment import Environment
+from tests.faults.rig.mutants import SOUND, Mutant
 from tests.faults.rig.recorder import ROOT
 from tests.faults.rig.store_state import Limits
 
-Body = Callable[[Lab], None]
+Body = Callable[[Environment], None]
 Place = Callable[[Path], AbstractContextManager[Path | None]]
 RESULTS = "BOATHOOK_TEST_RESULTS"
 """Names the folder where results are kept for the report; nothing is written where it is not set."""
@@ -65,7 +64,7 @@ class Scenario:
     module: str
     fault: str
     target: str
-    twin: Twin
+    mutant: Mutant
     tier: Literal["quick", "soak"]
     limits: Limits
     body: Body
@@ -74,17 +73,17 @@ class Scenario:
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of a scenario has shown."""
+    """The result of one run of a scenario."""
 
     name: str
     module: str
     fault: str
     target: str
     tier: str
-    twin: str
-    """What was off; empty for the sound run."""
+    mutant: str
+    """The safeguard that was removed; empty for the sound run."""
     is_good: bool
-    """Whether the sound run was sound, or the twin was caught."""
+    """Whether the sound run was sound, or the mutant was caught."""
     broken: tuple[str, ...]
     summary: str
     counts: dict[str, int]
@@ -116,19 +115,19 @@ def scenario(
     *,
     fault: str,
     target: str,
-    twin: Twin,
+    mutant: Mutant,
     tier: Literal["quick", "extended", "soak"] = "quick",
     limits: Limits = bank.LIMITS,
     needs: Callable[[], str] = _nothing,
     place: Place = _in_memory,
     name: str = "",
 ) -> Callable[[Body], Any]:
-    """Make a scenario of a function that takes a `Lab`.
+    """Make a scenario of a function that takes a `Environment`.
 
     Args:
         fault: what is done, as the first column of the table.
         target: what must hold, with its figure.
-        twin: what is sabotaged in the second run, and which invariants that must break.
+        mutant: what is removed in the second run, and which invariants that must break.
         tier: ``quick`` for `make test`, ``extended`` for `make test-all` too, ``soak`` for `make soak` only.
         limits: what the checker allows; start from `dataclasses.replace(bank.LIMITS, ...)`.
         needs: returns why this machine cannot do it, such as a missing program; empty where it can.
@@ -137,27 +136,27 @@ def scenario(
         name: of the test, where one body makes many scenarios; the body's own where absent. Put what the decorator returns
             into the module under that name: ``globals()[name] = scenario(name=name, ...)(body)``.
     """
-    assert twin.breaks, "a twin must say which invariants it breaks"
-    assert twin.name, "a twin must say what is off: patch= or label="
+    assert mutant.breaks, "a mutant must say which invariants it breaks"
+    assert mutant.name, "a mutant must say what is removed: patch= or label="
 
     def make(body: Body) -> Any:
         one = Scenario(
-            name=name or body.__name__, module=body.__module__, fault=fault, target=target, twin=twin, tier=tier, limits=limits,
+            name=name or body.__name__, module=body.__module__, fault=fault, target=target, mutant=mutant, tier=tier, limits=limits,
             body=body, needs=needs, place=place,
         )  # fmt: skip
         assert REGISTRY.get(one.name, one).module == one.module, f"two scenarios are called {one.name}"
         REGISTRY[one.name] = one
 
-        def test(run: str, lab_template: Path, tmp_path: Path) -> None:
+        def test(run: str, cluster_template: Path, tmp_path: Path) -> None:
             if reason := needs():
                 pytest.skip(reason)
             if run == "sound":
-                _run_sound(one, lab_template, tmp_path)
+                _run_sound(one, cluster_template, tmp_path)
             else:
-                _run_twin(one, lab_template, tmp_path)
+                _run_mutant(one, cluster_template, tmp_path)
 
         test.__name__, test.__doc__, test.__module__ = one.name, body.__doc__, body.__module__
-        marked = pytest.mark.parametrize("run", ["sound", "twin"])(pytest.mark.fault(test))
+        marked = pytest.mark.parametrize("run", ["sound", "mutant"])(pytest.mark.fault(test))
         marked = pytest.mark.timeout(_MOST_S[tier])(marked)
         if tier == "extended":
             return pytest.mark.extended(_REASON)(marked)
@@ -167,41 +166,43 @@ def scenario(
 
 
 def _run_sound(one: Scenario, template: Path, folder: Path) -> None:
-    verdict, lab, seconds = _run(one, template, folder, SOUND)
-    keep(_result(one, verdict, lab, seconds, twin="", is_good=verdict.is_sound))
-    assert verdict.is_sound, f"{one.fault}: {verdict.report}\n{_logs(lab)}"
+    verdict, env, seconds = _run(one, template, folder, SOUND)
+    keep(_result(one, verdict, env, seconds, mutant="", is_good=verdict.is_sound))
+    assert verdict.is_sound, f"{one.fault}: {verdict.report}\n{_logs(env)}"
 
 
-def _run_twin(one: Scenario, template: Path, folder: Path) -> None:
-    verdict, lab, seconds = _run(one, template, folder, one.twin)
-    is_caught = bool(verdict.broken & one.twin.breaks)
-    keep(_result(one, verdict, lab, seconds, twin=one.twin.name, is_good=is_caught))
-    expected = ", ".join(sorted(one.twin.breaks))
-    assert is_caught, f"with {one.twin.name} one of {expected} must break, and did not: {verdict.report}\n{_logs(lab)}"
+def _run_mutant(one: Scenario, template: Path, folder: Path) -> None:
+    verdict, env, seconds = _run(one, template, folder, one.mutant)
+    is_caught = bool(verdict.broken & one.mutant.breaks)
+    keep(_result(one, verdict, env, seconds, mutant=one.mutant.name, is_good=is_caught))
+    expected = ", ".join(sorted(one.mutant.breaks))
+    assert is_caught, (
+        f"with {one.mutant.name} one of {expected} must break, and did not: {verdict.report}\n{_logs(env)}"
+    )
 
 
-def _run(one: Scenario, template: Path, folder: Path, twin: Twin) -> tuple[Verdict, Lab, float]:
+def _run(one: Scenario, template: Path, folder: Path, mutant: Mutant) -> tuple[Verdict, Environment, float]:
     began = time.monotonic()
     with (
         one.place(folder) as place,
-        Lab(folder, template=template, twin=twin, limits=one.limits, place=place, seed=SEED) as lab,
+        Environment(folder, template=template, mutant=mutant, limits=one.limits, place=place, seed=SEED) as env,
     ):
         try:
-            one.body(lab)
-            if not lab.is_quiet:
-                lab.quiesce()
-            return lab.judge(), lab, time.monotonic() - began
+            one.body(env)
+            if not env.is_quiet:
+                env.quiesce()
+            return env.judge(), env, time.monotonic() - began
         except BaseException as error:
-            error.add_note(_logs(lab))
+            error.add_note(_logs(env))
             raise
 
 
-def _result(one: Scenario, verdict: Verdict, lab: Lab, seconds: float, *, twin: str, is_good: bool) -> Result:
+def _result(one: Scenario, verdict: Verdict, env: Environment, seconds: float, *, mutant: str, is_good: bool) -> Result:
     return Result(
-        name=one.name, module=one.module, fault=one.fault, target=one.target, tier=one.tier, twin=twin, is_good=is_good,
+        name=one.name, module=one.module, fault=one.fault, target=one.target, tier=one.tier, mutant=mutant, is_good=is_good,
         broken=tuple(sorted(verdict.broken, key=lambda name: int(name[1:]))), summary=verdict.summary,
         counts=asdict(verdict.counts),
-        figures=lab.figures, seconds=round(seconds, 1), at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), commit=_commit(),
+        figures=env.figures, seconds=round(seconds, 1), at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), commit=_commit(),
         seed=SEED,
     )  # fmt: skip
 
@@ -219,14 +220,14 @@ def keep(result: Result) -> None:
     if os.environ.get(RESULTS):
         folder = Path(os.environ[RESULTS])
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{result.name}-{'twin' if result.twin else 'sound'}.json"
+        path = folder / f"{result.name}-{'mutant' if result.mutant else 'sound'}.json"
         path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
 
 
-def _logs(lab: Lab) -> str:
+def _logs(env: Environment) -> str:
     """Return the ends of the logs, without what goes well thousands of times."""
     shown = []
-    for host in lab.hosts:
+    for host in env.hosts:
         lines = [line for line in host.log().splitlines() if '"level":"info"' not in line or '"child_' in line]
         shown.append("\n".join([f"--- {host.folder.name}", *lines[-_LOG_LINES:]]))
     return "\n".join(shown)

@@ -41,7 +41,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Further fields of every body, such as ``seconds`` for slow events."""
     secret: str = SECRET
     """What events are signed with."""
-    stranger: str = "whsec_of_a_stranger"
+    forger_secret: str = "whsec_of_a_stranger"
     """What forgeries are signed with."""
     prefix: str = "evt"
     """What ids begin with; two loads of one scenario need different ones."""
@@ -67,7 +67,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class SignedEvent:
     """One event as it goes out: again and again the same bytes, each time signed anew."""
 
     key: str
@@ -81,13 +81,13 @@ class Letter:
         return hashlib.sha256(self.body).hexdigest()
 
 
-def make_letter(key: str, kind: str, account: str, to: str, number: int, **more: object) -> Letter:
+def make_event(key: str, kind: str, account: str, to: str, number: int, **more: object) -> SignedEvent:
     """Return a signed event of the bank's."""
     body = {"id": key, "type": kind, "object": "event", "account": account, "to": to, "n": number, **more}
-    return Letter(key, msgspec.json.encode(body), account, kind)
+    return SignedEvent(key, msgspec.json.encode(body), account, kind)
 
 
-def letters(load: Load) -> Iterator[Letter]:
+def generate_events(load: Load) -> Iterator[SignedEvent]:
     """Yield the events of a load, as their accounts number them."""
     dice = random.Random(load.seed)
     numbers: dict[str, Iterator[int]] = {}
@@ -96,10 +96,10 @@ def letters(load: Load) -> Iterator[Letter]:
         account, to = (f"a{name:02}" for name in dice.sample(range(load.accounts), 2))
         number = next(numbers.setdefault(account, itertools.count(1)))
         kind = dice.choices(kinds, weights)[0]
-        yield make_letter(f"{load.prefix}_{load.seed}_{position}", kind, account, to, number, **load.more)
+        yield make_event(f"{load.prefix}_{load.seed}_{position}", kind, account, to, number, **load.more)
 
 
-def shuffled(source: Iterator[Letter], window: int, dice: random.Random) -> Iterator[Letter]:
+def shuffled(source: Iterator[SignedEvent], window: int, dice: random.Random) -> Iterator[SignedEvent]:
     """Yield the same events, each window of them in any order."""
     while some := list(itertools.islice(source, max(1, window))):
         dice.shuffle(some)
@@ -138,10 +138,10 @@ class Senders:
         """Begin no more events of a lane, or of any; those begun are still sent until they are accepted."""
         self._stopped.update([lane] if lane else self._gates)
 
-    def send(self, load: Load, letter: Letter) -> None:
+    def send(self, load: Load, event: SignedEvent) -> None:
         """Send one event as *load* says."""
         self._gates.setdefault(load.lane, asyncio.Semaphore(load.most_at_once))
-        self._spawn(self._deliver(load, letter, 0.0))
+        self._spawn(self._deliver(load, event, 0.0))
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -151,51 +151,51 @@ class Senders:
     async def _run(self, load: Load) -> None:
         dice = random.Random(load.seed + 1)
         due = time.monotonic()
-        for letter in shuffled(letters(load), load.shuffled, dice):
+        for event in shuffled(generate_events(load), load.shuffled, dice):
             due += dice.expovariate(load.rate)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             if load.lane in self._stopped:
                 return
             await self._gates[load.lane].acquire()
             self._gates[load.lane].release()
-            for companion, delay_s in [(letter, 0.0), *_companions(load, letter, dice)]:
+            for companion, delay_s in [(event, 0.0), *_companions(load, event, dice)]:
                 self._spawn(self._deliver(load, companion, delay_s))
 
-    async def _deliver(self, load: Load, letter: Letter, delay_s: float) -> None:
+    async def _deliver(self, load: Load, event: SignedEvent, delay_s: float) -> None:
         self.events += 1
         if delay_s:
             await asyncio.sleep(delay_s)
         line: contextlib.AbstractAsyncContextManager[object] = contextlib.nullcontext()
-        if load.is_in_line and letter.is_signed:
-            line = self._lines.setdefault((load.lane, letter.line), asyncio.Lock())
+        if load.is_in_line and event.is_signed:
+            line = self._lines.setdefault((load.lane, event.line), asyncio.Lock())
         async with line:
-            await self._insist(load, letter)
+            await self._insist(load, event)
 
-    async def _insist(self, load: Load, letter: Letter) -> None:
-        dice = random.Random(letter.key)
+    async def _insist(self, load: Load, event: SignedEvent) -> None:
+        dice = random.Random(event.key)
         wait_s = load.first_wait_s
         while not self.is_given_up:
             async with self._gates[load.lane]:
-                status = await self._try(load, letter)
+                status = await self._try(load, event)
             if 200 <= status < 300 or (400 <= status < 500 and status not in {408, 429}):
                 return
-            if not load.is_patient or not letter.is_signed:
+            if not load.is_patient or not event.is_signed:
                 return
             await asyncio.sleep(wait_s * (0.5 + dice.random()))
             wait_s = min(2 * wait_s, load.longest_wait_s)
 
-    async def _try(self, load: Load, letter: Letter) -> int:
-        number, host = next(self._numbers), load.hosts[zlib.crc32(letter.line.encode()) % len(load.hosts)]
+    async def _try(self, load: Load, event: SignedEvent) -> int:
+        number, host = next(self._numbers), load.hosts[zlib.crc32(event.line.encode()) % len(load.hosts)]
         self._write(
             Sent(
-                at=time.time(), number=number, key=letter.key, sha=letter.sha, line=letter.line, lane=load.lane,
-                kind=letter.kind, is_signed=letter.is_signed, host=host,
+                at=time.time(), number=number, key=event.key, sha=event.sha, line=event.line, lane=load.lane,
+                kind=event.kind, is_signed=event.is_signed, host=host,
             )
         )  # fmt: skip
         began = time.monotonic()
         try:
             async with asyncio.timeout(load.timeout_s):
-                status = await self._post(load, host, letter)
+                status = await self._post(load, host, event)
         except (OSError, TimeoutError, EOFError, ValueError) as error:
             self._write(Silent(at=time.time(), number=number, why=type(error).__name__))
             return 0
@@ -203,12 +203,12 @@ class Senders:
         self.accepted += 200 <= status < 300
         return status
 
-    async def _post(self, load: Load, host: str, letter: Letter) -> int:
+    async def _post(self, load: Load, host: str, event: SignedEvent) -> int:
         idle = self._idle.setdefault(host, [])
         wire = idle.pop() if idle else await _Wire.open(host)
         is_fine = False
         try:
-            status, is_open = await wire.post(host, letter, signature(load, letter))
+            status, is_open = await wire.post(host, event, signature(load, event))
             is_fine = is_open and load.is_keeping and len(idle) < _MOST_IDLE
         finally:
             if is_fine:
@@ -218,25 +218,25 @@ class Senders:
         return status
 
 
-def _companions(load: Load, letter: Letter, dice: random.Random) -> Iterator[tuple[Letter, float]]:
+def _companions(load: Load, event: SignedEvent, dice: random.Random) -> Iterator[tuple[SignedEvent, float]]:
     """Yield what comes with an event, and how many seconds later."""
     if dice.random() < load.copies:
-        yield letter, dice.choice([0.0, 0.0, 0.2, 1.0])
+        yield event, dice.choice([0.0, 0.0, 0.2, 1.0])
     if dice.random() < load.conflicts:
-        body = msgspec.json.decode(letter.body) | {"note": "another"}
-        yield Letter(letter.key, msgspec.json.encode(body), letter.line, letter.kind), 0.1
+        body = msgspec.json.decode(event.body) | {"note": "another"}
+        yield SignedEvent(event.key, msgspec.json.encode(body), event.line, event.kind), 0.1
     if dice.random() < load.forgeries:
-        body = msgspec.json.decode(letter.body) | {"note": "forged"}
-        key = letter.key if dice.random() < 0.5 else f"{letter.key}_forged"
+        body = msgspec.json.decode(event.body) | {"note": "forged"}
+        key = event.key if dice.random() < 0.5 else f"{event.key}_forged"
         forged = msgspec.json.encode(body | {"id": key})
-        yield Letter(key, forged, letter.line, letter.kind, is_signed=False), dice.choice([0.0, 0.1])
+        yield SignedEvent(key, forged, event.line, event.kind, is_signed=False), dice.choice([0.0, 0.1])
 
 
-def signature(load: Load, letter: Letter) -> str:
+def signature(load: Load, event: SignedEvent) -> str:
     """Return the header that Stripe would send, made this second; a forgery's has the stranger's secret."""
     stamp = int(time.time())
-    secret = load.secret if letter.is_signed else load.stranger
-    digest = hmac.new(secret.encode(), b"%d.%s" % (stamp, letter.body), hashlib.sha256).hexdigest()
+    secret = load.secret if event.is_signed else load.forger_secret
+    digest = hmac.new(secret.encode(), b"%d.%s" % (stamp, event.body), hashlib.sha256).hexdigest()
     return f"t={stamp},v1={digest}"
 
 
@@ -252,13 +252,13 @@ class _Wire:
         name, _, port = host.rpartition(":")
         return cls(*await asyncio.open_connection(name, int(port)))
 
-    async def post(self, host: str, letter: Letter, proof: str) -> tuple[int, bool]:
+    async def post(self, host: str, event: SignedEvent, proof: str) -> tuple[int, bool]:
         """Return the status, and whether the connection may be used again."""
         head = (
             f"POST {PATH} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
-            f"stripe-signature: {proof}\r\ncontent-length: {len(letter.body)}\r\n\r\n"
+            f"stripe-signature: {proof}\r\ncontent-length: {len(event.body)}\r\n\r\n"
         )
-        self._writer.write(head.encode() + letter.body)
+        self._writer.write(head.encode() + event.body)
         await self._writer.drain()
         answer = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
         length = answer.partition("content-length:")[2].partition("\r\n")[0].strip()

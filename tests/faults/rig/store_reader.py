@@ -1,6 +1,6 @@
 """Reads by SQL what the store says, and keeps the one record the product does not: every edge of every delivery.
 
-`TRIGGERS` writes each change of a delivery's row to `lab.edge`, in the transaction that makes it. A change that is rolled
+`TRIGGERS` writes each change of a delivery's row to `fault_rig.edge`, in the transaction that makes it. A change that is rolled
 back leaves no edge, so the edges are what was committed, in the order in which the row went through it.
 """
 
@@ -9,33 +9,33 @@ from typing import Any
 import psycopg
 
 from tests.faults.rig.bank import OPENING
-from tests.faults.rig.store_state import Edge, Effect, Kept, Owed, Store, StoredEvent, Tried
+from tests.faults.rig.store_state import Attempt, Conflict, Delivery, Edge, Effect, Store, StoredEvent
 
 TRIGGERS = """
-create schema lab;
-create table lab.edge (
+create schema fault_rig;
+create table fault_rig.edge (
     number bigserial primary key, event_id uuid not null, ordinal smallint not null, recipient text not null,
     before text not null, after text not null, fence bigint not null, attempts integer not null,
     attempts_before integer not null, order_key text, seq bigint not null, at timestamptz not null default clock_timestamp()
 );
-create function lab.write_edge() returns trigger language plpgsql as $$
+create function fault_rig.write_edge() returns trigger language plpgsql as $$
 begin
     if tg_op = 'INSERT' then
-        insert into lab.edge (event_id, ordinal, recipient, before, after, fence, attempts, attempts_before, order_key, seq)
+        insert into fault_rig.edge (event_id, ordinal, recipient, before, after, fence, attempts, attempts_before, order_key, seq)
         values (new.event_id, new.ordinal, new.recipient, '', new.state, new.fence, new.attempts, 0, new.order_key, new.seq);
     elsif tg_op = 'DELETE' then
-        insert into lab.edge (event_id, ordinal, recipient, before, after, fence, attempts, attempts_before, order_key, seq)
+        insert into fault_rig.edge (event_id, ordinal, recipient, before, after, fence, attempts, attempts_before, order_key, seq)
         values (old.event_id, old.ordinal, old.recipient, old.state, '', old.fence, old.attempts, old.attempts, old.order_key,
             old.seq);
     elsif (old.state, old.fence, old.attempts) is distinct from (new.state, new.fence, new.attempts) then
-        insert into lab.edge (event_id, ordinal, recipient, before, after, fence, attempts, attempts_before, order_key, seq)
+        insert into fault_rig.edge (event_id, ordinal, recipient, before, after, fence, attempts, attempts_before, order_key, seq)
         values (new.event_id, new.ordinal, new.recipient, old.state, new.state, new.fence, new.attempts, old.attempts,
             new.order_key, new.seq);
     end if;
     return null;
 end $$;
 create trigger lab_edges after insert or update or delete on boathook.delivery
-    for each row execute function lab.write_edge();
+    for each row execute function fault_rig.write_edge();
 """
 
 _EVENTS = """
@@ -57,7 +57,7 @@ _TRIED = "select event_id::text as event, ordinal, number, outcome, coalesce(cod
 _EDGES = """
 select number, event_id::text as event, ordinal, recipient, before, after, fence, attempts, attempts_before,
     coalesce(order_key, '') as order_key, seq
-from lab.edge order by number
+from fault_rig.edge order by number
 """
 _EFFECTS = """
 select number, event_key as key, event_id::text as event, handler, attempt, account, other, sha
@@ -79,14 +79,14 @@ def read(url: str) -> Store:
         return Store(
             events=tuple(StoredEvent(**row) for row in rows(_EVENTS)),
             conflicts=tuple(
-                Kept(**row)
+                Conflict(**row)
                 for row in rows("select dedup_key as key, encode(sha256(body), 'hex') as sha from boathook.conflict")
             ),
             remembered=frozenset(
                 row["event"] for row in rows("select distinct event_id::text as event from boathook.dedup")
             ),
-            owed=tuple(Owed(**row) for row in rows(_OWED)),
-            tried=tuple(Tried(**row) for row in rows(_TRIED)),
+            deliveries=tuple(Delivery(**row) for row in rows(_OWED)),
+            attempts_made=tuple(Attempt(**row) for row in rows(_TRIED)),
             edges=tuple(Edge(**row) for row in rows(_EDGES)),
             effects=tuple(Effect(**row) for row in rows(_EFFECTS)),
             balances={row["name"]: row["balance"] for row in rows("select name, balance from bank.account")},

@@ -21,7 +21,7 @@ class StoredEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Conflict:
     """A signed request that was kept beside the events: a conflict."""
 
     key: str
@@ -29,7 +29,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owed:
+class Delivery:
     """A delivery, open or ended."""
 
     event: str
@@ -44,7 +44,7 @@ class Owed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class Attempt:
     """An attempt on record."""
 
     event: str
@@ -96,11 +96,11 @@ class Store:
     """Everything that is read of a store."""
 
     events: tuple[StoredEvent, ...] = ()
-    conflicts: tuple[Kept, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
     remembered: frozenset[str] = frozenset()
     """Ids of the events that dedup memory names."""
-    owed: tuple[Owed, ...] = ()
-    tried: tuple[Tried, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()
+    attempts_made: tuple[Attempt, ...] = ()
     edges: tuple[Edge, ...] = ()
     effects: tuple[Effect, ...] = ()
     balances: Mapping[str, int] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Limits:
     """Most attempts of a recipient's deliveries, without excused ones; a recipient that is not named has no limit."""
     without_effect: frozenset[str] = frozenset()
     """Recipients whose success leaves no row of the bank."""
-    letters: Mapping[str, str] = field(default_factory=lambda: {"letter": "told:"})
+    message_prefixes: Mapping[str, str] = field(default_factory=lambda: {"letter": "told:"})
     """By handler, what is put in front of an event's key to name the message that its effect comes with."""
     ordered: frozenset[str] = frozenset({"move", "letter", "slow", "flaky"})
     """Handlers that take the events of one line one after another."""

@@ -70,7 +70,7 @@ class Trace:
         self._pids = pids
 
     def __enter__(self) -> Self:
-        until(self._is_attached, timeout=60)
+        until(self._is_attached)
         return self
 
     def _is_attached(self) -> bool:
@@ -83,7 +83,7 @@ class Trace:
     ) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)  # it lets go of them
-        self._process.wait(60)
+        self._process.wait(300)
 
     def calls(self) -> list[Call]:
         """Return all calls that ended, in the order in which they began."""
