@@ -138,18 +138,18 @@ def test_it_plays_balances_and_leaves_nothing_running(demo: Callable[..., Demo])
 
 @pytest.mark.extended("plays a whole demo; one such run stays")
 @pytest.mark.parametrize(
-    ("sabotage", "complaint"),
+    ("corruption", "complaint"),
     [
         ("delete from boathook.event where id = (select id from boathook.event where source = 'github' limit 1)", "is stored not at all"),
         ("insert into demo.effect (event_id, event_key, handler, attempt) select event_id, event_key, handler, attempt from demo.effect limit 1", "twice"),
         ("update boathook.event set body = body || ' ' where id = (select id from boathook.event where source = 'slack' limit 1)", "bodies match their hashes"),
     ],
 )  # fmt: skip
-def test_what_is_done_behind_its_back_is_seen(demo: Callable[..., Demo], sabotage: str, complaint: str):
+def test_what_is_done_behind_its_back_is_seen(demo: Callable[..., Demo], corruption: str, complaint: str):
     running = demo("--seconds", "6")
     until(lambda: running.accepted > 20)
     with running.connect() as connection:
-        until(lambda: connection.execute(sabotage).rowcount == 1)  # what it needs may not be there yet
+        until(lambda: connection.execute(corruption).rowcount == 1)  # what it needs may not be there yet
     assert running.end() == 1, running.text
     assert "does not agree" in running.text
     assert complaint in running.text

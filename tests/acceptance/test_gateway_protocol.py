@@ -300,7 +300,7 @@ def test_a_doubtful_request_is_refused_and_nothing_behind_it_is_read(gateway: Ga
 
 
 def test_what_is_behind_a_sound_request_is_read(gateway: Gateway):
-    """The twin: the same rider behind a request without doubt is a second request."""
+    """The mutant: the same rider behind a request without doubt is a second request."""
     got = gateway.ask(post(b"hello") + SMUGGLED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     assert statuses(got) == [200, 200]
     assert b'"pid"' in got
@@ -406,7 +406,7 @@ def test_a_slow_client_is_closed_in_time(make_gateway: Callable[..., Gateway], b
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_slow_client_stays_when_the_deadlines_are_far(make_gateway: Callable[..., Gateway]):
-    """The twin: without the short deadlines the same silence is borne."""
+    """The mutant: without the short deadlines the same silence is borne."""
     one = make_gateway(limits={"head_timeout_s": 60})
     with one.connect() as client:
         client.sendall(b"POST /in/open HT")
@@ -592,7 +592,7 @@ def test_draining_under_load_fails_no_request(make_gateway: Callable[..., Gatewa
 
 
 def test_killing_under_load_fails_requests(make_gateway: Callable[..., Gateway]):
-    """The twin: what the drain prevents does happen without it."""
+    """The mutant: what the drain prevents does happen without it."""
     one = make_gateway(commit_s=0.05)
     load = Load(one, clients=12, keep_alive=True)
     load.wait_for(50)

@@ -372,7 +372,7 @@ async def test_a_page_of_another_site_opens_no_websocket(mounted_app: BoathookPr
 
 
 async def test_a_page_of_ours_opens_a_websocket(mounted_app: BoathookProcess):
-    """The twin: the same request with our own address in it."""
+    """The mutant: the same request with our own address in it."""
     async with connect(url(mounted_app, "/open/echo"), origin=f"http://127.0.0.1:{mounted_app.port}") as ws:
         await ws.send("x")
         assert await ws.recv() == "x"

@@ -54,8 +54,8 @@ def test_a_gateway_that_was_frozen_for_the_removal_accepts_nothing_under_it(runn
     assert is_gone(running.base, "whsec_removed in the frost")
 
 
-def test_sabotaged_so_that_nobody_waits_such_a_request_is_accepted(boathook: Callable[..., BoathookProcess]):
-    """The twin: what has waited is judged by what was known before the frost."""
+def test_mutant_so_that_nobody_waits_such_a_request_is_accepted(boathook: Callable[..., BoathookProcess]):
+    """The mutant: what has waited is judged by what was known before the frost."""
     bold = boathook(roles="gateway,keeper", start=False)
     (bold.folder / "sitecustomize.py").write_text("from boathook.inbound import rotating\nrotating.SURE_S = 9e9\n")
     old, _ = asked_while_frozen(bold.start(), "whsec_removed in the frost")
@@ -97,10 +97,10 @@ def test_a_gateway_that_was_down_for_the_removal_accepts_nothing_under_it(runnin
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_sabotaged_so_that_it_opens_by_what_the_disk_tells_such_a_request_is_accepted(
+def test_mutant_so_that_it_opens_by_what_the_disk_tells_such_a_request_is_accepted(
     boathook: Callable[..., BoathookProcess],
 ):
-    """The twin: requests come in before it is known what was removed."""
+    """The mutant: requests come in before it is known what was removed."""
     bold = boathook(roles="gateway,keeper", start=False)
     (bold.folder / "sitecustomize.py").write_text(LATE)
     assert asked_while_starting(bold.start(), "whsec_removed in the night")[200]

@@ -107,7 +107,7 @@ def test_a_rotation_under_load_refuses_nothing(running: BoathookProcess):
 
 
 def test_without_the_overlap_the_load_sees_refusals(running: BoathookProcess):
-    """The twin: a secret that ends before its sender has changed to the next one."""
+    """The mutant: a secret that ends before its sender has changed to the next one."""
     early = add(running, "whsec_ended too early")
     until(lambda: is_known(running.base, "whsec_ended too early"))
     with Load(running.base, "whsec_ended too early") as load:
@@ -188,7 +188,7 @@ def test_a_gateway_that_starts_without_postgresql_knows_them(boathook: Callable[
         one.start()
         assert ask(one.base, "whsec_known on disk") == 200
         one.kill_all()
-        # The twin: without the file nobody could know.
+        # The mutant: without the file nobody could know.
         (one.folder / FILE).unlink()
         one.start()
         assert ask(one.base, "whsec_known on disk") == 401

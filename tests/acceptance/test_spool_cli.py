@@ -190,7 +190,7 @@ def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(
     gateway.cli("verify")
 
 
-def test_twin_without_again_a_restored_database_goes_on_lacking_them(gateway: BoathookProcess, postgres: OwnServer):
+def test_mutant_without_again_a_restored_database_goes_on_lacking_them(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "gone_1")
     postgres.restart()

@@ -80,7 +80,7 @@ def test_search_works_on_a_page_that_is_opened_from_a_disk(site, context: Browse
 @pytest.mark.parametrize(
     "wrong", ["[gone](gone.md)", "[elsewhere](index.md#nowhere)"], ids=["a page that is not there", "an anchor"]
 )
-def test_sabotage_a_link_that_leads_nowhere_fails_the_build(wrong, tmp_path):
+def test_mutant_a_link_that_leads_nowhere_fails_the_build(wrong, tmp_path):
     pages = tmp_path / "docs"
     pages.mkdir()
     config = tmp_path / "mkdocs.yml"

@@ -248,8 +248,8 @@ def conflict(console: ConsoleServer) -> Callable[[str], str]:
     """Send two bodies under one key, and return the conflict's id."""
 
     def make(key: str) -> str:
-        first = console.post_event(key, "payment.twin", amount=100, to="anna")
-        assert console.post_event(key, "payment.twin", amount=900, to="anna") == first
+        first = console.post_event(key, "payment.conflicting", amount=100, to="anna")
+        assert console.post_event(key, "payment.conflicting", amount=900, to="anna") == first
         sql = "select boathook.show_id('cfl', id) from boathook.conflict where dedup_key = %s"
         return str(until(lambda: console.ask(sql, key))[0][0])
 
@@ -259,7 +259,7 @@ def conflict(console: ConsoleServer) -> Callable[[str], str]:
 def test_a_conflict_is_compared_with_the_event_that_came_first(
     console: ConsoleServer, admin_page: CheckedPage, conflict
 ):
-    name = conflict("twin-1")
+    name = conflict("conflict-1")
     page = admin_page.go("/conflicts")
     page.get_by_role("link", name=name).click()
     expect(page.locator(".notice.warn")).to_contain_text("The key is the same, the body is not")
@@ -272,8 +272,8 @@ def test_a_conflict_is_compared_with_the_event_that_came_first(
 
 
 def test_pages_fit_a_narrow_screen_and_keys_suffice(console: ConsoleServer, admin_page: CheckedPage, conflict):
-    name = conflict("twin-2")
-    event = console.ask("select boathook.show_id('evt', event_id) from boathook.conflict where dedup_key = 'twin-2'")[
+    name = conflict("conflict-2")
+    event = console.ask("select boathook.show_id('evt', event_id) from boathook.conflict where dedup_key = 'conflict-2'")[
         0
     ][0]
     page = admin_page.page
@@ -283,7 +283,7 @@ def test_pages_fit_a_narrow_screen_and_keys_suffice(console: ConsoleServer, admi
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, path
     page.set_viewport_size({"width": 1280, "height": 900})
-    admin_page.go("/events?type=payment.twin")
+    admin_page.go("/events?type=payment.conflicting")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_url("**/console/events/evt_*")

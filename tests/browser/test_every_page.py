@@ -137,7 +137,7 @@ def serious_faults(page: Page, rules: list[str] | None = None) -> list[str]:
 
 
 def test_axe_sees_a_page_that_is_faulty(admin_page: CheckedPage):
-    """The sabotage twin: without its label, the field for searching is one that nobody can name."""
+    """The mutant: without its label, the field for searching is one that nobody can name."""
     page = admin_page.go("/events")
     page.evaluate("document.querySelectorAll('label').forEach(one => one.remove())")
     page.evaluate(

@@ -63,7 +63,7 @@ def reports(server: ConsoleServer) -> float:
 
 
 def test_without_either_safeguard_they_would_run(browser: Browser):
-    """The sabotage twin: as markup and without the policy, many of the same texts do run; with the policy alone, none."""
+    """The mutant: as markup and without the policy, many of the same texts do run; with the policy alone, none."""
     assert ran(browser, {}) > 60
     assert ran(browser, {"content-security-policy": "default-src 'none'; script-src 'self'; frame-src 'none'"}) == 0
 

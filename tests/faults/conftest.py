@@ -1,4 +1,4 @@
-"""A sender that keeps its own record, and the judgement of the store by that record."""
+"""A sender that records every response, and a check of the database against that record."""
 
 import asyncio
 import contextlib
@@ -22,12 +22,12 @@ from tests.support import until
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "fault: a scenario of the fault rig, or its twin; `make soak` runs them all")
+    config.addinivalue_line("markers", "fault: a scenario of the fault rig, or its mutant; `make soak` runs them all")
 
 
 @pytest.fixture(scope="session")
 def cluster_template(run_id: str) -> Path:
-    """A PostgreSQL cluster with all that labs need, stopped, to be copied; one for all of xdist's processes."""
+    """A stopped PostgreSQL cluster with the schema, to be copied; shared by all xdist processes."""
     shared = _shared_folder(run_id)
     shared.mkdir(exist_ok=True)
     shared.chmod(0o755)
@@ -40,14 +40,14 @@ def cluster_template(run_id: str) -> Path:
 
 
 class Sender:
-    """Sends signed events from several threads, and remembers what each was answered."""
+    """Sends signed events from several threads, and records the status of every response."""
 
     def __init__(self, base: str, *, kind: str = "payment.paid", threads: int = 4, retries: int = 0) -> None:
         self.base = base
         self.kind = kind
         self.retries = retries
         self.answered: dict[str, set[int]] = {}
-        """Every status each key was answered with; 0 for no answer."""
+        """Every response status by key; 0 for no response."""
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(threads)]
 
@@ -111,7 +111,7 @@ def open_deliveries(url: str) -> int:
 
 
 def judge(url: str, sent: Iterable[str], accepted: set[str]) -> None:
-    """Assert what must hold after any fault: nothing answered 2xx is lost, nothing stored was not sent, one effect each."""
+    """Assert that no accepted event is lost, no stored event was not sent, and every event has exactly one effect."""
     stored = stored_keys(url)
     effects = effect_counts(url)
     assert accepted - set(stored) == set(), "answered 2xx but not stored"

@@ -1,4 +1,4 @@
-"""What tests of hangs and cuts share: a server that is frozen, and how long those wait who ask it."""
+"""Freezes a PostgreSQL server, and measures how long its clients wait for an error."""
 
 import asyncio
 import contextlib
@@ -15,14 +15,14 @@ from tests.faults.rig.postgres import OwnServer
 from tests.support import eventually
 
 LATE_S = 1.5
-"""What a busy machine may add to a time that is up; a wait for the server would take as long as the test."""
+"""Tolerance for a busy machine; a client that really waits for the server takes as long as the test."""
 DETECTED_S = 5.0
 BACK_S = 5.0
 
 
 @contextmanager
 def frozen(server: OwnServer) -> Iterator[None]:
-    """Stop every process of the server where it stands, and let them all go on at the end of the block."""
+    """Stop every process of the server with SIGSTOP, and resume them at the end of the block."""
     server.freeze()
     try:
         yield
@@ -31,7 +31,7 @@ def frozen(server: OwnServer) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def opened(url: str, size: int = 2, **options: float) -> AsyncIterator[Database]:
+async def open_database(url: str, size: int = 2, **options: float) -> AsyncIterator[Database]:
     database = await Database.open(url, purpose="hang", size=size, **options)
     try:
         yield database
@@ -48,24 +48,24 @@ async def ask_in_transaction(connection: Connection) -> None:
         await connection.execute("select 1")
 
 
-async def is_watched(database: Database) -> None:
-    """Wait until the pulse has its connection."""
+async def wait_for_heartbeat(database: Database) -> None:
+    """Wait until the heartbeat has its connection."""
     name = "select count(*) from pg_stat_activity where application_name = 'boathook:hang:pulse'"
     await eventually(lambda: database.fetchval(name))
 
 
-async def use(database: Database, what: Callable[[Connection], Awaitable[object]]) -> None:
+async def with_connection(database: Database, what: Callable[[Connection], Awaitable[object]]) -> None:
     async with database.acquire() as connection:
         await what(connection)
 
 
-async def find_out(database: Database, within_s: float = 3 * DETECTED_S) -> float:
-    """Return how long those waited who asked a server that has just fallen silent, in every way there is."""
+async def time_to_fail(database: Database, within_s: float = 3 * DETECTED_S) -> float:
+    """Return how long clients wait for an error after the server has stopped responding."""
     began = time.monotonic()
     waiting = [
         asyncio.create_task(database.fetchval("select 1")),
-        asyncio.create_task(use(database, ask_in_transaction)),
-        asyncio.create_task(database.execute("select 1")),  # there are but two connections
+        asyncio.create_task(with_connection(database, ask_in_transaction)),
+        asyncio.create_task(database.execute("select 1")),  # there are only two connections
     ]
     done, late = await asyncio.wait(waiting, timeout=within_s)
     took_s = time.monotonic() - began
@@ -79,11 +79,11 @@ async def find_out(database: Database, within_s: float = 3 * DETECTED_S) -> floa
     began = time.monotonic()
     with pytest.raises(JournalUnavailable):
         await database.fetchval("select 1")
-    assert time.monotonic() - began < LATE_S / 3, "who asks a server known to be away is told at once"
+    assert time.monotonic() - began < LATE_S / 3, "clients of a server known to be away must fail at once"
     return took_s
 
 
-async def answers_again(database: Database) -> None:
+async def wait_until_available(database: Database) -> None:
     async def answer() -> bool:
         with contextlib.suppress(JournalUnavailable):
             return await database.fetchval("select 1") == 1

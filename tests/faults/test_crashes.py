@@ -203,7 +203,7 @@ def sound(shared_boathook: Callable[..., BoathookProcess]) -> tuple[str, set[str
 
 
 class TestTheJudgeCanFail:
-    """Sabotage: each kind of damage, done by hand to a copy of a sound store, is found."""
+    """Mutant: each kind of damage, done by hand to a copy of a sound store, is found."""
 
     @pytest.mark.parametrize(
         ("damage", "words"),

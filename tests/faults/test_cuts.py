@@ -12,7 +12,14 @@ import pytest
 
 from boathook.domain.errors import JournalUnavailable
 from boathook.journal import pulse
-from tests.faults.frozen_server import BACK_S, DETECTED_S, answers_again, find_out, is_watched, opened
+from tests.faults.frozen_server import (
+    BACK_S,
+    DETECTED_S,
+    open_database,
+    time_to_fail,
+    wait_for_heartbeat,
+    wait_until_available,
+)
 from tests.faults.rig.postgres import OwnServer
 from tests.faults.rig.proxy import Proxy
 from tests.support import eventually
@@ -49,32 +56,32 @@ CUTS = {
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 async def test_a_cut_network_is_found_out(server: OwnServer, wire: Proxy, cut: dict[str, bool | str], is_quick: None):
-    async with opened(server.wired(wire.port)) as database:
-        await is_watched(database)
+    async with open_database(server.wired(wire.port)) as database:
+        await wait_for_heartbeat(database)
         wire.set(**cut)
-        assert await find_out(database) < DETECTED_S
+        assert await time_to_fail(database) < DETECTED_S
         wire.heal()
-        await answers_again(database)
+        await wait_until_available(database)
 
 
 async def test_connections_that_are_reset_are_made_anew(server: OwnServer, wire: Proxy, is_quick: None):
-    async with opened(server.wired(wire.port)) as database:
-        await is_watched(database)
+    async with open_database(server.wired(wire.port)) as database:
+        await wait_for_heartbeat(database)
         assert wire.reset() >= 2
-        await answers_again(database)
+        await wait_until_available(database)
         wire.set(is_refusing=True)
         wire.reset()
         await eventually(lambda: database.pulse.is_away)
         wire.heal()
-        await answers_again(database)
+        await wait_until_available(database)
 
 
 @pytest.mark.parametrize("cut", [{"is_stalled": True}, {"deaf": "up"}, {"deaf": "down"}, {}], ids=[*CUTS, "reset"])
 async def test_a_listener_hears_again_after_its_connection_was_cut(server: OwnServer, wire: Proxy, cut, is_quick):
     heard: list[str] = []
-    async with opened(server.wired(wire.port)) as database, opened(server.url) as other:
+    async with open_database(server.wired(wire.port)) as database, open_database(server.url) as other:
         await database.listen("news", heard.append)
-        await is_watched(database)
+        await wait_for_heartbeat(database)
         if cut:
             wire.set(**cut)
             await eventually(lambda: database.pulse.is_away, timeout=DETECTED_S)
@@ -91,8 +98,8 @@ async def test_a_listener_hears_again_after_its_connection_was_cut(server: OwnSe
 
 @pytest.mark.soak
 async def test_a_slow_network_is_not_taken_for_a_cut_one(server: OwnServer, wire: Proxy, is_quick: None):
-    async with opened(server.wired(wire.port)) as database:
-        await is_watched(database)
+    async with open_database(server.wired(wire.port)) as database:
+        await wait_for_heartbeat(database)
         missed: list[bool] = []
         database.pulse.share(lambda: missed.append(True))
         wire.set(latency_s=0.2, jitter_s=0.05)
@@ -181,12 +188,12 @@ def island(server: OwnServer) -> Iterator[Island]:
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_pulled_cable_is_found_out_within_five_seconds(island: Island):
-    async with opened(island.url) as database:
-        await is_watched(database)
+    async with open_database(island.url) as database:
+        await wait_for_heartbeat(database)
         island.pull()
-        assert await find_out(database) < DETECTED_S
+        assert await time_to_fail(database) < DETECTED_S
         island.plug()
-        await answers_again(database)
+        await wait_until_available(database)
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
@@ -195,7 +202,7 @@ async def test_the_system_gives_up_a_connection_that_nobody_acknowledges(
 ):
     """A single connection may be cut while others are not, as by a router that forgets it; no pulse tells of that."""
     monkeypatch.setattr(pulse.Pulse, "_miss", lambda _pulse, _error: None)
-    async with opened(island.url) as database:
+    async with open_database(island.url) as database:
         await database.fetchval("select 1")
         island.pull()
         began = time.monotonic()
@@ -204,17 +211,17 @@ async def test_the_system_gives_up_a_connection_that_nobody_acknowledges(
                 await database.fetchval("select 1")
         assert time.monotonic() - began < 1.4 * DETECTED_S
         island.plug()
-        await answers_again(database)
+        await wait_until_available(database)
 
 
 @pytest.mark.soak
 async def test_without_the_systems_watch_such_a_connection_would_be_waited_for(
     island: Island, monkeypatch: pytest.MonkeyPatch
 ):
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(pulse.Pulse, "_miss", lambda _pulse, _error: None)
     monkeypatch.setattr(pulse, "_SOCKET", ())
-    async with opened(island.url) as database:
+    async with open_database(island.url) as database:
         await database.fetchval("select 1")
         island.pull()
         with pytest.raises(TimeoutError):

@@ -142,7 +142,7 @@ def test_failing_syncs(env: Environment) -> None:
 
 
 def _wait_until_told(env: Environment, host: Host) -> None:
-    """Wait until the gateway says that its disk fails; a twin never does, and some events more are enough there."""
+    """Wait until the gateway says that its disk fails; a mutant never does, and some more events are enough there."""
     if env.is_mutant:
         env.outside.wait_events(30)
         return

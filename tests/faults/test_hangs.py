@@ -22,13 +22,13 @@ from tests.faults.frozen_server import (
     BACK_S,
     DETECTED_S,
     LATE_S,
-    answers_again,
     ask,
     ask_in_transaction,
-    find_out,
     frozen,
-    is_watched,
-    opened,
+    open_database,
+    time_to_fail,
+    wait_for_heartbeat,
+    wait_until_available,
 )
 from tests.faults.rig.postgres import OwnServer
 from tests.support import eventually
@@ -52,11 +52,11 @@ async def wait_for_something_else(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("is_connected", [True, False], ids=["kept", "new"])
-@pytest.mark.parametrize("use", [ask, ask_in_transaction, wait_for_something_else])
+@pytest.mark.parametrize("with_connection", [ask, ask_in_transaction, wait_for_something_else])
 async def test_a_use_with_a_limit_ends_when_it_is_over_though_the_server_hangs(
-    server: OwnServer, use, is_connected: bool
+    server: OwnServer, with_connection, is_connected: bool
 ):
-    async with opened(server.url) as database:
+    async with open_database(server.url) as database:
         if is_connected:
             await database.fetchval("select 1")
         before = asyncio.all_tasks()
@@ -64,7 +64,7 @@ async def test_a_use_with_a_limit_ends_when_it_is_over_though_the_server_hangs(
             began = time.monotonic()
             with pytest.raises(JournalUnavailable, match=r"did not answer within 0\.5 s"):
                 async with database.acquire(within_s=WITHIN_S) as connection:
-                    await use(connection)
+                    await with_connection(connection)
             assert time.monotonic() - began < WITHIN_S + LATE_S
             await asyncio.sleep(0)
             assert asyncio.all_tasks() == before
@@ -82,42 +82,42 @@ def is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_hang_is_found_out_within_five_seconds_and_its_end_as_well(server: OwnServer):
-    async with opened(server.url) as database:
-        await is_watched(database)
+    async with open_database(server.url) as database:
+        await wait_for_heartbeat(database)
         with frozen(server):
-            assert await find_out(database) < DETECTED_S
-        await answers_again(database)
+            assert await time_to_fail(database) < DETECTED_S
+        await wait_until_available(database)
 
 
 async def test_without_a_pulse_those_who_wait_for_a_hung_server_would_go_on_waiting(
     server: OwnServer, is_quick: None, monkeypatch: pytest.MonkeyPatch
 ):
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(pulse.Pulse, "_miss", lambda _pulse, _error: None)
-    async with opened(server.url) as database:
-        await is_watched(database)
+    async with open_database(server.url) as database:
+        await wait_for_heartbeat(database)
         with frozen(server), pytest.raises(AssertionError, match="3 still wait"):
-            await find_out(database, 4)
+            await time_to_fail(database, 4)
 
 
 async def test_a_stopped_server_is_found_out_at_once(server: OwnServer, is_quick: None):
-    async with opened(server.url) as database:
-        await is_watched(database)
+    async with open_database(server.url) as database:
+        await wait_for_heartbeat(database)
         await asyncio.to_thread(server.stop)
-        assert await find_out(database) < 2
+        assert await time_to_fail(database) < 2
         await asyncio.to_thread(server.restart)
-        await answers_again(database)
+        await wait_until_available(database)
 
 
 async def test_a_long_statement_is_no_hang(server: OwnServer, is_quick: None):
-    async with opened(server.url) as database:
-        await is_watched(database)
+    async with open_database(server.url) as database:
+        await wait_for_heartbeat(database)
         assert await database.fetchval("select 1 from pg_sleep(2)") == 1
 
 
 async def test_a_process_that_stood_still_does_not_blame_the_server(server: OwnServer, is_quick: None):
-    async with opened(server.url) as database:
-        await is_watched(database)
+    async with open_database(server.url) as database:
+        await wait_for_heartbeat(database)
         asked = asyncio.create_task(database.fetchval("select 1 from pg_sleep(2)"))
         for _ in range(3):
             await asyncio.sleep(0.1)
@@ -128,13 +128,13 @@ async def test_a_process_that_stood_still_does_not_blame_the_server(server: OwnS
 async def test_a_server_without_a_connection_to_spare_is_not_away_and_gives_one_when_it_can(
     server: OwnServer, is_quick: None
 ):
-    async with opened(server.url) as database:
+    async with open_database(server.url) as database:
         async with taken(server, all_but=0):
             with pytest.raises(JournalUnavailable, match=FULL):
                 await database.fetchval("select 1")
             await asyncio.sleep(2 * pulse.BEAT_S)
             assert not database.pulse.is_away
-        await answers_again(database)
+        await wait_until_available(database)
 
 
 # Under handlers, keepers and pools that are too small
@@ -144,7 +144,7 @@ async def test_a_server_without_a_connection_to_spare_is_not_away_and_gives_one_
 async def shop(server: OwnServer) -> AsyncIterator[Database]:
     """A journal on the server that may hang, beside a table of the user's own; empty at each test's end."""
     await migrate(server.url)
-    async with opened(server.url, size=10) as database:
+    async with open_database(server.url, size=10) as database:
         await database.execute("create table if not exists deed (n int)")
         yield database
         await database.execute("truncate deed, boathook.event, boathook.delivery, boathook.outcome, boathook.attempt")
@@ -177,7 +177,7 @@ async def test_a_handler_caught_in_a_hang_longer_than_its_lease_takes_effect_onc
         await tx.fetchval("select 1")
         await hang("before the settle", event)
 
-    await is_watched(shop)
+    await wait_for_heartbeat(shop)
     async with running_worker(shop, hook, lease_s=1.0), running_worker(shop, hook, worker_id="w2", lease_s=1.0):
         await accept_events(shop, {})
         await eventually(lambda: hanging and hanging[0].done())
@@ -249,7 +249,7 @@ async def test_a_keeper_whose_server_hung_is_the_keeper_no_more_until_it_is_elec
     settings = load(None, {"database.url": server.url})
     keeping = asyncio.create_task(keeper.run_keeper(settings, stop=stop, beat=lambda: None))
     await eventually(lambda: seats == ["ours"])
-    await is_watched(shop)
+    await wait_for_heartbeat(shop)
     with frozen(server):
         await eventually(lambda: seats == ["ours", "left"], timeout=DETECTED_S)
         assert not keeping.done()

@@ -1,15 +1,17 @@
-"""docs/reliability.md tells of every scenario, and every scenario has a twin that knows what it breaks."""
+"""docs/reliability.md lists every scenario, and every scenario has a mutant with the invariants that it breaks."""
 
 from tests.faults.rig import report
 from tests.faults.rig.invariants import CHECKS
 
 
-def test_every_scenario_has_a_twin_that_breaks_an_invariant():
+def test_every_scenario_has_a_mutant_that_breaks_an_invariant():
     scenarios = report.load_scenarios()
     assert scenarios
     for one in scenarios.values():
-        assert one.mutant.patch or one.mutant.sql or one.mutant.server or one.mutant.settings, f"{one.name} has no twin"
-        assert one.mutant.breaks <= set(CHECKS), f"the twin of {one.name} breaks what is no invariant"
+        assert one.mutant.patch or one.mutant.sql or one.mutant.server or one.mutant.settings, (
+            f"{one.name} has no mutant"
+        )
+        assert one.mutant.breaks <= set(CHECKS), f"the mutant of {one.name} breaks what is no invariant"
 
 
 def test_the_page_names_every_scenario_and_every_invariant():
@@ -28,4 +30,4 @@ def test_the_page_is_what_the_results_say():
 
 def test_no_result_on_the_page_is_a_failure():
     for one in report.read().results:
-        assert one.is_good, f"{one.name}{' (twin)' if one.mutant else ''}: {one.summary}, broken {one.broken}"
+        assert one.is_good, f"{one.name}{' (mutant)' if one.mutant else ''}: {one.summary}, broken {one.broken}"

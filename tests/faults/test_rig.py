@@ -233,7 +233,7 @@ def _patches() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "module"), _patches().items())
-def test_each_sabotage_finds_what_it_breaks(name: str, module: str):
+def test_each_mutant_finds_what_it_patches(name: str, module: str):
     path = os.pathsep.join([str(MUTANTS), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-c", f"import {module}"],
@@ -243,7 +243,7 @@ def test_each_sabotage_finds_what_it_breaks(name: str, module: str):
     assert done.returncode == 0, done.stderr
 
 
-def test_sabotage_of_what_is_gone_is_loud(tmp_path: Path):
+def test_a_mutant_of_missing_code_fails_loudly(tmp_path: Path):
     code = "import sitecustomize, types; sitecustomize.replace(types, 'gone', lambda real: real)"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(MUTANTS)}, capture_output=True, text=True, check=False

@@ -125,7 +125,7 @@ def _has_come_to(receiver: Receiver, goal: int) -> bool:
 
 
 def test_the_judge_can_fail(boathook: Callable[..., BoathookProcess], receiver: Receiver):  # noqa: F811
-    """Sabotage: a message that is lost, and one that comes more often than a crash explains, are found."""
+    """Mutant: a message that is lost, and one that comes more often than a crash explains, are found."""
     running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False)
     until(lambda: running.children("sender"))
     owed = add_some_deliveries(running.database_url, receiver.sink.base, 5)

@@ -46,7 +46,7 @@ def test_every_listing_prints_json():
     assert lacking_json(ALL) == []
 
 
-def test_sabotaged_a_listing_without_json_is_found():
+def test_mutant_a_listing_without_json_is_found():
     bare = typer.Typer()
     bare.command("list")(lambda: None)
     bare.command("other")(lambda: None)

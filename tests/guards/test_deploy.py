@@ -97,7 +97,7 @@ class TestImage:
         done = run(program("hadolint"), DOCKERFILE)
         assert done.returncode == 0, done.stdout
 
-    def test_sabotage_the_linter_finds_what_is_wrong(self, tmp_path):
+    def test_mutant_the_linter_finds_what_is_wrong(self, tmp_path):
         wrong = tmp_path / "Dockerfile"
         wrong.write_text(DOCKERFILE.read_text().replace("tini=0.19.*", "tini"))
         assert "DL3008" in run(program("hadolint"), wrong).stdout
@@ -260,7 +260,7 @@ class TestSystemd:
         done = run(program("systemd-analyze"), "verify", "--man=no", *units)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
-    def test_sabotage_systemd_does_not_understand_a_key_of_nobody(self, installed, tmp_path):
+    def test_mutant_systemd_does_not_understand_a_key_of_nobody(self, installed, tmp_path):
         wrong = tmp_path / "wrong.service"
         wrong.write_text((installed / "boathook.service").read_text().replace("KillMode", "KilMode"))
         assert "KilMode" in run(program("systemd-analyze"), "verify", "--man=no", wrong).stderr
@@ -332,7 +332,7 @@ class TestKubernetes:
     def test_each_resource_fits_its_schema(self, path, resource):
         kubernetes_validate.validate(resource, kubernetes_validate.latest_version(), strict=True)
 
-    def test_sabotage_a_misspelt_field_does_not_fit(self):
+    def test_mutant_a_misspelt_field_does_not_fit(self):
         wrong = json.loads(json.dumps(WORKLOADS[0]).replace("readinessProbe", "readynessProbe"))
         with pytest.raises(kubernetes_validate.ValidationError):
             kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
@@ -457,7 +457,7 @@ class TestProxy:
         assert int(found["client_max_body_size"][0].removesuffix("m")) * 2**20 >= limits.max_body
         assert found["proxy_set_header"] == ["X-Forwarded-Proto", "$scheme"]
 
-    def test_sabotage_a_misspelt_directive_is_found(self, tmp_path):
+    def test_mutant_a_misspelt_directive_is_found(self, tmp_path):
         wrong = tmp_path / "nginx.conf"
         text = (DEPLOY / "proxy/nginx.conf").read_text().replace("proxy_pass", "proxi_pass")
         wrong.write_text(f"events {{}}\nhttp {{\n{text}\n}}\n")

@@ -132,7 +132,7 @@ class TestPython:
                         await result
         assert ran == 2
 
-    def test_sabotage_a_handler_with_an_argument_of_nobody_is_found(self):
+    def test_mutant_a_handler_with_an_argument_of_nobody_is_found(self):
         block = next(block for block in BLOCKS if block.name == "docs/quickstart.md:python:1")
         wrong = Block(block.page, block.number, "python", block.text.replace('d")', 'd", ordered_by="id")'))
         with pytest.raises(TypeError):
@@ -237,7 +237,7 @@ class TestCommands:
             ["boathook", "send", "--type", "invoice.paid"],
         ],
     )
-    def test_sabotage_what_it_does_not_understand_is_found(self, words):
+    def test_mutant_what_it_does_not_understand_is_found(self, words):
         with pytest.raises(Misunderstood):
             parse_command(words)
 

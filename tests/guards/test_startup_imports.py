@@ -48,7 +48,7 @@ def test_nothing_is_imported_in_vain(modules: str) -> None:
     assert HEAVY & loaded_by(f"import {modules}") <= ROLES[modules]
 
 
-def test_sabotaged_an_import_in_vain_is_seen() -> None:
+def test_mutant_an_import_in_vain_is_seen() -> None:
     assert HEAVY & loaded_by("import boathook, rich") > ROLES["boathook"]
 
 
@@ -86,9 +86,9 @@ json.dump(loaded, sys.stdout)
 """Asks each command for its help, in a process of its own, and tells what each has imported."""
 
 
-def modules_of_commands(commands: list[list[str]], sabotage: str = "") -> dict[str, set[str]]:
+def modules_of_commands(commands: list[list[str]], mutant: str = "") -> dict[str, set[str]]:
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, sabotage],
+        [sys.executable, "-c", COMMANDS, mutant],
         input=json.dumps(commands),
         capture_output=True,
         text=True,
@@ -109,7 +109,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     assert modules_of_commands([[]]) == {"": {"completion"}}
 
 
-def test_sabotaged_a_list_that_imports_commands_is_seen() -> None:
+def test_mutant_a_list_that_imports_commands_is_seen() -> None:
     assert modules_of_commands([[]], "all") == {"": MODULES}
 
 

@@ -89,7 +89,7 @@ async def test_processes_that_start_together_apply_each_file_once(pg_url: str, f
 
 
 async def test_without_taking_turns_they_would_meet(pg_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """The sabotage of the test before: the same, where the lock locks nothing."""
+    """Mutant of the test before: the same, where the lock locks nothing."""
     monkeypatch.setattr(revising, "_TAKE_TURN", "select 1")
     (folder / "0001_first.sql").write_text(f"{FIRST} select pg_sleep(0.3)")
     done = await asyncio.gather(*(migrate_apps(pg_url, [("shelf", folder)]) for _ in range(5)), return_exceptions=True)

@@ -31,7 +31,7 @@ async def test_the_seals_of_keepers_that_overlap_are_one_chain(db: Database):
 
 
 async def test_without_their_lock_the_chain_would_break(db: Database):
-    """The twin: one goes on from the seal that it has seen last, although another one has sealed meanwhile."""
+    """The mutant: one goes on from the seal that it has seen last, although another one has sealed meanwhile."""
     function = await db.fetchval(FUNCTION)
     assert LOCK in function
     assert LOOP in function

@@ -145,7 +145,7 @@ async def test_a_batch_with_one_new_item_delivers_that_one(sender: Sender):
 
 
 async def test_owing_what_was_passed_by_would_deliver_it_twice(sender: Sender, monkeypatch: pytest.MonkeyPatch):
-    """The twin: without the join to what is new, an item of two batches is owed by both, and the books see it."""
+    """The mutant: without the join to what is new, an item of two batches is owed by both, and the books see it."""
     monkeypatch.setitem(
         batches.SQL, "append_batch", batches.SQL["append_batch"].replace("join fresh f on f.key = i.key", "")
     )
@@ -298,8 +298,8 @@ async def test_plain_events_and_batches_travel_together_in_order(sender: Sender)
     plain = event("item:1", source="mail", version=version)
     again = await sender.event(thing("1", line="x"))
     second = await sender.event(thing("2", line="x"), thing("1", line="x"))
-    twin = event("item:1", source="mail", version=version)
-    receipts = await sender.store.append([first, plain, again, second, twin])
+    same_key = event("item:1", source="mail", version=version)
+    receipts = await sender.store.append([first, plain, again, second, same_key])
     assert receipts == [
         Accepted(first.id),
         Accepted(plain.id),
@@ -459,7 +459,7 @@ async def test_items_of_one_event_remember_side_effects_apart(shop: Database):
 async def test_without_the_path_one_items_side_effect_would_pass_for_anothers(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ):
-    """The twin: named by the event alone, the second item's e-mail is never sent."""
+    """The mutant: named by the event alone, the second item's e-mail is never sent."""
     monkeypatch.setattr("boathook.journal.deliveries._effect", lambda claim, name: name)
     hook = Boathook()
     calls: list[str] = []

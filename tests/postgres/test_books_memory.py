@@ -133,7 +133,7 @@ async def test_pages_that_were_used_again_are_told_apart_too(memory: Memory):
 
 
 async def test_by_one_span_each_they_would_not_be(memory: Memory):
-    """The sabotage of the test before: an index that keeps the first and the last id of each range of pages alone."""
+    """Mutant of the test before: an index that keeps the first and the last id of each range of pages alone."""
     await memory.db.execute("drop index boathook.dedup_order")
     await memory.db.execute("create index dedup_order on boathook.dedup using brin (expires_at, event_id)")
     await reuse(memory)

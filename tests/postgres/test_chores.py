@@ -149,7 +149,7 @@ async def test_of_two_keepers_one_does_the_chores(db: Database):
         assert 0 in {first.runs, second.runs}
 
 
-async def test_sabotage_without_the_seat_both_keepers_do_them(db: Database, monkeypatch: pytest.MonkeyPatch):
+async def test_mutant_without_the_seat_both_keepers_do_them(db: Database, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(keeper, "keeper_seat", give_to_all)
     first, second = Busy(0.0), Busy(0.0)
     async with kept(db, first.hook()), kept(db, second.hook()):
@@ -192,7 +192,7 @@ async def test_a_chore_is_never_done_twice_at_once_though_the_seat_is_lost(db: D
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_sabotage_without_the_turn_it_is_done_twice_at_once(db: Database, monkeypatch: pytest.MonkeyPatch):
+async def test_mutant_without_the_turn_it_is_done_twice_at_once(db: Database, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(chores, "turn", give_to_all)
     assert (await hand_over(db)).most >= 2
 

@@ -111,7 +111,7 @@ async def test_writers_go_on_while_an_index_is_built(url: str):
 
 @pytest.mark.usefixtures("transactional")
 async def test_in_a_transaction_they_would_wait_for_it(url: str):
-    """The sabotage of the test before."""
+    """Mutant of the test before."""
     assert await longest_write_in_the_build(url) > 0.6
 
 
@@ -181,7 +181,7 @@ async def test_what_was_killed_while_a_half_built_index_was_dropped_is_built_too
 
 
 async def test_without_dropping_it_a_half_built_index_would_stay(url: str, monkeypatch: pytest.MonkeyPatch):
-    """The sabotage of the two before: `if not exists` passes by what is there, whole or not."""
+    """Mutant of the two before: `if not exists` passes by what is there, whole or not."""
     await leave_half_built(url)
     monkeypatch.setitem(building.SQL, "find_remnants", "select null where $1 = $2")
     assert REVISION in await migrate(url)
@@ -203,7 +203,7 @@ async def test_two_that_start_together_take_turns_at_building(url: str):
 
 
 async def test_waiting_within_a_statement_the_one_would_stop_the_other(url: str, monkeypatch: pytest.MonkeyPatch):
-    """The sabotage of the test before: who waits for the lock has a snapshot, for which the build waits."""
+    """Mutant of the test before: who waits for the lock has a snapshot, for which the build waits."""
     taken = revising._TAKE_TURN.replace("pg_try_advisory_lock", "pg_advisory_lock").replace(
         "select ", "select true from "
     )

@@ -148,7 +148,7 @@ async def test_a_stale_settle_changes_nothing(db: Database) -> None:
 
 
 async def test_without_the_fence_check_a_stale_settle_would_win(db: Database) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     source = await db.fetchval("select pg_get_functiondef('boathook.settle'::regproc)")
     assert " and fence = p_fence" in source
     await db.execute(source.replace(" and fence = p_fence", ""))
@@ -286,7 +286,7 @@ async def test_two_unblocked_ones_of_one_order_key_are_never_leased_together(db:
 
 
 async def test_the_database_itself_refuses_two_leases_of_one_order_key(db: Database) -> None:
-    """Sabotage twin: with the claim's own care left out, the unique index still holds the line."""
+    """Mutant: with the claim's own care left out, the unique index still holds the line."""
     await owe(db, count=2, order_key="k")
     with pytest.raises(Exception, match="delivery_one_lease_per_order_key"):
         await db.execute(

@@ -262,7 +262,7 @@ async def test_the_first_to_leave_keeps_it_running_for_the_other(data_dir: Path)
     assert server.pid() is None
 
 
-async def test_sabotage_without_the_shared_lock_the_first_to_leave_stops_it(
+async def test_mutant_without_the_shared_lock_the_first_to_leave_stops_it(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flock = fcntl.flock

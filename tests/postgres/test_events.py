@@ -67,8 +67,8 @@ async def test_an_event_comes_back_as_it_went_in(db: Database):
 
 async def test_copies_in_one_batch_and_in_the_next_are_duplicates(db: Database):
     store = EventStore(db)
-    first, twin, later = event("k"), event("k"), event("k")
-    assert await store.append([first, twin]) == [Accepted(first.id), Duplicate(first.id)]
+    first, duplicate, later = event("k"), event("k"), event("k")
+    assert await store.append([first, duplicate]) == [Accepted(first.id), Duplicate(first.id)]
     assert await store.append([later]) == [Duplicate(first.id)]
     assert (await count(db, "event"), await count(db, "delivery")) == (1, 1)
 
@@ -138,7 +138,7 @@ async def test_a_route_registered_during_a_commit_is_not_missed(db: Database):
 
 
 async def test_without_the_lock_it_would_be_missed(db: Database, monkeypatch: pytest.MonkeyPatch):
-    """The twin: a guard that only reads lets an event pass by a recipient that is there before the answer."""
+    """The mutant: a guard that only reads lets an event pass by a recipient that is there before the answer."""
     monkeypatch.setitem(
         SQL, "append_events", SQL["append_events"].replace("where version = $1 for share", "where version = $1")
     )

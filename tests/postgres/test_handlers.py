@@ -200,7 +200,7 @@ async def test_ending_the_transaction_by_hand_is_found_out_and_never_repeated(sh
 
 
 async def test_without_the_mark_such_a_transaction_would_pass(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     source = await shop.fetchval("select pg_get_functiondef('boathook.settle'::regproc)")
     await shop.execute(source.replace("p_mark is not null and", "false and"))
     hook = Boathook()
@@ -289,7 +289,7 @@ async def test_a_zombie_commits_nothing(shop: Database) -> None:
 
 
 async def test_without_the_fence_the_zombie_would_commit(shop: Database) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     source = await shop.fetchval("select pg_get_functiondef('boathook.settle'::regproc)")
     await shop.execute(source.replace(" and fence = p_fence and leased_by is not null", ""))
     hook = Boathook()

@@ -56,7 +56,7 @@ async def test_what_is_committed_later_with_an_older_id_is_heard_too(db: Databas
     assert heard == ["older"]
 
 
-async def test_sabotaged_without_the_overlap_such_an_event_is_missed(db: Database, monkeypatch):
+async def test_mutant_without_the_overlap_such_an_event_is_missed(db: Database, monkeypatch):
     monkeypatch.setattr(listening, "OVERLAP", timedelta(0))
     monkeypatch.setattr(listening, "_NEAR", timedelta(0))
     store, tail = EventStore(db), Tail(db, Wish(), NOW)
@@ -250,7 +250,7 @@ async def test_whoever_comes_again_misses_nothing_that_was_committed_within_the_
     assert await heard_after_a_break(db) == {"late", "younger"}
 
 
-async def test_sabotaged_so_that_only_a_minute_is_told_again_it_is_missed(db: Database, monkeypatch):
+async def test_mutant_so_that_only_a_minute_is_told_again_it_is_missed(db: Database, monkeypatch):
     monkeypatch.setattr(listening, "RETOLD", OVERLAP)
     assert await heard_after_a_break(db) == {"younger"}
 

@@ -60,7 +60,7 @@ async def test_what_cannot_be_sent_is_not_replayed(store: Store, reason: str):
 
 @pytest.mark.parametrize("reason", GONE)
 async def test_without_the_look_at_the_endpoint_it_would_be(store: Store, reason: str, monkeypatch: pytest.MonkeyPatch):
-    """The sabotage twin: dead letters are revived whatever became of their endpoint or content."""
+    """The mutant: dead letters are revived whatever became of their endpoint or content."""
     honest = moves.SQL["lock_dead"]
     look = "(not $11::boolean or (e.expunged_at is null and boathook.takes_deliveries(d.recipient)))"
     assert look in honest

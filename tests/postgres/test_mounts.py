@@ -129,7 +129,7 @@ async def test_a_cross_site_websocket_stays_outside_though_its_browser_has_our_k
 
 
 async def test_without_the_check_of_origins_it_would_get_in(db, monkeypatch: pytest.MonkeyPatch):
-    """The twin: what the check is there for."""
+    """The mutant: what the check is there for."""
     monkeypatch.setattr(mounts, "is_same_origin", lambda *_: True)
     token = await make_token(make_context(db))
     client = MountClient(db)

@@ -66,7 +66,7 @@ async def test_a_connection_lost_between_two_attempts_costs_none(shop: Database)
 async def test_taken_for_alive_such_a_connection_would_cost_the_next_attempt(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(runner, "is_gone", lambda connection: connection.is_closed())
     monkeypatch.setattr(worker_harness, "SETTLED_S", 2)
     with pytest.raises(AssertionError, match="dead"):

@@ -181,11 +181,11 @@ async def test_an_endpoint_that_was_there_before_the_call_gets_the_message(db: D
 
 
 async def test_without_the_versions_check_endpoints_miss_messages(db: Database) -> None:
-    """The sabotage twin: the stored function without its comparison of the application's version."""
+    """The mutant: the stored function without its comparison of the application's version."""
     source = await db.fetchval("select pg_get_functiondef('boathook.publish_message'::regproc)")
-    sabotaged = source.replace("a.version is distinct from m.routes", "false")
-    assert sabotaged != source
-    await db.execute(sabotaged)
+    mutated = source.replace("a.version is distinct from m.routes", "false")
+    assert mutated != source
+    await db.execute(mutated)
     assert await _endpoints_added_meanwhile(db, 3) != []
 
 
@@ -225,7 +225,7 @@ async def test_a_version_that_was_rolled_back_is_not_taken_for_the_one_after_it(
 
 
 async def test_without_the_transactions_mark_a_version_would_be_taken_for_another(db: Database) -> None:
-    """The sabotage twin: versions that are numbers alone."""
+    """The mutant: versions that are numbers alone."""
     for function in ("routes_for", "publish_message"):
         source = await db.fetchval("select pg_get_functiondef($1::regproc)", f"boathook.{function}")
         assert "|| '.' || xmin::text" in source
@@ -312,7 +312,7 @@ async def test_the_same_key_in_flight_waits_for_the_first(db: Database) -> None:
 
 
 async def test_without_its_key_in_memory_a_repeated_request_is_another_message(db: Database) -> None:
-    """The sabotage twin: the stored function that forgets the idempotency key."""
+    """The mutant: the stored function that forgets the idempotency key."""
     source = await db.fetchval("select pg_get_functiondef('boathook.publish_message'::regproc)")
     await db.execute(source.replace("values (m.key, m.replay_key, ", "values (m.key, null, "))
     first, second = await _two_at_once(db, idempotency=digest_of("k"), fingerprint=digest_of("f"))

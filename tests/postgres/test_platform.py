@@ -109,7 +109,7 @@ class TestTransaction:
             await be_careless()
         assert await read(notes) == []
 
-    async def test_sabotage_the_usual_block_would_say_it_had_committed(self, notes: Database):
+    async def test_mutant_the_usual_block_would_say_it_had_committed(self, notes: Database):
         async with notes.transaction() as connection:
             await connection.execute("insert into note values ('one')")
             with contextlib.suppress(Exception):

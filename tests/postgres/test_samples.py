@@ -131,7 +131,7 @@ async def test_each_step_is_dropped_at_its_age(db: Database) -> None:
 
 
 async def test_what_is_not_rolled_up_is_not_dropped(db: Database) -> None:
-    """The twin of the test above: a keeper that was away for long finds everything."""
+    """The mutant of the test above: a keeper that was away for long finds everything."""
     await keep(db, told("a", datetime.now(UTC) - timedelta(days=1)))
     await db.execute(samples.SQL["drop_old"], 15, 0.0)
     assert await db.fetchval("select count(*) from boathook.sample") == 1

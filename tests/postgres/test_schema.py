@@ -74,7 +74,7 @@ async def test_all_migrations_make_what_schema_sql_says(pg_url: str, empty_url: 
     assert migrated == written
 
 
-async def test_sabotage_the_comparison_sees_one_changed_rule(pg_url: str, empty_url: str) -> None:
+async def test_mutant_the_comparison_sees_one_changed_rule(pg_url: str, empty_url: str) -> None:
     await lay_down(empty_url)
     connection = await asyncpg.connect(empty_url)
     await connection.execute("alter table boathook.delivery drop constraint a_replay_starts_a_new_budget")

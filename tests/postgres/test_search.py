@@ -384,8 +384,8 @@ class TestAStory:
             event,
         )
         added = await owe_again(store.db, (event, 0), ACTION)
-        twin = replace(new_event("good", body=b'{"n":2}'), key_hash=hash_of("stripe", b"good"))
-        await store.events.append([twin])
+        duplicate = replace(new_event("good", body=b'{"n":2}'), key_hash=hash_of("stripe", b"good"))
+        await store.events.append([duplicate])
         story = await timeline.read_story(store.db, event)
         assert [(one.recipient, one.state) for one in story.deliveries] == [
             ("a", "succeeded"), ("b", "pending"), ("a", "pending"),

@@ -259,7 +259,7 @@ async def test_a_stale_fence_changes_nothing(db: Database) -> None:
 
 
 async def test_without_the_fence_it_would(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     blind = journal.SQL["settle_sends"].replace("and fence = u.fence", "")
     monkeypatch.setitem(journal.SQL, "settle_sends", blind)
     async with Sink(lambda _: Reply(200, after_s=0.3)).open() as sink:
@@ -288,7 +288,7 @@ async def test_concurrency_holds_over_two_senders(db: Database) -> None:
 
 
 async def test_without_the_bound_of_leases_it_would_not(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     unbound = journal.SQL["claim_sends"].replace("w.most is not null and", "false and")
     monkeypatch.setitem(journal.SQL, "claim_sends", unbound)
     assert await most_at_once(db) > 2
@@ -310,7 +310,7 @@ async def test_a_rate_holds_over_two_senders(db: Database) -> None:
 
 
 async def test_without_tokens_it_would_not(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
 
     async def lavish(_self: object, wanted: Any) -> dict[Any, tuple[int, float]]:
         return {key: (number, 0.0) for key, number, _ in wanted}
@@ -371,7 +371,7 @@ async def test_an_open_breaker_lets_one_probe_through_over_two_senders(db: Datab
 
 
 async def test_without_a_breaker_all_attempts_would_be_used_up(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     blind = journal.SQL["claim_sends"].replace("where h.open_until is null or w.is_probe", "")
     monkeypatch.setitem(journal.SQL, "claim_sends", blind)
 
@@ -508,7 +508,7 @@ async def test_slow_endpoints_cost_the_others_nothing(db: Database) -> None:
 
 
 async def test_without_shares_they_would(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(lanes.Lanes, "_may_start", lambda self, lane, now: self._places > self.running)
     monkeypatch.setattr(lanes.Lanes, "_slots", lambda self, lane, ahead, now: 30)
     monkeypatch.setattr(lanes.Lanes, "barred", lambda self, now: [])

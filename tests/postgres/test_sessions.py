@@ -302,7 +302,7 @@ async def test_a_lost_lease_commits_nothing(shop: Database, kit: Kit) -> None:
 async def test_without_the_settle_a_lost_lease_would_commit(
     shop: Database, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     nothing = Call("concat", ("text",) * 8)
     monkeypatch.setattr(runner, "SETTLE", nothing)
     await lose_the_lease_meanwhile(shop, kit)
@@ -363,7 +363,7 @@ async def test_a_lost_connection_is_not_held_against_the_handler(shop: Database,
 async def test_counted_as_a_failure_it_would_bury_what_an_outage_cut_off(
     shop: Database, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(runner, "_is_interrupted", lambda _error, _settling: False)
     await cut_the_connection_once(shop, kit)
     assert len(await attempts(shop)) == 1

@@ -96,7 +96,7 @@ async def test_recover_brings_back_each_of_300_failed_messages_once(factory: Mes
 async def test_paging_by_the_time_of_death_would_lose_messages(
     factory: MessageFactory, small_pages: None, monkeypatch: pytest.MonkeyPatch
 ):
-    """The twin: messages do not die in the order of their ids, so an order of deaths cannot be walked by ids."""
+    """The mutant: messages do not die in the order of their ids, so an order of deaths cannot be walked by ids."""
     endpoint_id = await factory.endpoint()
     await three_hundred_failed(factory, endpoint_id)
     by_death = """select event_id from boathook.delivery
@@ -181,7 +181,7 @@ async def test_a_task_that_is_killed_between_and_within_pieces_does_everything_o
 async def test_a_place_that_is_lost_in_a_crash_would_show(
     factory: MessageFactory, small_pages: None, monkeypatch: pytest.MonkeyPatch
 ):
-    """The twin: a piece that does not commit together with its place is counted twice, or left out."""
+    """The mutant: a piece that does not commit together with its place is counted twice, or left out."""
     endpoint_id = await factory.endpoint()
     for place in range(130):
         await factory.message(ago(hours=20) + timedelta(seconds=9 * place))

@@ -137,7 +137,7 @@ async def test_what_is_owed_keeps_its_event_with_all_that_hangs_on_it(db: Databa
     assert await stored(db) == dict.fromkeys(TABLES, 0)
 
 
-async def test_sabotage_without_the_look_at_deliveries_a_dead_letter_loses_its_event(
+async def test_mutant_without_the_look_at_deliveries_a_dead_letter_loses_its_event(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_week(db, OLD)
@@ -178,7 +178,7 @@ async def test_an_event_that_is_being_replayed_stays(db: Database) -> None:
     assert await counted(db) == {}
 
 
-async def test_sabotage_without_the_operators_lock_a_replayed_event_is_lost(
+async def test_mutant_without_the_operators_lock_a_replayed_event_is_lost(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heedless = upkeep.SQL["pick_old_events"].replace(
@@ -465,7 +465,7 @@ async def test_much_content_goes_in_batches_and_a_replay_under_way_keeps_its_own
 async def test_without_the_second_look_content_of_a_replay_would_go(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sabotage twin: deleting what was picked without asking again what is owed of it."""
+    """The mutant: deleting what was picked without asking again what is owed of it."""
     event_id = await add_event(db, NOW)
     await db.execute("update boathook.event set content_until = now() - interval '1 s'")
 

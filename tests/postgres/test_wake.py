@@ -259,7 +259,7 @@ async def test_nothing_waits_once_its_reason_is_there_in_whatever_order_it_came(
     assert await left_waiting(db, ORDERS) == []
 
 
-async def test_sabotage_a_wake_of_pending_ones_only_is_missed(db: Database, monkeypatch: pytest.MonkeyPatch):
+async def test_mutant_a_wake_of_pending_ones_only_is_missed(db: Database, monkeypatch: pytest.MonkeyPatch):
     naive = """
         update boathook.delivery set due_at = least(due_at, clock_timestamp())
         where event_id = $1 and state = 'pending' and $2::text is not null
@@ -269,7 +269,7 @@ async def test_sabotage_a_wake_of_pending_ones_only_is_missed(db: Database, monk
     assert ("try", "wake", "commit", "put off") in await left_waiting(db, ORDERS)
 
 
-async def test_sabotage_a_wake_that_does_not_wait_for_the_attempts_end_is_missed(
+async def test_mutant_a_wake_that_does_not_wait_for_the_attempts_end_is_missed(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ):
     eager = """

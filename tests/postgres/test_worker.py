@@ -102,7 +102,7 @@ async def test_a_slow_handler_does_not_delay_another(shop: Database) -> None:
 
 
 async def test_without_kept_places_it_would(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sabotage twin of the test above: it can fail."""
+    """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(schedule.Schedule, "_kept", lambda self, share: 0)
     assert not await is_quick_one_done(shop, patience_s=1)
 

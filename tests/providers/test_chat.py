@@ -384,7 +384,7 @@ def test_meta_the_same_change_at_another_time_or_of_another_person_is_another():
     assert keys[0] == keys[3]
 
 
-def test_sabotage_without_the_entry_around_it_a_second_grant_would_be_lost(monkeypatch):
+def test_mutant_without_the_entry_around_it_a_second_grant_would_be_lost(monkeypatch):
     recipe = find("meta")
     assert recipe.items is not None
     bare = replace(recipe, items=replace(recipe.items, around={}))
@@ -555,7 +555,7 @@ def test_x_is_signed_nothing_that_could_be_an_event(token):
     assert not isinstance(x_asks(token), Challenge)
 
 
-def test_sabotage_a_challenge_that_looks_like_json_would_forge_an_event(monkeypatch):
+def test_mutant_a_challenge_that_looks_like_json_would_forge_an_event(monkeypatch):
     loosened(monkeypatch, find("x"))
     stolen = json.loads(x_asks(POSTED.decode()).body)["response_token"]
     assert isinstance(verdict_of("x", SECRET, {OAUTH2: stolen}, POSTED), Verified)
@@ -623,7 +623,7 @@ def test_zoom_is_signed_nothing_that_could_be_a_request(token):
     refused(zoom_asks(token), Reason.CHALLENGE_REFUSED, 400)
 
 
-def test_sabotage_a_challenge_with_colons_would_forge_an_event(monkeypatch):
+def test_mutant_a_challenge_with_colons_would_forge_an_event(monkeypatch):
     text = f"v0:{STAMP}:" + STARTED.decode()
     assert NO_COLON.fullmatch(text) is None
     loosened(monkeypatch, find("zoom"))

@@ -287,15 +287,15 @@ def test_a_strangers_topic_is_refused_though_amazon_signed_it(sns_keys):
         verifier("sns", secrets=())
 
 
-def test_sabotage_without_the_topic_any_customer_of_amazon_could_send(sns_keys, monkeypatch):
+def test_mutant_without_the_topic_any_customer_of_amazon_could_send(sns_keys, monkeypatch):
     stranger_topic = TOPIC.replace("123456789012", "666666666666")
     stranger = sign_by_hand(sns_keys, NOTIFICATION, TopicArn=stranger_topic)
 
     def careless(facts: Any, secret: str) -> Any:
         return cloud.state_sns(replace(facts, settings={"topic_arn": f"{TOPIC},{stranger_topic}"}), secret)
 
-    twin = replace(cloud.SNS, proof=replace(cloud.SNS.proof, state=careless))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: twin)
+    mutant = replace(cloud.SNS, proof=replace(cloud.SNS.proof, state=careless))
+    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mutant)
     assert isinstance(sns(sns_keys).verify(request(stranger, {}), NOW), Verified)
 
 
@@ -327,12 +327,12 @@ def test_a_certificate_not_yet_known_is_asked_for(sns_keys, region, end):
     assert sns(sns_keys).verify(request(body, {}), NOW) == KeyWanted(url=address)
 
 
-def test_sabotage_with_a_looser_pattern_a_strangers_bucket_would_be_asked_for_the_key(sns_keys, monkeypatch):
+def test_mutant_with_a_looser_pattern_a_strangers_bucket_would_be_asked_for_the_key(sns_keys, monkeypatch):
     """The pattern that Amazon's own package has."""
     loose = re.compile(r"https://sns\.[a-zA-Z0-9\-]{3,}\.amazonaws\.com(\.cn)?/.*\.pem")
     key = replace(cloud.SNS.proof.key, pattern=loose)
-    twin = replace(cloud.SNS, proof=replace(cloud.SNS.proof, key=key))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: twin)
+    mutant = replace(cloud.SNS, proof=replace(cloud.SNS.proof, key=key))
+    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mutant)
     bucket = "https://sns.s3-eu-west-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem"
     forged = sign_by_hand(sns_keys, NOTIFICATION, SigningCertURL=bucket)
     assert sns(sns_keys).verify(request(forged, {}), NOW) == KeyWanted(url=bucket)
@@ -479,10 +479,10 @@ def test_a_token_under_another_key_or_algorithm_is_refused(google_keys):
         assert refusal(verdict) == Reason.UNKNOWN_SCHEME
 
 
-def test_sabotage_without_the_account_any_google_customer_could_push(google_keys, monkeypatch):
+def test_mutant_without_the_account_any_google_customer_could_push(google_keys, monkeypatch):
     stranger = google_token(google_keys, NOW, email="push@stranger.iam.gserviceaccount.com")
-    twin = replace(cloud.PUBSUB, proof=replace(cloud.PUBSUB.proof, judge=lambda _claims, _facts: None))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: twin)
+    mutant = replace(cloud.PUBSUB, proof=replace(cloud.PUBSUB.proof, judge=lambda _claims, _facts: None))
+    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mutant)
     assert isinstance(pubsub(google_keys, NOW).verify(request(PUSH, stranger), NOW), Verified)
 
 

@@ -273,7 +273,7 @@ def test_a_connect_token_holds_for_its_own_address_and_secret_only(judge):
     assert refusal(jira.verify(connect_request(unsigned), NOW))
 
 
-def test_sabotage_without_the_hash_a_token_would_hold_for_every_address(judge, monkeypatch):
+def test_mutant_without_the_hash_a_token_would_hold_for_every_address(judge, monkeypatch):
     token = judge.asks("jira", "sign", secret=SECRET, claims=connect_claims(judge))
     monkeypatch.setattr(code, "hash_request", lambda *_: connect_claims(judge)["qsh"])
     jira = verifier("jira", SECRET, scheme="connect")
@@ -338,7 +338,7 @@ def test_the_owner_may_narrow_linears_window():
     assert refusal(narrow.verify(sent, NOW + 61)) == Reason.TIMESTAMP_TOO_OLD
 
 
-def test_sabotage_without_its_stamp_an_old_request_of_linears_would_do(monkeypatch):
+def test_mutant_without_its_stamp_an_old_request_of_linears_would_do(monkeypatch):
     stampless = replace(code.LINEAR, proof=replace(code.LINEAR.proof, stamp=None))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: stampless)
     old = LINEAR_BODY % ((NOW - 28_801) * 1000)
@@ -399,7 +399,7 @@ def test_other_tokens_are_not_netlifys(headers):
     assert refusal(verifier("netlify", LONG_SECRET).verify(request(b"{}", headers), NOW))
 
 
-def test_sabotage_without_its_claim_netlifys_token_would_go_with_any_body(monkeypatch):
+def test_mutant_without_its_claim_netlifys_token_would_go_with_any_body(monkeypatch):
     careless = replace(code.NETLIFY, proof=replace(code.NETLIFY.proof, judge=lambda _claims, _facts: None))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: careless)
     sent = request(b'{"altered":true}', netlify_token(b"{}"))

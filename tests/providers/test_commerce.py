@@ -38,7 +38,7 @@ def flipped(body: bytes) -> bytes:
     return body[:5] + bytes([body[5] ^ 1]) + body[6:]
 
 
-def sabotage(monkeypatch: pytest.MonkeyPatch, recipe: Recipe) -> None:
+def use_mutant(monkeypatch: pytest.MonkeyPatch, recipe: Recipe) -> None:
     """Have the register give a recipe without its safeguard."""
     monkeypatch.setitem(providers._BY_NAME, recipe.name, recipe)
 
@@ -116,9 +116,9 @@ def test_one_body_under_two_topics_is_two_events_but_a_replay_under_the_same(mon
     )
     assert len({first.dedup_key, second.dedup_key, replayed.dedup_key}) == 3
     assert first.replay_material == replayed.replay_material != second.replay_material
-    # Sabotage: were the type no part of it, the second topic would be taken for a replay of the first and be lost.
+    # Mutant: were the type no part of it, the second topic would be taken for a replay of the first and be lost.
     recipe = find(provider)
-    sabotage(monkeypatch, replace(recipe, type=replace(recipe.type, tells_apart=False)))
+    use_mutant(monkeypatch, replace(recipe, type=replace(recipe.type, tells_apart=False)))
     careless = verifier(provider, SECRET)
     blind = [careless.verify(request(body, make(body, topic, "d")), NOW).replay_material for topic in topics]
     assert blind[0] == blind[1]
@@ -260,12 +260,12 @@ def test_a_body_that_nothing_covers_is_refused_though_the_address_is_signed(monk
     header = {"x-twilio-signature": RequestValidator(TOKEN).compute_signature(url, {})}
     sent = request(body, header, url=url, query=query)
     assert isinstance(verifier("twilio", TOKEN).verify(sent, NOW), Rejected)
-    # Sabotage: with only the address and the fields stated, any such body would pass under a captured signature.
+    # Mutant: with only the address and the fields stated, any such body would pass under a captured signature.
     careless = replace(
         commerce.TWILIO.proof,
         state=lambda facts, _secret: (Statement(Header("x-twilio-signature"), facts.request.url.encode()),),
     )
-    sabotage(monkeypatch, replace(commerce.TWILIO, proof=careless))
+    use_mutant(monkeypatch, replace(commerce.TWILIO, proof=careless))
     assert isinstance(verifier("twilio", TOKEN).verify(sent, NOW), Verified)
 
 

@@ -400,7 +400,7 @@ def test_an_item_without_signature_or_no_item_at_all_is_refused():
         assert rejection_reason(verifier, make_request(body, {}), NOW) is Reason.SIGNATURE_MISSING
 
 
-def test_sabotage_looking_at_the_first_item_only_would_let_forged_ones_in(monkeypatch):
+def test_mutant_looking_at_the_first_item_only_would_let_forged_ones_in(monkeypatch):
     """As `Adyen.util.is_valid_hmac_notification` does, which looks no further than the first."""
     document = json.loads(adyen_body(PAID, REFUNDED))
     document["notificationItems"][1]["NotificationRequestItem"]["amount"]["value"] = 9_999_999
@@ -534,7 +534,7 @@ def test_an_answered_challenge_is_no_signed_event():
         assert rejection_reason(verifier, forge(payload, answer), NOW) is Reason.SIGNATURE_MISMATCH
 
 
-def test_sabotage_with_a_wider_alphabet_a_challenge_would_sign_an_event(monkeypatch):
+def test_mutant_with_a_wider_alphabet_a_challenge_would_sign_an_event(monkeypatch):
     shake = payments.BRAINTREE.handshakes[0]
     any_text = replace(shake, answer=replace(shake.answer, allowed=re.compile(r"[\s\S]+")))
     careless = replace(payments.BRAINTREE, handshakes=(any_text,))
@@ -722,7 +722,7 @@ def test_a_forgery_by_paypals_weak_checksum_is_only_a_replay_of_what_was_capture
     assert genuine.replay_material == forged.replay_material is not None
 
 
-def test_sabotage_without_remembering_transmissions_the_forgery_would_be_an_event(paypal_key, monkeypatch):
+def test_mutant_without_remembering_transmissions_the_forgery_would_be_an_event(paypal_key, monkeypatch):
     careless = replace(payments.PAYPAL, proof=replace(payments.PAYPAL.proof, signs_once=False))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: careless)
     verifier, good = paypal_source(paypal_key), paypal_request(paypal_key)

@@ -267,7 +267,7 @@ def test_a_password_of_the_strangers_is_not_hashed():
     assert rejection_reason(verifier, tbank_request(fields, token), NOW) is Reason.SIGNATURE_MISMATCH
 
 
-def test_sabotage_a_password_taken_from_the_body_would_let_anybody_in(monkeypatch):
+def test_mutant_a_password_taken_from_the_body_would_let_anybody_in(monkeypatch):
     recipe = find("t-bank")
     mine = replace(recipe, proof=replace(recipe.proof, state=lambda facts, _: recipe.proof.state(facts, "mine")))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mine)

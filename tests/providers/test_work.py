@@ -170,7 +170,7 @@ def test_dropbox_says_the_same_of_the_next_change_and_is_heard():
     assert first.replay_material is next_one.replay_material is None
 
 
-def test_sabotage_with_the_body_as_its_key_the_next_change_would_be_lost(monkeypatch):
+def test_mutant_with_the_body_as_its_key_the_next_change_would_be_lost(monkeypatch):
     recipe = find("dropbox")
     once = replace(recipe, id=replace(recipe.id, is_repeatable=False))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: once)

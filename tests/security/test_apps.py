@@ -160,7 +160,7 @@ class TestHostileBodies:
         assert compile_shape("books", schema).fault_of(body) is None
 
 
-def test_sabotage_without_a_charge_for_what_is_told_the_cost_shows(monkeypatch: pytest.MonkeyPatch):
+def test_mutant_without_a_charge_for_what_is_told_the_cost_shows(monkeypatch: pytest.MonkeyPatch):
     from boathook.inbound import schemas
 
     monkeypatch.setattr(schemas, "_TOLD", 10**12)
@@ -198,7 +198,7 @@ class TestFloodsOfFrames:
         assert (await harness.ask("receive"))["code"] == 1000
         assert harness.wire.is_closed
 
-    async def test_sabotage_where_all_is_read_at_once_thousands_are_held(self, monkeypatch: pytest.MonkeyPatch):
+    async def test_mutant_where_all_is_read_at_once_thousands_are_held(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(sockets, "_SLICE", 1 << 30)
         with pytest.raises(AssertionError):
             await self.test_tiny_messages_in_one_piece_are_held_as_they_came()

@@ -83,13 +83,13 @@ async def test_a_renewed_token_replaces_the_old_one_and_ends_all_logins_at_once(
 
 
 async def test_a_token_is_renewed_only_for_a_user_who_is_named_beyond_doubt(cabinet: Cabinet):
-    twins = [await cabinet.client("twin"), await cabinet.client("twin")]
-    unclear = cabinet.running.cli("cashdesk", "users", "renew", "twin", check=False)
+    namesakes = [await cabinet.client("namesake"), await cabinet.client("namesake")]
+    unclear = cabinet.running.cli("cashdesk", "users", "renew", "namesake", check=False)
     assert unclear.returncode == 1
-    assert f"name the id, one of {twins[0].user.id}, {twins[1].user.id}" in unclear.stderr
+    assert f"name the id, one of {namesakes[0].user.id}, {namesakes[1].user.id}" in unclear.stderr
     unknown = cabinet.running.cli("cashdesk", "users", "renew", "9" * 30, check=False)
     assert (unknown.returncode, "there is no user 999" in unknown.stderr) == (1, True)
-    assert [(await twin.ask("GET", "me")).status_code for twin in twins] == [200, 200]
+    assert [(await client.ask("GET", "me")).status_code for client in namesakes] == [200, 200]
 
 
 async def test_a_login_that_goes_on_while_its_token_is_renewed_leaves_no_session(cabinet: Cabinet):

@@ -395,7 +395,7 @@ WAYS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_sabotage_a_planted_secret_is_found_in_a_table_a_log_and_a_process(scenario: Scenario, way: str):
+def test_mutant_a_planted_secret_is_found_in_a_table_a_log_and_a_process(scenario: Scenario, way: str):
     planted = WAYS[way](scenario.canaries["query_token"])
     folder = scenario.running.folder
     sleeper = subprocess.Popen([sys.executable, "-c", "input()", planted], stdin=subprocess.PIPE)

@@ -170,7 +170,7 @@ verify.Verifier.verify = curious
     [(UNBOUNDED, "quarantine: "), (TRUSTING, "poisoned: "), (CURIOUS, "looks: ")],
     ids=["no rate", "key before proof", "look before proof"],
 )
-def test_sabotage_without_the_safeguard_the_flood_is_seen(server: str, tmp_path: Path, mutant: str, seen: str):
+def test_mutant_without_the_safeguard_the_flood_is_seen(server: str, tmp_path: Path, mutant: str, seen: str):
     with isolated_gateway.gateway(tmp_path, server, site=SPY + mutant) as running:
         found = flooded(running, 1_200, 300).violations(300)
     assert [one for one in found if one.startswith(seen)], found

@@ -239,12 +239,12 @@ def test_one_input_is_one_line(form: str, admin_url: str, pg_template: str, tmp_
 TELL = """
 import json, sys
 from boathook.telemetry import log
-texts, form, sabotage = json.load(sys.stdin), sys.argv[1], sys.argv[2]
+texts, form, mutant = json.load(sys.stdin), sys.argv[1], sys.argv[2]
 log.configure("info", form, process="p")
-if sabotage == "raw":
+if mutant == "raw":
     log._show = lambda value, is_event=False: str(value)
     log._encode = lambda fields: json.dumps(fields, ensure_ascii=False, default=str).replace("\\\\n", "\\n")
-if sabotage == "whole":
+if mutant == "whole":
     log._protect_text = lambda text, longest: text
 tell = log.get_logger("test")
 for text in texts:
@@ -253,9 +253,9 @@ log._writer.flush(20)
 """
 
 
-def told(form: str, sabotage: str = "") -> bytes:
+def told(form: str, mutant: str = "") -> bytes:
     done = subprocess.run(
-        [sys.executable, "-c", TELL, form, sabotage],
+        [sys.executable, "-c", TELL, form, mutant],
         input=json.dumps(list(CORPUS.values())).encode(),
         capture_output=True,
         timeout=300,
@@ -269,11 +269,11 @@ def test_every_kind_of_value_is_made_harmless(form: str):
     assert JUDGES[form](told(form), Counter(seen=len(CORPUS))) == []
 
 
-@pytest.mark.parametrize("sabotage", ["raw", "whole"])
+@pytest.mark.parametrize("mutant", ["raw", "whole"])
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_sabotage_without_escapes_or_caps_the_judge_sees_it(form: str, sabotage: str):
+def test_mutant_without_escapes_or_caps_the_judge_sees_it(form: str, mutant: str):
     try:
-        found = JUDGES[form](told(form, sabotage), Counter(seen=len(CORPUS)))
+        found = JUDGES[form](told(form, mutant), Counter(seen=len(CORPUS)))
     except ValueError:
         return  # no JSON any more
     assert found != []

@@ -69,7 +69,7 @@ def test_no_name_of_a_source_leads_out_of_the_folder_of_told_secrets(tmp_path: P
     assert len(list((tmp_path / "inner" / captured.FOLDER).iterdir())) > 50
 
 
-def test_sabotage_with_names_as_they_are_files_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_mutant_with_names_as_they_are_files_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(captured, "quote", lambda name, safe: name)
     tell_all(tmp_path)
     assert escaped(tmp_path) != []
@@ -113,7 +113,7 @@ def test_no_pattern_of_types_is_slow_on_a_megabyte(subject: str):
     assert dear == {}
 
 
-def test_sabotage_as_a_regular_expression_one_of_them_would_take_for_ever():
+def test_mutant_as_a_regular_expression_one_of_them_would_take_for_ever():
     text = "a" * 2_000
 
     def run_back() -> None:
@@ -162,7 +162,7 @@ def test_the_one_reader_of_yaml_makes_nothing_but_plain_values(
 @pytest.mark.parametrize(
     "text", ["import pickle", "from marshal import loads", "eval('1')", "import yaml", "run('x', shell=True)"]
 )
-def test_sabotage_each_of_them_is_seen(text: str):
+def test_mutant_each_of_them_is_seen(text: str):
     assert list(dangers(text)) != []
 
 
@@ -196,7 +196,7 @@ def test_no_statement_of_ours_changes_or_removes_what_the_audit_says():
         "update boathook.audit set sealed_as = 1, seal = x, note = '' where id = 1",
     ],
 )
-def test_sabotage_a_statement_that_does_is_seen(text: str):
+def test_mutant_a_statement_that_does_is_seen(text: str):
     assert changing(f"-- name: x\n{text};")
 
 
@@ -274,7 +274,7 @@ async def test_forgers_take_no_place_no_key_and_no_other_clients_rate():
     assert len(door.sink.taken) == len(door.asked) == 20
 
 
-async def test_sabotage_one_rate_for_all_clients_and_a_place_before_the_proof_are_seen(monkeypatch: pytest.MonkeyPatch):
+async def test_mutant_one_rate_for_all_clients_and_a_place_before_the_proof_are_seen(monkeypatch: pytest.MonkeyPatch):
     door = Door()
     wait_s = door.rate.wait_s
     monkeypatch.setattr(door.rate, "wait_s", lambda _client, now: wait_s("all", now))

@@ -91,7 +91,7 @@ def test_none_of_them_is_stored_with_a_rejection(provider_source: ProviderSource
         assert all(secret not in str(kept) for secret in provider_source.secrets)
 
 
-def test_sabotage_if_all_headers_were_kept_the_canary_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_mutant_if_all_headers_were_kept_the_canary_is_found(monkeypatch: pytest.MonkeyPatch):
     provider_source = ALL[0]
     monkeypatch.setattr(verify, "_kept_headers", lambda *_: tuple(HEADERS))
     verdict = provider_source.verifier().verify(
@@ -256,7 +256,7 @@ def test_what_is_signed_with_its_moment_is_refused_outside_the_tolerance_on_both
         assert isinstance(late, Rejected | KeyWanted), (moment, late)
 
 
-def test_sabotage_without_a_key_of_the_signed_bytes_a_replay_would_be_news(monkeypatch: pytest.MonkeyPatch):
+def test_mutant_without_a_key_of_the_signed_bytes_a_replay_would_be_news(monkeypatch: pytest.MonkeyPatch):
     provider_source = next(one for one in GUARDED if one.recipe.name == "github")
     verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
     monkeypatch.setattr(verifier._names, "replayed", lambda *_: None)
@@ -353,7 +353,7 @@ def test_a_source_is_open_only_where_its_owner_says_so_and_then_it_says_so_too()
         assert not isinstance(verdict, Verified) or verdict.grade is Grade.NONE, provider_source.label
 
 
-def test_sabotage_if_an_empty_secret_were_a_secret_doors_stand_open(monkeypatch: pytest.MonkeyPatch):
+def test_mutant_if_an_empty_secret_were_a_secret_doors_stand_open(monkeypatch: pytest.MonkeyPatch):
     provider_source = next(one for one in ALL if one.recipe.name == "github")
     spec = SourceSpec(name="s", provider="github", secrets=("",))
     check = Verifier(replace(spec, secrets=("x",)))

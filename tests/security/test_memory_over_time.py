@@ -303,7 +303,7 @@ def is_idle(running: BoathookProcess) -> bool:
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_sabotaged_so_that_each_leaves_something_it_shows(
+def test_mutant_so_that_each_leaves_something_it_shows(
     shared_boathook: Callable[..., BoathookProcess],  # noqa: F811
 ):
     leaky = begun(shared_boathook(roles="gateway,console", start=False), COUNTING + LEAKING)

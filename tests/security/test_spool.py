@@ -168,7 +168,7 @@ class TestFolders:
         last.adopt()
         assert drained(last) == [b"first", b"second"]
 
-    def test_twin_named_by_the_clock_alone_they_are_not(self, tmp_path: Path, monkeypatch):
+    def test_mutant_named_by_the_clock_alone_they_are_not(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(Shelf, "_later_than_all", lambda self: self._name)
         left_by_the_dead(tmp_path, "00000000000000000900", b"first")
         left_by_the_dead(tmp_path, "00000000000000000005", b"second")
@@ -293,7 +293,9 @@ class TestDraining:
         assert [path.suffix for path in (tmp_path / "1").iterdir()] == [".done"]
         await later.drain()
 
-    async def test_twin_a_segment_that_is_not_passed_over_is_offered_again_and_again(self, tmp_path: Path, monkeypatch):
+    async def test_mutant_a_segment_that_is_not_passed_over_is_offered_again_and_again(
+        self, tmp_path: Path, monkeypatch
+    ):
         monkeypatch.setattr(intake_module, "_LOOK_S", 0.02)
         monkeypatch.setattr(Shelf, "_left_in", lambda _, folder: sorted(folder.glob("*.seg")))
         left_by_the_dead(tmp_path, "1", *events_of("a"))

@@ -148,7 +148,7 @@ def test_each_bomb_is_refused_and_costs_no_memory(shared: Gateway):
     assert shared.peak - before <= MOST_RSS
 
 
-def test_sabotage_without_the_cap_a_bomb_fills_the_memory():
+def test_mutant_without_the_cap_a_bomb_fills_the_memory():
     with gateway(mutant="no cap on decoding") as one:
         before = one.peak
         one.ask(sent(largest()))
@@ -160,7 +160,7 @@ def test_no_bomb_costs_more_time_than_some_plain_requests(shared: Gateway):
     assert any(_times_plain(shared, worst) <= MOST_CPU for _ in range(3))
 
 
-def test_sabotage_without_the_cap_a_bomb_costs_far_more_time():
+def test_mutant_without_the_cap_a_bomb_costs_far_more_time():
     with gateway(mutant="no cap on decoding") as one:
         assert any(_times_plain(one, [largest()]) > MOST_CPU for _ in range(3))
 
@@ -208,7 +208,7 @@ def test_what_never_ends_is_cut_off_and_costs_no_memory(shared: Gateway, name: s
     assert shared.peak - before <= MOST_RSS
 
 
-def test_sabotage_without_the_cap_chunks_of_one_byte_are_all_read():
+def test_mutant_without_the_cap_chunks_of_one_byte_are_all_read():
     with gateway(mutant="no cap on chunks") as one:
         assert statuses(one.ask(FLOODS["chunks of one byte, to their end"])) == [200]
 

@@ -104,7 +104,7 @@ def test_no_proof_is_computed_beyond_the_rate_of_a_client():
         assert macs == [20]
 
 
-def test_sabotage_without_the_rate_each_of_them_costs_a_proof():
+def test_mutant_without_the_rate_each_of_them_costs_a_proof():
     with gateway(limits={"client_rate": 0.1, "client_burst": 20}, mutant="no rate") as one, counted(one) as macs:
         assert burst(one) == [401] * 60
     assert macs == [60]

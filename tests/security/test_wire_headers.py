@@ -139,7 +139,7 @@ async def test_no_hostile_header_is_a_fault_of_ours(provider_source: ProviderSou
     assert await faults(provider_source) == set()
 
 
-async def test_sabotage_with_a_trusting_reader_of_moments_there_are_faults(monkeypatch: pytest.MonkeyPatch):
+async def test_mutant_with_a_trusting_reader_of_moments_there_are_faults(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stamps, "read_moment", lambda text, _unit: float(int(text)))
     provider_source = next(provider_source for provider_source in ALL if provider_source.label == "slack")
     assert {name for name, _ in await faults(provider_source)} == {"x-slack-request-timestamp"}
@@ -173,7 +173,7 @@ async def test_at_most_sixteen_signatures_are_tried(provider_source: ProviderSou
     assert await most_tried(provider_source, monkeypatch) <= MAX_SIGNATURES == 16
 
 
-async def test_sabotage_without_the_limit_all_of_them_are_tried(monkeypatch: pytest.MonkeyPatch):
+async def test_mutant_without_the_limit_all_of_them_are_tried(monkeypatch: pytest.MonkeyPatch):
     provider_source = next(provider_source for provider_source in ALL if provider_source.label == "stripe")
     monkeypatch.setattr(forms, "MAX_SIGNATURES", 1_000_000)
     assert await most_tried(provider_source, monkeypatch) > 16

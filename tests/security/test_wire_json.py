@@ -68,8 +68,8 @@ def test_what_readers_differ_about_raises_nothing():
 
 
 @pytest.mark.own_process
-def test_sabotage_a_trusting_reader_raises():
-    """The twin: what any reader of JSON does with the same texts."""
+def test_mutant_a_trusting_reader_raises():
+    """The mutant: what any reader of JSON does with the same texts."""
     raised = {type(error) for error in map(_raised_by, TEXTS) if error is not None}
     assert {json.JSONDecodeError, RecursionError, UnicodeDecodeError} <= raised
 
@@ -133,7 +133,7 @@ def test_whatever_is_proven_is_stored_and_comes_back_byte_for_byte(gateway: Boat
     assert changed(BODIES, (found[told["event_id"]] for _, _, told in answers)) == []
 
 
-def test_sabotage_written_anew_most_bodies_would_come_back_otherwise():
+def test_mutant_written_anew_most_bodies_would_come_back_otherwise():
     anew = [body if parse(body) is UNREADABLE else json.dumps(parse(body)).encode() for body in READ]
     assert len(changed(READ, anew)) > len(READ) / 3
 
@@ -149,7 +149,7 @@ def test_no_look_into_a_body_is_a_fault_of_ours(gateway: BoathookProcess, source
 
 
 @pytest.mark.own_process
-def test_sabotage_with_a_trusting_reader_routes_would_stumble():
+def test_mutant_with_a_trusting_reader_routes_would_stumble():
     order = Route(recipient="handler:x", app="shop:hook", source="looked", order_by="data.key")
     stumbled = 0
     router = Router([order], 1, json.loads)

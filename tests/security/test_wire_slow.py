@@ -119,7 +119,7 @@ DEAF = {"deaf to little", "deaf at the end"}
     ("name", "kinds"),
     [("no deadlines", KINDS.keys() - {"no http"}), ("no end of flushing", DEAF)],
 )
-def test_sabotage_without_deadlines_they_stay(name: str, kinds: set[str]):
+def test_mutant_without_deadlines_they_stay(name: str, kinds: set[str]):
     with gateway(limits=QUICK, send_buffer=4096, mutant=name) as one:
         told = beside(one, clients=130, calm_s=0.3, give_up_s=6)
     assert {kind for kind, found in told.crowd.items() if found["open"]} == kinds

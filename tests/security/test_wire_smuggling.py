@@ -77,7 +77,7 @@ def test_each_vector_is_refused_or_read_in_the_one_way_that_is_meant(cut: Callab
 
 
 def test_a_request_behind_one_without_doubt_is_stored():
-    """The twin of the mark: it is a request that would be answered, wherever it is read as one."""
+    """The mutant of the mark: it is a request that would be answered, wherever it is read as one."""
     with gateway() as one:
         assert statuses(one.ask(MARK + MARK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))) == [200, 200]
         assert list(one.stored().values()) == [BODY]
@@ -85,7 +85,7 @@ def test_a_request_behind_one_without_doubt_is_stored():
 
 
 @pytest.mark.parametrize(("name", "least"), [("no judge of heads", 5), ("lenient parser", 20)])
-def test_sabotage_without_the_safeguard_marks_are_smuggled(name: str, least: int):
+def test_mutant_without_the_safeguard_marks_are_smuggled(name: str, least: int):
     with gateway(mutant=name) as one:
         misread(one, whole, ends=True)
         assert len(marks(one)) >= least
@@ -207,7 +207,7 @@ def test_a_proxy_and_the_gateway_count_the_same_requests(proxied: tuple[Gateway,
 
 @pytest.mark.soak
 def test_a_mark_that_went_past_the_proxy_would_be_found(proxied: tuple[Gateway, Proxy]):
-    """The twin: the same mark sent to the gateway itself stands in no record of the proxy's."""
+    """The mutant: the same mark sent to the gateway itself is in no log of the proxy."""
     one, proxy = proxied
     assert statuses(one.ask(MARK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))) == [200]
     assert echo(one, proxy, b"last") == b"last"

@@ -107,7 +107,7 @@ def test_every_shared_secret_is_compared_in_constant_time(
     assert all(len(str(left)) == len(str(right)) for left, right in pairs)
 
 
-def test_sabotage_another_comparison_would_not_be_seen(monkeypatch: pytest.MonkeyPatch):
+def test_mutant_another_comparison_would_not_be_seen(monkeypatch: pytest.MonkeyPatch):
     provider_source = next(provider_source for provider_source in SHARED if provider_source.label == "stripe")
     pairs = watch(monkeypatch)
     monkeypatch.setattr(signing, "same", lambda left, right: left == right)
@@ -171,7 +171,7 @@ def _early_exit(left: str, right: str) -> bool:
     return len(left) == len(right) and all(one == other for one, other in zip(left, right, strict=True))
 
 
-def test_sabotage_a_comparison_that_ends_early_is_found_by_the_clock(monkeypatch: pytest.MonkeyPatch):
+def test_mutant_a_comparison_that_ends_early_is_found_by_the_clock(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(signing, "same", _early_exit)
     found = [abs(t_of(verifier("github"), PAIRS["first or last character"], 4_000)) for _ in range(3)]
     assert max(found) > MOST_T

@@ -132,6 +132,6 @@ async def test_the_fake_journal_does_what_postgresql_does_for_hours(db: Database
 async def test_a_fake_that_ignores_fences_is_told_from_postgresql(
     kind: Kind, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sabotage twin: the comparison can fail."""
+    """Mutant: the comparison can fail."""
     monkeypatch.setattr(lease_statements, "holds", lambda row, fence: row is not None and row.leased_by is not None)
     assert any([await compare(db, seed, kind) for seed in range(4)])

@@ -141,7 +141,7 @@ def test_no_long_course_of_events_breaks_an_invariant() -> None:
 
 
 def test_a_course_of_events_that_breaks_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sabotage twin: without memory of keys, sending one event twice is enough."""
+    """Mutant: without memory of keys, sending one event twice is enough."""
     mutants.forgetting_keys(monkeypatch)
     with pytest.raises(AssertionError, match="C3"):
         run_state_machine_as_test(Installation, settings=settings(profile(100, 12), phases=(Phase.generate,)))

@@ -1,4 +1,4 @@
-"""Public-key signatures: keys pasted and keys fetched, good and forged. Each safeguard has its sabotage twin."""
+"""Public-key signatures: keys pasted and keys fetched, good and forged. Each safeguard has its mutant."""
 
 import base64
 import re
@@ -187,7 +187,7 @@ def test_a_missing_weak_or_wrong_key_is_refused_at_compile_time():
             pasted(Scheme.ECDSA_SHA256, pem(ec.generate_private_key(curve)))
 
 
-def test_sabotage_without_the_check_of_the_curve_another_curve_would_sign(monkeypatch):
+def test_mutant_without_the_check_of_the_curve_another_curve_would_sign(monkeypatch):
     other = ec.generate_private_key(ec.SECP256K1())
     publickeys.read_content.cache_clear()
     monkeypatch.setattr(publickeys, "_checked", lambda key: key)
@@ -341,7 +341,7 @@ def test_an_address_that_is_not_pinned_is_refused_and_never_wanted(url, rsa_key)
         assert isinstance(fetched(KeyRing(), key=loose).check(one, NOW), Rejected)
 
 
-def test_sabotage_without_the_pinning_a_stranger_would_choose_what_is_fetched(monkeypatch):
+def test_mutant_without_the_pinning_a_stranger_would_choose_what_is_fetched(monkeypatch):
     one = sent("AAAA", x_cert_url="https://169.254.169.254/latest/meta-data/")
     assert isinstance(fetched(KeyRing()).check(one, NOW), Rejected)
     monkeypatch.setattr(asymmetric, "is_pinned", lambda *_: True)
@@ -361,7 +361,7 @@ def test_a_certificate_out_of_its_dates_is_refused(rsa_key):
         assert words in verdict.detail
 
 
-def test_sabotage_without_the_dates_an_expired_certificate_would_be_used(monkeypatch, rsa_key):
+def test_mutant_without_the_dates_an_expired_certificate_would_be_used(monkeypatch, rsa_key):
     ring = KeyRing()
     ring.put(URL, certificate(rsa_key, starts=NOW - 200, ends=NOW - 100), NOW)
     monkeypatch.setattr(publickeys.DatedKey, "trouble", lambda *_: None)

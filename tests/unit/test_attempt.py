@@ -140,7 +140,7 @@ def test_a_secret_that_the_cap_cuts_in_two_is_blotted_out():
     assert found == b"x" * 50 + b"[redacted]"
 
 
-def test_sabotage_without_it_a_receivers_echo_would_be_recorded():
+def test_mutant_without_it_a_receivers_echo_would_be_recorded():
     assert SECRET.encode() in redact(SECRET.encode(), ())
 
 

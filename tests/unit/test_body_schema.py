@@ -88,7 +88,7 @@ def test_the_proof_comes_before_any_look_into_the_body(monkeypatch):
     assert len(looks) == 1
 
 
-def test_sabotage_with_the_look_first_a_forger_would_be_told_of_the_schema(monkeypatch):
+def test_mutant_with_the_look_first_a_forger_would_be_told_of_the_schema(monkeypatch):
     verifier = Verifier(spec())
     monkeypatch.setattr(verifier.check, "check", lambda *_: Proven(id=None, sent_at=None))
     refused = verifier.verify(request({"amount": -1}, secret="forged"), NOW)

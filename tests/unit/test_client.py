@@ -207,7 +207,7 @@ async def test_blocked_addresses_get_no_connection():
     assert canary.accepted == 0
 
 
-async def test_sabotage_without_the_guard_the_canary_is_reached(monkeypatch):
+async def test_mutant_without_the_guard_the_canary_is_reached(monkeypatch):
     monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
     async with Receiver() as canary:
         await Client(outbound(allow=[])).request("GET", canary.url)

@@ -12,14 +12,14 @@ PLAY = """
 import asyncio, gc, json, socket, sys
 from pathlib import Path
 
-role, folder, sabotage = sys.argv[1:]
+role, folder, mutant = sys.argv[1:]
 gc.disable()
 import boathook.dispatch.keeper, boathook.dispatch.sender, boathook.dispatch.worker
 from boathook import config
 from boathook.server import child, collector, gateway
 from boathook.server.order import Life, Order
 
-if sabotage:
+if mutant:
     collector.end_start = child.end_start = lambda: None
 settings = config.load(overrides={"server.data_dir": folder, "server.roles": ["gateway", "worker", "keeper"]})
 
@@ -51,9 +51,9 @@ asyncio.run(play())
 """Plays a role as far as to where its work would begin, and tells there whether the collector works."""
 
 
-def played(role: str, folder: Path, sabotage: str = "") -> list[bool]:
+def played(role: str, folder: Path, mutant: str = "") -> list[bool]:
     done = subprocess.run(
-        [sys.executable, "-c", PLAY, role, str(folder), sabotage],
+        [sys.executable, "-c", PLAY, role, str(folder), mutant],
         capture_output=True,
         text=True,
         timeout=300,
@@ -69,7 +69,7 @@ def test_the_collector_works_where_the_work_begins(role: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("role", ["gateway", "worker"])
-def test_sabotaged_a_collector_that_stays_off_is_seen(role: str, tmp_path: Path):
+def test_mutant_a_collector_that_stays_off_is_seen(role: str, tmp_path: Path):
     assert played(role, tmp_path, "off") == [False, False]
 
 

@@ -134,7 +134,7 @@ async def test_redirects_are_not_followed(status):
         assert other.accepted == 0
 
 
-async def test_sabotage_a_client_that_follows_redirects_would_go_there(monkeypatch):
+async def test_mutant_a_client_that_follows_redirects_would_go_there(monkeypatch):
     plain, both = transfers._options, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
     follow = [(pycurl.FOLLOWLOCATION, 1), (pycurl.REDIR_PROTOCOLS, both)]
     monkeypatch.setattr(transfers, "_options", lambda settings: [*plain(settings), *follow])
@@ -171,7 +171,7 @@ async def test_a_slow_body_is_cut_off_and_the_status_counts(monkeypatch):
         assert receiver.finished == 0
 
 
-async def test_sabotage_without_the_limit_a_slow_body_would_be_waited_for(monkeypatch):
+async def test_mutant_without_the_limit_a_slow_body_would_be_waited_for(monkeypatch):
     monkeypatch.setattr(transfers, "BODY_S", 1_000.0)
     drip = (b"HTTP/1.1 202 OK\r\ncontent-length: 10\r\n\r\n", *[b"x", 0.1] * 10)
     async with Receiver(drip) as receiver, posting() as post:
@@ -253,7 +253,7 @@ async def test_what_is_no_answer_is_a_trouble_of_reading(script, words):
         assert re.search(words, answer.error)
 
 
-async def test_sabotage_without_the_limits_a_flood_of_interim_answers_would_be_read_on(monkeypatch):
+async def test_mutant_without_the_limits_a_flood_of_interim_answers_would_be_read_on(monkeypatch):
     monkeypatch.setattr(exchange, "_MOST_INTERIM", 10**9)
     async with Receiver((*[b"HTTP/1.1 102 X\r\n\r\n"] * 1_000, OK)) as receiver, posting() as post:
         assert (await post(receiver.url)).status == 200
@@ -302,7 +302,7 @@ async def test_an_address_that_is_not_allowed_is_never_dialled():
         assert receiver.accepted == 0
 
 
-async def test_sabotage_without_the_guard_it_would_be_dialled(monkeypatch):
+async def test_mutant_without_the_guard_it_would_be_dialled(monkeypatch):
     monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
     async with Receiver() as receiver, posting(allow=[]) as post:
         assert (await post(receiver.url)).status == 200

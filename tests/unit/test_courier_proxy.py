@@ -148,7 +148,7 @@ async def test_a_private_address_is_not_asked_of_the_proxy(resolver, scheme, add
         assert (proxy.asked, proxy.heads) == ([], [])
 
 
-async def test_sabotage_without_the_guard_the_proxy_would_be_asked(resolver, monkeypatch):
+async def test_mutant_without_the_guard_the_proxy_would_be_asked(resolver, monkeypatch):
     monkeypatch.setattr(names, "judge_here", lambda *_: None)
     async with Receiver() as receiver, Proxy() as proxy, posting(proxy=f"http://{proxy.place}", allow=[]) as post:
         assert (await post(f"http://receiver.test:{receiver.port}/")).status == 200

@@ -157,7 +157,7 @@ async def test_a_file_that_changed_meanwhile_is_begun_anew(client, target, tag, 
     assert len(server.heads) == (2 if heeds_if_range else 3)
 
 
-async def test_sabotage_without_that_check_two_files_would_become_one(client, target, monkeypatch):
+async def test_mutant_without_that_check_two_files_would_become_one(client, target, monkeypatch):
     async with FileServer(SONG, cut_after=150_000, heeds_if_range=False) as server:
         await failing(client, server, target)
         server.cut_after, server.content, server.etag = None, OTHER, '"v2"'
@@ -324,7 +324,7 @@ async def test_a_file_that_only_drips_is_given_up_and_kept(client, target, monke
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_sabotage_without_a_slowest_rate_it_would_drip_on(client, target, monkeypatch):
+async def test_mutant_without_a_slowest_rate_it_would_drip_on(client, target, monkeypatch):
     monkeypatch.setattr(download, "STALL_S", 0)
     async with FileServer(SONG, piece=50, pause_s=0.2) as server:
         await failing(client, server, target, "(?i)timed out", timeout_s=4.0)
@@ -371,7 +371,7 @@ async def test_blocked_addresses_get_no_connection(target):
     assert left(target) == []
 
 
-async def test_sabotage_without_the_guard_the_canary_is_reached(client, target, monkeypatch):
+async def test_mutant_without_the_guard_the_canary_is_reached(client, target, monkeypatch):
     monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
     async with FileServer(SONG) as canary:
         await fetched(Client(outbound(allow=[])), canary, target)

@@ -151,7 +151,7 @@ async def test_an_old_key_serves_while_its_address_is_away(gateway, web, keys, m
     assert web.asked == [CERTIFICATE, CERTIFICATE]
 
 
-async def test_sabotage_without_prolonging_an_old_key_would_be_useless(gateway, web, keys, monkeypatch):
+async def test_mutant_without_prolonging_an_old_key_would_be_useless(gateway, web, keys, monkeypatch):
     message = note(keys)
     assert await gateway.post("sns", message.body, message.headers) == 200
     del web.pages[CERTIFICATE]
@@ -175,7 +175,7 @@ async def test_forged_addresses_on_the_senders_host_are_fetched_at_a_bounded_rat
     assert gateway.rejected == []
 
 
-async def test_sabotage_without_that_rate_each_forged_address_would_be_fetched(gateway, web, keys, monkeypatch):
+async def test_mutant_without_that_rate_each_forged_address_would_be_fetched(gateway, web, keys, monkeypatch):
     monkeypatch.setattr(Rate, "wait_s", lambda *_: 0.0)
     message = note(keys)
     for number in range(60):
@@ -360,7 +360,7 @@ def test_of_many_told_at_once_exactly_one_is_kept(tmp_path):
         assert CapturedSecrets(folder).confirm("notion") == f"secret_number_{kept}"
 
 
-def test_sabotage_with_a_replacing_rename_several_would_believe_to_be_first(tmp_path, monkeypatch):
+def test_mutant_with_a_replacing_rename_several_would_believe_to_be_first(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", Path.replace)
     monkeypatch.setattr(captured, "_read", lambda _file: None)
     monkeypatch.setattr(Path, "unlink", lambda *_: None)

@@ -187,7 +187,7 @@ def test_an_address_that_is_not_allowed_is_never_dialled(server, certificate):
     assert server.accepted == 0
 
 
-def test_sabotage_without_the_guard_it_would_be_dialled(server, certificate, monkeypatch):
+def test_mutant_without_the_guard_it_would_be_dialled(server, certificate, monkeypatch):
     fetcher = Fetcher((), ca_file=certificate[0], ports=frozenset({server.port}))
     monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
     assert fetcher.fetch_sync(server.url, max_bytes=100) == b"hello"
@@ -298,7 +298,7 @@ def test_a_certificate_for_another_name_or_time_is_not_believed(tmp_path, wrong)
         server.close()
 
 
-def test_sabotage_without_the_certificate_check_anybody_could_answer(server, monkeypatch):
+def test_mutant_without_the_certificate_check_anybody_could_answer(server, monkeypatch):
     plain = fetching._options
     off = [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
     monkeypatch.setattr(fetching, "_options", lambda *args: [*plain(*args), *off])
@@ -348,7 +348,7 @@ def test_a_failed_address_is_not_asked_again_for_a_while(server, fetcher, monkey
     assert fetcher.fetch_sync(server.url, max_bytes=100) == b"hello"
 
 
-def test_sabotage_without_that_memory_each_request_would_ask(server, fetcher, monkeypatch):
+def test_mutant_without_that_memory_each_request_would_ask(server, fetcher, monkeypatch):
     server.answer = b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n"
     monkeypatch.setattr(Fetcher, "_remember", lambda *_: None)
     for _ in range(3):

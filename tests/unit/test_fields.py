@@ -1,4 +1,4 @@
-"""Proofs over chosen fields, tokens in bodies, and addresses; each safeguard has its sabotage twin."""
+"""Proofs over chosen fields, tokens in bodies, and addresses; each safeguard has its mutant."""
 
 import base64
 import hashlib
@@ -63,7 +63,7 @@ def test_every_statement_must_be_signed():
         assert verdict.may_reverify
 
 
-def test_sabotage_if_only_the_first_statement_counted_the_rest_could_be_forged(monkeypatch):
+def test_mutant_if_only_the_first_statement_counted_the_rest_could_be_forged(monkeypatch):
     forged = json.dumps([{"amount": 1, "sig": mac("1")}, {"amount": 9_999, "sig": mac("1")}]).encode()
     assert isinstance(judge(source(ITEMS, KEY), forged), Rejected)
     judge_all = fields.FieldCheck._judge
@@ -101,7 +101,7 @@ def test_what_states_nothing_or_badly_is_refused(body, reason, words):
     assert words in verdict.detail
 
 
-def test_sabotage_a_request_that_states_nothing_would_pass_if_nothing_had_to_be_stated(monkeypatch):
+def test_mutant_a_request_that_states_nothing_would_pass_if_nothing_had_to_be_stated(monkeypatch):
     monkeypatch.setattr(fields, "read_claims", lambda *_args, **_more: ())
     assert isinstance(judge(source(ITEMS, KEY), b"[]"), Verified)
 
@@ -207,7 +207,7 @@ def test_the_sources_own_tolerance_wins():
         source(stamped(), KEY, tolerance_s=0)
 
 
-def test_sabotage_without_a_window_an_old_capture_would_pass(monkeypatch):
+def test_mutant_without_a_window_an_old_capture_would_pass(monkeypatch):
     old = int(NOW) - 86_400
     body, headers = json.dumps({"at": old}).encode(), {"x-sig": mac(str(old))}
     assert isinstance(judge(source(stamped(), KEY), body, headers), Rejected)
@@ -233,7 +233,7 @@ def test_what_is_signed_once_stands_for_the_event_against_replays():
     one, other = (judge(source(once, KEY), body, headers) for body in (b'{"id":"1"}', b'{"id":"forged"}'))
     assert one.dedup_key != other.dedup_key
     assert one.replay_material == other.replay_material == b"t1"
-    # Sabotage twin: without it, whoever captured one request could send any body under its signature.
+    # Mutant: without it, whoever captured one request could send any body under its signature.
     careless = replace(once, proof=replace(once.proof, signs_once=False))
     one, other = (judge(source(careless, KEY), body, headers) for body in (b'{"id":"1"}', b'{"id":"forged"}'))
     assert one.replay_material != other.replay_material
@@ -290,7 +290,7 @@ def test_tokens_in_bodies_each_of_which_must_be_right(place, body, reason):
         assert "geheim" not in verdict.detail
 
 
-def test_sabotage_if_one_right_token_were_enough_another_element_could_be_forged(monkeypatch):
+def test_mutant_if_one_right_token_were_enough_another_element_could_be_forged(monkeypatch):
     made = recipe(Token(place=Json("value.*.state")), grade=Grade.TOKEN)
     forged = b'{"value":[{"state":"geheim"},{"state":"forged"}]}'
     assert isinstance(judge(source(made, KEY), forged), Rejected)
@@ -386,7 +386,7 @@ def test_the_sources_own_addresses_replace_the_recipes_or_come_on_top():
     assert judge(open_to_one, b"{}", client="198.51.100.1").grade is Grade.NONE
 
 
-def test_sabotage_without_the_fence_any_address_would_do(monkeypatch):
+def test_mutant_without_the_fence_any_address_would_do(monkeypatch):
     fenced = source(recipe(SIGNED), KEY, addresses=("198.51.100.1",))
     assert isinstance(judge(fenced, b"{}", {"x-sig": mac("{}")}), Rejected)
     monkeypatch.setattr("boathook.inbound.proving.origins.is_within", lambda *_args: True)

@@ -100,7 +100,7 @@ def test_this_machines_own_public_address_is_refused(monkeypatch):
     assert judge_here("127.0.0.1", [ip_network("127.0.0.0/8")]) is None
 
 
-def test_sabotage_without_the_table_everything_in_it_would_be_dialled(monkeypatch):
+def test_mutant_without_the_table_everything_in_it_would_be_dialled(monkeypatch):
     monkeypatch.setattr(guard, "_DENIED_4", ())
     monkeypatch.setattr(guard, "_DENIED_6", ())
     assert judge("169.254.169.254") is None

@@ -117,8 +117,8 @@ def test_a_request_of_another_sender_is_recognised_by_its_header():
 
 
 def test_what_has_nothing_to_do_with_the_proof_is_not_explained():
-    twin = Verifier(replace(verifier("stripe")._spec, name="twin"))
-    assert explain(verifier("stripe"), signed("stripe", b"not json"), others=[twin]) is None
+    same_source = Verifier(replace(verifier("stripe")._spec, name="same"))
+    assert explain(verifier("stripe"), signed("stripe", b"not json"), others=[same_source]) is None
 
 
 def test_a_stale_request_with_a_right_signature_is_told_from_a_forged_one():
@@ -135,7 +135,7 @@ def test_hints_hold_no_secret():
         assert secret.strip() not in hint
 
 
-def test_sabotage_a_hint_is_true_the_request_it_describes_would_have_passed(monkeypatch):
+def test_mutant_a_hint_is_true_the_request_it_describes_would_have_passed(monkeypatch):
     """A guess that is not checked would explain anything."""
     sent = signed("hmac", BODY, secret="nobody's")
     assert explain(verifier("hmac"), sent) is None

@@ -95,7 +95,7 @@ async def test_what_nobody_tells_of_is_found_all_the_same() -> None:
         assert await asked == (YES, Outcome.ANSWERED)
 
 
-async def test_sabotage_without_looking_a_lost_notification_costs_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mutant_without_looking_a_lost_notification_costs_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inline, "LOOK_S", 60.0)
     journal = Journal()
     async with open_room(journal) as room:

@@ -129,7 +129,7 @@ async def test_newer_events_go_behind_those_in_the_spool(intake: Intake, journal
     assert journal.order == [str(number) for number in range(sent + 1)]
 
 
-async def test_twin_without_that_they_overtake(intake: Intake, journal: Journal):
+async def test_mutant_without_that_they_overtake(intake: Intake, journal: Journal):
     journal.is_away = True
     for number in range(300):
         await intake.accept(event(str(number)))

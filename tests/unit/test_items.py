@@ -139,7 +139,7 @@ def test_an_items_key_is_never_that_of_a_whole_request():
     assert keys(judge(LIST, {"events": [{"id": made_to_look_like}]})) != nameless
 
 
-def test_sabotage_without_its_prefix_an_item_could_take_a_requests_key(monkeypatch):
+def test_mutant_without_its_prefix_an_item_could_take_a_requests_key(monkeypatch):
     item = judge(LIST, {"events": [{"id": "e1"}]}).items[0]
     assert judge(LIST, {"batch_id": "e1"}).dedup_key != item.dedup_key
     monkeypatch.setattr(items, "KEY_PREFIX", "")

@@ -123,7 +123,7 @@ def test_a_public_key_does_not_serve_as_a_shared_secret(private):
     assert verdict.reason is Reason.UNKNOWN_SCHEME
 
 
-def test_sabotage_where_the_token_chose_the_algorithm_the_public_key_would_forge(private):
+def test_mutant_where_the_token_chose_the_algorithm_the_public_key_would_forge(private):
     public = private.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
@@ -181,7 +181,7 @@ def test_an_unknown_key_id_fetches_again_but_at_most_once_a_minute(private):
     assert check.check(one, NOW + 61) == Proven(NOW)
 
 
-def test_sabotage_without_the_minute_every_forged_key_id_would_fetch(monkeypatch, private):
+def test_mutant_without_the_minute_every_forged_key_id_would_fetch(monkeypatch, private):
     ring = KeyRing()
     ring.put(KEY_SET, key_set(private, kid="old"), NOW)
     one = sent("Bearer " + token(private, "new"), header="authorization")
@@ -247,7 +247,7 @@ def test_a_token_without_an_end_needs_a_recipe_that_allows_it():
     assert check_of(must_expire=False).check(one, NOW) == Proven(NOW)
 
 
-def test_sabotage_without_the_times_an_old_token_would_hold(monkeypatch):
+def test_mutant_without_the_times_an_old_token_would_hold(monkeypatch):
     one = sent(by_hand(CLAIMS | {"exp": NOW - 9_999}, {"alg": "HS256"}))
     monkeypatch.setattr(JwtCheck, "_judge_times", lambda *_: None)
     assert check_of().check(one, NOW) == Proven(NOW)

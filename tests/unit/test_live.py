@@ -52,7 +52,7 @@ async def test_a_slow_reader_is_told_the_newest_and_nothing_older(counting: Coun
 
 
 async def test_readers_who_queue_would_be_told_what_is_old(counting: Counting) -> None:
-    """The twin of the test above, without what it tests."""
+    """The mutant of the test above, without what it tests."""
     live = made(counting)
 
     async def queueing() -> AsyncGenerator[Reading, None]:

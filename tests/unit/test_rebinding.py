@@ -57,7 +57,7 @@ def test_no_packet_goes_to_a_denied_address_whatever_a_name_stands_for(mode):
     assert {name: played["seen"][name] for name in expected} == expected
 
 
-def test_sabotage_without_the_guard_packets_would_go_there():
+def test_mutant_without_the_guard_packets_would_go_there():
     syns = play("unguarded")["syns"]
     assert syns["127.0.0.9"] >= 3
     assert syns["::1"] >= 1

@@ -129,7 +129,7 @@ async def test_a_start_without_the_journal_knows_what_was_known(settings: Settin
     await rotation.save()
     gate, _ = start(settings, Journal(None))
     assert passes(gate, "added")
-    # The twin: it is the file that tells.
+    # The mutant: it is the file that tells.
     (settings.server.data_dir / FILE_NAME).unlink()
     gate, _ = start(settings, Journal(None))
     assert not passes(gate, "added")
@@ -257,7 +257,7 @@ async def test_what_the_settings_said_at_the_start_holds_although_their_files_ar
     await rotation.look()
     assert passes(gate, "of a file")
     assert passes(gate, "added")
-    # The twin: who read them again would have nothing to judge by.
+    # The mutant: who read them again would have nothing to judge by.
     with pytest.raises(ConfigError):
         compile_gates(away)
 

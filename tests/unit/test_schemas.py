@@ -121,7 +121,7 @@ def test_no_schema_makes_a_payload_dear(name):
 
 
 def test_without_the_budget_the_work_doubles_and_doubles(monkeypatch):
-    """The sabotage twin: steps that cost nothing let a schema of a few lines run for ever."""
+    """The mutant: steps that cost nothing let a schema of a few lines run for ever."""
     spent: list[int] = []
     monkeypatch.setattr(schemas, "_spend", spent.append)
     assert judge(1, doubling(12)) is not None

@@ -135,7 +135,7 @@ async def test_a_silent_peer_is_pinged_and_one_that_does_not_answer_is_cut_off()
 
 
 async def test_a_peer_that_answers_lives_on():
-    """The twin: with a pong, what would have been its end is one more ping."""
+    """The mutant: with a pong, what would have been its end is one more ping."""
     harness = await SocketHarness().accept()
     harness.at(21)
     loop = asyncio.get_running_loop()

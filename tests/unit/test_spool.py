@@ -88,7 +88,7 @@ class TestSegments:
         data[HEADER_BYTES + FRAME_BYTES] ^= 1  # the record around it rots, so the reader has to search
         assert payloads(bytes(data)) == [b"last"]
 
-    def test_twin_a_marker_that_strangers_know_lets_them_forge_one(self):
+    def test_mutant_a_marker_that_strangers_know_lets_them_forge_one(self):
         framer = Framer(1, marker=b"constant")
         forged = Framer(1, marker=b"constant").frame(2, b"never accepted", 0)
         data = bytearray(framer.header + framer.frame(1, b"x" * 10 + forged, 0))
@@ -152,7 +152,7 @@ class TestShelves:
         assert drained(other) == []
         assert drained(alive) == [b"mine"]
 
-    def test_twin_without_the_lock_it_is_taken(self, tmp_path: Path):
+    def test_mutant_without_the_lock_it_is_taken(self, tmp_path: Path):
         class Careless(RealDisk):
             def lock(self, folder: Path):
                 class Nothing:
@@ -266,7 +266,7 @@ class TestFailingDisks:
         assert broken not in disk.synced
         assert {b"safe", b"safe too"} <= set(drained(shelf))
 
-    def test_twin_another_sync_of_the_same_segment_is_seen(self, tmp_path: Path):
+    def test_mutant_another_sync_of_the_same_segment_is_seen(self, tmp_path: Path):
         disk = Failing()
         file = disk.create(tmp_path / "x", 10)
         disk.sync_fails = 1
@@ -356,7 +356,7 @@ class TestPowerCuts:
         assert any(one.contents.torn for one in left)
         assert not any(one.is_damaged for one in left)
 
-    def test_twin_a_header_that_waits_for_the_first_sync_can_be_torn_off(self, tmp_path: Path):
+    def test_mutant_a_header_that_waits_for_the_first_sync_can_be_torn_off(self, tmp_path: Path):
         assert any(one.is_damaged for one in self.cut(tmp_path, Powered(is_head_synced=False)))
 
 

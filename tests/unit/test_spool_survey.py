@@ -123,7 +123,7 @@ class TestLooking:
         assert lock is not None
         lock.release()
 
-    def test_twin_who_does_not_try_again_is_turned_away_by_a_look(self, tmp_path: Path, monkeypatch):
+    def test_mutant_who_does_not_try_again_is_turned_away_by_a_look(self, tmp_path: Path, monkeypatch):
         folder = dead(tmp_path, "a")
         monkeypatch.setattr(disk_module, "_LOCK_TRIES", 1)
         with looking_at(folder):
@@ -206,7 +206,7 @@ class TestSalvaging:
         assert (haul.segments, database.order, suffixes(tmp_path / "1")) == (0, [], [WAITING])
         alive.close()
 
-    async def test_twin_without_locks_a_drain_takes_the_segment_a_gateway_writes_to(
+    async def test_mutant_without_locks_a_drain_takes_the_segment_a_gateway_writes_to(
         self, tmp_path: Path, database: Database, monkeypatch
     ):
         alive = written(tmp_path, "a")

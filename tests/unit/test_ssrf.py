@@ -73,7 +73,7 @@ def _watched(plain, opened):
     return open_socket
 
 
-async def test_sabotage_without_the_guard_many_of_them_would_reach_the_canary(monkeypatch):
+async def test_mutant_without_the_guard_many_of_them_would_reach_the_canary(monkeypatch):
     monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
     monkeypatch.setattr(names, "judge_here", lambda *_: None)
     spellings = ["127.0.0.1", "0177.0.0.1", "0x7f.1", "2130706433", "127.1", "localhost", "0", "[::ffff:127.0.0.1]"]

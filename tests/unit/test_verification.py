@@ -156,7 +156,7 @@ class TestEverySender:
         assert (refused.reason, refused.reply.status) == ("key_unavailable", 503)
         assert judge(keys={}).detail == "there is no network"
 
-    def test_sabotage_keys_in_the_shared_ring_are_trusted_by_every_call(self, monkeypatch: pytest.MonkeyPatch):
+    def test_mutant_keys_in_the_shared_ring_are_trusted_by_every_call(self, monkeypatch: pytest.MonkeyPatch):
         provider_source = next(one for one in ALL if one.label == "paypal")
         signed, shared = provider_source.sign_sample(), KeyRing()
         for url, content in provider_source.ring.items():

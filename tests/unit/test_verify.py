@@ -1,4 +1,4 @@
-"""Verification by the order of its work: proof first, then a look into the body. Each safeguard has its sabotage twin."""
+"""Verification by the order of its work: proof first, then a look into the body. Each safeguard has its mutant."""
 
 import gzip
 import hashlib
@@ -56,7 +56,7 @@ def test_a_timestamp_is_accepted_within_300_seconds_of_receiving(provider, skew_
         assert verdict.status == 401
 
 
-def test_sabotage_with_a_one_sided_tolerance_the_future_would_pass(monkeypatch):
+def test_mutant_with_a_one_sided_tolerance_the_future_would_pass(monkeypatch):
     sent = signed("stripe", BODY, timestamp=NOW + 10_000)
     assert isinstance(verifier("stripe").verify(sent, NOW), Rejected)
     monkeypatch.setattr(stamps, "read_moment", lambda text, unit: min(read_moment(text, unit) or NOW, NOW))
@@ -298,7 +298,7 @@ def test_a_forged_request_is_refused_without_a_look_into_its_body(provider, monk
 
 
 @pytest.mark.parametrize("provider", SIGNING)
-def test_sabotage_if_the_proof_came_last_the_body_would_have_been_looked_at(provider, monkeypatch):
+def test_mutant_if_the_proof_came_last_the_body_would_have_been_looked_at(provider, monkeypatch):
     looks = []
     monkeypatch.setattr(HmacCheck, "check", lambda *_args: Proven(None))
     monkeypatch.setattr(Verifier, "_look", lambda *_args, **_more: looks.append("key"))
@@ -308,7 +308,7 @@ def test_sabotage_if_the_proof_came_last_the_body_would_have_been_looked_at(prov
 
 
 @pytest.mark.parametrize("provider", SIGNING)
-def test_sabotage_with_a_comparison_that_always_holds_forgeries_pass(provider, monkeypatch):
+def test_mutant_with_a_comparison_that_always_holds_forgeries_pass(provider, monkeypatch):
     sent = replace(signed(provider, BODY), body=b'{"id":"evt_2","type":"forged"}')
     assert isinstance(verifier(provider).verify(sent, NOW), Rejected)
     monkeypatch.setattr(signing, "same", lambda _left, _right: True)
@@ -516,7 +516,7 @@ def test_a_captured_body_cannot_get_another_key_by_a_change_of_what_is_not_signe
         assert same_key or same_bytes, (provider, change)
 
 
-def test_sabotage_if_githubs_id_were_taken_for_signed_a_replay_would_pass_as_another_event():
+def test_mutant_if_githubs_id_were_taken_for_signed_a_replay_would_pass_as_another_event():
     source = verifier("github")
     source._is_id_proven = True
     one, other = (source.verify(signed("github", BODY, id=guid), NOW) for guid in ("guid-1", "guid-2"))

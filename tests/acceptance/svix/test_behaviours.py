@@ -43,7 +43,7 @@ def test_every_behaviour_has_tests_that_exist(behaviour):
 
 
 def test_a_test_that_does_not_exist_is_missed():
-    """The twin."""
+    """The mutant of the test above."""
     [first, *_] = next(iter(BEHAVIOURS.values()))
     assert missing((first, f"{first}_renamed", "tests/nowhere.py::test_x")) == [
         f"{first}_renamed",

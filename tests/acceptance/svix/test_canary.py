@@ -236,7 +236,7 @@ def test_the_secrets_were_really_used(scenario):
 
 @pytest.mark.parametrize("write", [str, lambda text: text.encode().hex(), lambda text: base64.b64encode(b"xy" + text.encode() + b"z").decode(), urllib.parse.quote], ids=["plain", "hex", "base64", "url"])  # fmt: skip
 def test_a_secret_that_is_written_down_is_found(scenario, write):
-    """The twin: plant one canary and search again."""
+    """The mutant: plant one canary and search again."""
     url = scenario.server.running.database_url
     planted = write(scenario.canaries["header"])
     with psycopg.connect(url, autocommit=True) as connection:
@@ -249,7 +249,7 @@ def test_a_secret_that_is_written_down_is_found(scenario, write):
 
 
 def test_a_secret_in_bytes_is_found(scenario):
-    """The twin for columns of bytes, such as kept responses."""
+    """The mutant for columns of bytes, such as kept responses."""
     url = scenario.server.running.database_url
     with psycopg.connect(url, autocommit=True) as connection, connection.transaction(force_rollback=True):
         connection.execute(

@@ -356,7 +356,7 @@ class TestSignatures:
             assert abs(int(request.header("webhook-timestamp")) - time.time()) < 300
 
     def test_an_altered_body_is_not_signed(self, app, receiver):
-        """The twin: the judges refuse what is not as it was sent."""
+        """The mutant: the judges refuse what is not as it was sent."""
         box = receiver.mailbox()
         endpoint = app.endpoint(box)
         app.send()
@@ -431,7 +431,7 @@ class TestRates:
         assert in_any_second <= 11
 
     def test_without_a_rate_they_come_faster(self, app, receiver):
-        """The twin: it is the rate that slows them down."""
+        """The mutant: it is the rate that slows them down."""
         box = receiver.mailbox()
         app.endpoint(box)
         for _ in range(14):

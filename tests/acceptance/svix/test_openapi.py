@@ -138,8 +138,8 @@ def test_every_answer_is_as_the_document_says_however_long_one_tries(server, rec
 
 @pytest.mark.extended("tries every operation of the API with generated requests")
 def test_a_wrong_answer_is_seen(server, receiver, tmp_path):
-    """The twin: a proxy that leaves a required field out of one answer."""
-    grounds = Grounds(server, receiver, "schemathesis-twin")
+    """The mutant: a proxy that leaves a required field out of one answer."""
+    grounds = Grounds(server, receiver, "schemathesis-mutant")
 
     class Proxy(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

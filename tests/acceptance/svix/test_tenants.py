@@ -159,7 +159,7 @@ def operations(base: str) -> list[Operation]:
         for method in methods
         if method in {"get", "post", "put", "patch", "delete", "head"}
     ]
-    # What takes away comes last, so that in the twin there is something to see first.
+    # What takes away comes last, so that in the mutant there is something to see first.
     order = ("GET", "HEAD", "PATCH", "PUT", "POST", "DELETE")
     return sorted(found, key=lambda operation: (order.index(operation.method), operation.name))
 
@@ -349,8 +349,8 @@ def test_strangers_neither_see_nor_change_anything(kind, estate, strangers, serv
 
 
 def test_the_matrix_sees_a_server_that_does_not_tell_tenants_apart(server, receiver):
-    """The twin: a proxy that asks with tenant A's own token whoever comes."""
-    estate = Estate(server, receiver, "tenant-a-twin")
+    """The mutant: a proxy that asks with tenant A's own token whoever comes."""
+    estate = Estate(server, receiver, "tenant-a-mutant")
     ask, client = asker(server)
     with client, estate.stored:
         seen = list(

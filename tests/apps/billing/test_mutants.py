@@ -67,7 +67,7 @@ async def test_the_guard_alone_is_enough_where_nothing_is_locked(pool, monkeypat
     assert await extend(pool, payment) is None
 
 
-async def test_sabotage_without_the_guard_a_payment_is_applied_again(pool, monkeypatch):
+async def test_mutant_without_the_guard_a_payment_is_applied_again(pool, monkeypatch):
     await apply_copies(pool, 1)
     monkeypatch.setattr(books, "EXTEND", books.EXTEND.replace("and subscription_applied_at is null", ""))
     payment = (await store_payment(pool)).payment
@@ -75,7 +75,7 @@ async def test_sabotage_without_the_guard_a_payment_is_applied_again(pool, monke
     assert await extend(pool, payment) == before + timedelta(days=30)
 
 
-async def test_sabotage_without_guard_and_lock_concurrent_copies_extend_more_than_once(pool, monkeypatch):
+async def test_mutant_without_guard_and_lock_concurrent_copies_extend_more_than_once(pool, monkeypatch):
     await store_payment(pool)
     monkeypatch.setattr(books, "LOCK_PAYMENT", books.LOCK_PAYMENT.replace("for update", ""))
     monkeypatch.setattr(books, "SAVE_PAYMENT", "select $1::bigint, $2::text, $3::bigint, $4::text, $5::text, $6::numeric,"

@@ -91,8 +91,8 @@ def test_a_payment_that_names_no_plan_is_for_the_one_of_its_price():
     assert judge(plan_id=None, amount=Decimal(9900)) == Extend(YEAR)
     assert problem(plan_id=None, amount=Decimal(1)) is Problem.AMOUNT_MISMATCH
     assert problem(plan_id=None, amount=None) is Problem.PLAN_UNKNOWN
-    twin = Plan(id="promo", price=Decimal(990), currency="RUB", days=60)
-    assert problem(plan_id=None, shop=Shop((MONTH, twin), "RUB")) is Problem.PLAN_UNKNOWN
+    same_price = Plan(id="promo", price=Decimal(990), currency="RUB", days=60)
+    assert problem(plan_id=None, shop=Shop((MONTH, same_price), "RUB")) is Problem.PLAN_UNKNOWN
 
 
 def test_a_plan_that_is_not_sold_is_final():

@@ -31,7 +31,7 @@ class Boom(Exception):
 
 
 async def test_publication_is_inside_the_business_transaction(cabinet: Cabinet, receiver: Receiver):
-    """What is rolled back was never published; its twin, which commits, was."""
+    """What is rolled back was never published; a second one, which is committed, was."""
     shop = await cabinet.client()
     await shop.webhook(receiver, "/a")
     async with cabinet.bound_app():
@@ -52,7 +52,7 @@ async def add_and_fail(shop: Client) -> None:
 
 
 async def test_published_apart_it_is_told_of_what_never_happened(cabinet: Cabinet):
-    """Sabotage: an event in a transaction of its own outlives the rollback of what it tells of."""
+    """Mutant: an event in a transaction of its own outlives the rollback of what it tells of."""
     shop = await cabinet.client()
     async with cabinet.bound_app():
         with pytest.raises(Boom):
@@ -411,7 +411,7 @@ async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_without_a_breaker_it_is_hammered(running: CashdeskServer):
-    """Sabotage: without the pause everything that is due goes out, and the first test's bound is passed."""
+    """Mutant: without the pause everything that is due goes out, and the first test's bound is passed."""
     cabinet = Cabinet(running.start(BOATHOOK_OUTBOUND_BREAKER_AFTER="0"))
     async with receiving(lambda _path, _number: 503) as receiver:
         down = await cabinet.client("down")

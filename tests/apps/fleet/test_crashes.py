@@ -132,7 +132,7 @@ def finished(tmp_path_factory, admin_url, pg_template) -> Iterator[tuple[str, Si
         "update fleet.branches set stamp = null where stamp is not null",
     ],
 )
-def test_twin_the_judge_finds_damage(damage: str, finished: tuple[str, Simulation]):
+def test_mutant_the_judge_finds_damage(damage: str, finished: tuple[str, Simulation]):
     url, simulation = finished
     with psycopg.connect(url) as connection:
         assert differences(connection, simulation.expected()) == []

@@ -1,4 +1,4 @@
-"""The safeguards of the tables, each with its twin: without the safeguard, the violation shows."""
+"""The safeguards of the fleet app's tables, each with a mutant without it that shows the violation."""
 
 import asyncio
 import contextlib
@@ -78,7 +78,7 @@ async def test_what_is_older_never_overwrites_what_is_newer(url: str):
     assert (await out_of_order(url))["state"] == "minute 5"
 
 
-async def test_twin_ordered_by_arrival_the_older_state_wins(url: str, monkeypatch):
+async def test_mutant_ordered_by_arrival_the_older_state_wins(url: str, monkeypatch):
     monkeypatch.setattr(records, "ORDER", "accepted_at, event_id")
     monkeypatch.setattr(records, "GUARD", "")
     assert (await out_of_order(url))["state"] == "minute 2"
@@ -100,7 +100,7 @@ async def test_what_is_older_overwrites_nothing_though_the_log_has_forgotten(url
     assert (await forgotten(url))["state"] == "minute 5"
 
 
-async def test_twin_without_the_guard_it_does(url: str, monkeypatch):
+async def test_mutant_without_the_guard_it_does(url: str, monkeypatch):
     monkeypatch.setattr(records, "GUARD", "")
     assert (await forgotten(url))["state"] == "minute 2"
 
@@ -131,7 +131,7 @@ async def test_a_change_noted_while_another_is_applied_is_never_missed(url: str)
     assert (await concurrent_apply(url))["state"] == "second"
 
 
-async def test_twin_a_mark_that_locks_nothing_loses_a_change(url: str, monkeypatch):
+async def test_mutant_a_mark_that_locks_nothing_loses_a_change(url: str, monkeypatch):
     monkeypatch.setattr(
         records,
         "MARK",
@@ -159,7 +159,7 @@ async def test_fifty_changes_are_announced_once_and_written_once(url: str):
     assert await many(url, is_announced_always=False) == {"state": "minute 49", "is_deleted": False, "upserts": 1}
 
 
-async def test_twin_without_collecting_each_change_costs_an_upsert(url: str):
+async def test_mutant_without_collecting_each_change_costs_an_upsert(url: str):
     assert (await many(url, is_announced_always=True))["upserts"] == 50
 
 
@@ -203,7 +203,7 @@ async def test_whoever_has_seen_one_version_has_seen_all_below(url: str):
     assert await overtaking_news(url) == [1, 2]
 
 
-async def test_twin_without_the_lock_a_reader_misses_news(url: str, monkeypatch):
+async def test_mutant_without_the_lock_a_reader_misses_news(url: str, monkeypatch):
     real = records._tell
 
     class Unlocked:

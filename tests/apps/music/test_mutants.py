@@ -1,4 +1,4 @@
-"""Each safeguard of the books, and its twin: without it, what it prevents does happen."""
+"""Mutants of the music app: without each safeguard, the failure that it prevents does happen."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,8 +1,8 @@
-"""Switches one safeguard of boathook off, in a process that is started for a twin: the same scenario must then fail.
+"""Removes one safeguard of boathook in a process that is started as a mutant; the scenario must then fail.
 
 Python imports this by itself at its start where this folder is on PYTHONPATH; ``BOATHOOK_MUTANT`` names patches of
 `PATCHES`, with commas between them. A patch is applied right after its module was first imported. What it replaces must exist, so that a rename
-breaks the twin loudly instead of leaving it whole. Nothing of this is known to the product.
+fails the mutant loudly instead of leaving it without effect. The product knows nothing of this.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The workload: an app that moves one unit of money between two accounts for each event, ordered by the paying account.
+"""The workload: an app that moves one unit of money between two accounts for each event, in order by paying account.
 
 It is loaded by the real command line as ``server.app = "tests.faults.rig.bank:hook"``. Every handler first writes its effect
 (one row of `bank.effect`, numbered in the order of writing), then moves the money, so that what must be rolled back is

@@ -1,4 +1,4 @@
-"""The conservation checker: judges what was sent and answered against what is stored, and shows the first counter-example.
+"""The conservation checker: compares requests and responses with the stored data, and shows the first violation.
 
     verdict = judge(history, store, spool=..., limits=..., told=...)
     verdict.is_sound            whether every invariant holds

@@ -1,4 +1,4 @@
-"""Disks of a scenario's own: one that is small and can grow, and one whose power can be cut.
+"""Disks for scenarios: a small one that can grow, and one with simulated power failures.
 
     disk = env.enter(small_disk("600k"))         # a tmpfs; disk.resize("8m") later, disk.fill() until nothing fits
     disk = env.enter(image(48))                  # ext4 on a loop device over a file in memory

@@ -1,4 +1,4 @@
-"""What is known from outside boathook: facts in the order in which the recorder saw them, one JSON line each.
+"""The history: facts observed from outside boathook, in the order of observation, one JSON line each.
 
 The order of the lines is the only clock that judgements use: a request is written down before its first byte is sent, and
 its answer after the last byte came, so "answered before the other was sent" is read off the positions of two lines.

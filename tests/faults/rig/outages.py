@@ -1,4 +1,4 @@
-"""What a scenario does around an outage of PostgreSQL: load before, during and after it, and the figures of all three."""
+"""Runs a load before, during and after an outage of PostgreSQL, and records the figures of all three."""
 
 import json
 import threading
@@ -13,14 +13,14 @@ from tests.faults.rig.mutants import Mutant
 RATE = 60.0
 """Events a second of an outage's load."""
 NO_SPOOL = Mutant(settings={"spool": {"enabled": False}}, label="no spool", breaks=frozenset({"C11"}))
-"""Whoever has nowhere to put events must refuse them."""
+"""Without a spool the gateway must reject events."""
 _ENOUGH = 240
 _NOTICED_S = 2.0
 """After this time everybody knows that PostgreSQL is away: events wait for it no longer than a second."""
 
 
 class Repeatedly:
-    """Does something again and again beside a scenario.
+    """Repeats an action in the background of a scenario.
 
     Args:
         act: does it once, and returns how many it has hit.
@@ -65,7 +65,7 @@ def run_outage(
     """Put the hosts that run through an outage that lasts for so many events, and judge what senders were answered.
 
     Args:
-        it: the lab, its hosts started.
+        env: the environment with its hosts started.
         fault: what is done, in words.
         begin: does it.
         events: how many are sent meanwhile.
@@ -77,7 +77,7 @@ def run_outage(
     env.warm(30)
     env.fault(fault)
     begin()
-    # A twin has shown all that it can within seconds; those who are refused for a minute flood it with their retries.
+    # A mutant has shown its violations within seconds; senders rejected for a minute would flood it with retries.
     events = min(events, _ENOUGH) if env.is_mutant else events
     env.outside.wait_events(events, timeout_s=60 + 4 * events / rate)
     waiting = len(env.spooled())
@@ -95,7 +95,7 @@ def report_outage(env: Environment, waiting: int = 0) -> None:
     """Judge that everybody was answered 2xx and that the spool was used, and write down the figures.
 
     Args:
-        it: the lab, all quiet.
+        env: the environment after `quiesce`.
         waiting: how many events were seen to wait in the spool.
     """
     failed = unanswered(env.history())

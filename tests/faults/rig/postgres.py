@@ -1,4 +1,4 @@
-"""A PostgreSQL of a scenario's own, to be killed, stopped, frozen and set as the scenario likes.
+"""A PostgreSQL server for one scenario, which can be killed, stopped, frozen and reconfigured.
 
 `OwnServer()` makes a new cluster (1.4 s); `OwnServer(template=...)` copies one that was prepared and stopped (0.4 s). The
 folder lies in memory unless *folder* says otherwise, such as a loop image whose copy is a power cut.

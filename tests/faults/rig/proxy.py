@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves: it stands between two parts of a lab and is switched while they talk.
+"""TCP proxy with faults that are switched on and off while connections are open.
 
 A proxy runs in a thread of its own, so that neither the test nor what it tests can hold it up::
 

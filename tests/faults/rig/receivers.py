@@ -1,4 +1,4 @@
-"""Receivers of messages: one port, a path for each endpoint, and a manner for each path that is changed while they run."""
+"""Receivers of messages: one port, a path for each endpoint, and a behaviour for each path that can change at run time."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ _LONG = 3600.0
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """How a receiver answers."""
+    """How a receiver responds."""
 
     status: int = 204
     after_s: float = 0.0
@@ -32,7 +32,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receivers:
-    """Writes down every message that comes, and answers as its path's manner says."""
+    """Records every message, and responds as the behaviour of its path says."""
 
     def __init__(self, write: Callable[[Fact], None]) -> None:
         self._write = write

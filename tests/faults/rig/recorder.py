@@ -1,6 +1,6 @@
-"""The recorder: a process of its own that is never killed, with the senders, the receivers and the diary of both.
+"""The recorder: a process that is never killed, with the senders, the receivers and the log of both.
 
-A test starts it, gives it commands and reads the diary; nothing else may judge::
+A test starts it, gives it commands and reads the log, which is the only evidence for the checks::
 
     with Recorder(folder) as outside:
         outside.receiver                            # http://127.0.0.1:PORT, any path of it is an endpoint
@@ -67,7 +67,7 @@ class Recorder:
     """The test's side of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "diary.jsonl"
+        self.path = folder / "history.jsonl"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.rig.recorder", str(self.path)],
             cwd=ROOT,
@@ -93,7 +93,7 @@ class Recorder:
             self._process.kill()
             code = self._process.wait(300)
         self._process.stdout.close()
-        assert code == 0 or error is not None, f"the recorder ended with {code}: its diary proves nothing"
+        assert code == 0 or error is not None, f"the recorder ended with {code}: its log proves nothing"
 
     def _do(self, **command: Any) -> Counted:
         assert self._process.stdin is not None
@@ -147,7 +147,7 @@ class Recorder:
         until(lambda: self.count().arrived >= goal, timeout=timeout_s, every=0.02)
 
     def mark(self, what: str) -> None:
-        """Write a line of the test's own into the diary."""
+        """Write a line of the test's own into the log."""
         self._do(mark=what)
 
     def answer(self, place: str, behaviour: Behaviour) -> None:
@@ -170,13 +170,13 @@ class Recorder:
 class _Outside:
     """The process's side of it."""
 
-    def __init__(self, diary: int) -> None:
-        self._diary = diary
+    def __init__(self, log: int) -> None:
+        self._log = log
         self.senders = Senders(self.write)
         self.receivers = Receivers(self.write)
 
     def write(self, fact: Fact) -> None:
-        os.write(self._diary, history.to_line(fact))
+        os.write(self._log, history.to_line(fact))
 
     async def do(self, command: Command) -> Counted:
         if command.mark:

@@ -98,7 +98,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 _LOG_LINES = 30
 _MOST_S = {"quick": 1200, "extended": 1200, "soak": 2400}
 """A busy machine takes several times as long."""
-_REASON = "one scenario of each family of faults stays, with its mutant"
+EXTENDED_REASON = "one scenario of each family of faults stays, with its mutant"
 REGISTRY: dict[str, Scenario] = {}
 """Every scenario of the modules that were imported, by name."""
 
@@ -159,7 +159,7 @@ def scenario(
         marked = pytest.mark.parametrize("run", ["sound", "mutant"])(pytest.mark.fault(test))
         marked = pytest.mark.timeout(_MOST_S[tier])(marked)
         if tier == "extended":
-            return pytest.mark.extended(_REASON)(marked)
+            return pytest.mark.extended(EXTENDED_REASON)(marked)
         return pytest.mark.soak(marked) if tier == "soak" else marked
 
     return make

@@ -1,4 +1,4 @@
-"""Senders as providers are: signed events at a rate, sent again until accepted, with copies, conflicts and forgeries mixed in.
+"""Senders that behave as providers: signed events at a rate, retries until accepted, with copies, conflicts and forgeries.
 
 What is sent follows from a `Load` and its seed alone; when, from the clock and the dice.
 """
@@ -40,9 +40,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     more: dict[str, float | str] = {}
     """Further fields of every body, such as ``seconds`` for slow events."""
     secret: str = SECRET
-    """What events are signed with."""
+    """The secret of genuine events."""
     forger_secret: str = "whsec_of_a_stranger"
-    """What forgeries are signed with."""
+    """The secret of forged events."""
     prefix: str = "evt"
     """What ids begin with; two loads of one scenario need different ones."""
     copies: float = 0.05
@@ -50,7 +50,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: float = 0.01
     """Share of events whose id is used again, with a good signature, for another body."""
     forgeries: float = 0.02
-    """Share of events whose id a stranger uses, badly signed, shortly before or after."""
+    """Share of events whose id is also sent with a wrong signature, shortly before or after."""
     shuffled: int = 0
     """So many events in a row leave in any order; 0 leaves them as their accounts number them."""
     is_in_line: bool = False
@@ -68,7 +68,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class SignedEvent:
-    """One event as it goes out: again and again the same bytes, each time signed anew."""
+    """One event as it is sent: the same bytes each time, with a new signature."""
 
     key: str
     body: bytes
@@ -82,7 +82,7 @@ class SignedEvent:
 
 
 def make_event(key: str, kind: str, account: str, to: str, number: int, **more: object) -> SignedEvent:
-    """Return a signed event of the bank's."""
+    """Return an event of the bank app."""
     body = {"id": key, "type": kind, "object": "event", "account": account, "to": to, "n": number, **more}
     return SignedEvent(key, msgspec.json.encode(body), account, kind)
 
@@ -107,7 +107,7 @@ def shuffled(source: Iterator[SignedEvent], window: int, dice: random.Random) ->
 
 
 class Senders:
-    """Sends loads and writes down what it does; *write* takes each fact."""
+    """Sends loads and passes each fact to *write*."""
 
     def __init__(self, write: Callable[[Fact], None]) -> None:
         self._write = write

@@ -1,4 +1,4 @@
-"""Reads what lies in the spool folders of a host, from the files themselves and whether or not anybody is running."""
+"""Reads the records in the spool folders of a host directly from the files, even while no process runs."""
 
 from collections.abc import Iterator
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""Reads by SQL what the store says, and keeps the one record the product does not: every edge of every delivery.
+"""Reads the tables with SQL, and records with a trigger every state change of every delivery.
 
 `TRIGGERS` writes each change of a delivery's row to `fault_rig.edge`, in the transaction that makes it. A change that is rolled
 back leaves no edge, so the edges are what was committed, in the order in which the row went through it.

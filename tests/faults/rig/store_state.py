@@ -1,4 +1,4 @@
-"""What the store says, as plain values: `ledger` reads them by SQL, `checker` judges them, tests make them by hand."""
+"""The state of the database as plain values: read by `store_reader`, checked by `checker`, made by hand in tests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """A signed request that was kept beside the events: a conflict."""
+    """A stored conflict: a signed request with the key of another event and a different body."""
 
     key: str
     sha: str
@@ -30,7 +30,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A delivery, open or ended."""
+    """A delivery, pending or ended."""
 
     event: str
     ordinal: int = 0
@@ -45,7 +45,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attempt on record."""
+    """A recorded attempt."""
 
     event: str
     ordinal: int = 0
@@ -127,7 +127,7 @@ class Limits:
     without_effect: frozenset[str] = frozenset()
     """Recipients whose success leaves no row of the bank."""
     message_prefixes: Mapping[str, str] = field(default_factory=lambda: {"letter": "told:"})
-    """By handler, what is put in front of an event's key to name the message that its effect comes with."""
+    """By handler, the prefix of the key of the message that it publishes for an event."""
     ordered: frozenset[str] = frozenset({"move", "letter", "slow", "flaky"})
     """Handlers that take the events of one line one after another."""
     quiet_s: float = 60.0

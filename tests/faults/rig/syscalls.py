@@ -1,4 +1,4 @@
-"""System calls of a living process as strace saw them, and calls that it makes fail.
+"""Traces the system calls of a process with strace, and makes chosen calls fail.
 
     with Trace(folder, pids, "fdatasync", fail="fdatasync:error=EIO") as trace:
         ...
