@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext
 
-pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
+pytestmark = pytest.mark.extended("builds the documentation as a site")
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -54,8 +54,8 @@ def test_each_app_brings_its_tables_its_page_and_settings_to_begin_with(wheel):
 
 
 def test_it_holds_nothing_else(wheel):
-    strangers = [name for name in wheel.namelist() if not name.startswith(("boathook/", "boathook-"))]
-    assert strangers == []
+    unexpected = [name for name in wheel.namelist() if not name.startswith(("boathook/", "boathook-"))]
+    assert unexpected == []
 
 
 def test_it_installs_the_command_and_tells_its_extras(wheel):

@@ -1,8 +1,9 @@
 """Creates a source for every provider and scheme with its own secret, and requests signed for it."""
 
+import functools
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -98,18 +99,18 @@ def _provider_source(name: str, scheme: str, recipe: Recipe) -> ProviderSource:
         secrets = () if isinstance(recipe.proof, Addresses | NoProof) else (secret,)
         return ProviderSource(label, recipe, settings, secret, secrets, {})
     keys = make_keys(name, **settings)
-    place = _key_place(recipe, settings)
+    place = _key_place(recipe, settings, keys)
     if place is None:
         return ProviderSource(label, recipe, settings, keys.private, (keys.public,), {})
     return ProviderSource(label, recipe, settings, keys.private, (), {place: keys.public.encode()})
 
 
-def _key_place(recipe: Recipe, settings: Mapping[str, Any]) -> str | None:
+def _key_place(recipe: Recipe, settings: Mapping[str, Any], keys: Keys) -> str | None:
     match recipe.proof:
         case Jwt(key_set=str() as url):
             return url
         case Asymmetric(key=Fetched(place=place)):
-            blank = signed_request(recipe.name, _throwaway(recipe.name, settings).private, **settings)
+            blank = signed_request(recipe.name, keys.private, **settings)
             request = Request(
                 method="POST",
                 url=PUBLIC_URL,
@@ -123,10 +124,6 @@ def _key_place(recipe: Recipe, settings: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _throwaway(name: str, settings: Mapping[str, Any]) -> Keys:
-    return make_keys(name, **settings)
-
-
 def _own_secret(label: str, recipe: Recipe) -> str:
     """Return a secret in the format of the recipe's sample that is unique to the label."""
     sample = recipe.sample.secret
@@ -135,9 +132,16 @@ def _own_secret(label: str, recipe: Recipe) -> str:
     return sample[:middle] + mark[: len(sample) - middle - 4].upper() + sample[-4:]
 
 
-def all_sources() -> Iterator[ProviderSource]:
-    """Yield a source for every provider and scheme."""
-    for recipe in RECIPES:
-        yield _provider_source(recipe.name, "", recipe)
-        for scheme, other in recipe.schemes.items():
-            yield _provider_source(recipe.name, scheme, other)
+def make_sources() -> tuple[ProviderSource, ...]:
+    """Return a source for every provider and scheme, with newly generated keys."""
+    return tuple(
+        _provider_source(recipe.name, scheme, one)
+        for recipe in RECIPES
+        for scheme, one in {"": recipe, **recipe.schemes}.items()
+    )
+
+
+@functools.cache
+def all_sources() -> tuple[ProviderSource, ...]:
+    """Return the sources of `make_sources`, made once per process: generating RSA keys takes long."""
+    return make_sources()

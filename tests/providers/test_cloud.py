@@ -279,8 +279,8 @@ def test_raw_message_delivery_goes_unsigned_and_is_refused(sns_keys):
 
 
 def test_a_strangers_topic_is_refused_though_amazon_signed_it(sns_keys):
-    stranger = sign_by_hand(sns_keys, NOTIFICATION, TopicArn=TOPIC.replace("123456789012", "666666666666"))
-    assert "topic_arn" in sns(sns_keys).verify(request(stranger, {}), NOW).detail
+    foreign = sign_by_hand(sns_keys, NOTIFICATION, TopicArn=TOPIC.replace("123456789012", "666666666666"))
+    assert "topic_arn" in sns(sns_keys).verify(request(foreign, {}), NOW).detail
     several = sns(sns_keys, topic_arn=f"arn:aws:sns:eu-central-1:1:a, {TOPIC}")
     assert isinstance(several.verify(request(sign_by_hand(sns_keys, NOTIFICATION), {}), NOW), Verified)
     with pytest.raises(ConfigError, match=r"sources\.test\.topic_arn"):
@@ -288,15 +288,15 @@ def test_a_strangers_topic_is_refused_though_amazon_signed_it(sns_keys):
 
 
 def test_mutant_without_the_topic_any_customer_of_amazon_could_send(sns_keys, monkeypatch):
-    stranger_topic = TOPIC.replace("123456789012", "666666666666")
-    stranger = sign_by_hand(sns_keys, NOTIFICATION, TopicArn=stranger_topic)
+    foreign_topic = TOPIC.replace("123456789012", "666666666666")
+    foreign = sign_by_hand(sns_keys, NOTIFICATION, TopicArn=foreign_topic)
 
     def careless(facts: Any, secret: str) -> Any:
-        return cloud.state_sns(replace(facts, settings={"topic_arn": f"{TOPIC},{stranger_topic}"}), secret)
+        return cloud.state_sns(replace(facts, settings={"topic_arn": f"{TOPIC},{foreign_topic}"}), secret)
 
     mutant = replace(cloud.SNS, proof=replace(cloud.SNS.proof, state=careless))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mutant)
-    assert isinstance(sns(sns_keys).verify(request(stranger, {}), NOW), Verified)
+    assert isinstance(sns(sns_keys).verify(request(foreign, {}), NOW), Verified)
 
 
 STRANGE_ADDRESSES = [
@@ -480,10 +480,10 @@ def test_a_token_under_another_key_or_algorithm_is_refused(google_keys):
 
 
 def test_mutant_without_the_account_any_google_customer_could_push(google_keys, monkeypatch):
-    stranger = google_token(google_keys, NOW, email="push@stranger.iam.gserviceaccount.com")
+    foreign = google_token(google_keys, NOW, email="push@stranger.iam.gserviceaccount.com")
     mutant = replace(cloud.PUBSUB, proof=replace(cloud.PUBSUB.proof, judge=lambda _claims, _facts: None))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mutant)
-    assert isinstance(pubsub(google_keys, NOW).verify(request(PUSH, stranger), NOW), Verified)
+    assert isinstance(pubsub(google_keys, NOW).verify(request(PUSH, foreign), NOW), Verified)
 
 
 @pytest.mark.parametrize("missing", ["audience", "email"])

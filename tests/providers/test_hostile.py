@@ -40,7 +40,7 @@ def documents(names: list[str]) -> st.SearchStrategy[object]:
 
 
 @functools.cache
-def kit(label: str) -> tuple[ProviderSource, Verifier, Request, st.SearchStrategy[bytes]]:
+def prepare(label: str) -> tuple[ProviderSource, Verifier, Request, st.SearchStrategy[bytes]]:
     """A provider's source, its genuine request, and bodies that look a little like its own."""
     provider_source = next(one for one in ALL if one.label == label)
     genuine = provider_source.request(provider_source.sign_sample())
@@ -82,7 +82,7 @@ def _headers_read(verifier: Verifier, genuine: Request) -> list[str]:
 @some
 @given(data=st.data())
 def test_whatever_headers_and_bodies_hold_there_is_a_verdict(provider_source: ProviderSource, data: st.DataObject):
-    _, verifier, genuine, bodies = kit(provider_source.label)
+    _, verifier, genuine, bodies = prepare(provider_source.label)
     headers = dict(genuine.headers)
     for name in data.draw(st.lists(st.sampled_from(_headers_read(verifier, genuine)), max_size=4)):
         headers[name] = data.draw(HEADER)
@@ -100,7 +100,7 @@ def test_whatever_headers_and_bodies_hold_there_is_a_verdict(provider_source: Pr
 @some
 @given(data=st.data())
 def test_whatever_a_proven_body_holds_there_is_a_verdict(provider_source: ProviderSource, data: st.DataObject):
-    _, standing, genuine, bodies = kit(provider_source.label)
+    _, standing, genuine, bodies = prepare(provider_source.label)
     verifier = _trusting(standing)
     verdict = verifier.verify(replace(genuine, body=data.draw(bodies)), NOW)
     assert isinstance(verdict, Verdicts)
@@ -131,7 +131,7 @@ class _Trust:
 @some
 @given(data=st.data())
 def test_no_forged_body_is_taken_where_the_body_is_signed(provider_source: ProviderSource, data: st.DataObject):
-    _, verifier, genuine, bodies = kit(provider_source.label)
+    _, verifier, genuine, bodies = prepare(provider_source.label)
     body = data.draw(bodies)
     if verifier.recipe.grade is not Grade.BODY or body == genuine.body:
         return
@@ -162,7 +162,7 @@ FLOODS = [
 
 @every
 def test_a_hostile_header_costs_a_millisecond_or_so(provider_source: ProviderSource):
-    _, verifier, genuine, _ = kit(provider_source.label)
+    _, verifier, genuine, _ = prepare(provider_source.label)
     for name in sorted(verifier.evidence | signature_headers(verifier.recipe.proof)):
         for flood in FLOODS:
             request = replace(genuine, headers={**genuine.headers, name: flood})

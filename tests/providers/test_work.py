@@ -392,10 +392,10 @@ def test_hubspot_needs_to_know_its_address():
 
 def test_docusign_any_of_its_headers_may_be_the_one():
     body = BODIES["docusign"]
-    strangers = {f"X-DocuSign-Signature-{number}": base64_mac("another", body) for number in range(1, 16)}
-    refused(verdict_of("docusign", SECRET, strangers, body), Reason.SIGNATURE_MISMATCH)
+    foreign_signatures = {f"X-DocuSign-Signature-{number}": base64_mac("another", body) for number in range(1, 16)}
+    refused(verdict_of("docusign", SECRET, foreign_signatures, body), Reason.SIGNATURE_MISMATCH)
     for number in (1, 2, 16):
-        headers = strangers | {f"X-DocuSign-Signature-{number}": base64_mac(SECRET, body)}
+        headers = foreign_signatures | {f"X-DocuSign-Signature-{number}": base64_mac(SECRET, body)}
         assert isinstance(verdict_of("docusign", SECRET, headers, body), Verified), number
 
 

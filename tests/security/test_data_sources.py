@@ -4,6 +4,7 @@ Every provider and scheme against every other, replayed at every moment, with ev
 and configured in every wrong way.
 """
 
+import functools
 import itertools
 import string
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from boathook.inbound.providers.recipe import Recipe
 from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, SourceSpec, Verdict, Verified
 from boathook.inbound.verify import Verifier
 from boathook.testing import signed_request
-from tests.providers.source_factory import NOW, PUBLIC_URL, ProviderSource, all_sources
+from tests.providers.source_factory import NOW, PUBLIC_URL, ProviderSource, all_sources, make_sources
 
 ALL: Final = list(all_sources())
 GUARDED: Final = [provider_source for provider_source in ALL if not isinstance(provider_source.recipe.proof, NoProof)]
@@ -120,14 +121,10 @@ def _turn(secret: str) -> str:
     return turned if turned != secret else secret[:middle] + secret[middle:].swapcase()
 
 
-_AGAIN: list[ProviderSource] = []
-
-
-def sources_again() -> list[ProviderSource]:
+@functools.cache
+def sources_again() -> tuple[ProviderSource, ...]:
     """Return all of them once more: senders with a private key have made another."""
-    if not _AGAIN:
-        _AGAIN.extend(all_sources())
-    return _AGAIN
+    return make_sources()
 
 
 @guarded
@@ -301,8 +298,8 @@ def lacking(provider_source: ProviderSource) -> Iterator[SourceSpec]:
     yield SourceSpec(name="s", provider=provider_source.recipe.name, secrets=(), options={}, tolerance_s=1e12)
 
 
-def strangers(provider_source: ProviderSource, spec: SourceSpec) -> Iterator[Request]:
-    """Yield what a stranger may try who knows the recipe and that there is no secret: nothing signed, or with nothing."""
+def forged_requests(provider_source: ProviderSource, spec: SourceSpec) -> Iterator[Request]:
+    """Yield requests that an attacker may try who knows the recipe and that there is no secret: nothing signed, or with nothing."""
     genuine = provider_source.request(provider_source.sign_sample())
     sample = provider_source.recipe.sample
     yield replace(
@@ -319,14 +316,14 @@ def strangers(provider_source: ProviderSource, spec: SourceSpec) -> Iterator[Req
 
 
 def open_doors(provider_source: ProviderSource) -> list[object]:
-    """Return the configurations without a secret that take a stranger's request as an event."""
+    """Return the configurations without a secret that take a forged request as an event."""
     found: list[object] = []
     for spec in lacking(provider_source):
         try:
             verifier = Verifier(spec)
         except ConfigError:
             continue
-        found += [(spec, verdict) for request in strangers(provider_source, spec)
+        found += [(spec, verdict) for request in forged_requests(provider_source, spec)
                   if isinstance(verdict := verifier.verify(request, NOW), Verified)]  # fmt: skip
     return found
 
