@@ -19,7 +19,7 @@ from tests.commands import boathook_command, boathook_process
 from tests.conftest import open_folder
 from tests.endpoint_factory import add_application, add_endpoint
 from tests.postgres.test_books import Store, filled
-from tests.postgres.test_operations import bury, quarantine
+from tests.postgres.test_operations import mark_dead, quarantine
 
 SETTINGS = """
 [database]
@@ -160,7 +160,7 @@ class TestListings:
 
 class TestDeadLetters:
     async def test_are_shown_with_all_that_is_needed_to_understand_them(self, store: Store, cli: Cli):
-        ((event, _),) = await bury(store, "one", body=b'{"raw":  "bytes\xff"}')
+        ((event, _),) = await mark_dead(store, "one", body=b'{"raw":  "bytes\xff"}')
         name = ids.show_delivery(event, 0)
         cli.run("dead", "replay", name, "--note", "a first try")
         await store.fail(event, is_last=True)
@@ -181,13 +181,13 @@ class TestDeadLetters:
         assert (shown["replays"], shown["event"]["dedup_key"]) == (1, "one")
 
     async def test_cannot_steer_the_terminal(self, store: Store, cli: Cli):
-        ((event, _),) = await bury(store, "\x1b]0;owned\x07", body=b"\x1b[2J[bold]x[/bold]")
+        ((event, _),) = await mark_dead(store, "\x1b]0;owned\x07", body=b"\x1b[2J[bold]x[/bold]")
         text = cli.run("dead", "show", ids.show_delivery(event, 0)).stdout
         assert "\x1b" not in text
         assert "[bold]x[/bold]" in text
 
     async def test_replay_ignore_and_purge_one_by_one(self, store: Store, cli: Cli):
-        names = [ids.show_delivery(*key) for key in await bury(store, "one", "two", "three")]
+        names = [ids.show_delivery(*key) for key in await mark_dead(store, "one", "two", "three")]
         assert cli.run("dead", "replay", names[0]).stdout == "replayed 1 dead letter\n"
         assert cli.run("dead", "replay", names[0]).stdout == "replayed 0 dead letters\n", "it is pending already"
         cli.run("dead", "ignore", names[1], "--note", "refunded by hand")
@@ -200,7 +200,7 @@ class TestDeadLetters:
         cli.run("verify")
 
     async def test_move_in_bulk_only_when_asked_to(self, store: Store, cli: Cli):
-        await bury(store, "one", "two")
+        await mark_dead(store, "one", "two")
         assert "say which" in cli.complaint("dead", "replay")
         assert "both" in cli.complaint("dead", "replay", "--source", "stripe", "dlv_01h455vb4pex5vsknk084sn02q4_0")
         dry = cli.run("dead", "replay", "--source", "stripe", "--dry-run").stdout
@@ -214,7 +214,7 @@ class TestDeadLetters:
         assert cli.run("dead", "replay", "--source", "stripe", "--yes").stdout == "0 dead letters\n"
 
     async def test_ask_on_a_terminal(self, store: Store, cli: Cli):
-        await bury(store, "one")
+        await mark_dead(store, "one")
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [sys.executable, "-m", "boathook", "dead", "purge", "--all"],

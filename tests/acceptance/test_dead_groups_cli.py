@@ -19,7 +19,7 @@ def run(running: BoathookProcess, *command: str, fails: bool = False) -> str:
     return done.stderr if fails else done.stdout
 
 
-def bury(running: BoathookProcess, db: psycopg.Connection, number: int) -> None:
+def make_dead(running: BoathookProcess, db: psycopg.Connection, number: int) -> None:
     """Let so many events of the shop's broken handler die."""
     for place in range(number):
         body, headers = signed(payload(f"broken-{place}", "broken.thing"))
@@ -30,7 +30,7 @@ def bury(running: BoathookProcess, db: psycopg.Connection, number: int) -> None:
 def test_a_group_is_listed_rehearsed_replayed_and_ignored(boathook: Callable[..., BoathookProcess]):
     running = boathook()
     with psycopg.connect(running.database_url, autocommit=True) as db:
-        bury(running, db, 3)
+        make_dead(running, db, 3)
         (line,) = run(running, "dead", "groups", "--json").splitlines()
         group = json.loads(line)
         assert group["sentence"] == "3 deliveries to handler:broken died with RuntimeError: this never works"
@@ -61,7 +61,7 @@ def test_a_group_is_listed_rehearsed_replayed_and_ignored(boathook: Callable[...
 def test_bulk_work_goes_on_after_all_processes_were_killed(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles="gateway,worker,console,keeper")
     with psycopg.connect(running.database_url, autocommit=True) as db:
-        bury(running, db, 6)
+        make_dead(running, db, 6)
         (line,) = run(running, "dead", "groups", "--json").splitlines()
         db.execute(
             """

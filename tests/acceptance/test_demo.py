@@ -76,7 +76,7 @@ class Demo:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the demo does not end:\n{self.text[-3000:]}") from None
 
-    def says(self, text: str, timeout: float = 300) -> None:
+    def wait_for_output(self, text: str, timeout: float = 300) -> None:
         def said() -> bool:
             assert self.process.poll() is None or text in self.text, self.text[-3000:]
             return text in self.text
@@ -164,7 +164,7 @@ def systems_agree(text: str) -> list[str]:
 @pytest.mark.extended("plays a whole demo; one such run stays")
 def test_a_subscription_changed_behind_billings_back_is_seen(demo: Callable[..., Demo]):
     running = demo("--seconds", "12")
-    running.says("of real life")
+    running.wait_for_output("of real life")
     with running.connect() as connection:
         tamper = (
             "update billing.subscriptions set current_period_end = current_period_end + interval '400 days'"
@@ -203,7 +203,7 @@ def test_a_signal_stops_everything_after_the_books(demo: Callable[..., Demo], nu
 @pytest.mark.extended("plays a whole demo; one such run stays")
 def test_a_signal_while_it_starts_stops_everything(demo: Callable[..., Demo]):
     running = demo()
-    running.says("starting PostgreSQL")
+    running.wait_for_output("starting PostgreSQL")
     running.process.send_signal(signal.SIGINT)
     assert running.end() == 0, running.text
     assert "stopped before anything was sent" in running.text
@@ -287,7 +287,7 @@ def test_the_next_free_port_is_taken_and_named(demo: Callable[..., Demo]):
 @pytest.mark.extended("plays a whole demo; one such run stays")
 def test_one_folder_serves_one_demo_at_a_time_and_is_used_again(demo: Callable[..., Demo]):
     first = demo()
-    first.says("of real life")
+    first.wait_for_output("of real life")
     second = demo("--seconds", "1")
     assert second.end() == 2
     assert "another demo is running" in second.text

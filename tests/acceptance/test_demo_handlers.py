@@ -1,4 +1,4 @@
-"""The demo's handlers, told of one thing twice, in the wrong order and a week late by three senders: one effect each.
+"""The demo's handlers get events twice, in the wrong order and a week late from three senders: one effect each.
 
 Every request is signed by its sender's own library; GitHub publishes none for Python, and signs as its documentation says.
 """
@@ -62,8 +62,8 @@ class Sender:
 
 def write_subscription(key: str, thing: str, at: float, state: int) -> dict[str, Any]:
     subscription = {"id": thing, "plan": PLANS[state]}
-    told = {"id": key, "object": "event", "type": "customer.subscription.updated", "created": int(at)}
-    return {**told, "data": {"object": subscription}}
+    result = {"id": key, "object": "event", "type": "customer.subscription.updated", "created": int(at)}
+    return {**result, "data": {"object": subscription}}
 
 
 def write_issue(_key: str, thing: str, at: float, state: int) -> dict[str, Any]:
@@ -109,8 +109,8 @@ three_senders = pytest.mark.parametrize("sender", [STRIPE, GITHUB, SLACK], ids=l
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What one event was answered."""
+class SendResult:
+    """The responses to one event."""
 
     key: str
     answers: list[httpx.Response]
@@ -151,12 +151,12 @@ class Shop(BoathookProcess):
         with closing(self.connect()) as connection:
             return connection.execute(sql, arguments).fetchall()
 
-    def tell(self, sender: Sender, thing: str, at: float, state: int, *, times: int = 1) -> Told:
-        """Tell of one change, *times* over at the same time."""
+    def send_change(self, sender: Sender, thing: str, at: float, state: int, *, times: int = 1) -> SendResult:
+        """Send one change *times* times at once."""
         key = new_key(sender)
-        return self.tell_again(sender, key, sender.write(key, thing, at, state), times=times)
+        return self.send_again(sender, key, sender.write(key, thing, at, state), times=times)
 
-    def tell_again(self, sender: Sender, key: str, payload: dict[str, Any], *, times: int = 1) -> Told:
+    def send_again(self, sender: Sender, key: str, payload: dict[str, Any], *, times: int = 1) -> SendResult:
         body = json.dumps(payload).encode()
         headers = {"content-type": "application/json", **sender.sign(body, key)}
 
@@ -164,11 +164,11 @@ class Shop(BoathookProcess):
             return httpx.post(f"{self.base}/in/{sender.source}", content=body, headers=headers, timeout=300)
 
         with ThreadPoolExecutor(times) as pool:
-            return Told(key, list(pool.map(post, range(times))))
+            return SendResult(key, list(pool.map(post, range(times))))
 
-    def await_end(self, *told: Told) -> None:
+    def await_end(self, *result: SendResult) -> None:
         """Wait until every delivery of these events has ended, and see that none has died."""
-        keys = [one.key for one in told]
+        keys = [one.key for one in result]
         until(
             lambda: (
                 len(self.outcomes(*keys)) == len(keys)
@@ -191,8 +191,8 @@ class Shop(BoathookProcess):
         assert len({row["dedup_key"] for row in rows}) == len(rows), rows
         return {row["dedup_key"]: row["state"] for row in rows}
 
-    def effects(self, told: Told) -> list[str]:
-        rows = self.rows("select handler from demo.effect where event_key = %s", told.key)
+    def effects(self, result: SendResult) -> list[str]:
+        rows = self.rows("select handler from demo.effect where event_key = %s", result.key)
         return [row["handler"] for row in rows]
 
     def state(self, sender: Sender, thing: str) -> tuple[str, int]:
@@ -238,30 +238,30 @@ def shop(make_shop: Callable[[str], Shop]) -> Shop:
 @three_senders
 def test_an_event_delivered_twice_at_once_and_again_later_has_one_effect(shop: Shop, sender: Sender):
     thing, now = new_thing(), time.time()
-    told = shop.tell(sender, thing, now, 1, times=2)
-    assert sorted(told.copies) == [False, True]
-    shop.await_end(told)
-    later = shop.tell_again(sender, told.key, sender.write(told.key, thing, now, 1), times=3)
+    result = shop.send_change(sender, thing, now, 1, times=2)
+    assert sorted(result.copies) == [False, True]
+    shop.await_end(result)
+    later = shop.send_again(sender, result.key, sender.write(result.key, thing, now, 1), times=3)
     assert later.copies == [True] * 3
-    assert told.ids == later.ids
-    assert len(told.ids) == 1
-    assert shop.effects(told) == [sender.handler]
+    assert result.ids == later.ids
+    assert len(result.ids) == 1
+    assert shop.effects(result) == [sender.handler]
     assert shop.state(sender, thing) == (sender.states[1], 1)
 
 
 @three_senders
 def test_events_in_their_order_have_an_effect_each(shop: Shop, sender: Sender):
     thing, now = new_thing(), time.time()
-    told = [shop.tell(sender, thing, now - 60, 0), shop.tell(sender, thing, now, 1)]
-    shop.await_end(*told)
-    assert [shop.effects(one) for one in told] == [[sender.handler]] * 2
+    result = [shop.send_change(sender, thing, now - 60, 0), shop.send_change(sender, thing, now, 1)]
+    shop.await_end(*result)
+    assert [shop.effects(one) for one in result] == [[sender.handler]] * 2
     assert shop.state(sender, thing) == (sender.states[1], 2)
 
 
 @three_senders
 def test_an_older_event_that_comes_after_a_newer_one_has_no_effect(shop: Shop, sender: Sender):
     thing, now = new_thing(), time.time()
-    newer, older = shop.tell(sender, thing, now, 1), shop.tell(sender, thing, now - 60, 0)
+    newer, older = shop.send_change(sender, thing, now, 1), shop.send_change(sender, thing, now - 60, 0)
     shop.await_end(newer, older)
     assert shop.effects(newer) == [sender.handler]
     assert shop.effects(older) == []
@@ -272,7 +272,7 @@ def test_an_older_event_that_comes_after_a_newer_one_has_no_effect(shop: Shop, s
 @three_senders
 def test_an_event_a_week_late_is_handled_once(shop: Shop, sender: Sender):
     thing, then = new_thing(), time.time() - WEEK_S
-    late = shop.tell(sender, thing, then, 0, times=2)
+    late = shop.send_change(sender, thing, then, 0, times=2)
     assert sorted(late.copies) == [False, True]
     shop.await_end(late)
     assert shop.effects(late) == [sender.handler]
@@ -282,9 +282,9 @@ def test_an_event_a_week_late_is_handled_once(shop: Shop, sender: Sender):
 @three_senders
 def test_an_event_a_week_late_does_not_undo_what_happened_since(shop: Shop, sender: Sender):
     thing, now = new_thing(), time.time()
-    present = shop.tell(sender, thing, now, 1)
+    present = shop.send_change(sender, thing, now, 1)
     shop.await_end(present)
-    late = shop.tell(sender, thing, now - WEEK_S, 0, times=2)
+    late = shop.send_change(sender, thing, now - WEEK_S, 0, times=2)
     shop.await_end(late)
     assert shop.effects(late) == []
     assert shop.outcomes(late.key) == {late.key: "ignored"}
@@ -296,11 +296,11 @@ def test_a_history_told_twice_and_in_any_order_ends_in_its_last_state(shop: Shop
     thing, now = new_thing(), time.time()
     history = [(now - 60 * age, 1 if age == 0 else age % 2) for age in range(6)]
     random.shuffle(history)
-    told = [shop.tell(sender, thing, at, state, times=2) for at, state in history]
-    shop.await_end(*told)
+    result = [shop.send_change(sender, thing, at, state, times=2) for at, state in history]
+    shop.await_end(*result)
     newest = now - 61 * 60
     rising = 0
-    for one, (at, _) in zip(told, history, strict=True):
+    for one, (at, _) in zip(result, history, strict=True):
         is_news, newest = at > newest, max(at, newest)
         assert shop.effects(one) == [sender.handler] * is_news
         rising += is_news
@@ -314,27 +314,27 @@ def test_a_signature_a_week_old_is_refused_and_signing_anew_mends_it(shop: Shop)
     body = json.dumps(payload).encode()
     stale = httpx.post(f"{shop.base}/in/stripe", content=body, headers=sign_as_stripe(body, key, at=then), timeout=300)
     assert stale.status_code == 401
-    told = shop.tell_again(STRIPE, key, payload)
-    assert told.copies == [False]
-    shop.await_end(told)
-    assert shop.effects(told) == [STRIPE.handler]
+    result = shop.send_again(STRIPE, key, payload)
+    assert result.copies == [False]
+    shop.await_end(result)
+    assert shop.effects(result) == [STRIPE.handler]
 
 
 def test_a_payment_told_twice_at_once_is_booked_once_and_ships_one_order(shop: Shop):
     key = new_key(STRIPE)
     payload = {"id": key, "object": "event", "type": "payment_intent.succeeded", "data": {"object": {"id": "pi_1"}}}
-    told = shop.tell_again(STRIPE, key, payload, times=4)
-    assert sorted(told.copies) == [False, True, True, True]
-    until(lambda: sorted(shop.effects(told)) == ["book_payment", "ship_order"], timeout=PATIENCE_S)
+    result = shop.send_again(STRIPE, key, payload, times=4)
+    assert sorted(result.copies) == [False, True, True, True]
+    until(lambda: sorted(shop.effects(result)) == ["book_payment", "ship_order"], timeout=PATIENCE_S)
 
 
 def test_an_edit_is_no_message_to_answer(shop: Shop):
     key = new_key(SLACK)
     said = {"type": "message", "channel": "C0DEMO", "text": "hello", "event_ts": f"{time.time():.6f}"}
-    told = shop.tell_again(SLACK, key, {"type": "event_callback", "event_id": key, "event": said})
-    edit = shop.tell(SLACK, new_thing(), time.time(), 1)
-    shop.await_end(told, edit)
-    assert (shop.effects(told), shop.effects(edit)) == (["reply"], ["follow_message"])
+    result = shop.send_again(SLACK, key, {"type": "event_callback", "event_id": key, "event": said})
+    edit = shop.send_change(SLACK, new_thing(), time.time(), 1)
+    shop.await_end(result, edit)
+    assert (shop.effects(result), shop.effects(edit)) == (["reply"], ["follow_message"])
 
 
 def test_nothing_is_left_over_or_missing(shop: Shop):
@@ -345,7 +345,7 @@ def test_without_the_guard_an_older_event_would_win(make_shop: Callable[[str], S
     careless = make_shop("careless:hook")
     for sender in (STRIPE, GITHUB, SLACK):
         thing, now = new_thing(), time.time()
-        newer, older = careless.tell(sender, thing, now, 1), careless.tell(sender, thing, now - 60, 0)
+        newer, older = careless.send_change(sender, thing, now, 1), careless.send_change(sender, thing, now - 60, 0)
         careless.await_end(newer, older)
         assert careless.effects(older) == [sender.handler]
         assert careless.state(sender, thing) == (sender.states[0], 2)

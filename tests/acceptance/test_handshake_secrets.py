@@ -1,4 +1,4 @@
-"""A secret that the sender tells itself, from the first request to the first event, with two gateways on one port."""
+"""A secret that the sender itself sends, from the first request to the first event, with two gateways on one port."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -10,19 +10,19 @@ import pytest
 from boathook.testing import sign
 from tests.acceptance.conftest import BoathookProcess
 
-TOLD = "secret_0123456789abcdef"
+SENT_SECRET = "secret_0123456789abcdef"
 EXTRA = """
     [sources.notion]
     provider = "notion"
 """
 
 
-def tell(running: BoathookProcess, secret: str = TOLD) -> int:
+def send_secret(running: BoathookProcess, secret: str = SENT_SECRET) -> int:
     body = json.dumps({"verification_token": secret})
     return httpx.post(f"{running.base}/in/notion", content=body, timeout=300).status_code
 
 
-def send(running: BoathookProcess, number: int, secret: str = TOLD) -> int:
+def send(running: BoathookProcess, number: int, secret: str = SENT_SECRET) -> int:
     body = json.dumps({"id": f"event_{number}", "type": "page.created"}).encode()
     # A connection each, so that both gateways get some.
     return httpx.post(
@@ -47,10 +47,10 @@ def test_a_told_secret_reaches_the_operator_and_then_every_gateway(boathook, pg_
     assert "has told no secret yet" in early.stderr
 
     assert send(running, 0) == 401
-    assert tell(running) == 200
-    assert tell(running, "secret_of_somebody_else") == 401
+    assert send_secret(running) == 200
+    assert send_secret(running, "secret_of_somebody_else") == 401
     assert send(running, 0) == 401, "it counts only once the operator has seen it"
-    assert running.cli("sources", "secret", "notion").stdout.strip() == TOLD
+    assert running.cli("sources", "secret", "notion").stdout.strip() == SENT_SECRET
 
     assert set(send_many(running, range(24))) == {200}
     assert send(running, 99, "secret_of_somebody_else") == 401
@@ -60,7 +60,7 @@ def test_a_told_secret_reaches_the_operator_and_then_every_gateway(boathook, pg_
     running.stop()
     running.start()
     assert send(running, 100) == 200, "it is still there after a restart"
-    assert TOLD not in running.log()
+    assert SENT_SECRET not in running.log()
     assert "secret_captured" in running.log()
 
     assert "forgotten" in running.cli("sources", "secret", "notion", "--forget").stdout

@@ -252,7 +252,7 @@ def test_amazon_is_not_believed_before_its_certificate_is_read(running: Boathook
 
 
 def test_notion_tells_its_secret_once_and_an_operator_confirms_it(running: BoathookProcess):
-    def tell(secret: str) -> RawResponse:
+    def send_secret(secret: str) -> RawResponse:
         body = json.dumps({"verification_token": secret}).encode()
         return send_request(running, "POST", "/in/notion", {"content-type": "application/json"}, body)
 
@@ -261,12 +261,12 @@ def test_notion_tells_its_secret_once_and_an_operator_confirms_it(running: Boath
         sent = signed_request("notion", NOTION, body)
         return send_request(running, "POST", "/in/notion", sent.headers, body)
 
-    assert (tell(NOTION).status, tell(NOTION).status) == (200, 200)
-    assert tell("secret_of_somebody_else").status == 401
+    assert (send_secret(NOTION).status, send_secret(NOTION).status) == (200, 200)
+    assert send_secret("secret_of_somebody_else").status == 401
     assert page("before").status == 401, "nobody has confirmed that it was Notion who told it"
     assert running.cli("sources", "secret", "notion").stdout.strip() == NOTION
     until(lambda: page("after").status == 200)
-    assert tell("secret_of_somebody_else").status == 401
+    assert send_secret("secret_of_somebody_else").status == 401
     assert rows(running, "select distinct source, dedup_key from boathook.event") == [("notion", "after")]
     assert NOTION not in running.log()
     rows(running, "delete from boathook.event returning id")

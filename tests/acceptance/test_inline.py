@@ -73,7 +73,7 @@ async def unasked(event: Event, tx: Transaction) -> None:
     event.reply("nobody waits")
 """
 
-DESK = """
+INLINE_SOURCE = """
 [sources.desk]
 provider = "stripe"
 secrets = ["whsec_acceptance"]
@@ -98,7 +98,7 @@ Ask = Callable[..., httpx.Response]
 
 
 def made(
-    boathook: Make, *, within_s: float = 9.0, start: bool = True, toml: str = DESK, **options: Any
+    boathook: Make, *, within_s: float = 9.0, start: bool = True, toml: str = INLINE_SOURCE, **options: Any
 ) -> BoathookProcess:
     """Return a boathook whose source ``desk`` is inline."""
     running = boathook(start=False, extra=toml.replace("{within_s}", str(within_s)), **options)
@@ -107,7 +107,7 @@ def made(
 
 
 @pytest.fixture
-def desk(boathook: Make) -> Make:
+def make_inline(boathook: Make) -> Make:
     """Make boathooks of this test's own."""
     return partial(made, boathook)
 
@@ -115,7 +115,7 @@ def desk(boathook: Make) -> Make:
 @pytest.fixture(scope="module")
 def shared(shared_boathook: Make) -> BoathookProcess:
     """The boathook of all tests that neither stop nor kill it; they tell their events apart by key and type."""
-    return made(shared_boathook, toml=DESK + HASTY)
+    return made(shared_boathook, toml=INLINE_SOURCE + HASTY)
 
 
 def ask(
@@ -152,8 +152,8 @@ def test_the_handlers_reply_is_the_answer(shared: BoathookProcess) -> None:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_a_duplicate_hears_the_same_reply_and_changes_nothing(desk: Make) -> None:
-    running = desk()
+def test_a_duplicate_hears_the_same_reply_and_changes_nothing(make_inline: Make) -> None:
+    running = make_inline()
     first = ask(running, "evt_1", "check.card")
     again = [ask(running, "evt_1", "check.card") for _ in range(3)]
     assert {one.content for one in again} == {first.content}
@@ -219,8 +219,8 @@ def test_a_source_that_stores_only_is_answered_at_once(shared: BoathookProcess) 
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_a_worker_killed_under_the_handler_leaves_the_effect_once(desk: Make) -> None:
-    running = desk()
+def test_a_worker_killed_under_the_handler_leaves_the_effect_once(make_inline: Make) -> None:
+    running = make_inline()
     answer = ask(running, "evt_1", "kill.card")
     assert answer.text in {"attempt 2", "later"}
     until(lambda: effects(running, "evt_1") == [2])
@@ -229,12 +229,12 @@ def test_a_worker_killed_under_the_handler_leaves_the_effect_once(desk: Make) ->
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_any_gateway_answers_what_any_worker_replied(desk: Make) -> None:
-    running = desk(roles="gateway", start=False)
+def test_any_gateway_answers_what_any_worker_replied(make_inline: Make) -> None:
+    running = make_inline(roles="gateway", start=False)
     text = (running.folder / "boathook.toml").read_text()
     (running.folder / "boathook.toml").write_text(text.replace("[server]", "[server]\ngateways = 2", 1))
     running.start()
-    worker = desk(roles="worker,keeper", start=False)
+    worker = make_inline(roles="worker,keeper", start=False)
     worker.start(wait=False)
     until(lambda: ask(running, "evt_0", "check.card").text != "later")
     with ThreadPoolExecutor(8) as pool:
@@ -253,8 +253,8 @@ def test_whoever_hangs_up_frees_its_place(shared: BoathookProcess) -> None:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_beyond_the_cap_senders_hear_the_fallback_and_their_events_are_kept(desk: Make) -> None:
-    running = desk(within_s=6.0, toml=DESK + "[limits]\nmax_waiting = 2\n")
+def test_beyond_the_cap_senders_hear_the_fallback_and_their_events_are_kept(make_inline: Make) -> None:
+    running = make_inline(within_s=6.0, toml=INLINE_SOURCE + "[limits]\nmax_waiting = 2\n")
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(ask, running, f"evt_{n}", "slow.card", seconds=1.5) for n in range(4)]
         texts = sorted(one.result().text for one in asked)
@@ -262,8 +262,8 @@ def test_beyond_the_cap_senders_hear_the_fallback_and_their_events_are_kept(desk
     until(lambda: all(effects(running, f"evt_{n}") == [1] for n in range(4)))
 
 
-def test_stopping_answers_those_who_wait(desk: Make) -> None:
-    running = desk()
+def test_stopping_answers_those_who_wait(make_inline: Make) -> None:
+    running = make_inline()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, running, "evt_1", "slow.card", seconds=1.5)
         with psycopg.connect(running.database_url, autocommit=True) as connection:
@@ -273,8 +273,8 @@ def test_stopping_answers_those_who_wait(desk: Make) -> None:
     assert 'is_clean":true' in running.log().replace(" ", "")
 
 
-def test_an_impossible_deadline_is_refused_with_its_fix(desk: Make) -> None:
-    running = desk(within_s=60.0, start=False)
+def test_an_impossible_deadline_is_refused_with_its_fix(make_inline: Make) -> None:
+    running = make_inline(within_s=60.0, start=False)
     done = running.cli("config", "check", check=False)
     assert done.returncode != 0
     assert "sources.desk.reply_within_s" in done.stdout + done.stderr

@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 INHERITED = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
 
-class Home:
-    """A folder with an environment of its own that holds the wheel and its locked requirements."""
+class Installation:
+    """A folder with a virtual environment in which the wheel and its locked requirements are installed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,11 +55,11 @@ class Home:
 
 
 @pytest.fixture(scope="module")
-def home() -> Iterator[Home]:
+def installation() -> Iterator[Installation]:
     """A folder PostgreSQL's account can enter, unlike pytest's own when root runs the tests."""
     folder = Path(tempfile.mkdtemp(prefix="boathook-package-"))
     folder.chmod(0o755)
-    one = Home(folder)
+    one = Installation(folder)
     one.run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "dist", cwd=ROOT)
     [wheel] = (folder / "dist").glob("boathook-*.whl")
     one.install(wheel)
@@ -67,21 +67,21 @@ def home() -> Iterator[Home]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_it_is_the_installed_one_that_runs(home: Home):
-    place = home.run(home.bin / "python", "-c", "import boathook; print(boathook.__file__)")
-    assert Path(place.strip()).is_relative_to(home.folder / "venv")
+def test_it_is_the_installed_one_that_runs(installation: Installation):
+    place = installation.run(installation.bin / "python", "-c", "import boathook; print(boathook.__file__)")
+    assert Path(place.strip()).is_relative_to(installation.folder / "venv")
 
 
-def test_the_command_tells_what_it_can_do(home: Home):
-    text = home.run(home.bin / "boathook", "--help")
+def test_the_command_tells_what_it_can_do(installation: Installation):
+    text = installation.run(installation.bin / "boathook", "--help")
     for command in ("serve", "verify", "demo", "events", "dead", "rejections"):
         assert command in text
 
 
-def test_the_demo_plays_and_balances(home: Home):
-    data_dir = home.folder / "demo"
-    text = home.run(
-        home.bin / "boathook", "demo", "--seconds", "6", "--data-dir", data_dir, "--port", str(free_port())
+def test_the_demo_plays_and_balances(installation: Installation):
+    data_dir = installation.folder / "demo"
+    text = installation.run(
+        installation.bin / "boathook", "demo", "--seconds", "6", "--data-dir", data_dir, "--port", str(free_port())
     )  # fmt: skip
     assert "The books balance" in text
     assert data_dir.is_dir()

@@ -110,7 +110,7 @@ def reached(running: BoathookProcess, type: str, count: int) -> bool:
     return len(effects(running, type)) >= count
 
 
-def owed(running: BoathookProcess) -> int:
+def pending_count(running: BoathookProcess) -> int:
     with psycopg.connect(running.database_url, autocommit=True) as connection:
         return int(connection.execute("select count(*) from boathook.delivery").fetchone()[0])
 
@@ -138,7 +138,7 @@ def test_what_came_before_has_no_second_effect_and_what_is_new_has_one(running: 
             assert [one.json["duplicate"] for one in (first, again, more)] == [False, True, False]
         else:
             assert {one.body for one in (first, again, more)} == {b"[accepted]"}
-    until(lambda: owed(running) == 0)
+    until(lambda: pending_count(running) == 0)
     for source, (item, _, type) in BATCHES.items():
         found = effects(running, type)
         assert sorted(identity(source, one) for one in found) == sorted(identity(source, item(n)) for n in (1, 2, 3, 4))
@@ -153,7 +153,7 @@ def test_one_forged_item_refuses_the_whole_of_it(running: BoathookProcess, keys:
     assert dearer != signed.body
     forged = type(signed)(signed.method, signed.url, signed.headers, dearer)
     assert send_signed(running, forged).status == 401
-    assert owed(running) == 0
+    assert pending_count(running) == 0
     assert effects(running, "AUTHORISATION") == []
     assert send_signed(running, signed).status == 200
     until(partial(reached, running, "AUTHORISATION", 2))

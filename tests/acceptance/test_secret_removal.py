@@ -56,9 +56,9 @@ def test_a_gateway_that_was_frozen_for_the_removal_accepts_nothing_under_it(runn
 
 def test_mutant_so_that_nobody_waits_such_a_request_is_accepted(boathook: Callable[..., BoathookProcess]):
     """The mutant: what has waited is judged by what was known before the frost."""
-    bold = boathook(roles="gateway,keeper", start=False)
-    (bold.folder / "sitecustomize.py").write_text("from boathook.inbound import rotating\nrotating.SURE_S = 9e9\n")
-    old, _ = asked_while_frozen(bold.start(), "whsec_removed in the frost")
+    unsafe = boathook(roles="gateway,keeper", start=False)
+    (unsafe.folder / "sitecustomize.py").write_text("from boathook.inbound import rotating\nrotating.SURE_S = 9e9\n")
+    old, _ = asked_while_frozen(unsafe.start(), "whsec_removed in the frost")
     assert old[200]
 
 
@@ -101,9 +101,9 @@ def test_mutant_so_that_it_opens_by_what_the_disk_tells_such_a_request_is_accept
     boathook: Callable[..., BoathookProcess],
 ):
     """The mutant: requests come in before it is known what was removed."""
-    bold = boathook(roles="gateway,keeper", start=False)
-    (bold.folder / "sitecustomize.py").write_text(LATE)
-    assert asked_while_starting(bold.start(), "whsec_removed in the night")[200]
+    unsafe = boathook(roles="gateway,keeper", start=False)
+    (unsafe.folder / "sitecustomize.py").write_text(LATE)
+    assert asked_while_starting(unsafe.start(), "whsec_removed in the night")[200]
 
 
 def test_a_damaged_file_takes_nothing_from_what_the_journal_tells(running: BoathookProcess):

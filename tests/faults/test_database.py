@@ -250,7 +250,7 @@ def test_crash_loop(env: Environment) -> None:
     env.figure("crashes", crashes.count)
 
 
-class Stranger:
+class ConnectionHog:
     """Takes every connection that PostgreSQL has, from whoever has one."""
 
     def __init__(self, url: str) -> None:
@@ -292,17 +292,17 @@ def test_no_connection_left(env: Environment) -> None:
     env.server.set(max_connections="40")
     env.server.stop("fast")
     env.server.restart()
-    forger_secret = Stranger(env.server.url)
+    hog = ConnectionHog(env.server.url)
     env.start()
-    run_outage(env, "a stranger takes every connection", forger_secret.take_all, end=forger_secret.leave)
+    run_outage(env, "a stranger takes every connection", hog.take_all, end=hog.leave)
 
 
-CROWD = int(os.environ.get("BOATHOOK_TEST_CROWD", "20000"))
+FLOOD = int(os.environ.get("BOATHOOK_TEST_CROWD", "20000"))
 """How many events of 4 kB are to wait in the spool."""
 
 
 @scenario(
-    fault=f"{CROWD:,} events of 4 kB wait in the spool",
+    fault=f"{FLOOD:,} events of 4 kB wait in the spool",
     target="the gateway's memory 1.5 times that of an idle one, at most",
     mutant=Mutant("hoards_what_it_spools", breaks=frozenset({"C14"})),
     limits=PATIENT,
@@ -321,7 +321,7 @@ def test_memory_of_a_full_spool(env: Environment) -> None:
     env.server.stop()
     env.begin(
         rate=2_000,
-        count=CROWD,
+        count=FLOOD,
         most_at_once=32,
         copies=0.0,
         conflicts=0.0,
@@ -329,7 +329,7 @@ def test_memory_of_a_full_spool(env: Environment) -> None:
         kinds=noise,
         more={"text": "x" * 4_000},
     )
-    env.warm(CROWD, timeout_s=400)
+    env.warm(FLOOD, timeout_s=400)
     waiting, full = len(env.spooled()), gateway.memory_info().rss
     env.heal()
     until(lambda: not any(host.data.glob("spool/*/*.seg")))

@@ -106,7 +106,7 @@ async def sender(db: Database) -> Sender:
     return Sender(db)
 
 
-async def owed(db: Database) -> list[tuple[str, int, str, str]]:
+async def pending_deliveries(db: Database) -> list[tuple[str, int, str, str]]:
     """Return recipient, ordinal, path and type of what is owed, in the order it was owed."""
     rows = await db.fetch("select recipient, ordinal, item_path, item_type from boathook.delivery order by seq")
     return [tuple(row) for row in rows]
@@ -121,7 +121,10 @@ async def test_a_batch_is_one_event_with_its_exact_bytes_and_a_delivery_for_each
     assert receipt == Accepted(receipt.event_id)
     found = await sender.store.get(receipt.event_id)
     assert found.body == written([thing("1"), thing("2", "mail.bounced")])
-    assert await owed(sender.db) == [("a", 0, "events.0", "mail.opened"), ("a", 1, "events.1", "mail.bounced")]
+    assert await pending_deliveries(sender.db) == [
+        ("a", 0, "events.0", "mail.opened"),
+        ("a", 1, "events.1", "mail.bounced"),
+    ]
     await assert_balanced(sender.db)
 
 
@@ -151,14 +154,14 @@ async def test_owing_what_was_passed_by_would_deliver_it_twice(sender: Sender, m
     )
     await sender.send(thing("1"))
     await sender.send(thing("1"), thing("2"))
-    assert [path for _, _, path, _ in await owed(sender.db)] == ["events.0", "events.0", "events.1"]
+    assert [path for _, _, path, _ in await pending_deliveries(sender.db)] == ["events.0", "events.0", "events.1"]
     found = await books.verify(sender.db, dedup_days=30)
     assert [one.check for one in found.imbalances] == ["every event is remembered"]
 
 
 async def test_an_item_named_twice_in_one_batch_is_owed_once(sender: Sender):
     assert isinstance(await sender.send(thing("1"), thing("1"), thing("2")), Accepted)
-    assert [path for _, _, path, _ in await owed(sender.db)] == ["events.0", "events.2"]
+    assert [path for _, _, path, _ in await pending_deliveries(sender.db)] == ["events.0", "events.2"]
     await assert_balanced(sender.db)
 
 
@@ -168,7 +171,7 @@ async def test_each_item_is_routed_by_its_own_type_and_content(db: Database):
         db, "test", [to("all"), to("bounces", types=("mail.b*",)), to("large", filter=loud), to("other", source="x")]
     )
     await Sender(db).send(thing("1", size=5), thing("2", "mail.bounced", size=50), thing("3"))
-    assert [(recipient, ordinal, path) for recipient, ordinal, path, _ in await owed(db)] == [
+    assert [(recipient, ordinal, path) for recipient, ordinal, path, _ in await pending_deliveries(db)] == [
         ("all", 0, "events.0"),
         ("all", 1, "events.1"),
         ("bounces", 2, "events.1"),
@@ -208,7 +211,7 @@ async def test_a_conflict_beside_a_new_item_is_told_and_only_the_new_one_deliver
 async def test_two_contents_under_one_key_in_one_batch_are_a_conflict_of_the_later(sender: Sender):
     receipt = await sender.send(thing("1", n=1), thing("1", n=2), thing("1", n=2))
     assert receipt == Accepted(receipt.event_id, conflict=True)
-    assert [path for _, _, path, _ in await owed(sender.db)] == ["events.0"]
+    assert [path for _, _, path, _ in await pending_deliveries(sender.db)] == ["events.0"]
     assert await conflicts(sender.db) == [("item:1", "body", 2)]
     await assert_balanced(sender.db)
 
@@ -233,7 +236,7 @@ async def test_an_item_whose_memory_has_run_out_is_owed_again(db: Database):
     sender = Sender(db, "short", dedup_days_of={"short": 0.0})
     await sender.send(thing("1"), thing("2"))
     assert isinstance(await sender.send(thing("2"), thing("3")), Accepted)
-    assert [path for _, _, path, _ in await owed(db)] == ["events.0", "events.1", "events.0", "events.1"]
+    assert [path for _, _, path, _ in await pending_deliveries(db)] == ["events.0", "events.1", "events.0", "events.1"]
     assert await count(db, "dedup") == 3
 
 
@@ -244,7 +247,12 @@ async def test_only_the_items_whose_memory_has_run_out_are_owed_again(sender: Se
         "update boathook.event set accepted_at = now() - interval '31 days'"
     )
     assert isinstance(await sender.send(thing("1"), thing("2"), thing("3")), Accepted)
-    assert [path for _, _, path, _ in await owed(sender.db)] == ["events.0", "events.1", "events.2", "events.1"]
+    assert [path for _, _, path, _ in await pending_deliveries(sender.db)] == [
+        "events.0",
+        "events.1",
+        "events.2",
+        "events.1",
+    ]
     await assert_balanced(sender.db)
 
 
@@ -252,7 +260,7 @@ async def test_trying_again_after_an_unknown_outcome_is_accepted_and_changes_not
     await sender.send(thing("1"))
     new = await sender.event(thing("1"), thing("2"))
     assert [await sender.store.append([new]) for _ in range(2)] == [[Accepted(new.id)]] * 2
-    assert [path for _, _, path, _ in await owed(sender.db)] == ["events.0", "events.1"]
+    assert [path for _, _, path, _ in await pending_deliveries(sender.db)] == ["events.0", "events.1"]
     await assert_balanced(sender.db)
 
 
@@ -337,7 +345,7 @@ async def settle(db: Database, claim: Claim, state: str = "succeeded") -> None:
     await db.execute(sql, claim.event_id, claim.ordinal, claim.fence, state)
 
 
-async def bury(db: Database, claim: Claim) -> None:
+async def mark_dead(db: Database, claim: Claim) -> None:
     sql = "select boathook.set_back($1, $2, $3, null, 'failed', 'BROKEN', 'it broke', null, 'w', now())"
     await db.execute(sql, claim.event_id, claim.ordinal, claim.fence)
 
@@ -357,7 +365,7 @@ async def test_gateways_that_store_overlapping_batches_at_once_owe_each_item_onc
     async def write(one: Sender) -> None:
         for _ in range(12):
             things = [thing(str(n)) for n in dice.sample(range(40), dice.randint(1, 15))]
-            plain = event(f"plain{dice.randrange(20)}", source="mail", owed=(), version=version)
+            plain = event(f"plain{dice.randrange(20)}", source="mail", pending_deliveries=(), version=version)
             await one.store.append([plain, await one.event(*things)])
             await one.send(*(thing(str(n)) for n in range(40)))
 
@@ -487,7 +495,7 @@ async def test_a_whole_event_is_its_own_item(shop: Database):
         owed_to = Router((to("handler:note"),), 1).route(
             source="mail", application=None, type="t", headers={}, body=b""
         )
-        await EventStore(shop).append([event("k", source="mail", owed=owed_to, version=version)])
+        await EventStore(shop).append([event("k", source="mail", pending_deliveries=owed_to, version=version)])
         await wait_for_states(shop, succeeded=1)
     assert seen == [({"a": 1}, None, "t")]
 
@@ -496,7 +504,7 @@ async def test_replaying_a_batch_owes_each_of_its_items_again(sender: Sender):
     receipt = await sender.send(thing("1"), thing("2", "mail.bounced"), thing("3"))
     good, dead, pending = await take(sender.db)
     await settle(sender.db, good)
-    await bury(sender.db, dead)
+    await mark_dead(sender.db, dead)
     pace = moves.Pace(await moves.read_clock(sender.db))
     done = await moves.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
     assert (done.added, done.revived) == (1, 1), "what is still owed is not owed twice"
@@ -527,7 +535,7 @@ async def test_an_event_replayed_beyond_what_it_can_be_owed_is_left_as_it_is(sen
 async def test_dead_items_are_found_ignored_and_replayed_by_their_type(sender: Sender):
     await sender.send(thing("1"), thing("2", "mail.bounced"), thing("3", "mail.bounced"))
     for claim in await take(sender.db):
-        await bury(sender.db, claim)
+        await mark_dead(sender.db, claim)
     bounced = Selection(Filter(type="*.bounced"))
     groups = await moves.count_dead(sender.db, Selection(Filter(type="batch")))
     assert [(group.type, group.number) for group in groups] == [("mail.bounced", 2), ("mail.opened", 1)]
@@ -587,7 +595,7 @@ async def filled(sender: Sender) -> None:
     await sender.send(thing("1"), thing("2"), thing("3"))
     good, dead, _leased = await take(sender.db)
     await settle(sender.db, good)
-    await bury(sender.db, dead)
+    await mark_dead(sender.db, dead)
     second = await sender.send(thing("1"), thing("4"), thing("2", n=1))
     (claim,) = await take(sender.db)
     await settle(sender.db, claim)

@@ -152,14 +152,14 @@ async def sent(store: Store) -> None:
     await publish(store.db, outbox, acme, id="waiting")
     resent = (await publish(store.db, outbox, acme, id="resent")).event_id
     await store.fail(resent)
-    await owe_by_hand(store, resent, endpoint)
+    await insert_delivery(store, resent, endpoint)
     await store.end(resent, 1)
     await store.db.execute(OVERTAKE, resent, endpoint)
     old = (await publish(store.db, outbox, acme, id="old")).event_id
     await store.end(old)
     await store.db.execute("update boathook.event set body = '', expunged_at = now() where id = $1", old)
     later = await add_endpoint(store.db, acme)
-    await owe_by_hand(store, old, later)
+    await insert_delivery(store, old, later)
     await store.end(old, 1)
     nameless = (await publish(store.db, outbox, "nobody", id=None)).event_id
     await store.db.execute("delete from boathook.dedup where event_id = $1", nameless)
@@ -177,7 +177,7 @@ OVERTAKE = """
 """
 
 
-async def owe_by_hand(store: Store, event_id: UUID, recipient: str) -> None:
+async def insert_delivery(store: Store, event_id: UUID, recipient: str) -> None:
     await store.db.execute(
         "insert into boathook.delivery (event_id, ordinal, recipient, is_replay, is_manual) values ($1, 1, $2, true, true)",
         event_id, recipient,

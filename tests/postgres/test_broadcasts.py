@@ -9,7 +9,7 @@ from boathook.journal.database import Database
 from tests.support import eventually
 
 
-async def say(db: Database, channel: str, *messages: object) -> None:
+async def publish_live(db: Database, channel: str, *messages: object) -> None:
     async with db.transaction() as connection:
         for message in messages:
             await call(connection, *tell(channel, message))
@@ -21,13 +21,13 @@ async def open_ears(db: Database, *hearings: Hearing) -> None:
         hearing.put("ready?")
 
         async def is_open(hearing: Hearing = hearing) -> bool:
-            await say(db, hearing.channel, "ready?")
+            await publish_live(db, hearing.channel, "ready?")
             await asyncio.sleep(0.05)
             return len(hearing._waiting) > 1
 
         await eventually(is_open)
     for channel in {hearing.channel for hearing in hearings}:
-        await say(db, channel, "open")
+        await publish_live(db, channel, "open")
     for hearing in hearings:
         while await next_of(hearing) != "open":
             pass
@@ -41,8 +41,8 @@ async def test_two_processes_hear_what_a_third_tells_in_the_order_of_commits(db,
     others = [await Database.open(pg_url, purpose=f"ear{n}", size=2) for n in range(2)]
     hearings = [Ear(other).hear("cars") for other in others]
     await open_ears(db, *hearings)
-    await say(db, "cars", 1, {"two": [2]})
-    await say(db, "cars", None)
+    await publish_live(db, "cars", 1, {"two": [2]})
+    await publish_live(db, "cars", None)
     for hearing in hearings:
         assert [await next_of(hearing) for _ in range(3)] == [1, {"two": [2]}, None]
     for other in others:
@@ -57,7 +57,7 @@ async def test_what_is_rolled_back_is_not_heard(db):
         await transaction.start()
         await call(connection, *tell("cars", "never"))
         await transaction.rollback()
-    await say(db, "cars", "after")
+    await publish_live(db, "cars", "after")
     assert await next_of(hearing) == "after"
 
 
@@ -66,7 +66,7 @@ async def test_nothing_is_heard_before_the_commit(db):
     await open_ears(db, hearing)
     async with db.transaction() as connection:
         await call(connection, *tell("cars", "held"))
-        await say(db, "cars", "quick")
+        await publish_live(db, "cars", "quick")
         assert await next_of(hearing) == "quick"
     assert await next_of(hearing) == "held"
 
@@ -94,7 +94,7 @@ async def test_a_lost_connection_is_made_again(db):
     )
     assert len(ended) == 1
     await open_ears(db, hearing)
-    await say(db, "cars", "again")
+    await publish_live(db, "cars", "again")
     assert await next_of(hearing) == "again"
 
 
@@ -112,5 +112,5 @@ async def test_a_stranger_on_our_channel_disturbs_nobody(db):
     await open_ears(db, hearing)
     for text in ("", "{", "[]", '{"c": 7}', '{"c": "cars"}'):
         await db.execute("select pg_notify($1, $2)", CHANNEL, text)
-    await say(db, "cars", "sane")
+    await publish_live(db, "cars", "sane")
     assert await next_of(hearing) == "sane"

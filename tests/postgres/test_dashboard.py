@@ -28,21 +28,21 @@ DELIVERY = """
 """
 
 
-async def owe(db: Database, age: str, number: int, state: str = "pending") -> None:
+async def add_deliveries(db: Database, age: str, number: int, state: str = "pending") -> None:
     seconds = {"s": 1, "m": 60, "h": 3600}[age[-1]] * int(age[:-1])
     await db.execute(DELIVERY, timedelta(seconds=seconds), state, number, seconds)
 
 
 async def test_what_is_due_is_counted_by_its_age(db: Database) -> None:
     for age, number in (("1s", 1), ("30s", 2), ("5m", 3), ("30m", 4), ("3h", 5)):
-        await owe(db, age, number)
+        await add_deliveries(db, age, number)
     (one,) = await DeliveryStore(db).backlog()
     assert list(one.ages) == [1, 2, 3, 4, 5]
     assert one.due == sum(one.ages)
 
 
 async def test_the_latest_dead_letters_are_found_by_index(db: Database) -> None:
-    await owe(db, "1h", 3_000, "dead")
+    await add_deliveries(db, "1h", 3_000, "dead")
     await db.execute("analyze boathook.delivery")
     assert [one.code for one in await read_latest_dead(db, 3)] == ["E1", "E2", "E3"]
     plan = await db.fetch("explain select * from boathook.delivery where state = 'dead' order by died_at desc limit 3")
@@ -58,7 +58,7 @@ async def test_while_postgresql_is_away_the_page_says_so_and_keeps_what_it_knew(
     settings = config.load(None, {"database.url": server.url, "server.data_dir": str(tmp_path)})
     context = Desk(settings, database, open_vault(settings), Outbox(memory_days=1))
     board = Board(Frame(State(context, History(tmp_path, "gateway-0"))))
-    await owe(database, "1h", 1, "dead")
+    await add_deliveries(database, "1h", 1, "dead")
     before = await board._look()
     assert "PostgreSQL is away" not in before
     assert "handler:h" in before

@@ -25,7 +25,9 @@ from boathook.journal.registry import register
 SETTLE = calls.SETTLE.sql(lambda position: f"${position}")
 
 
-async def owe(db: Database, recipient: str = "handler:a", count: int = 1, order_key: str | None = None) -> list[UUID]:
+async def add_deliveries(
+    db: Database, recipient: str = "handler:a", count: int = 1, order_key: str | None = None
+) -> list[UUID]:
     """Store events, each owed to *recipient*, and return their ids in accept order."""
     version = await db.fetchval("select version from boathook.registry")
     events = []
@@ -72,7 +74,7 @@ async def lapse(db: Database) -> None:
 
 
 async def test_a_claim_carries_the_event_and_counts_the_attempt(db: Database) -> None:
-    [event_id] = await owe(db)
+    [event_id] = await add_deliveries(db)
     [work] = await claim(DeliveryStore(db))
     assert work.event is not None
     assert (work.event.id, work.event.body, work.event.source) == (event_id, b'{"n":0}', "shop")
@@ -81,7 +83,7 @@ async def test_a_claim_carries_the_event_and_counts_the_attempt(db: Database) ->
 
 
 async def test_concurrent_claimers_never_share_a_delivery(db: Database) -> None:
-    owed = await owe(db, count=400)
+    owed = await add_deliveries(db, count=400)
     store = DeliveryStore(db)
 
     async def claimer(name: str) -> list[UUID]:
@@ -95,14 +97,14 @@ async def test_concurrent_claimers_never_share_a_delivery(db: Database) -> None:
 
 
 async def test_slots_bound_each_recipient_on_its_own(db: Database) -> None:
-    await owe(db, "handler:a", 10)
-    await owe(db, "handler:b", 10)
+    await add_deliveries(db, "handler:a", 10)
+    await add_deliveries(db, "handler:b", 10)
     works = await DeliveryStore(db).claim([Want("handler:a", 3), Want("handler:b", 5)], worker="w", lease_s=9)
     assert Counter(work.claim.recipient for work in works) == {"handler:a": 3, "handler:b": 5}
 
 
 async def test_the_watermark_hides_what_was_due_before_it(db: Database) -> None:
-    await owe(db, count=2)
+    await add_deliveries(db, count=2)
     store = DeliveryStore(db)
     later = datetime.now(UTC) + timedelta(hours=1)
     assert await store.claim([Want("handler:a", 9, since=later)], worker="w", lease_s=9) == []
@@ -110,7 +112,7 @@ async def test_the_watermark_hides_what_was_due_before_it(db: Database) -> None:
 
 
 async def test_a_limit_holds_over_concurrent_workers(db: Database) -> None:
-    await owe(db, count=50)
+    await add_deliveries(db, count=50)
     store = DeliveryStore(db)
     batches = await asyncio.gather(*(claim(store, slots=4, worker=f"w{n}", most=5) for n in range(8)))
     batches += [await claim(store, slots=9, most=5)]
@@ -118,7 +120,7 @@ async def test_a_limit_holds_over_concurrent_workers(db: Database) -> None:
 
 
 async def test_a_settled_delivery_leaves_one_outcome_and_one_attempt(db: Database) -> None:
-    await owe(db)
+    await add_deliveries(db)
     [work] = await claim(DeliveryStore(db))
     await settle(db, work)
     assert await db.fetchval("select count(*) from boathook.delivery") == 0
@@ -128,7 +130,7 @@ async def test_a_settled_delivery_leaves_one_outcome_and_one_attempt(db: Databas
 
 async def steal(db: Database, store: DeliveryStore) -> tuple[Work, Work]:
     """Return a stale claim and the one that replaced it after its lease ran out."""
-    await owe(db)
+    await add_deliveries(db)
     [stale] = await claim(store)
     await lapse(db)
     assert await store.reap() == 1
@@ -165,7 +167,7 @@ async def test_a_stale_set_back_changes_nothing(db: Database) -> None:
 
 
 async def test_set_back_records_each_attempt_and_buries_where_told(db: Database) -> None:
-    await owe(db, count=2)
+    await add_deliveries(db, count=2)
     store = DeliveryStore(db)
     one, other = await claim(store)
     assert await store.set_back([back(one, due_in_s=60), back(other, due_in_s=None, outcome="dead")]) == [True, True]
@@ -176,7 +178,7 @@ async def test_set_back_records_each_attempt_and_buries_where_told(db: Database)
 
 
 async def test_a_claim_given_back_burns_no_attempt(db: Database) -> None:
-    await owe(db)
+    await add_deliveries(db)
     store = DeliveryStore(db)
     [first] = await claim(store)
     await store.give_back([first.claim])
@@ -194,7 +196,7 @@ async def test_renewing_prolongs_held_leases_and_names_lost_ones(db: Database) -
 
 
 async def test_renewing_does_not_wait_for_one_that_is_being_settled(db: Database) -> None:
-    await owe(db)
+    await add_deliveries(db)
     store = DeliveryStore(db)
     [work] = await claim(store)
     async with db.acquire() as connection, connection.transaction():
@@ -204,7 +206,7 @@ async def test_renewing_does_not_wait_for_one_that_is_being_settled(db: Database
 
 
 async def test_reaping_takes_only_what_ran_out_or_whose_worker_is_dead(db: Database) -> None:
-    await owe(db, count=3)
+    await add_deliveries(db, count=3)
     store = DeliveryStore(db)
     await claim(store, slots=1, worker="alive")
     await claim(store, slots=1, worker="dead")
@@ -219,7 +221,7 @@ async def test_reaping_takes_only_what_ran_out_or_whose_worker_is_dead(db: Datab
 async def test_reaping_follows_the_policy_of_the_route(db: Database) -> None:
     route = Route(recipient="handler:a", app="test", source="shop", policy=RetryPolicy(max_attempts=1))
     await register(db, "test", [route])
-    await owe(db)
+    await add_deliveries(db)
     store = DeliveryStore(db)
     await claim(store)
     await lapse(db)
@@ -228,7 +230,7 @@ async def test_reaping_follows_the_policy_of_the_route(db: Database) -> None:
 
 
 async def test_a_delivery_that_lost_two_workers_runs_alone(db: Database) -> None:
-    await owe(db, count=2)
+    await add_deliveries(db, count=2)
     store = DeliveryStore(db)
     for _ in range(2):
         assert len(await claim(store)) == 2
@@ -259,7 +261,7 @@ async def run_lane(db: Database, store: DeliveryStore, worker: str, seen: list[U
 
 async def test_an_order_key_keeps_accept_order_under_concurrency_and_retries(db: Database) -> None:
     store = DeliveryStore(db)
-    owed = [identifier for _ in range(10) for identifier in await owe(db, count=4, order_key="k")]
+    owed = [identifier for _ in range(10) for identifier in await add_deliveries(db, count=4, order_key="k")]
     seen: list[UUID] = []
     await asyncio.wait_for(asyncio.gather(*(run_lane(db, store, f"w{n}", seen, len(owed)) for n in range(4))), 300)
     assert seen == owed
@@ -267,7 +269,7 @@ async def test_an_order_key_keeps_accept_order_under_concurrency_and_retries(db:
 
 async def test_a_retry_holds_its_successors_and_a_dead_one_lets_them_pass(db: Database) -> None:
     store = DeliveryStore(db)
-    _first, second = await owe(db, count=2, order_key="k")
+    _first, second = await add_deliveries(db, count=2, order_key="k")
     [work] = await claim(store)
     await store.set_back([back(work, due_in_s=60)])
     assert await claim(store) == []
@@ -278,7 +280,7 @@ async def test_a_retry_holds_its_successors_and_a_dead_one_lets_them_pass(db: Da
 
 
 async def test_two_unblocked_ones_of_one_order_key_are_never_leased_together(db: Database) -> None:
-    first, _second = await owe(db, count=2, order_key="k")
+    first, _second = await add_deliveries(db, count=2, order_key="k")
     await db.execute("update boathook.delivery set is_blocked = false")
     store = DeliveryStore(db)
     batches = await asyncio.gather(*(claim(store, worker=f"w{n}") for n in range(6)))
@@ -287,7 +289,7 @@ async def test_two_unblocked_ones_of_one_order_key_are_never_leased_together(db:
 
 async def test_the_database_itself_refuses_two_leases_of_one_order_key(db: Database) -> None:
     """Mutant: with the claim's own care left out, the unique index still holds the line."""
-    await owe(db, count=2, order_key="k")
+    await add_deliveries(db, count=2, order_key="k")
     with pytest.raises(Exception, match="delivery_one_lease_per_order_key"):
         await db.execute(
             "update boathook.delivery set state = 'leased', is_blocked = false, attempts = 1, fence = 1,"
@@ -296,9 +298,9 @@ async def test_the_database_itself_refuses_two_leases_of_one_order_key(db: Datab
 
 
 async def test_the_sweep_frees_a_head_that_was_left_waiting(db: Database) -> None:
-    first, *_ = await owe(db, count=3, order_key="k1")
-    await owe(db, count=2, order_key="k2")
-    await owe(db, "handler:b", count=1, order_key="k2")
+    first, *_ = await add_deliveries(db, count=3, order_key="k1")
+    await add_deliveries(db, count=2, order_key="k2")
+    await add_deliveries(db, "handler:b", count=1, order_key="k2")
     await db.execute("update boathook.delivery set is_blocked = true where order_key = 'k1'")
     store = DeliveryStore(db)
     assert await store.unblock() == 1
@@ -307,7 +309,7 @@ async def test_the_sweep_frees_a_head_that_was_left_waiting(db: Database) -> Non
 
 
 async def test_the_fate_of_an_unanswered_commit_is_looked_up(db: Database) -> None:
-    await owe(db, count=3)
+    await add_deliveries(db, count=3)
     store = DeliveryStore(db)
     settled, held, lost = await claim(store)
     await settle(db, settled)
@@ -316,7 +318,7 @@ async def test_the_fate_of_an_unanswered_commit_is_looked_up(db: Database) -> No
 
 
 async def test_the_fate_waits_for_a_commit_that_is_under_way(db: Database) -> None:
-    await owe(db)
+    await add_deliveries(db)
     store = DeliveryStore(db)
     [work] = await claim(store)
     async with db.acquire() as connection:
@@ -343,8 +345,8 @@ async def test_a_side_effect_is_remembered_once_and_only_for_the_holder(db: Data
 
 
 async def test_the_backlog_is_counted_by_recipient(db: Database) -> None:
-    await owe(db, count=3, order_key="k")
-    await owe(db, count=2)
+    await add_deliveries(db, count=3, order_key="k")
+    await add_deliveries(db, count=2)
     store = DeliveryStore(db)
     await claim(store, slots=1)
     [counted] = await store.backlog()

@@ -326,19 +326,19 @@ async def test_a_stale_lock_file_with_a_number_borne_by_another_is_removed(data_
     await remember(server)
     lines = (server.home / "data" / "postmaster.pid").read_text().splitlines()
     await server.stop()
-    stranger = subprocess.Popen(
+    other_process = subprocess.Popen(
         ["sleep", "60"], user=(server.home / "data").stat().st_uid if os.geteuid() == 0 else None, cwd="/"
     )
     try:
         stale = server.home / "data" / "postmaster.pid"
-        stale.write_text("\n".join([str(stranger.pid), *lines[1:], ""]))
+        stale.write_text("\n".join([str(other_process.pid), *lines[1:], ""]))
         server = await EmbeddedServer.start(data_dir)
         assert await query(server, "select answer from kept") == 42
         await server.stop()
-        assert stranger.poll() is None
+        assert other_process.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        other_process.kill()
+        other_process.wait()
 
 
 async def test_no_child_is_left_behind(data_dir: Path) -> None:

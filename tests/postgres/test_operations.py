@@ -38,7 +38,7 @@ def store(db: Database) -> Store:
     return Store(db)
 
 
-async def bury(store: Store, *names: str, to: str = "a", **more) -> list:
+async def mark_dead(store: Store, *names: str, to: str = "a", **more) -> list:
     """Accept events and let their one delivery die."""
     found = []
     for name in names:
@@ -64,7 +64,7 @@ async def assert_balanced(store: Store) -> books.Balance:
 
 class TestReplayOfDeadLetters:
     async def test_gives_a_new_budget_and_keeps_what_went_wrong(self, store: Store):
-        (key,) = await bury(store, "one")
+        (key,) = await mark_dead(store, "one")
         assert await operations.replay_dead(store.db, ALL, ACTION) == 1
         row = await delivery(store, key)
         assert (row["state"], row["attempts"], row["attempts_before"], row["replays"], row["lost"]) == (
@@ -81,7 +81,7 @@ class TestReplayOfDeadLetters:
         assert (await assert_balanced(store)).succeeded == 1
 
     async def test_repeating_it_changes_nothing_more(self, store: Store):
-        await bury(store, "one", "two")
+        await mark_dead(store, "one", "two")
         assert await operations.replay_dead(store.db, ALL, ACTION) == 2
         before = await store.db.fetch("select * from boathook.delivery order by 1, 2")
         assert await operations.replay_dead(store.db, ALL, ACTION) == 0
@@ -89,14 +89,14 @@ class TestReplayOfDeadLetters:
         assert len(await audit(store, "dead.replay")) == 2
 
     async def test_two_operators_at_once_share_the_work(self, store: Store):
-        await bury(store, *(f"e{number}" for number in range(40)))
+        await mark_dead(store, *(f"e{number}" for number in range(40)))
         done = await asyncio.gather(*(operations.replay_dead(store.db, ALL, ACTION) for _ in range(4)))
         assert sum(done) == 40
         assert await store.one("select bool_and(replays = 1) from boathook.delivery")
         assert len(await audit(store, "dead.replay")) == 40
 
     async def test_one_that_dies_again_meanwhile_is_not_replayed_twice(self, store: Store, monkeypatch):
-        (key,) = await bury(store, "one")
+        (key,) = await mark_dead(store, "one")
         monkeypatch.setattr(operations, "BATCH", 1)
         replay_once = moves.replay_dead
 
@@ -113,7 +113,7 @@ class TestReplayOfDeadLetters:
 
     async def test_a_rate_spreads_what_falls_due(self, store: Store, monkeypatch):
         monkeypatch.setattr(operations, "BATCH", 3)
-        await bury(store, *(f"e{number}" for number in range(8)))
+        await mark_dead(store, *(f"e{number}" for number in range(8)))
         seen: list[int] = []
         assert await operations.replay_dead(store.db, ALL, ACTION, rate=2, report=seen.append) == 8
         due = [row[0] for row in await store.db.fetch("select due_at from boathook.delivery order by due_at")]
@@ -125,7 +125,7 @@ class TestReplayOfDeadLetters:
         )
 
     async def test_a_line_is_replayed_in_accept_order(self, store: Store):
-        await bury(store, "one", "two", order_key="c", to="ordered")
+        await mark_dead(store, "one", "two", order_key="c", to="ordered")
         third = await store.accept("three", "ordered", order_key="c")
         assert await operations.replay_dead(store.db, ALL, ACTION) == 2
         rows = await store.db.fetch("select event_id, is_blocked from boathook.delivery order by seq")
@@ -138,8 +138,8 @@ class TestReplayOfDeadLetters:
         await assert_balanced(store)
 
     async def test_filters_by_source_type_recipient_code_and_time_of_death(self, store: Store):
-        await bury(store, "one")
-        await bury(store, "two", to="b")
+        await mark_dead(store, "one")
+        await mark_dead(store, "two", to="b")
         later = datetime.now(UTC) + timedelta(hours=1)
         for wanted in (
             Filter(source="github"), Filter(application="acme"), Filter(type="invoice.*"), Filter(type="payment_paid"),
@@ -155,7 +155,7 @@ class TestReplayOfDeadLetters:
         assert await operations.replay_dead(store.db, Selection(wanted), ACTION) == 1
 
     async def test_an_audit_that_fails_takes_the_move_back(self, store: Store, monkeypatch):
-        (key,) = await bury(store, "one")
+        (key,) = await mark_dead(store, "one")
         monkeypatch.setitem(
             moves.SQL, "record_actions", "select 1 / 0 where $1 || $2 || $4 is not null and $3::text[] is not null"
         )
@@ -165,7 +165,7 @@ class TestReplayOfDeadLetters:
 
 
 async def test_only_dead_letters_are_moved(store: Store):
-    (dead,) = await bury(store, "dead")
+    (dead,) = await mark_dead(store, "dead")
     pending, done = await store.accept("pending", "a"), await store.accept("done", "a")
     await store.end(done)
     assert await check_dead(store.db, [dead, (pending, 0)]) == [dead]
@@ -178,7 +178,7 @@ async def test_only_dead_letters_are_moved(store: Store):
 
 
 async def test_ignoring_ends_a_dead_letter_with_its_note(store: Store):
-    (key,) = await bury(store, "one")
+    (key,) = await mark_dead(store, "one")
     with pytest.raises(IllegalMove, match="needs a note"):
         await operations.ignore_dead(store.db, ALL, Action(actor="test", note=" "))
     assert await operations.ignore_dead(store.db, ALL, ACTION) == 1
@@ -190,7 +190,7 @@ async def test_ignoring_ends_a_dead_letter_with_its_note(store: Store):
 
 
 async def test_purging_is_counted_and_leaves_the_event(store: Store):
-    keys = await bury(store, "one", "two", "three")
+    keys = await mark_dead(store, "one", "two", "three")
     assert await operations.purge_dead(store.db, Selection(Filter(), keys[:2]), ACTION) == 2
     assert await store.one("select count(*) from boathook.attempt") == 1
     assert await store.one("select count(*) from boathook.event") == 3
@@ -300,7 +300,7 @@ class TestListings:
 
     async def test_deliveries_are_found_by_state_wherever_they_are_kept(self, store: Store):
         await store.end(await store.accept("done", "a"))
-        await bury(store, "dead")
+        await mark_dead(store, "dead")
         await store.accept("pending", "a")
         for state in ("succeeded", "dead", "pending"):
             (row,) = await ledger.list_deliveries(store.db, Filter(state=state))

@@ -387,26 +387,26 @@ async def test_compiled_routes_take_bounded_memory(db: Database, monkeypatch: py
 async def test_operational_events_go_to_the_organizations_own_application(db: Database) -> None:
     outbox = Outbox()
 
-    async def tell(organization: str) -> Any:
+    async def publish_operational(organization: str) -> Any:
         async with db.transaction() as connection:
             return await report(
                 outbox, connection, organization=organization, type="endpoint.disabled", data={"appId": "app_1"}
             )
 
-    assert await tell("default") is None
+    assert await publish_operational("default") is None
     operations = await add_application(db, None, is_operational=True)
-    assert await tell("default") is None
+    assert await publish_operational("default") is None
     listener = await add_endpoint(db, operations, event_types=["endpoint.*"])
-    receipt = await tell("default")
+    receipt = await publish_operational("default")
     assert await recipients_of(db, receipt.event_id) == [listener]
     body = await db.fetchval("select body from boathook.event where id = $1", receipt.event_id)
     assert body == b'{"type":"endpoint.disabled","data":{"appId":"app_1"}}'
-    assert await tell("elsewhere") is None
+    assert await publish_operational("elsewhere") is None
     await db.execute(
         "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now()"
     )
     await bump_routes_version(db, operations)
-    assert await tell("default") is None
+    assert await publish_operational("default") is None
     async with db.transaction() as connection:
         with pytest.raises(ValueError, match="no type of operational"):
             await report(outbox, connection, organization="default", type="invoice.paid", data={})

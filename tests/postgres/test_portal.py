@@ -122,9 +122,9 @@ async def test_the_customer_itself_reaches_every_page_and_form(customer: Custome
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 async def test_another_customer_reaches_nothing_of_it(customer: CustomerData, page: Page):
     console = customer.console
-    sister, stranger = await console.tenant("sister"), await console.tenant("stranger", "elsewhere")
+    sister, other_organization = await console.tenant("sister"), await console.tenant("stranger", "elsewhere")
     before = await customer.state()
-    for token in (await console.token(sister), await console.token(stranger)):
+    for token in (await console.token(sister), await console.token(other_organization)):
         answer = await customer.send(page, token)
         names_ours = any(f"{{{name}}}" in page.path for name in ("endpoint", "message"))
         if names_ours:

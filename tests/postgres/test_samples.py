@@ -28,7 +28,7 @@ NOON = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(
 """A full hour so lately that nothing of it is dropped."""
 
 
-def told(host: str, at: datetime, accepted: int = 1, **more: object) -> HostSample:
+def host_sample(host: str, at: datetime, accepted: int = 1, **more: object) -> HostSample:
     return HostSample(host, at, Tally(span_s=15, sources={"shop": Arrived(accepted=accepted)}, **more))
 
 
@@ -46,8 +46,8 @@ async def keep(db: Database, *rows: HostSample) -> None:
 
 
 async def test_hosts_are_added_up_and_quantiles_are_of_all_of_them(db: Database) -> None:
-    here = told("a", NOON, 90, ack=quarter(90, 0), spool_records=2, xmin_age_s=5, connections=3)
-    there = told("b", NOON + timedelta(seconds=7), 10, ack=quarter(0, 10), spool_records=1, xmin_age_s=9)
+    here = host_sample("a", NOON, 90, ack=quarter(90, 0), spool_records=2, xmin_age_s=5, connections=3)
+    there = host_sample("b", NOON + timedelta(seconds=7), 10, ack=quarter(0, 10), spool_records=1, xmin_age_s=9)
     await keep(db, here, there)
 
     (one,) = await read_since(db, NOON)
@@ -60,7 +60,10 @@ async def test_hosts_are_added_up_and_quantiles_are_of_all_of_them(db: Database)
 
 
 async def test_levels_of_one_host_are_its_highest_of_the_time(db: Database) -> None:
-    rows = [told("a", NOON + timedelta(seconds=15 * n), spool_records=n % 3, owed={"h": Owed(due=n)}) for n in range(8)]
+    rows = [
+        host_sample("a", NOON + timedelta(seconds=15 * n), spool_records=n % 3, owed={"h": Owed(due=n)})
+        for n in range(8)
+    ]
     await keep(db, *rows)
 
     (one,) = await read_since(db, NOON, 120)
@@ -71,7 +74,7 @@ async def test_levels_of_one_host_are_its_highest_of_the_time(db: Database) -> N
 
 @pytest.mark.parametrize("step_s", [15, 60, 120, 900, 3600])
 async def test_rolling_up_neither_loses_nor_doubles_anything(db: Database, step_s: int) -> None:
-    rows = [told(host, NOON + timedelta(seconds=15 * n), n) for n in range(100) for host in "ab"]
+    rows = [host_sample(host, NOON + timedelta(seconds=15 * n), n) for n in range(100) for host in "ab"]
     for number, row in enumerate(rows):
         await keep(db, row)
         if number % 37 == 0:
@@ -86,32 +89,32 @@ async def test_rolling_up_neither_loses_nor_doubles_anything(db: Database, step_
 
 
 async def test_what_is_read_for_charts_says_the_same_without_names(db: Database) -> None:
-    told_now = Tally(
+    samples_now = Tally(
         span_s=15,
         sources={"shop": Arrived(accepted=3, faults=1), "bank": Arrived(accepted=4, rejected=2)},
         recipients={"handler:a": Worked(succeeded=5), "handler:b": Worked(dead=1), ENDPOINTS: Worked(retried=7)},
         owed={"handler:a": Owed(due=2), ENDPOINTS: Owed(later=9)},
     )
-    await keep(db, HostSample("a", NOON, told_now))
+    await keep(db, HostSample("a", NOON, samples_now))
     await roll_up(db)
     for step_s in (15, 120, 900):
         (one,) = await read_since(db, NOON, step_s)
         assert {*one.tally.sources, *one.tally.recipients, *one.tally.owed} == {OTHERS, ENDPOINTS}
         for side in ("arrived", "worked", "sends", "backlog"):
-            assert getattr(one.tally, side) == getattr(told_now, side)
+            assert getattr(one.tally, side) == getattr(samples_now, side)
 
 
 async def test_what_comes_late_is_rolled_up_into_steps_that_are_over(db: Database) -> None:
-    await keep(db, told("a", NOON, 1))
+    await keep(db, host_sample("a", NOON, 1))
     await roll_up(db)
-    await keep(db, told("a", NOON + timedelta(seconds=15), 2), told("b", NOON, 4))
+    await keep(db, host_sample("a", NOON + timedelta(seconds=15), 2), host_sample("b", NOON, 4))
     assert [one.tally.arrived.accepted for one in await read_since(db, NOON, 900)] == [7]
     assert await roll_up(db) == 2
     assert [one.tally.arrived.accepted for one in await read_since(db, NOON, 900)] == [7]
 
 
 async def test_a_sample_told_twice_is_kept_once(db: Database) -> None:
-    row = told("a", NOON)
+    row = host_sample("a", NOON)
     await keep(db, row, row)
     await roll_up(db)
     await keep(db, row)
@@ -122,7 +125,7 @@ async def test_a_sample_told_twice_is_kept_once(db: Database) -> None:
 async def test_each_step_is_dropped_at_its_age(db: Database) -> None:
     now = datetime.now(UTC)
     ages = [kept_s * share for kept_s in KEPT_S.values() for share in (0.9, 1.1)]
-    await keep(db, *(told("a", now - timedelta(seconds=age)) for age in ages))
+    await keep(db, *(host_sample("a", now - timedelta(seconds=age)) for age in ages))
     await roll_up(db)
 
     rows = await db.fetch("select step_s, count(*) as rows from boathook.sample group by step_s")
@@ -132,13 +135,13 @@ async def test_each_step_is_dropped_at_its_age(db: Database) -> None:
 
 async def test_what_is_not_rolled_up_is_not_dropped(db: Database) -> None:
     """The mutant of the test above: a keeper that was away for long finds everything."""
-    await keep(db, told("a", datetime.now(UTC) - timedelta(days=1)))
+    await keep(db, host_sample("a", datetime.now(UTC) - timedelta(days=1)))
     await db.execute(samples.SQL["drop_old"], 15, 0.0)
     assert await db.fetchval("select count(*) from boathook.sample") == 1
 
 
 async def test_rows_of_a_newer_boathook_are_read_as_far_as_they_are_known(db: Database) -> None:
-    await keep(db, told("a", NOON, 3))
+    await keep(db, host_sample("a", NOON, 3))
     await db.execute("""update boathook.sample set tally = (tally::jsonb || '{"unheard_of": 1}')::json""")
     assert [one.tally.arrived.accepted for one in await read_since(db, NOON)] == [3]
 
@@ -282,7 +285,7 @@ async def test_samples_of_an_outage_are_told_once_it_is_over(fresh_server: Fresh
 
 async def test_two_who_roll_up_at_once_neither_lose_nor_double_anything(db: Database) -> None:
     """As two keepers do of whom one has lost its seat and does not know it yet."""
-    await keep(db, told("a", NOON), told("a", NOON + timedelta(seconds=15)))
+    await keep(db, host_sample("a", NOON), host_sample("a", NOON + timedelta(seconds=15)))
     async with db.transaction() as other:
         await other.execute(samples.SQL["take_turn"])
         taken = await other.fetch(samples.SQL["take_rows"], 1)
@@ -316,7 +319,7 @@ async def test_a_sampler_outlives_a_fault_in_one_turn(db: Database, tmp_path: Pa
 
 
 async def test_a_row_that_nobody_can_read_stops_neither_the_keeper_nor_a_chart(db: Database) -> None:
-    await keep(db, told("a", NOON), told("b", NOON))
+    await keep(db, host_sample("a", NOON), host_sample("b", NOON))
     await db.execute("""update boathook.sample set tally = '"x"', summary = '"x"' where host = 'a'""")
     assert await roll_up(db) == 2
     assert await roll_up(db) == 0

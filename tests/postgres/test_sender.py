@@ -563,7 +563,7 @@ async def listen(db: Database, organization: str = "default") -> StoredEndpoint:
     return await add_endpoint(db, "http://127.0.0.1:9/never", application=application, concurrency=1)
 
 
-async def told(db: Database) -> list[tuple[str, dict[str, Any]]]:
+async def operational_messages(db: Database) -> list[tuple[str, dict[str, Any]]]:
     rows = await db.fetch(
         "select body from boathook.event where type like '%.%.%' or type like 'endpoint.%' order by id"
     )
@@ -583,16 +583,19 @@ async def test_an_organization_is_told_how_its_sending_goes(db: Database) -> Non
             (event,) = await add_deliveries(db, endpoint)
 
             async def is_recovered() -> bool:
-                return [kind for kind, _ in await told(db)] == ["message.attempt.failing", "message.attempt.recovered"]
+                return [kind for kind, _ in await operational_messages(db)] == [
+                    "message.attempt.failing",
+                    "message.attempt.recovered",
+                ]
 
             await eventually(is_recovered)
             await add_deliveries(db, endpoint)
 
             async def is_exhausted() -> bool:
-                return (await told(db))[-1][0] == "message.attempt.exhausted"
+                return (await operational_messages(db))[-1][0] == "message.attempt.exhausted"
 
             await eventually(is_exhausted)
-    kind, data = (await told(db))[0]
+    kind, data = (await operational_messages(db))[0]
     assert kind == "message.attempt.failing"
     assert data["appId"] == ids.show(ids.APPLICATION, application)
     assert data["appUid"] == "acme"
@@ -610,10 +613,10 @@ async def test_it_is_told_that_an_endpoint_was_disabled(db: Database) -> None:
             await add_deliveries(db, endpoint)
 
             async def is_told() -> bool:
-                return any(kind == "endpoint.disabled" for kind, _ in await told(db))
+                return any(kind == "endpoint.disabled" for kind, _ in await operational_messages(db))
 
             await eventually(is_told)
-    data = next(data for kind, data in await told(db) if kind == "endpoint.disabled")
+    data = next(data for kind, data in await operational_messages(db) if kind == "endpoint.disabled")
     assert (data["endpointUid"], data["trigger"]) == ("till-1", "automatic")
     assert data["failSince"].endswith("Z")
 
@@ -628,7 +631,7 @@ async def test_a_listener_that_fails_is_told_of_nothing(db: Database) -> None:
             return (await delivery_states(db)) == {"dead": 1}
 
         await eventually(is_dead)
-    assert await told(db) == []
+    assert await operational_messages(db) == []
 
 
 # Chores

@@ -37,7 +37,7 @@ DRIVERS = ["sqlalchemy-asyncpg", "sqlalchemy-psycopg", "sqlalchemy-sync", "psyco
 
 
 @dataclass
-class Kit:
+class SessionKit:
     """One adapter, and how the test does things through the session it gives."""
 
     adapter: sessions.AsyncSessions | sessions.SyncSessions
@@ -100,7 +100,7 @@ def sqlalchemy_url(url: str, driver: str) -> tuple[str, dict[str, Any]]:
 _django = threading.Lock()
 
 
-def django_kit(url: str) -> Kit:
+def django_kit(url: str) -> SessionKit:
     import django
     from django.apps import apps
     from django.conf import settings as django_settings
@@ -126,7 +126,7 @@ def django_kit(url: str) -> Kit:
         with connection.cursor() as cursor:
             cursor.execute(sql)
 
-    return Kit(
+    return SessionKit(
         sessions.django(),
         execute,
         lambda _connection: transaction.commit(),
@@ -135,13 +135,13 @@ def django_kit(url: str) -> Kit:
 
 
 @pytest.fixture(params=DRIVERS)
-async def kit(request: pytest.FixtureRequest, shop: Database) -> AsyncIterator[Kit]:
+async def kit(request: pytest.FixtureRequest, shop: Database) -> AsyncIterator[SessionKit]:
     url = shop.url
     match request.param:
         case "sqlalchemy-asyncpg" | "sqlalchemy-psycopg":
             name, arguments = sqlalchemy_url(url, request.param.partition("-")[2])
             engine = create_async_engine(name, connect_args=arguments, poolclass=NullPool)
-            yield Kit(
+            yield SessionKit(
                 sessions.sqlalchemy_async(async_sessionmaker(engine)),
                 lambda session, sql: session.execute(text(sql)),
                 lambda session: session.commit(),
@@ -151,7 +151,7 @@ async def kit(request: pytest.FixtureRequest, shop: Database) -> AsyncIterator[K
         case "sqlalchemy-sync":
             name, arguments = sqlalchemy_url(url, "psycopg")
             sync_engine = create_engine(name, connect_args=arguments, poolclass=NullPool)
-            yield Kit(
+            yield SessionKit(
                 sessions.sqlalchemy_sync(sessionmaker(sync_engine)),
                 lambda session, sql: session.execute(text(sql)),
                 lambda session: session.commit(),
@@ -159,14 +159,14 @@ async def kit(request: pytest.FixtureRequest, shop: Database) -> AsyncIterator[K
             )
             sync_engine.dispose()
         case "psycopg-async":
-            yield Kit(
+            yield SessionKit(
                 sessions.psycopg_async(lambda: psycopg.AsyncConnection.connect(url)),
                 lambda connection, sql: connection.execute(sql),
                 lambda connection: connection.commit(),
                 lambda connection: connection.transaction().__aenter__(),
             )
         case "psycopg-sync":
-            yield Kit(
+            yield SessionKit(
                 sessions.psycopg_sync(lambda: psycopg.connect(url)),
                 lambda connection, sql: connection.execute(sql),
                 lambda connection: connection.commit(),
@@ -186,7 +186,7 @@ async def deeds(db: Database) -> list[int]:
     return [row["n"] for row in await db.fetch("select n from deed order by n")]
 
 
-async def test_the_effect_and_the_delivery_are_committed_together(shop: Database, kit: Kit) -> None:
+async def test_the_effect_and_the_delivery_are_committed_together(shop: Database, kit: SessionKit) -> None:
     hook = Boathook()
 
     def body(event: Event, session: Any, execute: Any) -> Any:
@@ -201,7 +201,7 @@ async def test_the_effect_and_the_delivery_are_committed_together(shop: Database
     assert await shop.fetchval("select note from boathook.outcome where note is not null") == "it's done: :all 100%"
 
 
-async def test_an_error_rolls_back_everything_and_is_tried_again(shop: Database, kit: Kit) -> None:
+async def test_an_error_rolls_back_everything_and_is_tried_again(shop: Database, kit: SessionKit) -> None:
     hook = Boathook()
 
     def body(event: Event, session: Any, execute: Any) -> Any:
@@ -217,7 +217,7 @@ async def test_an_error_rolls_back_everything_and_is_tried_again(shop: Database,
     assert [code for _, _, code in await attempts(shop)] == ["RuntimeError", None]
 
 
-async def test_a_wish_to_retry_rolls_back_too(shop: Database, kit: Kit) -> None:
+async def test_a_wish_to_retry_rolls_back_too(shop: Database, kit: SessionKit) -> None:
     hook = Boathook()
 
     def body(event: Event, session: Any, execute: Any) -> Any:
@@ -232,7 +232,7 @@ async def test_a_wish_to_retry_rolls_back_too(shop: Database, kit: Kit) -> None:
     assert await attempts(shop) == [(1, "retry", "LATER")]
 
 
-async def test_the_librarys_own_commit_is_refused_and_commits_nothing(shop: Database, kit: Kit) -> None:
+async def test_the_librarys_own_commit_is_refused_and_commits_nothing(shop: Database, kit: SessionKit) -> None:
     hook = Boathook()
 
     def body(event: Event, session: Any, execute: Any) -> Any:
@@ -247,7 +247,9 @@ async def test_the_librarys_own_commit_is_refused_and_commits_nothing(shop: Data
 
 
 @pytest.mark.parametrize("words", ["commit", "commit; begin"])
-async def test_a_commit_sent_as_sql_is_found_out_and_never_repeated(shop: Database, kit: Kit, words: str) -> None:
+async def test_a_commit_sent_as_sql_is_found_out_and_never_repeated(
+    shop: Database, kit: SessionKit, words: str
+) -> None:
     hook = Boathook()
 
     def body(event: Event, session: Any, execute: Any) -> Any:
@@ -268,7 +270,7 @@ async def take_over(db: Database) -> None:
     await DeliveryStore(db).reap()
 
 
-async def lose_the_lease_meanwhile(shop: Database, kit: Kit) -> None:
+async def lose_the_lease_meanwhile(shop: Database, kit: SessionKit) -> None:
     """Run a handler whose lease is taken while it works."""
     hook = Boathook()
     loop = asyncio.get_running_loop()
@@ -292,7 +294,7 @@ async def lose_the_lease_meanwhile(shop: Database, kit: Kit) -> None:
         goes_on.set()
 
 
-async def test_a_lost_lease_commits_nothing(shop: Database, kit: Kit) -> None:
+async def test_a_lost_lease_commits_nothing(shop: Database, kit: SessionKit) -> None:
     await lose_the_lease_meanwhile(shop, kit)
     assert await deeds(shop) == []
     assert await shop.fetchval("select count(*) from boathook.reply") == 0
@@ -300,7 +302,7 @@ async def test_a_lost_lease_commits_nothing(shop: Database, kit: Kit) -> None:
 
 
 async def test_without_the_settle_a_lost_lease_would_commit(
-    shop: Database, kit: Kit, monkeypatch: pytest.MonkeyPatch
+    shop: Database, kit: SessionKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above, which shows that it can fail."""
     nothing = Call("concat", ("text",) * 8)
@@ -310,7 +312,7 @@ async def test_without_the_settle_a_lost_lease_would_commit(
     assert await shop.fetchval("select count(*) from boathook.reply") == 1
 
 
-async def test_a_reply_is_committed_with_the_success(shop: Database, kit: Kit) -> None:
+async def test_a_reply_is_committed_with_the_success(shop: Database, kit: SessionKit) -> None:
     hook, told = Boathook(), asyncio.Queue[str]()
 
     def body(event: Event, session: Any, execute: Any) -> Any:
@@ -331,7 +333,7 @@ async def test_a_reply_is_committed_with_the_success(shop: Database, kit: Kit) -
     )
 
 
-async def cut_the_connection_once(shop: Database, kit: Kit) -> None:
+async def cut_the_connection_once(shop: Database, kit: SessionKit) -> None:
     """Run a handler, allowed one attempt, under whose first attempt its connection is ended by the server."""
     hook = Boathook()
 
@@ -354,14 +356,14 @@ async def ended(db: Database) -> bool:
     return bool(await db.fetchval("select count(*) from boathook.delivery where state <> 'dead'") == 0)
 
 
-async def test_a_lost_connection_is_not_held_against_the_handler(shop: Database, kit: Kit) -> None:
+async def test_a_lost_connection_is_not_held_against_the_handler(shop: Database, kit: SessionKit) -> None:
     await cut_the_connection_once(shop, kit)
     assert await attempts(shop) == [(1, "failed", CONNECTION_LOST), (2, "succeeded", None)]
     assert await deeds(shop) == [1]
 
 
 async def test_counted_as_a_failure_it_would_bury_what_an_outage_cut_off(
-    shop: Database, kit: Kit, monkeypatch: pytest.MonkeyPatch
+    shop: Database, kit: SessionKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(runner, "_is_interrupted", lambda _error, _settling: False)
@@ -370,7 +372,7 @@ async def test_counted_as_a_failure_it_would_bury_what_an_outage_cut_off(
     assert await deeds(shop) == []
 
 
-async def test_a_savepoint_left_open_cannot_swallow_the_settle(shop: Database, kit: Kit) -> None:
+async def test_a_savepoint_left_open_cannot_swallow_the_settle(shop: Database, kit: SessionKit) -> None:
     hook, kept = Boathook(), []
 
     def body(event: Event, session: Any, execute: Any) -> Any:
@@ -384,7 +386,7 @@ async def test_a_savepoint_left_open_cannot_swallow_the_settle(shop: Database, k
     assert await deeds(shop) == []
 
 
-async def test_publishing_goes_with_the_session(shop: Database, kit: Kit) -> None:
+async def test_publishing_goes_with_the_session(shop: Database, kit: SessionKit) -> None:
     hook, receipts = Boathook(), []
 
     def body(event: Event, session: Any, execute: Any) -> Any:
@@ -405,7 +407,7 @@ async def test_publishing_goes_with_the_session(shop: Database, kit: Kit) -> Non
     assert await shop.fetchval("select count(*) from boathook.event where origin = 'published'") == 1
 
 
-async def test_publishing_to_endpoints_works_through_every_session(shop: Database, kit: Kit) -> None:
+async def test_publishing_to_endpoints_works_through_every_session(shop: Database, kit: SessionKit) -> None:
     acme = await add_application(shop, "acme")
     endpoint = await add_endpoint(shop, acme, channels=["eu"], order_by="*")
     await add_endpoint(shop, acme, channels=["us"])

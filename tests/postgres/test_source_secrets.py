@@ -209,9 +209,9 @@ async def test_without_the_lock_it_would_be_there_twice(db: Database, monkeypatc
     """The mutant: nobody waits for who looks and adds before."""
     together = asyncio.Barrier(3)
 
-    async def nobody_waits(*_: object) -> None:
+    async def do_not_wait(*_: object) -> None:
         await together.wait()
 
-    monkeypatch.setattr(stored, "lock", nobody_waits)
+    monkeypatch.setattr(stored, "lock", do_not_wait)
     found = await add_at_once(context_of(db), 3)
     assert sum(isinstance(one, source_secrets.MadeSecret) for one in found) > 1

@@ -22,7 +22,7 @@ from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action
-from tests.postgres.test_deliveries import back, claim, lapse, owe, settle
+from tests.postgres.test_deliveries import add_deliveries, back, claim, lapse, settle
 from tests.sender_harness import Reply, Sink, add_endpoint, running_sender
 from tests.sender_harness import add_deliveries as add_endpoint_deliveries
 from tests.support import eventually
@@ -52,7 +52,7 @@ async def row_of(db: Database, event_id: UUID) -> Any:
 
 async def put_off(db: Database, *, due_in_s: float | None = LONG_S) -> UUID:
     """Store an event whose delivery has failed, and waits or is dead."""
-    (event_id,) = await owe(db)
+    (event_id,) = await add_deliveries(db)
     (work,) = await claim(DeliveryStore(db))
     assert await DeliveryStore(db).set_back([back(work, due_in_s=due_in_s)]) == [True]
     return event_id
@@ -81,7 +81,7 @@ class TestPending:
             raise KeyError
 
     async def test_that_is_due_already_becomes_due_no_later(self, db: Database):
-        (event_id,) = await owe(db)
+        (event_id,) = await add_deliveries(db)
         before = (await row_of(db, event_id))["due_at"]
         assert await wake(db, event_id) == 1
         assert (await row_of(db, event_id))["due_at"] == before
@@ -114,7 +114,7 @@ async def audit(db: Database) -> list[tuple[str, str]]:
 
 class TestLeased:
     async def test_that_fails_is_due_at_once(self, db: Database):
-        (event_id,) = await owe(db)
+        (event_id,) = await add_deliveries(db)
         (work,) = await claim(DeliveryStore(db))
         assert await wake(db, event_id) == 1
         await DeliveryStore(db).set_back([back(work, due_in_s=LONG_S)])
@@ -122,7 +122,7 @@ class TestLeased:
         assert (row["state"], row["is_due"], row["code"], row["woken_by"]) == ("pending", True, "BROKEN", None)
 
     async def test_is_woken_for_one_attempt_only(self, db: Database):
-        (event_id,) = await owe(db)
+        (event_id,) = await add_deliveries(db)
         (work,) = await claim(DeliveryStore(db))
         await wake(db, event_id)
         await DeliveryStore(db).set_back([back(work, due_in_s=LONG_S)])
@@ -131,7 +131,7 @@ class TestLeased:
         assert not (await row_of(db, event_id))["is_due"]
 
     async def test_that_would_be_dead_is_pending_with_a_new_budget(self, db: Database):
-        (event_id,) = await owe(db)
+        (event_id,) = await add_deliveries(db)
         (work,) = await claim(DeliveryStore(db))
         await wake(db, event_id)
         assert await audit(db) == []
@@ -142,7 +142,7 @@ class TestLeased:
         assert (await books.verify(db, dedup_days=30)).imbalances == ()
 
     async def test_whose_worker_vanishes_is_due_at_once(self, db: Database):
-        (event_id,) = await owe(db)
+        (event_id,) = await add_deliveries(db)
         await claim(DeliveryStore(db))
         await wake(db, event_id)
         await lapse(db)
@@ -150,21 +150,21 @@ class TestLeased:
         assert (await row_of(db, event_id))["is_due"]
 
     async def test_that_succeeds_has_ended(self, db: Database):
-        (event_id,) = await owe(db)
+        (event_id,) = await add_deliveries(db)
         (work,) = await claim(DeliveryStore(db))
         await wake(db, event_id)
         await settle(db, work)
         assert await row_of(db, event_id) is None
 
     async def test_that_is_given_back_remembers_nothing(self, db: Database):
-        (event_id,) = await owe(db)
+        (event_id,) = await add_deliveries(db)
         (work,) = await claim(DeliveryStore(db))
         await wake(db, event_id)
         await DeliveryStore(db).give_back([work.claim])
         assert (await row_of(db, event_id))["woken_by"] is None
 
     async def test_of_a_line_stays_the_first_in_it(self, db: Database):
-        first, second = await owe(db, count=2, order_key="car-1")
+        first, second = await add_deliveries(db, count=2, order_key="car-1")
         (work,) = await claim(DeliveryStore(db))
         await wake(db, first)
         await DeliveryStore(db).set_back([back(work, due_in_s=None, outcome="dead")])
@@ -246,7 +246,7 @@ async def left_waiting(db: Database, orders: Sequence[Sequence[str]]) -> list[Se
     found = []
     for order in orders:
         await db.execute("truncate reason, boathook.delivery")
-        (event_id,) = await owe(db)
+        (event_id,) = await add_deliveries(db)
         await Race(db, event_id).run(order)
         row = await row_of(db, event_id)
         if row is not None and not row["is_due"]:
@@ -288,7 +288,7 @@ async def many_races(db: Database, seed: int, rounds: int = 40) -> int:
     """Let workers and wakers race for many events at once; return how many wait though their reason is there."""
     chance, store = random.Random(seed), DeliveryStore(db)
     await db.execute("create table reason (event_id uuid primary key)")
-    events = await owe(db, count=rounds)
+    events = await add_deliveries(db, count=rounds)
     stop = asyncio.Event()
 
     async def work(name: str) -> None:

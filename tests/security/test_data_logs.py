@@ -107,7 +107,7 @@ hook.mount("/yard", page, is_open=True)
 """
 
 
-class Rude:
+class HostileReceiver:
     """A receiver whose status line and body are the corpus, one text after another."""
 
     def __init__(self) -> None:
@@ -138,9 +138,9 @@ def serve(folder: Path, url: str, form: str) -> BoathookProcess:
     return running
 
 
-def drive(house: BoathookServer, rude: Rude) -> Counter[str]:
+def drive(server: BoathookServer, hostile: HostileReceiver) -> Counter[str]:
     """Send the corpus everywhere; return how many lines of each word that must make."""
-    running = house.running
+    running = server.running
     kinds = ("raise", "dead", "ignore", "log", "sql", "evil")
     with httpx.Client(base_url=running.base, timeout=300) as client:
         for name, text in CORPUS.items():
@@ -155,14 +155,14 @@ def drive(house: BoathookServer, rude: Rude) -> Counter[str]:
             forgery = {"stripe-signature": printable, "content-type": printable, "user-agent": printable}
             assert client.post(f"/in/stripe?{shown}", content=text[:5000].encode("utf-8", "replace"), headers=forgery).status_code == 401  # fmt: skip
             assert client.get(f"/in/{shown or 'x'}").status_code in {400, 404, 405}
-        application = Application(house.api)
-        application.endpoint(rude.url, retrySchedule=[])
+        application = Application(server.api)
+        application.endpoint(hostile.url, retrySchedule=[])
         for _ in CORPUS:
             application.send()
-    until(lambda: rude.served >= len(CORPUS))
+    until(lambda: hostile.served >= len(CORPUS))
     ends = "select count(*) from boathook.delivery where state = 'dead' union all select count(*) from boathook.outcome"
     until(
-        lambda: [n for (n,) in house.query(ends)] == [4 * len(CORPUS) + UNSTORABLE, 3 * len(CORPUS) - UNSTORABLE],
+        lambda: [n for (n,) in server.query(ends)] == [4 * len(CORPUS) + UNSTORABLE, 3 * len(CORPUS) - UNSTORABLE],
         timeout=300,
     )
     assert running.stop() == 0
@@ -215,19 +215,19 @@ JUDGES = {"json": faults_of_json, "text": faults_of_text}
 
 
 @pytest.fixture
-def rude() -> Iterator[Rude]:
-    receiver = Rude()
+def hostile() -> Iterator[HostileReceiver]:
+    receiver = HostileReceiver()
     yield receiver
     receiver.close()
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_one_input_is_one_line(form: str, admin_url: str, pg_template: str, tmp_path: Path, rude: Rude):
+def test_one_input_is_one_line(form: str, admin_url: str, pg_template: str, tmp_path: Path, hostile: HostileReceiver):
     with open_database(admin_url, pg_template) as url:
         running = serve(tmp_path, url, form)
         try:
             wait_for_api(running.start())
-            expected = drive(BoathookServer(running), rude)
+            expected = drive(BoathookServer(running), hostile)
         finally:
             running.kill_all()
     log = (tmp_path / "serve.log").read_bytes()

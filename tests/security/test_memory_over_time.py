@@ -103,8 +103,8 @@ def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     return begun(shared_boathook(roles="gateway,worker,keeper,console", start=False), COUNTING)
 
 
-class Taker(http.server.BaseHTTPRequestHandler):
-    """An endpoint that takes everything."""
+class AcceptingReceiver(http.server.BaseHTTPRequestHandler):
+    """A receiver that accepts every request."""
 
     protocol_version = "HTTP/1.1"
     taken: ClassVar[Counter[str]] = Counter()
@@ -119,8 +119,8 @@ class Taker(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Visitors:
-    """Strangers and operators who come, do one thing, and go."""
+class Traffic:
+    """Requests of senders, attackers and operators, each on a new connection."""
 
     def __init__(self, running: BoathookProcess) -> None:
         self.running = running
@@ -226,10 +226,10 @@ KINDS: Final = {
 """What visitors do, how often, and what they may be answered."""
 
 
-def grown_by(running: BoathookProcess, visitors: Visitors, kind: str) -> dict[str, Any]:
+def grown_by(running: BoathookProcess, traffic: Traffic, kind: str) -> dict[str, Any]:
     """Return by what a gateway grows while so many come, once as many have been there before."""
     number, statuses = KINDS[kind]
-    doing = getattr(visitors, kind)
+    doing = getattr(traffic, kind)
     assert set(asyncio.run(drive(running, doing, number))) <= statuses
     before = Grown(running)
     asyncio.run(drive(running, doing, number))
@@ -252,9 +252,9 @@ def settled(running: BoathookProcess, role: str, before: Grown, objects: float) 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_thousands_of_visitors_of_each_kind_leave_nothing_behind(running: BoathookProcess):
-    visitors = Visitors(running)
+    traffic = Traffic(running)
     for kind, (number, _) in KINDS.items():
-        grown = grown_by(running, visitors, kind)
+        grown = grown_by(running, traffic, kind)
         assert grown["objects"] < number / 5, (kind, grown)
         assert grown["threads"] <= 2, (kind, grown)
         assert grown["descriptors"] <= 10, (kind, grown)
@@ -268,18 +268,18 @@ def test_thousands_of_events_and_messages_leave_nothing_behind_in_who_works_them
 ):
     waiting = shared_boathook(roles="gateway,worker,keeper,console", senders=1, extra=LOOPBACK, start=False)
     running = begun(waiting, COUNTING)
-    visitors = Visitors(running)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Taker) as server:
+    traffic = Traffic(running)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), AcceptingReceiver) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with httpx.Client(base_url=f"{running.base}/api/v1", headers=visitors.api) as client:
+        with httpx.Client(base_url=f"{running.base}/api/v1", headers=traffic.api) as client:
             client.post("/app", json={"name": "Acme", "uid": "acme"}).raise_for_status()
             for number in range(20):
                 url = f"http://127.0.0.1:{server.server_address[1]}/{number}"
                 client.post("/app/acme/endpoint", json={"url": url}).raise_for_status()
         roles = ("worker", "sender", "keeper")
-        work_off(visitors, 4_000)
+        work_off(traffic, 4_000)
         before = {role: Grown(running, role) for role in roles}
-        work_off(visitors, 8_000)
+        work_off(traffic, 8_000)
         for role in roles:
             grown = settled(running, role, before[role], 400)
             assert grown["objects"] < 400, (role, grown)
@@ -288,11 +288,11 @@ def test_thousands_of_events_and_messages_leave_nothing_behind_in_who_works_them
         server.shutdown()
 
 
-def work_off(visitors: Visitors, sent: int) -> None:
+def work_off(traffic: Traffic, sent: int) -> None:
     """Bring in events and messages, and wait until so many in all were sent and nothing is due."""
-    asyncio.run(drive(visitors.running, visitors.event, 2_000))
-    asyncio.run(drive(visitors.running, visitors.message, 200))
-    until(lambda: Taker.taken.total() >= sent and is_idle(visitors.running), timeout=240)
+    asyncio.run(drive(traffic.running, traffic.event, 2_000))
+    asyncio.run(drive(traffic.running, traffic.message, 200))
+    until(lambda: AcceptingReceiver.taken.total() >= sent and is_idle(traffic.running), timeout=240)
 
 
 def is_idle(running: BoathookProcess) -> bool:
@@ -307,5 +307,5 @@ def test_mutant_so_that_each_leaves_something_it_shows(
     shared_boathook: Callable[..., BoathookProcess],  # noqa: F811
 ):
     leaky = begun(shared_boathook(roles="gateway,console", start=False), COUNTING + LEAKING)
-    grown = grown_by(leaky, Visitors(leaky), "event")
+    grown = grown_by(leaky, Traffic(leaky), "event")
     assert grown["objects"] > KINDS["event"][0] / 5

@@ -24,7 +24,7 @@ MOST_TIMES_P99 = 2.0
 
 
 @dataclass
-class Good:
+class GoodTraffic:
     """A client that sends one event after the other on connections it keeps for a while."""
 
     one: Gateway
@@ -66,10 +66,10 @@ class Good:
 
 
 @dataclass(frozen=True)
-class Told:
+class LoadResult:
     """What came of a crowd beside good traffic."""
 
-    crowd: dict[str, dict[str, float]]
+    slow_clients: dict[str, dict[str, float]]
     failed: list[str]
     times_p99: float
     """The 99th percentile of good answers beside the crowd, as a multiple of the one before it."""
@@ -78,17 +78,17 @@ class Told:
 
     @property
     def open(self) -> float:
-        return sum(kind["open"] for kind in self.crowd.values())
+        return sum(kind["open"] for kind in self.slow_clients.values())
 
     @property
     def slowest_s(self) -> float:
-        return max(kind["slowest_s"] for kind in self.crowd.values())
+        return max(kind["slowest_s"] for kind in self.slow_clients.values())
 
 
-def beside(one: Gateway, *, clients: int, calm_s: float, give_up_s: float) -> Told:
+def beside(one: Gateway, *, clients: int, calm_s: float, give_up_s: float) -> LoadResult:
     """Send good traffic, alone for a while and then beside a crowd of slow clients."""
     before = one.seen.num_fds()
-    good = Good(one)
+    good = GoodTraffic(one)
     try:
         time.sleep(calm_s)  # the time of measuring, which is not waited for
         calm = good.p99_s()
@@ -97,18 +97,18 @@ def beside(one: Gateway, *, clients: int, calm_s: float, give_up_s: float) -> To
         crowded = good.p99_s()
     finally:
         good.end()
-    crowd = json.loads(done.stdout.partition("\n")[2])
-    until(lambda: one.seen.num_fds() <= before + 1 or any(kind["open"] for kind in crowd.values()))
-    return Told(crowd, good.failed, crowded / calm, one.seen.num_fds() - before)
+    slow_clients = json.loads(done.stdout.partition("\n")[2])
+    until(lambda: one.seen.num_fds() <= before + 1 or any(kind["open"] for kind in slow_clients.values()))
+    return LoadResult(slow_clients, good.failed, crowded / calm, one.seen.num_fds() - before)
 
 
 def test_two_thousand_slow_clients_are_all_closed_and_good_ones_all_answered():
     with gateway(limits=QUICK, send_buffer=4096) as one:
-        told = beside(one, clients=2_000, calm_s=0.3, give_up_s=CLOSED_WITHIN_S)
-    assert told.failed == []
-    assert told.open == 0, told.crowd
-    assert told.slowest_s <= CLOSED_WITHIN_S
-    assert told.left <= 1
+        result = beside(one, clients=2_000, calm_s=0.3, give_up_s=CLOSED_WITHIN_S)
+    assert result.failed == []
+    assert result.open == 0, result.slow_clients
+    assert result.slowest_s <= CLOSED_WITHIN_S
+    assert result.left <= 1
 
 
 DEAF = {"deaf to little", "deaf at the end"}
@@ -121,8 +121,8 @@ DEAF = {"deaf to little", "deaf at the end"}
 )
 def test_mutant_without_deadlines_they_stay(name: str, kinds: set[str]):
     with gateway(limits=QUICK, send_buffer=4096, mutant=name) as one:
-        told = beside(one, clients=130, calm_s=0.3, give_up_s=6)
-    assert {kind for kind, found in told.crowd.items() if found["open"]} == kinds
+        result = beside(one, clients=130, calm_s=0.3, give_up_s=6)
+    assert {kind for kind, found in result.slow_clients.items() if found["open"]} == kinds
 
 
 @pytest.mark.soak
@@ -132,11 +132,11 @@ def test_good_answers_take_no_longer_beside_two_thousand_slow_clients():
     found = []
     for _ in range(3):
         with gateway(limits={"keep_alive_s": 15.0}, send_buffer=4096) as one:
-            told = beside(one, clients=2_000, calm_s=5, give_up_s=30)
-        assert told.failed == []
-        assert told.open == 0, told.crowd
-        assert told.slowest_s <= CLOSED_WITHIN_S, told.crowd
-        found.append(told.times_p99)
+            result = beside(one, clients=2_000, calm_s=5, give_up_s=30)
+        assert result.failed == []
+        assert result.open == 0, result.slow_clients
+        assert result.slowest_s <= CLOSED_WITHIN_S, result.slow_clients
+        found.append(result.times_p99)
         if found[-1] <= MOST_TIMES_P99:
             return
     raise AssertionError(found)

@@ -37,7 +37,9 @@ def by_the_byte(wire: bytes) -> list[bytes]:
     return [wire[place : place + 1] for place in range(len(wire))]
 
 
-def told(one: Gateway, vector: Vector, pieces: list[bytes], *, ends: bool) -> tuple[list[int], set[bytes]]:
+def responses_and_events(
+    one: Gateway, vector: Vector, pieces: list[bytes], *, ends: bool
+) -> tuple[list[int], set[bytes]]:
     """Return what a vector is answered until the gateway closes, and the bodies stored of it.
 
     Where the vector is to be refused, its sender leaves the closing to the gateway, unless it *ends*.
@@ -64,7 +66,7 @@ def misread(one: Gateway, cut: Callable[[bytes], list[bytes]], *, ends: bool = F
     """Return what was answered and stored of each vector that was read in another way than is meant."""
     wrong: dict[str, object] = {}
     for vector in VECTORS:
-        found = told(one, vector, cut(vector.wire), ends=ends)
+        found = responses_and_events(one, vector, cut(vector.wire), ends=ends)
         if found != (list(vector.statuses), set(vector.bodies)):
             wrong[vector.name] = found
     return wrong

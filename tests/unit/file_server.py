@@ -1,4 +1,4 @@
-"""A file server on loopback that misbehaves as a test says: cuts, ignores ranges, lies about lengths, drips."""
+"""File server on loopback with faults: it cuts connections, ignores ranges, sends wrong lengths or sends slowly."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ OLD = "Fri, 20 Nov 2026 12:00:00 GMT"
 
 @dataclass
 class FileServer:
-    """Serves one file; each connection brings one request."""
+    """Serves one file, with one request per connection."""
 
     content: bytes = b""
     etag: str | None = '"v1"'
@@ -22,18 +22,18 @@ class FileServer:
     heeds_if_range: bool = True
     names_etag_in_parts: bool = True
     length: int | None = -1
-    """Content-Length as told; -1: the truth, None: none."""
+    """The Content-Length header; -1: the true length, None: no header."""
     status: int | None = None
     more_headers: tuple[str, ...] = ()
     cut_after: int | None = None
     """Bytes of the body after which the connection breaks."""
     pause_s: float = 0.0
-    """Between pieces."""
+    """Pause between pieces."""
     piece: int = 65_536
     is_endless: bool = False
     heads: list[str] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
-    """Bytes of body each request was sent."""
+    """Bytes of body sent for each request."""
 
     async def __aenter__(self):
         self._tasks = set()

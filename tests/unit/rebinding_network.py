@@ -1,4 +1,4 @@
-"""A network of its own with a name server that deceives; prints what the courier made of it as JSON.
+"""Network namespace with a DNS server for rebinding attacks; prints the courier's results as JSON.
 
 Run as root by ``unshare --mount --net``, with one word: guarded, gate (only the judgement at dialling is left) or
 unguarded.
@@ -20,7 +20,7 @@ import pytest
 
 from boathook.outbound import dialling, names
 from tests.support import eventually
-from tests.unit.receivers import Receiver, posting
+from tests.unit.receivers import Receiver, open_courier
 
 GOOD, BAD = "127.0.0.2", "127.0.0.9"
 CLOSE = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -39,7 +39,7 @@ ZONE = {
     "translated.test": [{AAAA: ["64:ff9b::7f00:9"]}],
     "zero.test": [{A: ["0.0.0.0"]}],
 }
-"""What each name stands for, at each look-up in turn; the last stays. Names of silent.test are never answered."""
+"""The records of each name at each look-up in turn; the last one repeats. Queries for silent.test get no answer."""
 
 
 def packed_name(name):
@@ -96,7 +96,7 @@ def raise_loopback():
         fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: up, running
 
 
-def set_stage(syns):
+def set_up_network(syns):
     raise_loopback()
     with tempfile.NamedTemporaryFile("w", suffix=".conf", delete=False) as file:
         file.write("nameserver 127.0.0.1\noptions timeout:3 attempts:1\n")
@@ -110,7 +110,7 @@ def set_stage(syns):
     threading.Thread(target=count_syns, args=(sniffer, syns), daemon=True).start()
 
 
-async def play(mode):
+async def run(mode):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(names, "FRESH_S", 0.0)
         if mode != "guarded":
@@ -123,8 +123,8 @@ async def play(mode):
 async def attempt_all():
     syns: Counter[str] = Counter()
     seen = {}
-    set_stage(syns)
-    async with Receiver((CLOSE, "close"), host=GOOD) as receiver, posting(allow=[f"{GOOD}/32"]) as post:
+    set_up_network(syns)
+    async with Receiver((CLOSE, "close"), host=GOOD) as receiver, open_courier(allow=[f"{GOOD}/32"]) as post:
         for name in ZONE:
             # Three attempts, each with a look-up of its own.
             answers = [await post(f"http://{name}:{receiver.port}/") for _ in range(3)]
@@ -142,4 +142,4 @@ async def attempt_all():
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asyncio.run(play(sys.argv[1]))) + "\n")
+    sys.stdout.write(json.dumps(asyncio.run(run(sys.argv[1]))) + "\n")

@@ -1,4 +1,4 @@
-"""What outbound requests are tested against: receivers that answer by a script, and a courier that is waited for."""
+"""Scripted HTTP receivers, a certificate authority, and a courier whose answers can be awaited."""
 
 import asyncio
 import contextlib
@@ -20,12 +20,12 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
 def outbound(**changes):
-    """Return the default settings of sending with these changed; loopback is allowed unless they say otherwise."""
+    """Return the default outbound settings with these changes; loopback is allowed by default."""
     return OutboundSettings(**(defaults()["outbound"] | {"allow": ["127.0.0.1/32"]} | changes))
 
 
-class Post:
-    """A courier that is waited for."""
+class CourierHarness:
+    """Wraps a courier so that its answers can be awaited."""
 
     def __init__(self, settings):
         self.batches = []
@@ -50,9 +50,9 @@ class Post:
 
 
 @contextlib.asynccontextmanager
-async def posting(**changes):
-    """Give a courier with these settings."""
-    post = Post(outbound(**changes))
+async def open_courier(**changes):
+    """Yield a courier with these settings."""
+    post = CourierHarness(outbound(**changes))
     try:
         yield post
     finally:
@@ -61,7 +61,7 @@ async def posting(**changes):
 
 @dataclass
 class Request:
-    """What a receiver read."""
+    """A received request."""
 
     head: bytes
     body: bytes
@@ -78,7 +78,7 @@ class Request:
 
 
 async def stop_serving(server, tasks):
-    """Stop a server, and end the tasks of its connections."""
+    """Stop a server and end the tasks of its connections."""
     server.close()
     # A connection accepted just now has a task that has not begun; one cancelled before that closes nothing.
     await asyncio.sleep(0)
@@ -98,7 +98,7 @@ class Receiver:
     host: str = "127.0.0.1"
     accepted: int = 0
     finished: int = 0
-    """Scripts played to their ends."""
+    """The number of scripts run to the end."""
     requests: list[Request] = field(default_factory=list)
 
     async def __aenter__(self):
@@ -172,7 +172,7 @@ class Authority:
         return certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode()
 
     def context(self, *names, days=(-1, 1), asks_client=False):
-        """Return what a server needs to speak TLS under these names."""
+        """Return a server's TLS context with a certificate for these names."""
         chain = self._folder / "server.pem"
         chain.write_text("".join(self.issue("server", *(names or ("127.0.0.1", "receiver.test")), days=days)))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

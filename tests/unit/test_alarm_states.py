@@ -15,7 +15,7 @@ LOW = Reading("a", 1.0, is_raised=False, is_held=False)
 PATIENT = Patience(for_s=30, clear_s=60)
 
 
-def play(readings, patience, step_s=10):
+def apply_readings(readings, patience, step_s=10):
     """Return the states after each reading, one every *step_s* seconds."""
     standing, states = None, []
     for number, reading in enumerate(readings):
@@ -27,37 +27,39 @@ def play(readings, patience, step_s=10):
 
 
 def test_it_fires_only_once_the_condition_has_held_long_enough():
-    assert play([HIGH] * 5, PATIENT) == ["pending", "pending", "pending", "firing", "firing"]
-    assert play([HIGH], Patience(0, 0)) == ["firing"]
+    assert apply_readings([HIGH] * 5, PATIENT) == ["pending", "pending", "pending", "firing", "firing"]
+    assert apply_readings([HIGH], Patience(0, 0)) == ["firing"]
 
 
 def test_a_condition_that_ceases_in_time_is_no_alarm():
-    assert play([HIGH, HIGH, LOW, HIGH, HIGH], PATIENT) == ["pending", "pending", None, "pending", "pending"]
+    assert apply_readings([HIGH, HIGH, LOW, HIGH, HIGH], PATIENT) == ["pending", "pending", None, "pending", "pending"]
 
 
 def test_it_recovers_only_once_the_condition_has_ceased_long_enough():
-    states = play([HIGH] * 4 + [LOW] * 8, PATIENT)
+    states = apply_readings([HIGH] * 4 + [LOW] * 8, PATIENT)
     assert states[4:] == ["clearing"] * 6 + ["recovered", None]
 
 
 def test_one_that_comes_and_goes_is_one_alarm():
-    flapping = play([HIGH] * 4 + [LOW, HIGH] * 20, PATIENT)
+    flapping = apply_readings([HIGH] * 4 + [LOW, HIGH] * 20, PATIENT)
     assert flapping.count("recovered") == 0
-    assert play([HIGH] * 4 + [LOW, HIGH] * 20, Patience(0, 0)).count("recovered") == 20  # without patience, it is many
+    assert (
+        apply_readings([HIGH] * 4 + [LOW, HIGH] * 20, Patience(0, 0)).count("recovered") == 20
+    )  # without patience, it is many
 
 
 def test_between_the_two_thresholds_a_firing_alarm_goes_on_and_none_begins():
-    assert play([HALF, HALF], Patience(0, 0)) == [None, None]
-    assert play([HIGH, HALF, HALF], Patience(0, 0)) == ["firing", "firing", "firing"]
+    assert apply_readings([HALF, HALF], Patience(0, 0)) == [None, None]
+    assert apply_readings([HIGH, HALF, HALF], Patience(0, 0)) == ["firing", "firing", "firing"]
 
 
 def test_a_subject_that_is_not_seen_any_more_has_recovered():
-    assert play([HIGH, None, None], Patience(0, 10)) == ["firing", "clearing", "recovered"]
+    assert apply_readings([HIGH, None, None], Patience(0, 10)) == ["firing", "clearing", "recovered"]
 
 
 @given(st.lists(st.sampled_from([HIGH, HALF, LOW, None]), max_size=60), st.integers(0, 60), st.integers(0, 60))
 def test_it_never_recovers_without_having_fired(readings, for_s, clear_s):
-    states = play(readings, Patience(for_s, clear_s))
+    states = apply_readings(readings, Patience(for_s, clear_s))
     for before, after in zip([None, *states], states, strict=False):
         assert after != "recovered" or before in {"firing", "clearing"}
         assert after != "clearing" or before in {"firing", "clearing"}

@@ -10,7 +10,7 @@ import pytest
 from boathook.domain.errors import ConfigError
 from boathook.outbound import names
 from boathook.outbound.courier import Courier, Trouble
-from tests.unit.receivers import Authority, Receiver, outbound, posting, stop_serving
+from tests.unit.receivers import Authority, Receiver, open_courier, outbound, stop_serving
 
 
 class Proxy:
@@ -99,7 +99,7 @@ def resolver(monkeypatch):
 
 @pytest.mark.parametrize("scheme", ["http", "socks5", "socks5h"])
 async def test_the_proxy_is_told_the_judged_address_and_the_receiver_sees_the_name(resolver, scheme):
-    async with Receiver() as receiver, Proxy() as proxy, posting(proxy=f"{scheme}://{proxy.place}") as post:
+    async with Receiver() as receiver, Proxy() as proxy, open_courier(proxy=f"{scheme}://{proxy.place}") as post:
         for path in "ab":
             answer = await post(f"http://receiver.test:{receiver.port}/{path}", body=b"x" * 100_000)
             assert (answer.status, answer.trouble, "x-secret" in answer.headers) == (200, None, False)
@@ -113,7 +113,7 @@ async def test_tls_goes_through_the_tunnel_and_is_verified_against_the_name(reso
     authority = Authority(tmp_path)
     resolver["other.test"] = ["127.0.0.1"]
     async with Receiver(context=authority.context("receiver.test")) as receiver, Proxy() as proxy:
-        async with posting(proxy=f"{scheme}://{proxy.place}", ca_file=authority.file) as post:
+        async with open_courier(proxy=f"{scheme}://{proxy.place}", ca_file=authority.file) as post:
             assert (await post(f"https://receiver.test:{receiver.port}/")).status == 200
             assert (await post(f"https://other.test:{receiver.port}/")).trouble is Trouble.TLS
         assert set(proxy.asked) == {f"127.0.0.1:{receiver.port}"}
@@ -123,15 +123,15 @@ async def test_tls_goes_through_the_tunnel_and_is_verified_against_the_name(reso
 async def test_a_proxy_may_be_reached_by_tls(resolver, tmp_path):
     authority = Authority(tmp_path)
     async with Receiver() as receiver, Proxy(context=authority.context("127.0.0.3")) as proxy:
-        async with posting(proxy=f"https://{proxy.place}", ca_file=authority.file) as post:
+        async with open_courier(proxy=f"https://{proxy.place}", ca_file=authority.file) as post:
             assert (await post(f"http://receiver.test:{receiver.port}/")).status == 200
-        async with posting(proxy=f"https://{proxy.place}") as post:
+        async with open_courier(proxy=f"https://{proxy.place}") as post:
             assert (await post(f"http://receiver.test:{receiver.port}/")).status == 0
         assert len(receiver.requests) == 1
 
 
 async def test_the_proxys_password_goes_to_the_proxy_alone(resolver):
-    async with Receiver() as receiver, Proxy() as proxy, posting(proxy=f"http://me:p%40ss@{proxy.place}") as post:
+    async with Receiver() as receiver, Proxy() as proxy, open_courier(proxy=f"http://me:p%40ss@{proxy.place}") as post:
         await post(f"http://receiver.test:{receiver.port}/")
         assert base64.b64encode(b"me:p@ss").decode() in proxy.heads[0]
         assert "proxy-authorization" not in receiver.requests[0].headers
@@ -141,7 +141,7 @@ async def test_the_proxys_password_goes_to_the_proxy_alone(resolver):
 @pytest.mark.parametrize("addresses", [["10.0.0.1"], ["127.0.0.1", "169.254.169.254"], ["::1"], ["64:ff9b::a00:1"]])
 async def test_a_private_address_is_not_asked_of_the_proxy(resolver, scheme, addresses):
     resolver["evil.test"] = addresses
-    async with Proxy() as proxy, posting(proxy=f"{scheme}://{proxy.place}") as post:
+    async with Proxy() as proxy, open_courier(proxy=f"{scheme}://{proxy.place}") as post:
         hosts = ["evil.test", *(f"[{a}]" if ":" in a else a for a in addresses if a != "127.0.0.1")]
         for answer in await post.many([f"http://{host}:8080/" for host in hosts]):
             assert (answer.status, answer.trouble) == (0, Trouble.BLOCKED)
@@ -150,7 +150,7 @@ async def test_a_private_address_is_not_asked_of_the_proxy(resolver, scheme, add
 
 async def test_mutant_without_the_guard_the_proxy_would_be_asked(resolver, monkeypatch):
     monkeypatch.setattr(names, "judge_here", lambda *_: None)
-    async with Receiver() as receiver, Proxy() as proxy, posting(proxy=f"http://{proxy.place}", allow=[]) as post:
+    async with Receiver() as receiver, Proxy() as proxy, open_courier(proxy=f"http://{proxy.place}", allow=[]) as post:
         assert (await post(f"http://receiver.test:{receiver.port}/")).status == 200
         assert proxy.asked == [f"127.0.0.1:{receiver.port}"]
 
@@ -175,7 +175,7 @@ async def test_the_bypass_list(resolver, monkeypatch, bypass, host, is_spared):
     monkeypatch.setenv("no_proxy", "*")
     resolver[host] = ["127.0.0.1"]
     async with Receiver() as receiver, Proxy() as proxy:
-        async with posting(proxy=f"http://{proxy.place}", proxy_bypass=[bypass]) as post:
+        async with open_courier(proxy=f"http://{proxy.place}", proxy_bypass=[bypass]) as post:
             for _ in range(2):
                 assert (await post(f"http://{host}:{receiver.port}/")).status == 200
         assert (proxy.asked == []) == is_spared
@@ -183,7 +183,7 @@ async def test_the_bypass_list(resolver, monkeypatch, bypass, host, is_spared):
 
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 async def test_a_proxy_that_refuses_is_a_trouble_of_the_proxy(resolver, scheme):
-    async with Proxy(refuses=True) as proxy, posting(proxy=f"{scheme}://{proxy.place}") as post:
+    async with Proxy(refuses=True) as proxy, open_courier(proxy=f"{scheme}://{proxy.place}") as post:
         answer = await post("https://receiver.test/")
         assert (answer.status, answer.trouble, answer.body, dict(answer.headers)) == (0, Trouble.PROXY, b"", {})
 
@@ -191,7 +191,7 @@ async def test_a_proxy_that_refuses_is_a_trouble_of_the_proxy(resolver, scheme):
 async def test_a_proxy_that_is_away_is_a_trouble_of_the_proxy(resolver):
     async with Proxy() as proxy:
         place = proxy.place
-    async with posting(proxy=f"http://{place}") as post:
+    async with open_courier(proxy=f"http://{place}") as post:
         assert (await post("https://receiver.test/")).trouble is Trouble.PROXY
 
 

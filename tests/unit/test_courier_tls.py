@@ -13,7 +13,7 @@ import pytest
 
 from boathook.outbound import transfers
 from boathook.outbound.courier import Trouble
-from tests.unit.receivers import Authority, Receiver, posting
+from tests.unit.receivers import Authority, Receiver, open_courier
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def authority(tmp_path):
 
 
 async def test_a_receiver_that_the_authority_vouches_for_is_sent_to(authority):
-    async with Receiver(context=authority.context()) as receiver, posting(ca_file=authority.file) as post:
+    async with Receiver(context=authority.context()) as receiver, open_courier(ca_file=authority.file) as post:
         for _ in range(5):
             answer = await post(receiver.url, body=b"abc")
             assert (answer.status, answer.trouble) == (200, None)
@@ -30,7 +30,7 @@ async def test_a_receiver_that_the_authority_vouches_for_is_sent_to(authority):
 
 
 async def test_a_receiver_nobody_vouches_for_reads_nothing(authority):
-    async with Receiver(context=authority.context()) as receiver, posting() as post:
+    async with Receiver(context=authority.context()) as receiver, open_courier() as post:
         answer = await post(receiver.url)
         assert (answer.status, answer.trouble) == (0, Trouble.TLS)
         assert "certificate" in answer.error
@@ -40,7 +40,7 @@ async def test_a_receiver_nobody_vouches_for_reads_nothing(authority):
 @pytest.mark.parametrize("wrong", [{"names": ("other.test",)}, {"names": ("127.0.0.1",), "days": (-9, -5)}])
 async def test_a_certificate_for_another_name_or_time_is_not_believed(authority, wrong):
     context = authority.context(*wrong.pop("names"), **wrong)
-    async with Receiver(context=context) as receiver, posting(ca_file=authority.file) as post:
+    async with Receiver(context=context) as receiver, open_courier(ca_file=authority.file) as post:
         assert (await post(receiver.url)).trouble is Trouble.TLS
         assert receiver.requests == []
 
@@ -49,7 +49,7 @@ async def test_mutant_without_the_check_anybody_could_answer(authority, monkeypa
     plain = transfers._options
     off = [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
     monkeypatch.setattr(transfers, "_options", lambda settings: [*plain(settings), *off])
-    async with Receiver(context=authority.context("other.test")) as receiver, posting() as post:
+    async with Receiver(context=authority.context("other.test")) as receiver, open_courier() as post:
         assert (await post(receiver.url)).status == 200
 
 
@@ -58,13 +58,13 @@ async def test_older_versions_of_tls_are_not_spoken(authority):
     context = authority.context()
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-    async with Receiver(context=context) as receiver, posting(ca_file=authority.file) as post:
+    async with Receiver(context=context) as receiver, open_courier(ca_file=authority.file) as post:
         assert (await post(receiver.url)).trouble is Trouble.TLS
         assert receiver.requests == []
 
 
 async def test_a_plain_receiver_is_no_https(authority):
-    async with Receiver() as receiver, posting(ca_file=authority.file) as post:
+    async with Receiver() as receiver, open_courier(ca_file=authority.file) as post:
         answer = await post(receiver.url.replace("http:", "https:"), timeout_s=0.5)
         assert answer.trouble in {Trouble.TLS, Trouble.TIMEOUT}
         assert receiver.requests == []
@@ -73,7 +73,7 @@ async def test_a_plain_receiver_is_no_https(authority):
 async def test_a_receiver_that_wants_a_client_certificate_gets_the_right_one(authority):
     context = authority.context(asks_client=True)
     ann, bob = authority.issue("ann"), authority.issue("bob")
-    async with Receiver(context=context) as receiver, posting(ca_file=authority.file) as post:
+    async with Receiver(context=context) as receiver, open_courier(ca_file=authority.file) as post:
         for who in (ann, bob, ann, bob, bob):
             assert (await post(receiver.url, client_certificate=who)).status == 200
         assert [request.peer for request in receiver.requests] == ["ann", "bob", "ann", "bob", "bob"]
@@ -87,7 +87,7 @@ async def test_a_receiver_that_wants_a_client_certificate_gets_the_right_one(aut
 async def test_a_broken_client_certificate_is_a_trouble_of_tls(authority, broken):
     context = authority.context(asks_client=True)
     _, key = authority.issue("ann")
-    async with Receiver(context=context) as receiver, posting(ca_file=authority.file) as post:
+    async with Receiver(context=context) as receiver, open_courier(ca_file=authority.file) as post:
         answer = await post(receiver.url, client_certificate=(broken, key))
         assert (answer.status, answer.trouble) == (0, Trouble.TLS)
         assert "PRIVATE" not in answer.error
@@ -96,7 +96,7 @@ async def test_a_broken_client_certificate_is_a_trouble_of_tls(authority, broken
 async def test_another_ones_key_is_a_trouble_of_tls(authority):
     context = authority.context(asks_client=True)
     ann, bob = authority.issue("ann"), authority.issue("bob")
-    async with Receiver(context=context) as receiver, posting(ca_file=authority.file) as post:
+    async with Receiver(context=context) as receiver, open_courier(ca_file=authority.file) as post:
         assert (await post(receiver.url, client_certificate=(ann[0], bob[1]))).trouble is Trouble.TLS
         assert receiver.requests == []
 
@@ -135,7 +135,7 @@ def http2_port(authority, tmp_path):
 
 
 async def test_http_2_is_spoken_where_the_receiver_offers_it(authority, http2_port):
-    async with posting(ca_file=authority.file) as post:
+    async with open_courier(ca_file=authority.file) as post:
         for status in (200, 503, 410):
             url = f"https://127.0.0.1:{http2_port}/{status}"
             answer = await post(url, body=b"x" * 100_000, headers=(("Webhook-Id", "msg_1"),))

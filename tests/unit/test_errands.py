@@ -27,7 +27,7 @@ from boathook.testing import make_keys, sign, signed_request
 TOPIC = "arn:aws:sns:eu-central-1:123456789012:a"
 CERTIFICATE = "https://sns.eu-central-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem"
 CONFIRM = f"https://sns.eu-central-1.amazonaws.com/?Action=ConfirmSubscription&TopicArn={TOPIC}&Token=abc123"
-TOLD = "secret_0123456789abcdef"
+SENT_SECRET = "secret_0123456789abcdef"
 
 
 class Web:
@@ -134,7 +134,7 @@ async def test_a_key_that_cannot_be_had_is_our_fault_and_no_rejection(gateway, w
 
 async def test_without_anybody_to_fetch_the_answer_is_503(tmp_path, keys):
     gateway = Gateway(tmp_path, None, sns={"topic_arn": TOPIC}, notion={"provider": "notion"})
-    for message in (note(keys), SimpleNamespace(body=told(), headers={})):
+    for message in (note(keys), SimpleNamespace(body=secret_body(), headers={})):
         source = "sns" if message.headers else "notion"
         assert await gateway.post(source, message.body, message.headers) == 503
 
@@ -249,11 +249,11 @@ async def test_an_unsigned_confirmation_is_not_visited(gateway, web, keys):
 # Told secrets.
 
 
-def told(secret=TOLD):
+def secret_body(secret=SENT_SECRET):
     return json.dumps({"verification_token": secret}).encode()
 
 
-def event(secret=TOLD, number=1):
+def event(secret=SENT_SECRET, number=1):
     body = json.dumps({"id": f"e{number}", "type": "page.created"}).encode()
     return body, sign("notion", secret, body)
 
@@ -261,10 +261,10 @@ def event(secret=TOLD, number=1):
 async def test_a_told_secret_counts_once_the_operator_has_seen_it(tmp_path, web, gateway):
     other = Gateway(tmp_path, web, notion={"provider": "notion"})
     assert await gateway.post("notion", *event()) == 401
-    assert await gateway.post("notion", told(), {}) == 200
-    assert await gateway.post("notion", told(), {}) == 200
+    assert await gateway.post("notion", secret_body(), {}) == 200
+    assert await gateway.post("notion", secret_body(), {}) == 200
     assert await gateway.post("notion", *event()) == 401
-    assert CapturedSecrets(tmp_path).confirm("notion") == TOLD
+    assert CapturedSecrets(tmp_path).confirm("notion") == SENT_SECRET
     for one in (gateway, other, Gateway(tmp_path, web, notion={"provider": "notion"})):
         assert await one.post("notion", *event()) == 200
         assert len(one.events) == 1
@@ -272,22 +272,22 @@ async def test_a_told_secret_counts_once_the_operator_has_seen_it(tmp_path, web,
 
 
 async def test_only_the_first_secret_told_is_kept(tmp_path, gateway):
-    assert await gateway.post("notion", told(), {}) == 200
-    assert await gateway.post("notion", told("secret_of_somebody_else"), {}) == 401
+    assert await gateway.post("notion", secret_body(), {}) == 200
+    assert await gateway.post("notion", secret_body("secret_of_somebody_else"), {}) == 401
     CapturedSecrets(tmp_path).confirm("notion")
-    assert await gateway.post("notion", told("secret_of_somebody_else"), {}) == 401
-    assert CapturedSecrets(tmp_path).confirmed("notion") == TOLD
+    assert await gateway.post("notion", secret_body("secret_of_somebody_else"), {}) == 401
+    assert CapturedSecrets(tmp_path).confirmed("notion") == SENT_SECRET
 
 
 async def test_a_forgotten_secret_counts_no_more_and_another_can_be_told(tmp_path, gateway):
     secrets = CapturedSecrets(tmp_path)
-    await gateway.post("notion", told("secret_of_somebody_else"), {})
+    await gateway.post("notion", secret_body("secret_of_somebody_else"), {})
     secrets.confirm("notion")
     assert await gateway.post("notion", *event("secret_of_somebody_else")) == 200
     assert secrets.forget("notion")
     assert not secrets.forget("notion")
     assert await gateway.post("notion", *event("secret_of_somebody_else")) == 401
-    assert await gateway.post("notion", told(), {}) == 200
+    assert await gateway.post("notion", secret_body(), {}) == 200
     secrets.confirm("notion")
     assert await gateway.post("notion", *event()) == 200
 
@@ -296,9 +296,9 @@ async def test_a_configured_secret_wins_over_a_told_one(tmp_path, web):
     secrets = CapturedSecrets(tmp_path)
     secrets.tell("notion", "secret_of_somebody_else")
     secrets.confirm("notion")
-    gateway = Gateway(tmp_path, web, notion={"secrets": [TOLD]})
+    gateway = Gateway(tmp_path, web, notion={"secrets": [SENT_SECRET]})
     assert await gateway.post("notion", *event("secret_of_somebody_else")) == 401
-    assert await gateway.post("notion", told("secret_of_somebody_else"), {}) == 401
+    assert await gateway.post("notion", secret_body("secret_of_somebody_else"), {}) == 401
     assert await gateway.post("notion", *event()) == 200
 
 
@@ -312,14 +312,14 @@ async def test_a_file_left_over_is_no_secret_of_a_sender_that_tells_none(tmp_pat
 
 def test_the_file_is_the_owners_alone_and_never_half_written(tmp_path):
     secrets = CapturedSecrets(tmp_path)
-    assert secrets.tell("notion", TOLD)
+    assert secrets.tell("notion", SENT_SECRET)
     folder = tmp_path / "captured"
     (file,) = folder.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert file.read_text() == TOLD
+    assert file.read_text() == SENT_SECRET
     assert secrets.confirmed("notion") is None
-    assert secrets.confirm("notion") == secrets.confirm("notion") == TOLD
+    assert secrets.confirm("notion") == secrets.confirm("notion") == SENT_SECRET
     assert [one.name for one in folder.iterdir()] == ["notion.secret"]
 
 
@@ -329,7 +329,7 @@ def test_a_crash_before_the_name_is_given_leaves_nothing_that_counts(tmp_path, m
 
     monkeypatch.setattr(os, "link", crash)
     with pytest.raises(OSError, match="no space"):
-        CapturedSecrets(tmp_path).tell("notion", TOLD)
+        CapturedSecrets(tmp_path).tell("notion", SENT_SECRET)
     monkeypatch.undo()
     assert CapturedSecrets(tmp_path).confirm("notion") is None
     assert CapturedSecrets(tmp_path).tell("notion", "secret_told_afterwards")
@@ -372,8 +372,8 @@ def test_no_name_of_a_source_leads_out_of_the_folder(tmp_path, name):
     home = tmp_path / "data"
     home.mkdir()
     secrets = CapturedSecrets(home)
-    assert secrets.tell(name, TOLD)
-    assert secrets.confirm(name) == TOLD
+    assert secrets.tell(name, SENT_SECRET)
+    assert secrets.confirm(name) == SENT_SECRET
     assert len(list((home / "captured").iterdir())) == 1
     assert list(tmp_path.iterdir()) == [home]
 

@@ -302,7 +302,7 @@ def test_an_address_is_visited_only_on_the_senders_own_host():
     assert isinstance(ask(verifier, json.dumps({"url": good}).encode()), Rejected)
 
 
-TOLD = made(
+SECRET_HANDSHAKE = made(
     Handshake(
         when=(Json("verification_token"),),
         answer=Capture(place=Json("verification_token"), allowed=re.compile("secret_[A-Za-z0-9]{1,80}")),
@@ -313,18 +313,18 @@ TOLD = made(
 
 def test_a_secret_is_captured_only_while_there_is_none():
     told = json.dumps({"verification_token": "secret_abc"}).encode()
-    waiting = source(TOLD)
+    waiting = source(SECRET_HANDSHAKE)
     captured = ask(waiting, told)
     assert (captured.capture, captured.status, captured.body) == ("secret_abc", 200, b"")
     verdict = ask(waiting, b'{"verification_token":"other"}')
     assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED)
-    settled = source(TOLD, "secret_abc")
+    settled = source(SECRET_HANDSHAKE, "secret_abc")
     verdict = ask(settled, told)
     assert (verdict.status, verdict.reason) == (401, Reason.SIGNATURE_MISSING)
 
 
 def test_until_a_secret_is_told_nothing_is_accepted_but_all_can_be_judged_later():
-    waiting = source(TOLD)
+    waiting = source(SECRET_HANDSHAKE)
     body = b'{"id":"1"}'
     sent = {"x-sig": hmac.new(b"secret_abc", body, "sha256").hexdigest()}
     verdict = ask(waiting, body, sent)
@@ -332,13 +332,13 @@ def test_until_a_secret_is_told_nothing_is_accepted_but_all_can_be_judged_later(
     assert "no secret yet" in verdict.detail
     assert verdict.may_reverify
     assert waiting.evidence == {"x-sig"}
-    assert isinstance(ask(source(TOLD, "secret_abc"), body, sent), Verified)
+    assert isinstance(ask(source(SECRET_HANDSHAKE, "secret_abc"), body, sent), Verified)
 
 
 def test_the_stand_in_for_a_secret_never_told_opens_nothing():
     body = b'{"id":"1"}'
     sent = {"x-sig": hmac.new(b"0" * 64, body, "sha256").hexdigest()}
-    assert isinstance(ask(source(TOLD), body, sent), Rejected)
+    assert isinstance(ask(source(SECRET_HANDSHAKE), body, sent), Rejected)
 
 
 # Replies.

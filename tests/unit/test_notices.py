@@ -163,7 +163,7 @@ class TestSlack:
         assert body["link_names"] is False
 
 
-class Mailbox:
+class MailServer:
     """Takes mail as a server by others does."""
 
     def __init__(self):
@@ -183,7 +183,7 @@ class Mailbox:
 @pytest.fixture
 async def post_office(tmp_path):
     authority = Authority(tmp_path)
-    mailbox = Mailbox()
+    mailbox = MailServer()
 
     def authenticate(server, session, envelope, mechanism, data):
         return AuthResult(success=(data.login, data.password) == (b"boathook", b"right"), handled=False)

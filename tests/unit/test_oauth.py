@@ -16,16 +16,16 @@ from tests.support import eventually
 from tests.unit.receivers import Receiver, outbound
 
 
-def told(status=200, **fields):
+def token_response(status=200, **fields):
     body = json.dumps(fields).encode()
     return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body)
 
 
-GOOD = told(access_token="tok-1", token_type="Bearer", expires_in=3600)
+GOOD = token_response(access_token="tok-1", token_type="Bearer", expires_in=3600)
 
 
 @contextlib.asynccontextmanager
-async def desk(**changes):
+async def open_tokens(**changes):
     one = TokenDesk(outbound(**changes))
     try:
         yield one
@@ -34,7 +34,7 @@ async def desk(**changes):
 
 
 async def test_a_token_is_asked_for_as_the_standard_says_and_kept():
-    async with Receiver((GOOD,)) as server, desk() as tokens:
+    async with Receiver((GOOD,)) as server, open_tokens() as tokens:
         for _ in range(3):
             assert await tokens.token(server.url, "my id", "s:cret/ü", "a b") == "tok-1"
         [request] = server.requests
@@ -45,7 +45,7 @@ async def test_a_token_is_asked_for_as_the_standard_says_and_kept():
 
 
 async def test_many_at_once_ask_once_and_other_clients_for_themselves():
-    async with Receiver((0.1, GOOD)) as server, desk() as tokens:
+    async with Receiver((0.1, GOOD)) as server, open_tokens() as tokens:
         found = await asyncio.gather(*(tokens.token(server.url, "id", "secret") for _ in range(50)))
         assert (set(found), len(server.requests)) == ({"tok-1"}, 1)
         await tokens.token(server.url, "id", "secret", "scope")
@@ -55,7 +55,7 @@ async def test_many_at_once_ask_once_and_other_clients_for_themselves():
 
 
 async def test_whoever_stops_waiting_does_not_take_the_token_from_others():
-    async with Receiver((0.2, GOOD)) as server, desk() as tokens:
+    async with Receiver((0.2, GOOD)) as server, open_tokens() as tokens:
         first = asyncio.create_task(tokens.token(server.url, "id", "secret"))
         second = asyncio.create_task(tokens.token(server.url, "id", "secret"))
         await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def test_whoever_stops_waiting_does_not_take_the_token_from_others():
 
 
 async def test_a_token_is_used_until_shortly_before_its_end(monkeypatch):
-    async with Receiver((GOOD,)) as server, desk() as tokens:
+    async with Receiver((GOOD,)) as server, open_tokens() as tokens:
         await tokens.token(server.url, "id", "secret")
         began = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: began + 3_500)
@@ -76,7 +76,7 @@ async def test_a_token_is_used_until_shortly_before_its_end(monkeypatch):
 
 
 async def test_a_dropped_token_is_asked_for_again():
-    async with Receiver((GOOD,)) as server, desk() as tokens:
+    async with Receiver((GOOD,)) as server, open_tokens() as tokens:
         tokens.drop(await tokens.token(server.url, "id", "secret"))
         await tokens.token(server.url, "id", "secret")
         assert len(server.requests) == 2
@@ -86,18 +86,18 @@ async def test_a_dropped_token_is_asked_for_again():
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (told(401, error="invalid_client", hint="canary"), "status 401"),
-        (told(201, access_token="t"), "status 201"),
-        (told(302), "status 302"),
-        (told(token_type="Bearer"), "no access_token"),
-        (told(access_token=""), "no access_token"),
-        (told(access_token=5), "no access_token"),
-        (told(access_token="a\r\nx: y"), "no access_token"),
-        (told(access_token="ü"), "no access_token"),
-        (told(access_token="t" * 20_000), "no access_token"),
-        (told(access_token="t", token_type="mac"), "type Bearer"),
-        (told(access_token="t", token_type=5), "type Bearer"),
-        (told(access_token="t" * 70_000), "larger than"),
+        (token_response(401, error="invalid_client", hint="canary"), "status 401"),
+        (token_response(201, access_token="t"), "status 201"),
+        (token_response(302), "status 302"),
+        (token_response(token_type="Bearer"), "no access_token"),
+        (token_response(access_token=""), "no access_token"),
+        (token_response(access_token=5), "no access_token"),
+        (token_response(access_token="a\r\nx: y"), "no access_token"),
+        (token_response(access_token="ü"), "no access_token"),
+        (token_response(access_token="t" * 20_000), "no access_token"),
+        (token_response(access_token="t", token_type="mac"), "type Bearer"),
+        (token_response(access_token="t", token_type=5), "type Bearer"),
+        (token_response(access_token="t" * 70_000), "larger than"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "no JSON object"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\ncanary", "no JSON object"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n" + b"[" * 60_000, "no JSON object"),
@@ -105,7 +105,7 @@ async def test_a_dropped_token_is_asked_for_again():
     ],
 )
 async def test_a_refusal_is_told_without_the_servers_words_and_remembered_for_a_while(answer, words, monkeypatch):
-    async with Receiver((answer,)) as server, desk() as tokens:
+    async with Receiver((answer,)) as server, open_tokens() as tokens:
         with pytest.raises(FetchFailed, match=words) as caught:
             await tokens.token(server.url, "id", "secret")
         assert "canary" not in str(caught.value)
@@ -120,12 +120,12 @@ async def test_a_refusal_is_told_without_the_servers_words_and_remembered_for_a_
 
 @pytest.mark.parametrize("life", [None, "soon", -5, 0, float("inf"), "3600", [], True])
 async def test_odd_lives_of_tokens_do_no_harm(life):
-    async with Receiver((told(access_token="t", expires_in=life),)) as server, desk() as tokens:
+    async with Receiver((token_response(access_token="t", expires_in=life),)) as server, open_tokens() as tokens:
         assert await tokens.token(server.url, "id", "secret") == "t"
 
 
 async def test_token_servers_pass_the_same_guard():
-    async with Receiver((GOOD,)) as server, desk(allow=[]) as tokens:
+    async with Receiver((GOOD,)) as server, open_tokens(allow=[]) as tokens:
         for url in (server.url, "http://169.254.169.254/latest", "file:///etc/passwd", "http://127.0.0.1:6379/"):
             with pytest.raises(FetchFailed, match="could not be asked"):
                 await tokens.token(url, "id", "secret")
@@ -133,7 +133,7 @@ async def test_token_servers_pass_the_same_guard():
 
 
 async def test_a_closed_desk_answers_at_once():
-    async with Receiver((30.0,)) as server, desk() as tokens:
+    async with Receiver((30.0,)) as server, open_tokens() as tokens:
         waiting = asyncio.create_task(tokens.token(server.url, "id", "secret"))
         await eventually(lambda: server.requests)
         tokens.close()

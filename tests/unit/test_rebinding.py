@@ -22,20 +22,22 @@ def why_not():
     return tried.stderr.strip() if tried.returncode else ""
 
 
-def play(mode):
+def run_in_network(mode):
     if why_not():
         pytest.skip(f"a network of its own needs root: {why_not()}")
     environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
     command = [*UNSHARE, sys.executable, "-m", "tests.unit.rebinding_network", mode]
-    stage = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-    assert stage.returncode == 0, stage.stderr
-    return json.loads(stage.stdout.splitlines()[-1])
+    network = subprocess.run(
+        command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert network.returncode == 0, network.stderr
+    return json.loads(network.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("mode", ["guarded", "gate"])
 def test_no_packet_goes_to_a_denied_address_whatever_a_name_stands_for(mode):
-    played = play(mode)
-    assert played["syns"] == {}
+    results = run_in_network(mode)
+    assert results["syns"] == {}
     blocked = ["BLOCKED"] * 3
     expected = {
         "steady.test": ["200"] * 3,
@@ -54,10 +56,10 @@ def test_no_packet_goes_to_a_denied_address_whatever_a_name_stands_for(mode):
     if mode == "guarded":
         # Where only the gate is left, the good address may be dialled before the bad one comes up.
         expected |= {"mixed.test": blocked, "mixed2.test": blocked, "split.test": blocked}
-    assert {name: played["seen"][name] for name in expected} == expected
+    assert {name: results["seen"][name] for name in expected} == expected
 
 
 def test_mutant_without_the_guard_packets_would_go_there():
-    syns = play("unguarded")["syns"]
+    syns = run_in_network("unguarded")["syns"]
     assert syns["127.0.0.9"] >= 3
     assert syns["::1"] >= 1

@@ -9,7 +9,7 @@ import pytest
 from boathook.outbound import dialling, names
 from boathook.outbound.courier import Trouble
 from boathook.outbound.guard import judge
-from tests.unit.receivers import Receiver, posting
+from tests.unit.receivers import Receiver, open_courier
 
 _FILE = Path(__file__).parent.parent / "ssrf_vectors.txt"
 VECTORS = [line.split(" ", 2) for line in _FILE.read_text("utf-8").splitlines() if line and not line.startswith("#")]
@@ -46,7 +46,7 @@ def written(address):
 
 
 async def test_the_courier_dials_none_of_them(monkeypatch):
-    async with Receiver() as canary, Receiver(host="::1") as second, posting(allow=[]) as post:
+    async with Receiver() as canary, Receiver(host="::1") as second, open_courier(allow=[]) as post:
         urls = [f"http://{written(address)}:{canary.port}/" for address in of_kind("address")]
         urls += [f"http://{host}:{port}/" for host in of_kind("host") for port in (canary.port, second.port)]
         urls += [unescaped(url).replace("PORT", str(canary.port)) for url in of_kind("url")]
@@ -77,7 +77,7 @@ async def test_mutant_without_the_guard_many_of_them_would_reach_the_canary(monk
     monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
     monkeypatch.setattr(names, "judge_here", lambda *_: None)
     spellings = ["127.0.0.1", "0177.0.0.1", "0x7f.1", "2130706433", "127.1", "localhost", "0", "[::ffff:127.0.0.1]"]
-    async with Receiver() as canary, posting(allow=[]) as post:
+    async with Receiver() as canary, open_courier(allow=[]) as post:
         answers = await post.many([f"http://{host}:{canary.port}/" for host in spellings])
         assert [answer.status for answer in answers] == [200] * len(spellings)
 
@@ -87,7 +87,7 @@ async def test_mutant_without_the_guard_many_of_them_would_reach_the_canary(monk
     "where", ["http://127.0.0.1:PORT/", "//127.0.0.1:PORT/", "file:///etc/passwd", "gopher://127.0.0.1:PORT/_"]
 )
 async def test_no_answer_sends_the_courier_elsewhere(status, where):
-    async with Receiver() as canary, posting() as post:
+    async with Receiver() as canary, open_courier() as post:
         target = where.replace("PORT", str(canary.port)).encode()
         script = b'HTTP/1.1 %d X\r\nlocation: %s\r\nrefresh: 0; url=%s\r\nalt-svc: h2="127.0.0.1:%d"\r\nlink: <%s>\r\ncontent-length: 0\r\n\r\n'
         async with Receiver((script % (status, target, target, canary.port, target),)) as receiver:

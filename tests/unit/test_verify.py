@@ -272,7 +272,7 @@ def test_a_header_sent_twice_is_read_as_both():
 # Forged requests leave nothing.
 
 
-def forge(provider):
+def forged_request(provider):
     """One request for each way to be no genuine one."""
     sent = signed(provider, BODY)
     challenge = b'{"type":"url_verification","challenge":"x"}'
@@ -290,7 +290,7 @@ def test_a_forged_request_is_refused_without_a_look_into_its_body(provider, monk
     monkeypatch.setattr(extract.Picker, "pick", lambda _self, body: looks.append(body))
     monkeypatch.setattr(Verifier, "_look", lambda *_args, **_more: looks.append("key"))
     source = verifier(provider)
-    forgeries = list(forge(provider))
+    forgeries = list(forged_request(provider))
     for forged in forgeries:
         assert isinstance(source.verify(forged, NOW), Rejected)
     assert len(forgeries) == 6
@@ -302,7 +302,7 @@ def test_mutant_if_the_proof_came_last_the_body_would_have_been_looked_at(provid
     looks = []
     monkeypatch.setattr(HmacCheck, "check", lambda *_args: Proven(None))
     monkeypatch.setattr(Verifier, "_look", lambda *_args, **_more: looks.append("key"))
-    for forged in forge(provider):
+    for forged in forged_request(provider):
         verifier(provider).verify(forged, NOW)
     assert looks
 

@@ -51,7 +51,7 @@ class Client:
         return b"".join(message.get("body", b"") for message in self.got)
 
 
-def said(status: int, *pieces: bytes, then: Exception | None = None):
+def responding(status: int, *pieces: bytes, then: Exception | None = None):
     """Return an application that says so and then raises."""
 
     async def app(_scope, _receive, send) -> None:
@@ -70,7 +70,7 @@ async def read_all(_scope, receive, send) -> None:
         size += len(message["body"])
         if not message["more_body"]:
             break
-    await said(200, b"%d" % size)(None, None, send)
+    await responding(200, b"%d" % size)(None, None, send)
 
 
 async def test_a_body_up_to_the_cap_is_read():
@@ -106,30 +106,30 @@ async def test_an_answer_that_has_begun_is_not_refused_for_its_body():
 
 
 async def test_a_toolkits_own_500_gives_way_to_ours():
-    client = await Client(b"").call(said(500, b"Internal Server Error", then=RuntimeError("secret")))
+    client = await Client(b"").call(responding(500, b"Internal Server Error", then=RuntimeError("secret")))
     assert client.status == 500
     assert json.loads(client.body)["request_id"] == "req_1"
 
 
 async def test_a_500_that_an_application_means_is_passed_on():
-    client = await Client(b"").call(said(500, b"a ", b"page"))
+    client = await Client(b"").call(responding(500, b"a ", b"page"))
     assert (client.status, client.body) == (500, b"a page")
 
 
 async def test_a_long_500_is_not_kept_back_for_ever():
-    client = await Client(b"").call(said(500, bytes(40_000), bytes(40_000), b"end"))
+    client = await Client(b"").call(responding(500, bytes(40_000), bytes(40_000), b"end"))
     assert (client.status, len(client.body)) == (500, 80_003)
 
 
 async def test_a_fault_after_the_answer_began_cuts_it_off():
     client = Client(b"")
     with pytest.raises(RuntimeError, match="late"):
-        await client.call(said(200, b"half", b"", then=RuntimeError("late")))
+        await client.call(responding(200, b"half", b"", then=RuntimeError("late")))
     assert client.status == 200
 
 
 async def test_every_answer_names_its_request():
-    client = await Client(b"").call(said(200, b""))
+    client = await Client(b"").call(responding(200, b""))
     assert (b"x-request-id", b"req_1") in client.got[0]["headers"]
 
 

@@ -103,7 +103,7 @@ class Mailbox:
             self.received.append(request)
             return self.answers[min(len(self.received), len(self.answers)) - 1]
 
-    def say(self, *answers: Answer) -> None:
+    def respond_with(self, *answers: Answer) -> None:
         """Use these responses from the next request on."""
         with self._lock:
             self.answers = (*(answers[0],) * len(self.received), *answers)

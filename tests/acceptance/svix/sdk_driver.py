@@ -1,4 +1,4 @@
-"""Drive a server through every resource of one version of the official `svix` package, as its users would.
+"""Calls every resource of a server with one version of the official `svix` package, as its users do.
 
 Arguments: JSON with ``base``, ``token``, the receivers ``good`` (answers 200), ``bad`` (answers 500) and ``ops``, and
 ``folder``, where the package is installed (empty: among the interpreter's own). Prints JSON: ``facts``, what came of
@@ -245,8 +245,8 @@ def applications(client):
 
 
 def endpoints(client, app):
-    room = client.endpoint
-    made = room.create(app, make(
+    resource = client.endpoint
+    made = resource.create(app, make(
         "EndpointIn", url=TASK["good"], uid="good", description="All is well", event_types=["invoice.paid"],
         channels=["blue"], throttle_rate=100, metadata={"a": "b"}, headers={"X-Shop": "one"},
     ))  # fmt: skip
@@ -254,80 +254,84 @@ def endpoints(client, app):
         form(made.id), made.uid, made.url == TASK["good"], made.description, either(made, "event_types", "filter_types"),
         made.channels, either(made, "throttle_rate", "rate_limit"), made.metadata, bool(made.disabled),
     ])  # fmt: skip
-    fact("ep.headers on create", room.get_headers(app, made.id).headers)
-    fact("ep.got", [room.get(app, made.id).id == made.id, room.get("shop", "good").id == made.id])
-    put = room.upsert(app, "good", body("EndpointUpsertIn", "EndpointUpdate", url=TASK["good"], uid="good"))
+    fact("ep.headers on create", resource.get_headers(app, made.id).headers)
+    fact("ep.got", [resource.get(app, made.id).id == made.id, resource.get("shop", "good").id == made.id])
+    put = resource.upsert(app, "good", body("EndpointUpsertIn", "EndpointUpdate", url=TASK["good"], uid="good"))
     fact("ep.put", [put.id == made.id, put.description, either(put, "event_types", "filter_types"), put.channels])
-    patched = room.patch(app, made.id, make("EndpointPatch", description="Still well", event_types=["invoice.paid"]))
+    patched = resource.patch(
+        app, made.id, make("EndpointPatch", description="Still well", event_types=["invoice.paid"])
+    )
     fact("ep.patched", [patched.description, either(patched, "event_types", "filter_types"), patched.channels])
-    cleared = room.patch(app, made.id, make("EndpointPatch", event_types=None))
+    cleared = resource.patch(app, made.id, make("EndpointPatch", event_types=None))
     fact("ep.cleared", [cleared.description, either(cleared, "event_types", "filter_types")])
-    room.set_headers(app, made.id, make("EndpointHeadersIn", headers={"X-Shop": "two", "Authorization": "Bearer k"}))
-    headers = room.get_headers(app, made.id)
+    resource.set_headers(
+        app, made.id, make("EndpointHeadersIn", headers={"X-Shop": "two", "Authorization": "Bearer k"})
+    )
+    headers = resource.get_headers(app, made.id)
     fact("ep.headers set", [headers.headers, headers.sensitive])
-    room.patch_headers(app, made.id, make("EndpointHeadersPatchIn", headers={"X-More": "3"}))
-    fact("ep.headers patched", room.get_headers(app, made.id).headers)
+    resource.patch_headers(app, made.id, make("EndpointHeadersPatchIn", headers={"X-More": "3"}))
+    fact("ep.headers patched", resource.get_headers(app, made.id).headers)
     if has_field("EndpointHeadersPatchIn", "delete_headers"):
-        room.patch_headers(app, made.id, make("EndpointHeadersPatchIn", headers={}, delete_headers=["X-More"]))
-        fact("ep.headers removed", room.get_headers(app, made.id).headers)
+        resource.patch_headers(app, made.id, make("EndpointHeadersPatchIn", headers={}, delete_headers=["X-More"]))
+        fact("ep.headers removed", resource.get_headers(app, made.id).headers)
     forbidden = make("EndpointHeadersIn", headers={"content-length": "3"})
-    fact("ep.forbidden header", refusal(room.set_headers, app, made.id, forbidden)[0])
-    first = room.get_secret(app, made.id).key
-    room.rotate_secret(app, made.id, make("EndpointSecretRotateIn"))
-    second = room.get_secret(app, made.id).key
+    fact("ep.forbidden header", refusal(resource.set_headers, app, made.id, forbidden)[0])
+    first = resource.get_secret(app, made.id).key
+    resource.rotate_secret(app, made.id, make("EndpointSecretRotateIn"))
+    second = resource.get_secret(app, made.id).key
     secrets["good"] = [first, second]
     fact("ep.rotated", [first.startswith("whsec_"), second.startswith("whsec_"), first != second])
-    bad = room.create(app, make("EndpointIn", url=TASK["bad"], uid="bad"))
-    fact("ep.listed", [names_of(room.list(app), "uid"), room.list(app).done])
-    gone = room.create(app, make("EndpointIn", url=TASK["good"], uid="gone"))
-    room.delete(app, gone.id)
-    fact("ep.deleted", refusal(room.get, app, "gone"))
-    fact("ep.bad url", refusal(room.create, app, make("EndpointIn", url="ftp://example.com"))[0])
+    bad = resource.create(app, make("EndpointIn", url=TASK["bad"], uid="bad"))
+    fact("ep.listed", [names_of(resource.list(app), "uid"), resource.list(app).done])
+    gone = resource.create(app, make("EndpointIn", url=TASK["good"], uid="gone"))
+    resource.delete(app, gone.id)
+    fact("ep.deleted", refusal(resource.get, app, "gone"))
+    fact("ep.bad url", refusal(resource.create, app, make("EndpointIn", url="ftp://example.com"))[0])
     return made.id, bad.id
 
 
 def messages(client, app):
-    room = client.message
+    resource = client.message
     first = make(
         "MessageIn", event_type="invoice.paid", payload={"amount": 7}, event_id="evt-1", channels=["blue"], tags=["vip"]
     )
     # Newer versions ask for no content unless told to.
-    made = room.create(app, first, options("message", "MessageCreateOptions", with_content=True))
+    made = resource.create(app, first, options("message", "MessageCreateOptions", with_content=True))
     fact("msg.created", [form(made.id), made.event_type, made.payload, made.event_id, made.channels])
     duplicate = make("MessageIn", event_type="invoice.paid", payload={"amount": 7}, event_id="evt-1")
-    fact("msg.conflict", refusal(room.create, app, duplicate)[0])
+    fact("msg.conflict", refusal(resource.create, app, duplicate)[0])
     keyed = options("message", "MessageCreateOptions", idempotency_key="key-1")
     plain = make("MessageIn", event_type="invoice.voided", payload={"amount": 8})
-    second, again = room.create(app, plain, keyed), room.create(app, plain, keyed)
+    second, again = resource.create(app, plain, keyed), resource.create(app, plain, keyed)
     other = make("MessageIn", event_type="invoice.voided", payload={"amount": 9})
-    fact("msg.idempotent", [second.id == again.id, refusal(room.create, app, other, keyed)[0] in {409, 422}])
+    fact("msg.idempotent", [second.id == again.id, refusal(resource.create, app, other, keyed)[0] in {409, 422}])
     silent = options("message", "MessageCreateOptions", with_content=False)
     fact(
         "msg.without content",
-        room.create(app, make("MessageIn", event_type="parcel.sent", payload={"n": 1}), silent).payload,
+        resource.create(app, make("MessageIn", event_type="parcel.sent", payload={"n": 1}), silent).payload,
     )
     full = options("message", "MessageListOptions", with_content=True)
-    fact("msg.listed", [[row.event_type, row.payload] for row in room.list(app, full).data])
+    fact("msg.listed", [[row.event_type, row.payload] for row in resource.list(app, full).data])
     blue = options(
         "message", "MessageListOptions", with_content=True, channel="blue", event_types=["invoice.paid", "x"]
     )
-    fact("msg.filtered", [row.payload for row in room.list(app, blue).data])
+    fact("msg.filtered", [row.payload for row in resource.list(app, blue).data])
     content = options("message", "MessageGetOptions", with_content=True)
-    fact("msg.got", [room.get(app, made.id, content).payload, room.get(app, "evt-1").id == made.id])
-    fact("msg.unknown app", refusal(room.create, "nobody", plain))
-    if room.has("precheck"):
+    fact("msg.got", [resource.get(app, made.id, content).payload, resource.get(app, "evt-1").id == made.id])
+    fact("msg.unknown app", refusal(resource.create, "nobody", plain))
+    if resource.has("precheck"):
         check = make("MessagePrecheckIn", event_type="invoice.paid")
-        fact("msg.precheck", room.precheck(app, check).active)
+        fact("msg.precheck", resource.precheck(app, check).active)
     return made.id, second.id
 
 
 def attempts(client, app, good, bad, message):
-    room = client.message_attempt
+    resource = client.message_attempt
     failed = options(
         "message_attempt", "MessageAttemptListByEndpointOptions", status=models.MessageStatus.FAIL, with_content=True
     )
-    wait(lambda: len(room.list_by_endpoint(app, bad, failed).data) >= 9)
-    row = room.list_by_endpoint(app, bad, failed).data[0]
+    wait(lambda: len(resource.list_by_endpoint(app, bad, failed).data) >= 9)
+    row = resource.list_by_endpoint(app, bad, failed).data[0]
     fact("attempt.failed", [
         form(row.id), int(row.status), row.response_status_code, row.response, int(row.trigger_type), row.endpoint_id == bad,
         row.url == TASK["bad"], row.response_duration_ms >= 0,
@@ -335,8 +339,8 @@ def attempts(client, app, good, bad, message):
     ours = options(
         "message_attempt", "MessageAttemptListByMsgOptions", with_content=True, status=models.MessageStatus.SUCCESS
     )
-    wait(lambda: room.list_by_msg(app, message, ours).data)
-    row = room.list_by_msg(app, message, ours).data[0]
+    wait(lambda: resource.list_by_msg(app, message, ours).data)
+    row = resource.list_by_msg(app, message, ours).data[0]
     fact("attempt.succeeded", [row.response_status_code, row.response, row.msg_id == message, row.endpoint_id == good])
     codes = options(
         "message_attempt",
@@ -344,51 +348,56 @@ def attempts(client, app, good, bad, message):
         status_code_class=models.StatusCodeClass.CODE5XX,
         endpoint_id="bad",
     )
-    fact("attempt.by code class", len(room.list_by_msg(app, message, codes).data))
-    got = room.get(app, "evt-1", row.id)
+    fact("attempt.by code class", len(resource.list_by_msg(app, message, codes).data))
+    got = resource.get(app, "evt-1", row.id)
     fact("attempt.got", [got.id == row.id, int(got.status)])
-    wait(lambda: all(int(one.status) == 2 for one in room.list_attempted_messages(app, bad).data))
+    wait(lambda: all(int(one.status) == 2 for one in resource.list_attempted_messages(app, bad).data))
     fact("attempt.messages", [
-        [int(one.status) for one in room.list_attempted_messages(app, where).data] for where in (good, bad)
+        [int(one.status) for one in resource.list_attempted_messages(app, where).data] for where in (good, bad)
     ])  # fmt: skip
-    places = room.list_attempted_destinations(app, message)
+    places = resource.list_attempted_destinations(app, message)
     fact("attempt.destinations", [[one.uid, int(one.status)] for one in places.data])
     fact("attempt.destinations done", places.done)
-    room.expunge_content(app, message, row.id)
-    fact("attempt.expunged", room.get(app, message, row.id).response)
-    before = len(room.list_by_endpoint(app, good).data)
-    room.resend(app, message, "good")
-    wait(lambda: len(room.list_by_endpoint(app, good).data) > before)
-    fact("attempt.resent", int(room.list_by_endpoint(app, good).data[0].trigger_type))
+    resource.expunge_content(app, message, row.id)
+    fact("attempt.expunged", resource.get(app, message, row.id).response)
+    before = len(resource.list_by_endpoint(app, good).data)
+    resource.resend(app, message, "good")
+    wait(lambda: len(resource.list_by_endpoint(app, good).data) > before)
+    fact("attempt.resent", int(resource.list_by_endpoint(app, good).data[0].trigger_type))
 
 
 def endpoint_work(client, app, good, bad):
-    room = client.endpoint
-    stats = room.get_stats(app, good)
+    resource = client.endpoint
+    stats = resource.get_stats(app, good)
     fact("ep.stats", [stats.success, stats.fail, stats.pending, stats.sending])
-    stats = room.get_stats(app, bad, options("endpoint", "EndpointGetStatsOptions", since=now() - timedelta(days=1)))
+    stats = resource.get_stats(
+        app, bad, options("endpoint", "EndpointGetStatsOptions", since=now() - timedelta(days=1))
+    )
     fact("ep.stats of failures", [stats.success, stats.fail, stats.pending, stats.sending])
-    if room.has("get_attempt_stats"):
-        counts = room.get_attempt_stats(app, good)
+    if resource.has("get_attempt_stats"):
+        counts = resource.get_attempt_stats(app, good)
         fact("ep.attempt stats", [counts.success, counts.fail, counts.canceled])
-    example = room.send_example(app, good, make("EventExampleIn", event_type="invoice.paid"))
+    example = resource.send_example(app, good, make("EventExampleIn", event_type="invoice.paid"))
     stored = client.message.get(app, example.id, options("message", "MessageGetOptions", with_content=True))
     fact("ep.example", [example.event_type, stored.payload])
-    room.patch(app, bad, make("EndpointPatch", url=TASK["good"]))
+    resource.patch(app, bad, make("EndpointPatch", url=TASK["good"]))
     since = now() - timedelta(hours=1)
-    recovered = room.recover(app, bad, make("RecoverIn", since=since))
+    recovered = resource.recover(app, bad, make("RecoverIn", since=since))
     fact("ep.recover", [form(recovered.id), recovered.task.value, finished(client, recovered.id)])
     wait(lambda: all(int(row.status) == 0 for row in client.message_attempt.list_attempted_messages(app, bad).data))
     fact("ep.recovered", [int(row.status) for row in client.message_attempt.list_attempted_messages(app, bad).data])
-    late = room.create(app, make("EndpointIn", url=TASK["good"], uid="late"))
-    replayed = room.replay_missing(app, late.id, make("ReplayIn", since=since))
+    late = resource.create(app, make("EndpointIn", url=TASK["good"], uid="late"))
+    replayed = resource.replay_missing(app, late.id, make("ReplayIn", since=since))
     fact("ep.replay missing", [replayed.task.value, finished(client, replayed.id)])
     wait(lambda: len(client.message_attempt.list_by_endpoint(app, late.id).data) >= 3)
-    if room.has("bulk_replay"):
+    if resource.has("bulk_replay"):
         bulk = make("BulkReplayIn", since=since, event_types=["invoice.paid"])
-        replayed = room.bulk_replay(app, late.id, bulk)
+        replayed = resource.bulk_replay(app, late.id, bulk)
         fact("ep.bulk replay", [replayed.task.value, finished(client, replayed.id)])
-    fact("ep.recover too old", refusal(room.recover, app, bad, make("RecoverIn", since=now() - timedelta(days=20)))[0])
+    fact(
+        "ep.recover too old",
+        refusal(resource.recover, app, bad, make("RecoverIn", since=now() - timedelta(days=20)))[0],
+    )
 
 
 def finished(client, task):
@@ -406,84 +415,86 @@ def tasks(client):
 
 
 def authentication(client, app):
-    room = client.authentication
-    portal = room.app_portal_access(app, make("AppPortalAccessIn", expiry=3600))
+    resource = client.authentication
+    portal = resource.app_portal_access(app, make("AppPortalAccessIn", expiry=3600))
     fact("auth.portal", portal.url.startswith("http"))
-    guest = Client(portal.token)
-    stranger = client.application.create(make("ApplicationIn", name="Stranger", uid="stranger"))
+    portal_client = Client(portal.token)
+    other_application = client.application.create(make("ApplicationIn", name="Stranger", uid="stranger"))
     fact("auth.guest", [
-        guest.application.get(app).id == app,
-        refusal(guest.application.get, stranger.id),
-        refusal(guest.application.delete, app)[0],
-        refusal(guest.application.list)[0],
+        portal_client.application.get(app).id == app,
+        refusal(portal_client.application.get, other_application.id),
+        refusal(portal_client.application.delete, app)[0],
+        refusal(portal_client.application.list)[0],
     ])  # fmt: skip
-    guest.authentication.logout()
-    fact("auth.logged out", refusal(guest.application.get, app))
-    guest = Client(room.app_portal_access("shop", make("AppPortalAccessIn")).token)
-    fact("auth.again", guest.application.get("shop").id == app)
-    room.expire_all(app, make("ApplicationTokenExpireIn", expiry=0))
-    fact("auth.expired", refusal(guest.application.get, app)[0])
+    portal_client.authentication.logout()
+    fact("auth.logged out", refusal(portal_client.application.get, app))
+    portal_client = Client(resource.app_portal_access("shop", make("AppPortalAccessIn")).token)
+    fact("auth.again", portal_client.application.get("shop").id == app)
+    resource.expire_all(app, make("ApplicationTokenExpireIn", expiry=0))
+    fact("auth.expired", refusal(portal_client.application.get, app)[0])
     fact("auth.nonsense", refusal(Client("nonsense").application.list))
-    if room.has("dashboard_access"):
-        fact("auth.dashboard", Client(room.dashboard_access(app).token).application.get(app).id == app)
+    if resource.has("dashboard_access"):
+        fact("auth.dashboard", Client(resource.dashboard_access(app).token).application.get(app).id == app)
 
 
 def operational(client, app):
-    room = client.operational_webhook_endpoint
-    made = room.create(make(
+    resource = client.operational_webhook_endpoint
+    made = resource.create(make(
         "OperationalWebhookEndpointIn", url=TASK["ops"], uid="ops", event_types=["endpoint.created"], description="Ops",
     ))  # fmt: skip
     fact("ops.created", [made.uid, made.description, either(made, "event_types", "filter_types")])
-    put = room.upsert(made.id, body(
+    put = resource.upsert(made.id, body(
         "OperationalWebhookEndpointUpsertIn", "OperationalWebhookEndpointUpdate", url=TASK["ops"], uid="ops",
         event_types=["endpoint.created"],
     ))  # fmt: skip
     fact("ops.put", [put.id == made.id, put.description])
-    fact("ops.got", [room.get("ops").id == made.id, names_of(room.list(), "uid")])
-    room.set_headers(made.id, make("OperationalWebhookEndpointHeadersIn", headers={"X-Ops": "1"}))
-    fact("ops.headers", room.get_headers(made.id).headers)
-    room.rotate_secret(made.id, make("OperationalWebhookEndpointSecretIn"))
-    secrets["ops"] = [room.get_secret(made.id).key]
-    gone = room.create(make("OperationalWebhookEndpointIn", url=TASK["ops"], uid="gone", disabled=True))
-    room.delete(gone.id)
-    fact("ops.deleted", refusal(room.get, "gone"))
+    fact("ops.got", [resource.get("ops").id == made.id, names_of(resource.list(), "uid")])
+    resource.set_headers(made.id, make("OperationalWebhookEndpointHeadersIn", headers={"X-Ops": "1"}))
+    fact("ops.headers", resource.get_headers(made.id).headers)
+    resource.rotate_secret(made.id, make("OperationalWebhookEndpointSecretIn"))
+    secrets["ops"] = [resource.get_secret(made.id).key]
+    gone = resource.create(make("OperationalWebhookEndpointIn", url=TASK["ops"], uid="gone", disabled=True))
+    resource.delete(gone.id)
+    fact("ops.deleted", refusal(resource.get, "gone"))
     client.endpoint.create(app, make("EndpointIn", url=TASK["good"], uid="announced", disabled=True))
 
 
 def statistics(client, app):
-    room = client.statistics
-    by_type = room.aggregate_event_types()
+    resource = client.statistics
+    by_type = resource.aggregate_event_types()
     fact("stats.types", [by_type.task.value, finished(client, by_type.id)])
-    usage = room.aggregate_app_stats(make(
+    usage = resource.aggregate_app_stats(make(
         "AppUsageStatsIn", since=now() - timedelta(days=1), until=now() + timedelta(seconds=5), app_ids=[app, "nobody"],
     ))  # fmt: skip
     fact("stats.usage", [usage.task.value, usage.unresolved_app_ids, finished(client, usage.id)])
 
 
 def environment(client):
-    room = client.environment
-    if room.inner is None:
+    resource = client.environment
+    if resource.inner is None:
         return
-    taken = room.export()
+    taken = resource.export()
     fact("env.exported", sorted(row.name for row in taken.event_types))
-    room.import_(make("EnvironmentIn", event_types=[make("EventTypeIn", name="came.along", description="Imported")]))
+    resource.import_(
+        make("EnvironmentIn", event_types=[make("EventTypeIn", name="came.along", description="Imported")])
+    )
     fact("env.imported", client.event_type.get("came.along").description)
 
 
 def expunging(client, app, message, second):
-    room = client.message
+    resource = client.message
     content = options("message", "MessageGetOptions", with_content=True)
-    room.expunge_content(app, message)
-    fact("msg.expunged", room.get(app, message, content).payload)
+    resource.expunge_content(app, message)
+    fact("msg.expunged", resource.get(app, message, content).payload)
     fact("msg.resend expunged", refusal(client.message_attempt.resend, app, message, "good")[0])
-    if room.has("bulk_expunge_content"):
-        bulk = room.bulk_expunge_content(app, make("BulkExpungeContentsIn", ids=[second, "nothing"]))
+    if resource.has("bulk_expunge_content"):
+        bulk = resource.bulk_expunge_content(app, make("BulkExpungeContentsIn", ids=[second, "nothing"]))
         fact(
             "msg.bulk expunged",
             {("second" if key == second else key): value.value for key, value in bulk.results.items()},
         )
-    purge = room.expunge_all_contents(app)
-    fact("msg.all expunged", [purge.task.value, finished(client, purge.id), room.get(app, second, content).payload])
+    purge = resource.expunge_all_contents(app)
+    fact("msg.all expunged", [purge.task.value, finished(client, purge.id), resource.get(app, second, content).payload])
 
 
 def main():

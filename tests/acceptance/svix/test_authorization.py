@@ -20,15 +20,15 @@ class TestAuthentication:
     def test_a_token_of_an_application_opens_that_application_only(self, app, server):
         other = server.application()
         portal = app.api.post(f"/auth/app-portal-access/{app.id}", {})
-        guest = Api(server.base, portal["token"])
-        assert guest.get(app.path)["id"] == app.id
-        assert guest.get(other.path, expect=404)["code"] == "not_found"
-        guest.get("/app", expect=403)
-        guest.post("/app", {"name": "x"}, expect=403)
-        guest.put(app.path, {"name": "x"}, expect=403)
-        guest.delete(app.path, expect=403)
-        endpoint = guest.post(f"{app.path}/endpoint", {"url": UNREACHABLE_URL}, expect=201)
-        assert guest.get(f"{app.path}/endpoint/{endpoint['id']}/secret")["key"].startswith("whsec_")
+        portal_client = Api(server.base, portal["token"])
+        assert portal_client.get(app.path)["id"] == app.id
+        assert portal_client.get(other.path, expect=404)["code"] == "not_found"
+        portal_client.get("/app", expect=403)
+        portal_client.post("/app", {"name": "x"}, expect=403)
+        portal_client.put(app.path, {"name": "x"}, expect=403)
+        portal_client.delete(app.path, expect=403)
+        endpoint = portal_client.post(f"{app.path}/endpoint", {"url": UNREACHABLE_URL}, expect=201)
+        assert portal_client.get(f"{app.path}/endpoint/{endpoint['id']}/secret")["key"].startswith("whsec_")
 
     def test_the_old_dashboard_needs_no_body(self, app, server):
         access = app.api.post(f"/auth/dashboard-access/{app.id}")
@@ -55,20 +55,20 @@ class TestAuthentication:
 
     def test_capabilities_are_kept_to(self, app, server):
         viewer = app.api.post(f"/auth/app-portal-access/{app.id}", {"capabilities": ["ViewBase"]})
-        guest = Api(server.base, viewer["token"])
+        portal_client = Api(server.base, viewer["token"])
         endpoint = app.endpoint(UNREACHABLE_URL, disabled=True)
-        guest.get(f"{app.path}/endpoint/{endpoint['id']}")
-        guest.get(f"{app.path}/endpoint/{endpoint['id']}/secret", expect=403)
-        guest.post(f"{app.path}/endpoint", {"url": UNREACHABLE_URL}, expect=403)
+        portal_client.get(f"{app.path}/endpoint/{endpoint['id']}")
+        portal_client.get(f"{app.path}/endpoint/{endpoint['id']}/secret", expect=403)
+        portal_client.post(f"{app.path}/endpoint", {"url": UNREACHABLE_URL}, expect=403)
 
     def test_sessions_end_one_by_one(self, app, server):
-        guests = {
+        portal_clients = {
             name: Api(server.base, app.api.post(f"/auth/app-portal-access/{app.id}", {"sessionId": name})["token"])
             for name in ("one", "two")
         }
         app.api.post(f"/auth/app/{app.id}/expire-all", {"expiry": 0, "sessionIds": ["one"]}, expect=204)
-        guests["one"].get(app.path, expect=401)
-        guests["two"].get(app.path)
+        portal_clients["one"].get(app.path, expect=401)
+        portal_clients["two"].get(app.path)
 
 
 class TestEventTypes:
@@ -142,9 +142,9 @@ class TestEventTypes:
         seen = {}
         for flags in ((), ("beta",), ("alpha", "beta")):
             token = api.post(f"/auth/app-portal-access/{app.id}", {"featureFlags": list(flags)})["token"]
-            guest = Api(server.base, token)
-            seen[flags] = [row["name"] for row in guest.get("/event-type")["data"]]
-            guest.get("/event-type/alpha.one", expect=200 if "alpha" in flags else 404)
+            portal_client = Api(server.base, token)
+            seen[flags] = [row["name"] for row in portal_client.get("/event-type")["data"]]
+            portal_client.get("/event-type/alpha.one", expect=200 if "alpha" in flags else 404)
         assert seen == {
             (): ["open.one"],
             ("beta",): ["beta.one", "open.one"],

@@ -123,7 +123,7 @@ class TestResults:
             app.wait_status(message, endpoint, SUCCESS)
         bad.wait(2)
         assert app.status(message, failing) == SENDING
-        bad.say(Answer())
+        bad.respond_with(Answer())
         app.wait_status(message, failing, SUCCESS)
         assert good.messages() == other.messages() == [message]
         tried = app.attempts(failing)

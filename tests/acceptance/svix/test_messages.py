@@ -295,7 +295,7 @@ class TestRecovering:
             lambda: len(app.api.pages(f"{app.path}/endpoint/{endpoint['id']}/msg", status=FAIL, limit=250)) == 130,
             timeout=300,
         )
-        box.say(Answer())
+        box.respond_with(Answer())
         task = app.api.post(f"{app.path}/endpoint/{endpoint['id']}/recover", {"since": ago(hours=1)}, expect=202)
         assert self.finished(app.api, task["id"])["data"]["messagesSent"] == 130
         box.wait(260, timeout=300)

@@ -35,13 +35,13 @@ ENDS_THE_SESSION = ("/auth/logout", "/auth/app/{app_id}/expire-all")
 TAKES_AWAY = r"^v1\.(application|endpoint|event-type|operational-webhook\.endpoint)\.delete$"
 
 
-class Grounds:
-    """Real objects for the parts of paths."""
+class ApiObjects:
+    """Existing objects whose ids fill the path parameters."""
 
     def __init__(self, server, receiver, organization: str) -> None:
         self.api = Api(server.base, server.make_key(organization))
-        app = Application(self.api, uid="grounds")
-        self.api.post("/event-type", {"name": "grounds.type", "description": "x"}, expect=201)
+        app = Application(self.api, uid="objects")
+        self.api.post("/event-type", {"name": "objects.type", "description": "x"}, expect=201)
         endpoint = app.endpoint(receiver.mailbox(), uid="one")
         message = app.send(eventId="first")
         app.wait_status(message, endpoint, SUCCESS)
@@ -53,7 +53,7 @@ class Grounds:
             "endpoint_id": endpoint["id"],
             "msg_id": message,
             "attempt_id": app.attempts(endpoint)[0]["id"],
-            "event_type_name": "grounds.type",
+            "event_type_name": "objects.type",
             "task_id": task,
         }
         self.operational = operational["id"]
@@ -72,14 +72,14 @@ class Grounds:
 
 
 def run(
-    base: str, grounds: Grounds, folder: Path, *more: str, timeout_s: float = 110
+    base: str, objects: ApiObjects, folder: Path, *more: str, timeout_s: float = 110
 ) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "-m",
         "schemathesis.cli",
         "--config-file",
-        str(grounds.configuration(folder)),
+        str(objects.configuration(folder)),
         "run",
         f"{base}/api/v1/openapi.json",
         "--url",
@@ -105,10 +105,10 @@ def judge(done: subprocess.CompletedProcess[str], log: str) -> None:
 @pytest.mark.extended("tries every operation of the API with generated requests")
 @pytest.mark.timeout(300)
 def test_every_answer_is_as_the_document_says(server, receiver, tmp_path):
-    grounds = Grounds(server, receiver, "schemathesis")
+    objects = ApiObjects(server, receiver, "schemathesis")
     left_out = [part for path in ENDS_THE_SESSION for part in ("--exclude-path", f"/api/v1{path}")]
     done = run(
-        server.base, grounds, tmp_path,
+        server.base, objects, tmp_path,
         "--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--no-shrink",
         "--exclude-operation-id-regex", TAKES_AWAY, *left_out,
         timeout_s=280,
@@ -122,10 +122,10 @@ def test_every_answer_is_as_the_document_says(server, receiver, tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(1_000)
 def test_every_answer_is_as_the_document_says_however_long_one_tries(server, receiver, tmp_path):
-    grounds = Grounds(server, receiver, "schemathesis-soak")
+    objects = ApiObjects(server, receiver, "schemathesis-soak")
     done = run(
         server.base,
-        grounds,
+        objects,
         tmp_path,
         "--phases",
         "examples,coverage,fuzzing,stateful",
@@ -139,7 +139,7 @@ def test_every_answer_is_as_the_document_says_however_long_one_tries(server, rec
 @pytest.mark.extended("tries every operation of the API with generated requests")
 def test_a_wrong_answer_is_seen(server, receiver, tmp_path):
     """The mutant: a proxy that leaves a required field out of one answer."""
-    grounds = Grounds(server, receiver, "schemathesis-mutant")
+    objects = ApiObjects(server, receiver, "schemathesis-mutant")
 
     class Proxy(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -163,7 +163,7 @@ def test_a_wrong_answer_is_seen(server, receiver, tmp_path):
         thread.start()
         base = f"http://127.0.0.1:{proxy_server.server_address[1]}"
         done = run(
-            base, grounds, tmp_path,
+            base, objects, tmp_path,
             "--phases", "fuzzing", "--max-examples", "2", "--no-shrink", "--mode", "positive",
             "--include-path", "/api/v1/app/{app_id}", "--include-method", "GET",
         )  # fmt: skip

@@ -134,7 +134,7 @@ BODIES: dict[str, Callable[[], Any]] = {
     "PUT /operational-webhook/endpoint/{endpoint_id}/headers": lambda: {"headers": {"X-Stranger": "1"}},
     "POST /operational-webhook/endpoint/{endpoint_id}/secret/rotate": dict,
 }
-"""What a stranger would send; operations that are not here are asked without a body."""
+"""What a foreign token sends; operations that are not here are asked without a body."""
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,8 @@ STATE = """
 """Everything stored of one organization, and of its first application's messages."""
 
 
-class Estate:
-    """All that tenant A has, and the tokens of A and of strangers."""
+class TenantObjects:
+    """All objects of tenant A, and the tokens of A and of other tenants."""
 
     def __init__(self, server: BoathookServer, receiver: Receiver, organization: str) -> None:
         self.server = server
@@ -195,12 +195,12 @@ class Estate:
         self.api = Api(server.base, server.make_key(organization))
         self.app = Application(self.api, name=MARK, uid=f"{MARK}-app", metadata={"is": MARK})
         self.other = Application(self.api, name="sister", uid="sister")
-        self.api.post("/event-type", {"name": "estate.type", "description": MARK}, expect=201)
+        self.api.post("/event-type", {"name": "tenant.type", "description": MARK}, expect=201)
         box = receiver.mailbox()
         self.endpoint = self.app.endpoint(
             f"{box.url}?{MARK}", uid=f"{MARK}-ep", description=MARK, headers={"X-Mark": MARK}, retrySchedule=[]
         )
-        self.message = self.app.send({"is": MARK}, "estate.type", eventId=f"{MARK}-event", channels=[MARK])
+        self.message = self.app.send({"is": MARK}, "tenant.type", eventId=f"{MARK}-event", channels=[MARK])
         self.app.wait_status(self.message, self.endpoint, SUCCESS)
         self.attempt = self.app.attempts(self.endpoint)[0]["id"]
         path = f"{self.app.path}/endpoint/{self.endpoint['id']}/recover"
@@ -224,7 +224,7 @@ class Estate:
             "endpoint_id": (self.endpoint["id"], f"{MARK}-ep"),
             "msg_id": (self.message, f"{MARK}-event"),
             "attempt_id": (self.attempt, self.attempt),
-            "event_type_name": ("estate.type", "estate.type"),
+            "event_type_name": ("tenant.type", "tenant.type"),
             "task_id": (self.task, self.task),
         }
         assert name in ids, f"{operation.name}: say which of tenant A's objects {name} is"
@@ -251,7 +251,7 @@ def asker(server: BoathookServer) -> tuple[Ask, httpx.Client]:
 
 
 def allowed(operation: Operation, kind: str) -> set[int] | None:
-    """Return the statuses a stranger of this kind may be answered with; None: any, as the answer is of its own."""
+    """Return the statuses that a foreign token of this kind may get; None: any, as the answer is of its own."""
     name = operation.name
     if name in OPEN:
         return None
@@ -263,27 +263,27 @@ def allowed(operation: Operation, kind: str) -> set[int] | None:
     }:
         return {201, 404, 422}  # what is unknown may be created, under an id of its own
     if name in ANY_TOKEN or kind == "another organization":
-        # Nothing of A's is in the path where the operation is on the stranger's own collection.
+        # Nothing of A's is in the path where the operation is on the token's own collection.
         return {404} if operation.names and "event_type_name" not in operation.names else None
     if kind == "another application":
         return {403, 404} if name in ORGANIZATION else {404}
     return {403} if name in ORGANIZATION else None
 
 
-def violations(estate: Estate, ask: Ask, kind: str, token: str) -> Iterator[str]:
-    """Ask for everything as this stranger, and say what should not have been."""
-    before = estate.state()
-    for operation in operations(estate.server.base):
+def violations(tenant: TenantObjects, ask: Ask, kind: str, token: str) -> Iterator[str]:
+    """Request every operation with this token, and yield what should not have happened."""
+    before = tenant.state()
+    for operation in operations(tenant.server.base):
         if kind == "the application itself" and operation.name not in ORGANIZATION:
             continue
         if operation.name in ANY_TOKEN and operation.name.startswith("POST"):
-            continue  # a logout ends the stranger's own token, and is tried elsewhere
-        # A stranger's PUT under a uid of tenant A makes an object of the stranger's own.
+            continue  # a logout ends the token itself, and is tested elsewhere
+        # A PUT with a foreign token under a uid of tenant A creates an object of the token's own.
         ways = (False, True) if operation.names and operation.name != "PUT /app/{app_id}" else (False,)
         for by_uid in ways:
-            values = {name: estate.value(operation, name, by_uid=by_uid) for name in operation.names}
+            values = {name: tenant.value(operation, name, by_uid=by_uid) for name in operation.names}
             if operation.name == "POST /app/{app_id}/msg/bulk-expunge":
-                body: Any = {"ids": [estate.message]}
+                body: Any = {"ids": [tenant.message]}
             else:
                 body = BODIES.get(operation.name, lambda: None)()
             answer = ask(operation.method, operation.template.format(**values), token, body)
@@ -295,23 +295,23 @@ def violations(estate: Estate, ask: Ask, kind: str, token: str) -> Iterator[str]
             for value in values.values():
                 own_words = own_words.replace(value, "")
             if (kind != "another application" or operation.name not in ANY_TOKEN) and (
-                MARK in own_words or estate.secret in own_words
+                MARK in own_words or tenant.secret in own_words
             ):
                 yield f"leaked: {said}"
-            if (after := estate.state()) != before:
+            if (after := tenant.state()) != before:
                 before = after
                 yield f"changed: {said}"
 
 
 @pytest.fixture(scope="module")
-def estate(server, receiver):
-    made = Estate(server, receiver, "tenant-a")
+def tenant(server, receiver):
+    made = TenantObjects(server, receiver, "tenant-a")
     yield made
     made.stored.close()
 
 
 @pytest.fixture(scope="module")
-def strangers(server, estate) -> dict[str, str]:
+def foreign_tokens(server, tenant) -> dict[str, str]:
     revoked = server.make_key("tenant-a")
     [(identifier,)] = server.query(
         "select id::text from boathook.api_key where token_sha256 = sha256(%s)", revoked.encode()
@@ -319,8 +319,8 @@ def strangers(server, estate) -> dict[str, str]:
     server.running.cli("keys", "revoke", identifier)
     return {
         "another organization": server.make_key("tenant-b"),
-        "another application": estate.sister,
-        "the application itself": estate.portal,
+        "another application": tenant.sister,
+        "the application itself": tenant.portal,
         "no token": "",
         "a revoked token": revoked,
     }
@@ -342,19 +342,19 @@ def test_the_document_has_the_operations_the_clients_ask_for(server):
 @pytest.mark.parametrize(
     "kind", ["another organization", "another application", "the application itself", "no token", "a revoked token"]
 )
-def test_strangers_neither_see_nor_change_anything(kind, estate, strangers, server):
+def test_foreign_tokens_neither_see_nor_change_anything(kind, tenant, foreign_tokens, server):
     ask, client = asker(server)
     with client:
-        assert list(violations(estate, ask, kind, strangers[kind])) == []
+        assert list(violations(tenant, ask, kind, foreign_tokens[kind])) == []
 
 
 def test_the_matrix_sees_a_server_that_does_not_tell_tenants_apart(server, receiver):
     """The mutant: a proxy that asks with tenant A's own token whoever comes."""
-    estate = Estate(server, receiver, "tenant-a-mutant")
+    tenant = TenantObjects(server, receiver, "tenant-a-mutant")
     ask, client = asker(server)
-    with client, estate.stored:
+    with client, tenant.stored:
         seen = list(
-            violations(estate, lambda method, path, _, body: ask(method, path, estate.api.token, body), "no token", "")
+            violations(tenant, lambda method, path, _, body: ask(method, path, tenant.api.token, body), "no token", "")
         )
     for beginning in (
         "leaked: GET /app/{app_id}/endpoint/{endpoint_id}/secret ",
@@ -368,7 +368,7 @@ def test_the_matrix_sees_a_server_that_does_not_tell_tenants_apart(server, recei
     assert unseen == set()
 
 
-def test_the_estate_is_as_it_was_made(estate):
+def test_the_tenants_objects_are_as_they_were_created(tenant):
     """What the matrix asked about was really there."""
-    assert estate.api.get(estate.app.path)["uid"] == f"{MARK}-app"
-    assert estate.app.status(estate.message, estate.endpoint) not in {None, FAIL}
+    assert tenant.api.get(tenant.app.path)["uid"] == f"{MARK}-app"
+    assert tenant.app.status(tenant.message, tenant.endpoint) not in {None, FAIL}

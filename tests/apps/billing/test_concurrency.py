@@ -34,7 +34,7 @@ def test_the_store_balances_after_all_of_it(server):
 
 
 @pytest.fixture(scope="module")
-def told(server):
+def expected_state(server):
     simulation = make_simulation(300, payments=15)
     send_steps(server, simulation.steps)
     await_books(server, simulation.expected())
@@ -57,15 +57,15 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-async def test_the_judge_of_the_books_finds_damage_done_by_hand(server, told, damage):
-    email = next(email for email, account in told.accounts.items() if account.days)
+async def test_the_judge_of_the_books_finds_damage_done_by_hand(server, expected_state, damage):
+    email = next(email for email, account in expected_state.accounts.items() if account.days)
     connection = await asyncpg.connect(server.database_url)
     transaction = connection.transaction()
     await transaction.start()
     try:
-        assert not await differences(connection, told)
+        assert not await differences(connection, expected_state)
         await connection.execute(damage, email)
-        assert await differences(connection, told)
+        assert await differences(connection, expected_state)
     finally:
         await transaction.rollback()
         await connection.close()

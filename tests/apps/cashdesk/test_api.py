@@ -16,7 +16,7 @@ from tests.support import eventually
 URL = "https://shop.example/hooks"
 
 
-class Estate:
+class UserObjects:
     """Something of every kind, owned by one user."""
 
     def __init__(self, shop: Client) -> None:
@@ -24,7 +24,7 @@ class Estate:
         self.ids: dict[str, int] = {}
         self.delivery = ""
 
-    async def build(self, receiver: Receiver) -> "Estate":
+    async def build(self, receiver: Receiver) -> "UserObjects":
         shop = self.shop
         webhook = await shop.webhook(receiver, f"/{uuid4().hex}", {Entity.PRODUCTS: True})
         product, shift = await shop.product(), await shop.shift()
@@ -58,16 +58,16 @@ CHANGES: dict[str, Any] = {
 }
 
 
-def requests_about(estate: Estate) -> list[tuple[str, str, Any]]:
+def requests_about(objects: UserObjects) -> list[tuple[str, str, Any]]:
     """Every request that names an object of the estate, deletions last."""
-    ids = estate.ids
+    ids = objects.ids
     asked: list[tuple[str, str, Any]] = [("GET", f"{kind}/{id}", None) for kind, id in ids.items()]
     asked += [(method, f"{kind}/{ids[kind]}", body) for kind, body in CHANGES.items() for method in ("PUT", "PATCH")]
     webhook = f"webhooks/{ids['webhooks']}"
     asked += [("GET", f"{webhook}/{what}", None) for what in ("secret", "attempts", "deliveries")]
     asked += [
-        ("GET", f"{webhook}/deliveries/{estate.delivery}", None),
-        ("POST", f"{webhook}/replay", {"delivery": estate.delivery}),
+        ("GET", f"{webhook}/deliveries/{objects.delivery}", None),
+        ("POST", f"{webhook}/replay", {"delivery": objects.delivery}),
         ("POST", f"{webhook}/test", None),
         ("POST", f"shifts/{ids['shifts']}/close", None),
     ]
@@ -75,15 +75,15 @@ def requests_about(estate: Estate) -> list[tuple[str, str, Any]]:
 
 
 @pytest.fixture
-async def estates(cabinet: Cabinet, receiver: Receiver) -> tuple[Estate, Estate]:
+async def both_users(cabinet: Cabinet, receiver: Receiver) -> tuple[UserObjects, UserObjects]:
     """Two users' estates."""
     first, second = await cabinet.client("first"), await cabinet.client("second")
-    return await Estate(first).build(receiver), await Estate(second).build(receiver)
+    return await UserObjects(first).build(receiver), await UserObjects(second).build(receiver)
 
 
-async def test_another_users_objects_are_404_everywhere(cabinet: Cabinet, estates: tuple[Estate, Estate]):
+async def test_another_users_objects_are_404_everywhere(cabinet: Cabinet, both_users: tuple[UserObjects, UserObjects]):
     """The owner of the same objects is answered otherwise by each of these requests, so that 404 means something."""
-    mine, theirs = estates
+    mine, theirs = both_users
     await wait_until_delivered(cabinet, mine.shop.user)
     await wait_until_delivered(cabinet, theirs.shop.user)
     before = cabinet.payloads(theirs.shop.user)
@@ -96,8 +96,8 @@ async def test_another_users_objects_are_404_everywhere(cabinet: Cabinet, estate
         assert answer.status_code not in {400, 401, 404, 405}, f"{method} {path}: {answer.status_code} {answer.text}"
 
 
-async def test_a_delivery_of_anothers_webhook_is_404_under_ones_own(estates: tuple[Estate, Estate]):
-    mine, theirs = estates
+async def test_a_delivery_of_anothers_webhook_is_404_under_ones_own(both_users: tuple[UserObjects, UserObjects]):
+    mine, theirs = both_users
     webhook = f"webhooks/{mine.ids['webhooks']}"
     for method, path, body in [
         ("GET", f"{webhook}/deliveries/{theirs.delivery}", None),
@@ -107,8 +107,10 @@ async def test_a_delivery_of_anothers_webhook_is_404_under_ones_own(estates: tup
     assert (await mine.shop.ask("GET", f"{webhook}/deliveries/{mine.delivery}")).status_code == 200
 
 
-async def test_another_users_objects_cannot_be_pointed_at(cabinet: Cabinet, estates: tuple[Estate, Estate]):
-    mine, theirs = estates
+async def test_another_users_objects_cannot_be_pointed_at(
+    cabinet: Cabinet, both_users: tuple[UserObjects, UserObjects]
+):
+    mine, theirs = both_users
     items = [{"product_id": mine.ids["products"], "quantity": 1}]
     stolen = [{"product_id": theirs.ids["products"], "quantity": 1}]
     for path, body, field in [
@@ -121,8 +123,8 @@ async def test_another_users_objects_cannot_be_pointed_at(cabinet: Cabinet, esta
         assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
 
 
-async def test_lists_hold_ones_own_only(estates: tuple[Estate, Estate]):
-    mine, _ = estates
+async def test_lists_hold_ones_own_only(both_users: tuple[UserObjects, UserObjects]):
+    mine, _ = both_users
     for kind, id in mine.ids.items():
         rows = (await mine.shop.do("GET", kind))["data"]
         assert [row["id"] for row in rows] == [id]

@@ -400,7 +400,7 @@ async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
                 await add(down, f"p{number}")
                 await add(well, f"p{number}")
         await eventually(lambda: len(receiver.heard["/well"]) == 200)
-        assert owed(cabinet, down) == 200
+        assert pending_deliveries(cabinet, down) == 200
         # Every one of them is due again 5 s after a failure, or held back by the pause: the breaker opens after ten.
         assert receiver.requests["/down"] < 60
         before = receiver.requests["/down"]
@@ -423,7 +423,7 @@ async def test_without_a_breaker_it_is_hammered(running: CashdeskServer):
     assert running.stop() == 0
 
 
-def owed(cabinet: Cabinet, shop: Client) -> int:
+def pending_deliveries(cabinet: Cabinet, shop: Client) -> int:
     rows = cabinet.rows(
         "select count(*) from boathook.delivery where event_id = any (%s) and state <> 'dead'", events_of(cabinet, shop)
     )

@@ -33,12 +33,12 @@ def server(tmp_path_factory, admin_url, pg_template, bot):
         for _ in range(5):
             running.send_event("car_create", {"id": new_id(), "poison": "yes"})
         until(lambda: len(dead(running)) == 5)
-        until(lambda: told(bot) >= 5)  # before a test decides about one of them
+        until(lambda: alerted_dead_letters(bot) >= 5)  # before a test decides about one of them
         yield running
 
 
-def told(bot: BotApi) -> int:
-    """Return of how many dead letters people have heard."""
+def alerted_dead_letters(bot: BotApi) -> int:
+    """Return the number of dead letters that were sent to the chat."""
     texts = [text for text in bot.taken if text.startswith("Dead letter: fleet.apply")]
     return len(texts) + sum(int(text.rpartition("(and ")[2].split()[0]) for text in texts if "(and " in text)
 
@@ -49,20 +49,20 @@ def dead(server: FleetServer) -> list[dict]:
     return answer.json()["data"]
 
 
-def car_of(server: FleetServer, letter: dict) -> str:
-    """Return which car a letter is about."""
-    shown = json.loads(server.cli("dead", "show", letter["id"], "--json").stdout)
+def car_of(server: FleetServer, dead_letter: dict) -> str:
+    """Return the car of a dead letter."""
+    shown = json.loads(server.cli("dead", "show", dead_letter["id"], "--json").stdout)
     return json.loads(shown["event"]["body"])["id"]
 
 
 def test_dead_letters_are_listed_with_their_reason_and_plan(server: FleetServer):
-    letters = dead(server)
-    assert {letter["recipient"] for letter in letters} == {"handler:fleet.apply"}
-    assert all("poisoned" in letter["note"] and letter["code"] for letter in letters)
-    planned = until(lambda: [letter for letter in dead(server) if letter["next_replay_at"]])
+    dead_letters = dead(server)
+    assert {dead_letter["recipient"] for dead_letter in dead_letters} == {"handler:fleet.apply"}
+    assert all("poisoned" in dead_letter["note"] and dead_letter["code"] for dead_letter in dead_letters)
+    planned = until(lambda: [dead_letter for dead_letter in dead(server) if dead_letter["next_replay_at"]])
     assert planned[0]["replays_by_itself"] == 0
     listed = server.listing("fleet", "dead", "list")
-    assert {row["id"] for row in listed} == {letter["id"] for letter in dead(server)}
+    assert {row["id"] for row in listed} == {dead_letter["id"] for dead_letter in dead(server)}
 
 
 def test_the_list_is_paged_and_filtered(server: FleetServer):
@@ -85,29 +85,32 @@ def test_nobody_decides_without_a_token(method: str, path: str, server: FleetSer
 
 
 def test_a_replayed_letter_is_handled_and_then_cannot_be_replayed_again(server: FleetServer):
-    letter = dead(server)[0]
-    car = car_of(server, letter)
+    dead_letter = dead(server)[0]
+    car = car_of(server, dead_letter)
     server.send_event("car_update", {"id": int(car), "poison": "no"})
-    answer = server.client.post(f"{DEAD}/{letter['id']}/replay")
+    answer = server.client.post(f"{DEAD}/{dead_letter['id']}/replay")
     assert (answer.status_code, answer.json()["result"]) == (202, "replayed")
     assert server.known("cars", car)["data"]["poison"] == "no"
     until(
         lambda: (
-            server.client.post(f"{DEAD}/{letter['id']}/replay").json().get("detail", "").endswith("nothing to decide")
+            server.client.post(f"{DEAD}/{dead_letter['id']}/replay")
+            .json()
+            .get("detail", "")
+            .endswith("nothing to decide")
         )
     )
-    again = server.client.post(f"{DEAD}/{letter['id']}/replay")
+    again = server.client.post(f"{DEAD}/{dead_letter['id']}/replay")
     assert (again.status_code, again.json()["error"]) == (409, "not_dead")
     assert "succeeded" in again.json()["detail"] or "ignored" in again.json()["detail"]
 
 
 def test_a_deleted_letter_is_ignored_with_a_note_and_keeps_its_record(server: FleetServer):
-    letter = dead(server)[0]
-    answer = server.client.delete(f"{DEAD}/{letter['id']}", params={"note": "a test car"})
+    dead_letter = dead(server)[0]
+    answer = server.client.delete(f"{DEAD}/{dead_letter['id']}", params={"note": "a test car"})
     assert (answer.status_code, answer.json()["result"]) == (200, "ignored")
-    assert letter["id"] not in {row["id"] for row in dead(server)}
-    assert server.client.delete(f"{DEAD}/{letter['id']}").status_code == 409
-    shown = json.loads(server.cli("deliveries", "show", letter["id"], "--json").stdout)
+    assert dead_letter["id"] not in {row["id"] for row in dead(server)}
+    assert server.client.delete(f"{DEAD}/{dead_letter['id']}").status_code == 409
+    shown = json.loads(server.cli("deliveries", "show", dead_letter["id"], "--json").stdout)
     assert (shown["state"], shown["note"]) == ("ignored", "a test car")
     assert shown["attempts_made"]
 
@@ -135,7 +138,7 @@ def test_errors_are_logged_though_their_transaction_is_undone(server: FleetServe
 
 
 def test_dead_letters_are_told_by_telegram_and_collapsed(server: FleetServer, bot: BotApi):
-    assert told(bot) >= 5
+    assert alerted_dead_letters(bot) >= 5
     texts = [text for text in bot.taken if text.startswith("Dead letter: fleet.apply")]
     assert len(texts) < 5, "repeats were not collapsed"
     assert "poisoned" in texts[0]
@@ -167,7 +170,7 @@ def test_the_cleanup_ignores_old_letters_and_erases_nothing(server: FleetServer)
     assert (kept["ignored"], len(dead(server))) == (0, len(before))
     assert server.client.post(f"{DEAD}/cleanup", params={"days": "soon"}).status_code == 400
     done = server.client.post(f"{DEAD}/cleanup", params={"days": 0}).json()
-    assert sorted(done["ids"]) == sorted(letter["id"] for letter in before)
+    assert sorted(done["ids"]) == sorted(dead_letter["id"] for dead_letter in before)
     assert dead(server) == []
     shown = json.loads(server.cli("deliveries", "show", before[0]["id"], "--json").stdout)
     assert shown["state"] == "ignored"

@@ -25,8 +25,10 @@ CLIP = Clip(id="c", audio_url="https://cdn.example.com/a.mp3", cover_url="https:
 async def music(pg_url, tmp_path) -> AsyncIterator[None]:
     """The app, bound to this test's database."""
     file = tmp_path / "boathook.toml"
-    told = f'[database]\nurl = "{pg_url}"\n[apps]\nload = ["boathook.apps.music"]\n[music]\nsecret = "{SECRET}"\n'
-    file.write_text(told)
+    callback_of = (
+        f'[database]\nurl = "{pg_url}"\n[apps]\nload = ["boathook.apps.music"]\n[music]\nsecret = "{SECRET}"\n'
+    )
+    file.write_text(callback_of)
     settings, apps = with_apps(load(file))
     await migrate_apps(pg_url, migrations_of(apps))
     async with bound(settings, apps):
@@ -38,14 +40,14 @@ def delivery() -> Delivery:
     return Delivery(event_id=event_id, delivery_id=str(event_id), received_at=datetime.now(UTC))
 
 
-def told(stage: Stage) -> Callback:
+def callback_of(stage: Stage) -> Callback:
     return Callback(task_id="t", stage=stage, clips=(CLIP,) if stage is Stage.COMPLETE else ())
 
 
 async def take(*stages: Stage) -> None:
     for stage in stages:
         async with hook.transaction() as tx:
-            await tracks.take(tx, delivery(), [told(stage)])
+            await tracks.take(tx, delivery(), [callback_of(stage)])
 
 
 async def value(sql: str):
@@ -95,7 +97,7 @@ async def test_an_event_that_is_handled_again_changes_nothing():
     one = delivery()
     for _ in range(3):
         async with hook.transaction() as tx:
-            (taken,) = await tracks.take(tx, one, [told(Stage.COMPLETE)])
+            (taken,) = await tracks.take(tx, one, [callback_of(Stage.COMPLETE)])
         assert taken.result == "applied"
     assert await value("select count(*) from music.callback") == 1
     assert await value(WANTED) == 2
@@ -112,7 +114,7 @@ async def waits_for_a_lock() -> bool:
 
 async def test_a_registration_waits_for_a_callback_that_is_just_being_noted():
     async with hook.transaction() as tx:
-        await tracks.take(tx, delivery(), [told(Stage.TEXT)])
+        await tracks.take(tx, delivery(), [callback_of(Stage.TEXT)])
         registering = asyncio.create_task(register())
         await eventually(waits_for_a_lock)
     await registering
@@ -122,7 +124,7 @@ async def test_a_registration_waits_for_a_callback_that_is_just_being_noted():
 async def test_without_the_lock_they_would_miss_each_other(monkeypatch):
     monkeypatch.setattr(tracks, "_LOCK", "select $1::text")
     async with hook.transaction() as tx:
-        await tracks.take(tx, delivery(), [told(Stage.TEXT)])
+        await tracks.take(tx, delivery(), [callback_of(Stage.TEXT)])
         await register()
     assert await value(STATUS) == "pending"
     assert await value("select state from music.callback") == "waiting"

@@ -153,8 +153,8 @@ async def test_a_bucket_that_is_not_there_is_named(s3_server, http, tmp_path):
     assert caught.value.code == "NoSuchBucket"
 
 
-class Told:
-    """An HTTP client that answers as it is told."""
+class ScriptedHttp:
+    """An HTTP client with scripted answers."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -168,9 +168,9 @@ class Told:
         return answer
 
 
-def told(s3_server, *answers, monkeypatch):
+def scripted_storage(s3_server, *answers, monkeypatch):
     monkeypatch.setattr("boathook.apps.music.s3._FIRST_WAIT_S", 0.001)
-    http = Told(*answers)
+    http = ScriptedHttp(*answers)
     return S3(bucket_of(s3_server), http), http
 
 
@@ -178,10 +178,12 @@ BUSY = HttpAnswer(503, {}, b"<Error><Code>SlowDown</Code><Message>please</Messag
 
 
 async def test_a_busy_service_is_asked_again_and_not_for_ever(s3_server, monkeypatch):
-    storage, http = told(s3_server, BUSY, FetchFailed("broke off"), HttpAnswer(204, {}, b""), monkeypatch=monkeypatch)
+    storage, http = scripted_storage(
+        s3_server, BUSY, FetchFailed("broke off"), HttpAnswer(204, {}, b""), monkeypatch=monkeypatch
+    )
     await storage.delete("tracks/t/c.mp3")
     assert http.asked == 3
-    storage, http = told(s3_server, BUSY, BUSY, BUSY, BUSY, monkeypatch=monkeypatch)
+    storage, http = scripted_storage(s3_server, BUSY, BUSY, BUSY, BUSY, monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed) as caught:
         await storage.delete("tracks/t/c.mp3")
     assert (caught.value.code, http.asked) == ("SlowDown", 3)
@@ -189,7 +191,7 @@ async def test_a_busy_service_is_asked_again_and_not_for_ever(s3_server, monkeyp
 
 async def test_a_refusal_is_not_asked_again(s3_server, monkeypatch):
     refusal = HttpAnswer(403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
-    storage, http = told(s3_server, refusal, monkeypatch=monkeypatch)
+    storage, http = scripted_storage(s3_server, refusal, monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed):
         await storage.delete("tracks/t/c.mp3")
     assert http.asked == 1
@@ -206,14 +208,14 @@ async def test_a_refusal_is_not_asked_again(s3_server, monkeypatch):
     ],
 )
 async def test_a_listing_that_cannot_be_believed_is_an_error(body, s3_server, monkeypatch):
-    storage, _ = told(s3_server, HttpAnswer(200, {}, body), monkeypatch=monkeypatch)
+    storage, _ = scripted_storage(s3_server, HttpAnswer(200, {}, body), monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed):
         await listed(storage, "tracks/")
 
 
 async def test_no_secret_is_in_an_error(s3_server, monkeypatch):
     failure = FetchFailed("http://127.0.0.1: no answer came")
-    storage, _ = told(s3_server, failure, failure, failure, monkeypatch=monkeypatch)
+    storage, _ = scripted_storage(s3_server, failure, failure, failure, monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed) as caught:
         await storage.delete("tracks/t/c.mp3")
     assert s3_server.KEYS["secret_key"] not in str(caught.value)
