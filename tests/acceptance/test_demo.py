@@ -266,7 +266,7 @@ def test_a_strangers_folder_is_not_emptied(demo: Callable[..., Demo], folder: Pa
 
 
 def _take_quiet_port(taken: socket.socket) -> int:
-    """Bind below the ports that the system gives to clients, so that nobody takes the next one meanwhile."""
+    """Bind below the ephemeral ports, so that no client takes the next port meanwhile."""
     while True:
         port = random.randrange(20_000, 32_000)
         with contextlib.suppress(OSError):

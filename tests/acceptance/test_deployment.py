@@ -117,7 +117,7 @@ def test_a_container_of_the_compose_file_takes_webhooks_in_and_tells_its_manager
     try:
         until(lambda: "READY=1" in manager.hear() or process.poll() is not None)
         assert process.poll() is None
-        # Whoever is told that it is ready may send at once.
+        # A client that is told that it is ready may send at once.
         body = json.dumps({
             "id": "evt_1", "type": "payment_intent.succeeded", "data": {"object": {"id": "pi_1", "amount": 4200}},
         }).encode()  # fmt: skip

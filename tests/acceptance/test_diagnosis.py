@@ -1,4 +1,4 @@
-"""Why a request was refused: told to the operator in plain words, never to whoever sent it, whatever they send."""
+"""Diagnosis of rejected requests: shown to operators in plain words, never to the sender."""
 
 import base64
 import json

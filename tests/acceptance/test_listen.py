@@ -317,7 +317,7 @@ def test_a_stopping_gateway_does_not_wait_for_listeners(boathook, listen):
     listens(own, listening, lambda: len(listening.lines))
     began = time.monotonic()
     assert own.stop() == 0
-    # Nobody is asked to be quick: the time for draining is 20 seconds.
+    # There is no hurry: draining may take 20 seconds.
     assert time.monotonic() - began < 15
     until(lambda: any("connection lost" in line for line in listening.said))
 

@@ -1,4 +1,4 @@
-"""Whoever listens hears each event once although events come late, connections break and gateways start anew."""
+"""`boathook listen` gets each event once although events come late, connections break and gateways restart."""
 
 import asyncio
 import http.server
@@ -114,7 +114,7 @@ def test_what_was_committed_late_is_heard_once_although_the_gateway_dies_meanwhi
 
 
 class Odd(http.server.BaseHTTPRequestHandler):
-    """A local server that sends everybody elsewhere, where nobody must come."""
+    """A local server that redirects every request to a URL that must not be requested."""
 
     seen: ClassVar[list[str]] = []
 

@@ -1,4 +1,4 @@
-"""A stand-in for Stripe that nobody of boathook wrote sends its own signed webhooks; its own list of events is the truth."""
+"""localstripe, a fake of Stripe by other authors, sends its signed webhooks; its own list of events is the reference."""
 
 import subprocess
 import sys

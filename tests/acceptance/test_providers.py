@@ -1,6 +1,6 @@
-"""One boathook with a source of every provider and scheme, spoken to by its senders and by strangers.
+"""One boathook process with a source of every provider and scheme, and genuine and forged requests to each.
 
-What is asserted is what senders, strangers and operators see: answers on the wire, and what the command line shows.
+The tests assert what senders and operators see: responses, and the output of the command line.
 """
 
 import json
@@ -313,7 +313,7 @@ LIES = {
 
 
 class TestPublicUrl:
-    """Where the address is signed, the configured one counts, whatever proxies and strangers say it was."""
+    """Where the URL is signed, the configured one counts, whatever proxies and senders claim."""
 
     def test_square_signs_the_address_as_configured(self, running: BoathookProcess):
         target, secret = TARGET.format(source="square"), secret_of("square")

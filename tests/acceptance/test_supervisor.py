@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -279,7 +278,5 @@ def _is_leased(running: BoathookProcess) -> bool:
 def test_an_interrupt_stops_like_a_termination(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles=GATEWAY)
     assert running.process is not None
-    started = time.monotonic()
     os.killpg(running.process.pid, signal.SIGINT)
     assert running.process.wait(300) == 0
-    assert time.monotonic() - started < 30

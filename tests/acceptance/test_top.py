@@ -37,7 +37,7 @@ def looked(running: BoathookProcess, *arguments: str) -> dict[str, Any]:
 
 @pytest.fixture
 def traffic(running: BoathookProcess) -> Iterator[None]:
-    """Somebody who sends all the time."""
+    """A sender that sends all the time."""
     stop = threading.Event()
 
     def send() -> None:

@@ -1,4 +1,4 @@
-"""How somebody begins who has installed the package: with an app's sample configuration, in a folder of their own."""
+"""The first steps after the installation: an app's sample configuration in a new folder."""
 
 import os
 import subprocess

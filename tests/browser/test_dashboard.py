@@ -23,7 +23,7 @@ FORM_TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
 
 @pytest.fixture(scope="module")
 def client(console: ConsoleServer) -> Iterator[httpx.Client]:
-    """Somebody who has signed in without a browser."""
+    """A signed-in HTTP client without a browser."""
     with signed_in(console) as client:
         yield client
 
@@ -156,7 +156,7 @@ def test_an_operator_who_reads_too_often_is_told_to_come_later(console: ConsoleS
         for _ in range(MOST_EACH):
             reading = stack.enter_context(client.stream("GET", "/console/now/live")).iter_lines()
             read_until(reading, "event: state")
-            held.append(reading)  # one that nobody holds any more closes its connection
+            held.append(reading)  # an unreferenced one closes its connection
         refused = client.get("/console/now/live")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         assert "Acknowledgement" in client.get("/console/now/state").text

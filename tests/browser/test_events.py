@@ -273,9 +273,9 @@ def test_a_conflict_is_compared_with_the_event_that_came_first(
 
 def test_pages_fit_a_narrow_screen_and_keys_suffice(console: ConsoleServer, admin_page: CheckedPage, conflict):
     name = conflict("conflict-2")
-    event = console.ask("select boathook.show_id('evt', event_id) from boathook.conflict where dedup_key = 'conflict-2'")[
-        0
-    ][0]
+    event = console.ask(
+        "select boathook.show_id('evt', event_id) from boathook.conflict where dedup_key = 'conflict-2'"
+    )[0][0]
     page = admin_page.page
     page.set_viewport_size({"width": 360, "height": 740})
     for path in ("/events", f"/events/{event}", f"/events/{event}/curl", "/conflicts", f"/conflicts/{name}"):

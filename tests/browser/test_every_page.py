@@ -1,4 +1,4 @@
-"""Every page of the console, found by following its links: each works, for everybody, on any screen.
+"""Every page of the console, found by following its links, works for every role and on any screen.
 
 With SCREENSHOTS set to a folder, it is filled with a picture of each page, light and dark.
 """
@@ -65,7 +65,7 @@ def kind_of(path: str) -> str:
 
 
 def test_every_page_that_there_is_was_found(pages: list[str]):
-    """A page that no link leads to is one that nobody finds."""
+    """A page without a link to it cannot be found."""
     shown = {kind_of(path) for path in pages}
     areas = {
         re.sub(r"\{\w+(:\w+)?\}", "*", entry.path) for area in AREAS for entry in area.entries if entry.method == "GET"
@@ -137,7 +137,7 @@ def serious_faults(page: Page, rules: list[str] | None = None) -> list[str]:
 
 
 def test_axe_sees_a_page_that_is_faulty(admin_page: CheckedPage):
-    """The mutant: without its label, the field for searching is one that nobody can name."""
+    """The mutant: without its label, the search field has no accessible name."""
     page = admin_page.go("/events")
     page.evaluate("document.querySelectorAll('label').forEach(one => one.remove())")
     page.evaluate(

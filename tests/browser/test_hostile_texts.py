@@ -1,4 +1,4 @@
-"""More than four hundred hostile texts, wherever strangers may write: no page runs one, and none even tries."""
+"""More than four hundred hostile texts in every field that senders can fill: no page executes one."""
 
 import re
 from collections.abc import Iterator

@@ -36,7 +36,7 @@ class World:
 def sound() -> World:
     """Five events: e1 and e3 in one line, e2 at its second attempt, e4 dead, e5 with a message to one endpoint.
 
-    e1 was sent twice, the first time without an answer. A stranger's forgery was refused, and a second body under the id of
+    e1 was sent twice, the first time without an answer. A forgery was rejected, and a second body under the id of
     e2 is a conflict.
     """
     history = (

@@ -251,7 +251,7 @@ def test_crash_loop(env: Environment) -> None:
 
 
 class ConnectionHog:
-    """Takes every connection that PostgreSQL has, from whoever has one."""
+    """Takes all connections of PostgreSQL, including those that are in use."""
 
     def __init__(self, url: str) -> None:
         self._url = url

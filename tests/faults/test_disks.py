@@ -320,7 +320,7 @@ def _panic(env: Environment) -> bool:
                 db.execute("select pg_switch_wal()")
         except psycopg.errors.DiskFull:
             continue
-        except psycopg.OperationalError:  # the connection broke off, as that of everybody
+        except psycopg.OperationalError:  # the connection broke off, as all of them did
             return True
     return False
 

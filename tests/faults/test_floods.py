@@ -1,4 +1,4 @@
-"""Senders that misbehave: copies, conflicts, strangers' keys, and no order at all."""
+"""Senders that misbehave: copies, conflicts, keys of other senders, and random order."""
 
 from tests.faults.rig.environment import Environment
 from tests.faults.rig.mutants import Mutant

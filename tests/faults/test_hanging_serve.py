@@ -1,4 +1,4 @@
-"""A whole boathook lives through a PostgreSQL that hangs: nobody restarts it, and nothing in it needs to be restarted."""
+"""A whole boathook lives through a PostgreSQL that hangs: without a restart of any of its processes."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from tests.support import until
 
 LEASE_S = 2.0
 TOLD_S = 8.0
-"""What somebody waits at most who asks while nobody knows yet that PostgreSQL hangs, on a busy machine."""
+"""The longest wait of a request while the hang is not detected yet, on a busy machine."""
 SETTLED_S = LEASE_S + 2.0
 LATE_S = 6.0
 """What a busy machine may add."""

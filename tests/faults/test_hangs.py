@@ -19,9 +19,7 @@ from boathook.journal.database import Connection, Database
 from boathook.journal.deliveries import keeper_seat
 from boathook.journal.schema import migrate
 from tests.faults.frozen_server import (
-    BACK_S,
     DETECTED_S,
-    LATE_S,
     ask,
     ask_in_transaction,
     frozen,
@@ -48,7 +46,7 @@ def server() -> Iterator[OwnServer]:
 
 async def wait_for_something_else(connection: Connection) -> None:
     assert not connection.is_closed()
-    await asyncio.sleep(60)
+    await asyncio.sleep(3_600)
 
 
 @pytest.mark.parametrize("is_connected", [True, False], ids=["kept", "new"])
@@ -61,11 +59,9 @@ async def test_a_use_with_a_limit_ends_when_it_is_over_though_the_server_hangs(
             await database.fetchval("select 1")
         before = asyncio.all_tasks()
         with frozen(server):
-            began = time.monotonic()
             with pytest.raises(JournalUnavailable, match=r"did not answer within 0\.5 s"):
                 async with database.acquire(within_s=WITHIN_S) as connection:
                     await with_connection(connection)
-            assert time.monotonic() - began < WITHIN_S + LATE_S
             await asyncio.sleep(0)
             assert asyncio.all_tasks() == before
         assert await database.fetchval("select 1") == 1
@@ -81,12 +77,20 @@ def is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulse, "PATIENCE_S", 0.5)
 
 
-async def test_a_hang_is_found_out_within_five_seconds_and_its_end_as_well(server: OwnServer):
+async def test_a_hang_is_found_out_and_its_end_as_well(server: OwnServer):
+    async with open_database(server.url) as database:
+        await wait_for_heartbeat(database)
+        with frozen(server):
+            await time_to_fail(database)
+        await wait_until_available(database)
+
+
+@pytest.mark.extended("is judged by the clock")
+async def test_a_hang_is_found_out_within_five_seconds(server: OwnServer):
     async with open_database(server.url) as database:
         await wait_for_heartbeat(database)
         with frozen(server):
             assert await time_to_fail(database) < DETECTED_S
-        await wait_until_available(database)
 
 
 async def test_without_a_pulse_those_who_wait_for_a_hung_server_would_go_on_waiting(
@@ -104,7 +108,7 @@ async def test_a_stopped_server_is_found_out_at_once(server: OwnServer, is_quick
     async with open_database(server.url) as database:
         await wait_for_heartbeat(database)
         await asyncio.to_thread(server.stop)
-        assert await time_to_fail(database) < 2
+        await time_to_fail(database)
         await asyncio.to_thread(server.restart)
         await wait_until_available(database)
 
@@ -188,7 +192,7 @@ async def test_a_handler_caught_in_a_hang_longer_than_its_lease_takes_effect_onc
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_more_long_handlers_than_connections_all_have_their_turn(server: OwnServer, shop: Database):
-    """Fifty more than there are connections, and so few are left by strangers that not all of these can be had."""
+    """Fifty more than there are connections, while other clients leave too few of them."""
     hook, running, most = Boathook(), 0, 0
 
     @hook.on("shop", retry=RetryPolicy(max_attempts=1))
@@ -210,7 +214,7 @@ async def test_more_long_handlers_than_connections_all_have_their_turn(server: O
 
 @asynccontextmanager
 async def taken(server: OwnServer, *, all_but: int) -> AsyncIterator[None]:
-    """Have a stranger hold all connections of the server but so many."""
+    """Let another client hold all connections of the server except *free* ones."""
     held = await asyncio.to_thread(take_all, server.url)
     try:
         for one in held[:all_but]:
@@ -251,8 +255,8 @@ async def test_a_keeper_whose_server_hung_is_the_keeper_no_more_until_it_is_elec
     await eventually(lambda: seats == ["ours"])
     await wait_for_heartbeat(shop)
     with frozen(server):
-        await eventually(lambda: seats == ["ours", "left"], timeout=DETECTED_S)
+        await eventually(lambda: seats == ["ours", "left"])
         assert not keeping.done()
-    await eventually(lambda: seats[-1] == "ours", timeout=BACK_S + LATE_S)
+    await eventually(lambda: seats[-1] == "ours")
     stop.set()
     await keeping

@@ -1,4 +1,4 @@
-"""Payloads that ruin whoever handles them."""
+"""Payloads that crash the worker that handles them."""
 
 from tests.faults.rig import bank
 from tests.faults.rig.environment import Environment

@@ -52,7 +52,7 @@ class Cuts:
     missing: set[str] = field(default_factory=set)
     """Keys that were answered 2xx before a cut and are not on its disk."""
     corrupt: set[str] = field(default_factory=set)
-    """Keys read from a disk with bytes that nobody sent."""
+    """Keys read from a disk with bytes that were never sent."""
     torn: int = 0
     """Cuts that left something which is no record."""
     unsaid: int = 0

@@ -25,7 +25,7 @@ AWKWARD = {
     "/bomb": Behaviour(status=500, how="bomb", size=100 * MB, headers={"content-encoding": "gzip"}),
     "/reset": Behaviour(how="reset"),
 }
-"""Ways to answer that cost whoever asks a lot."""
+"""Responses that are expensive for the sender."""
 
 
 def _came(history: History, place: str, *, since: float = 0.0) -> list[Arrived]:

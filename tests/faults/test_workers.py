@@ -78,7 +78,7 @@ def _frozen_there(env: Environment, host: Host) -> Iterator[list[tuple[object, .
 
 
 def _wait_taken_over(env: Environment, held: list[tuple[object, ...]]) -> None:
-    """Wait until none of these leases is anybody's any more."""
+    """Wait until no process holds one of these leases."""
     until(lambda: not set(held).intersection(env.ask(LEASED)))
 
 

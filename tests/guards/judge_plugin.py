@@ -6,4 +6,4 @@ import pytest
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Print them once all tests are known."""
     for name in sorted({mark.args[0] for item in session.items for mark in item.iter_markers("judge")}):
-        print(f"judged: {name}")  # noqa: T201 - whoever loads this plugin reads it
+        print(f"judged: {name}")  # noqa: T201 - the caller of the plugin reads it

@@ -1,4 +1,4 @@
-"""Every provider can be set up by whoever reads its steps."""
+"""The set-up steps of every provider are complete."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The audit: searched in bounded looks, and sealed row by row without anybody's waiting for it."""
+"""The audit: searched in bounded looks, and sealed row by row without making any writer wait."""
 
 import asyncio
 import contextlib

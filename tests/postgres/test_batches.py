@@ -1,4 +1,4 @@
-"""Requests of many items: the bytes kept once, each item owed once, whoever sends it how often and with what else."""
+"""Requests of many items: the bytes kept once, each item delivered once, however often and with which other items it is sent."""
 
 import asyncio
 import hashlib

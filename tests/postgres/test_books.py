@@ -145,7 +145,7 @@ async def filled(db: Database) -> Store:
 
 
 async def sent(store: Store) -> None:
-    """Add messages: owed to an endpoint, resent by hand, expunged, sent to an endpoint made later, and one for nobody."""
+    """Add messages: owed to an endpoint, resent by hand, expunged, sent to an endpoint made later, and one without a recipient."""
     acme = await add_application(store.db, "acme")
     endpoint = await add_endpoint(store.db, acme)
     outbox = Outbox()

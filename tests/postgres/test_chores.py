@@ -181,7 +181,7 @@ async def hand_over(db: Database) -> Busy:
         async with kept(db, busy.hook()):
             await lose_seat(db)
             await until_rows(db, SEATS, 1)
-            # The chore ends, and is done again by whoever is the keeper.
+            # The chore ends, and is run again by the current keeper.
             await eventually(lambda: busy.runs >= 2)
     return busy
 

@@ -60,7 +60,7 @@ async def validity(url: str) -> dict[str, bool]:
 
 
 async def waiting(url: str, query: str) -> int:
-    """Return the process id of the server's that builds, once it waits for somebody."""
+    """Return the process id of the server's that builds, once it waits for another process."""
     async with connected(url) as connection:
         return await eventually(lambda: connection.fetchval(BUILDERS, query))
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL that cannot be connected to: whoever meets it is told which setting names it, and what to do."""
+"""A PostgreSQL that cannot be reached: the error names the setting and the fix."""
 
 import socket
 import subprocess
@@ -19,7 +19,7 @@ SAMPLE = Path(boathook.apps.billing.__file__).with_name("boathook.toml")
 
 @pytest.fixture
 def silent_url() -> str:
-    """The URL of a port where nobody listens."""
+    """The URL of a port without a listener."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return f"postgresql://boathook:sesame@127.0.0.1:{one.getsockname()[1]}/boathook"

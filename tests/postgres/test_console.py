@@ -1,4 +1,4 @@
-"""The API on the gateway's port: there when PostgreSQL is, and in nobody's way before."""
+"""The API on the gateway's port: available when PostgreSQL is, and no obstacle before."""
 
 import uuid
 from functools import partial

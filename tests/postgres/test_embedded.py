@@ -1,4 +1,4 @@
-"""The embedded server: private, durable, shared, and still there after anybody was killed."""
+"""The embedded server: private, durable, shared, and still there after a process was killed."""
 # ruff: noqa: ASYNC220, ASYNC240 - nothing else runs on the loop while a test looks at files or starts a program
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Storing events: once each, with what they are owed, in one statement, whoever else is storing."""
+"""Storing events: once each with their deliveries in one statement, also with concurrent writers."""
 
 import asyncio
 import hashlib

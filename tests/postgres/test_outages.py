@@ -206,7 +206,7 @@ async def test_what_postgresql_sacrifices_to_others_is_run_again_at_once(shop: D
             await connection.execute("select from deed where n = $1 for update", second)
 
     await asyncio.gather(run_again(lambda: lock(1, 2)), run_again(lambda: lock(2, 1)))
-    # Whoever is sacrificed begins at once, and may take its first row again before the other has got it.
+    # The transaction that is aborted begins again at once, and may take its first row again before the other has got it.
     assert 3 <= len(runs) <= 20
 
 

@@ -1,4 +1,4 @@
-"""The customers' portal: who is let in, what each may see and do there, and that nothing of anybody else can be reached."""
+"""The customers' portal: who may enter, what each may see and do there, and that no data of other customers can be reached."""
 
 import itertools
 import re
@@ -107,7 +107,7 @@ async def customer(console: ConsoleApp, db) -> CustomerData:
     return CustomerData(console, tenant, places)
 
 
-# Nothing of anybody else
+# No data of other customers
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -354,7 +354,7 @@ async def test_a_link_is_made_with_a_button_shown_once_and_noted(console: Consol
     await anna.submit_form(f"{home}/portal", {"lifetime": "3600", "colour": "red;}"}, on=home, status=400)
 
 
-# Within somebody's product
+# Within the owner's product
 
 
 async def test_no_page_may_show_the_portal_within_it_unless_it_is_named(console: ConsoleApp, db):

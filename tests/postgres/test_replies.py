@@ -1,4 +1,4 @@
-"""Replies in the journal: the first handler's counts, whoever waits is told, and a failure answers nothing."""
+"""Replies in the journal: the first handler's counts, waiting senders get it, and a failure sends no reply."""
 
 import asyncio
 from uuid import UUID, uuid4

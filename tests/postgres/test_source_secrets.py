@@ -206,7 +206,7 @@ async def test_of_those_who_add_one_secret_at_once_one_does(db: Database):
 
 
 async def test_without_the_lock_it_would_be_there_twice(db: Database, monkeypatch: pytest.MonkeyPatch):
-    """The mutant: nobody waits for who looks and adds before."""
+    """The mutant: without the lock, concurrent additions exceed the limit."""
     together = asyncio.Barrier(3)
 
     async def do_not_wait(*_: object) -> None:

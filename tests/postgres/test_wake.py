@@ -174,7 +174,7 @@ class TestLeased:
         assert await claim(DeliveryStore(db)) == []
 
 
-# The race: an attempt looks whether its reason is there, and is put off where it is not; whoever makes the reason wakes.
+# The race: an attempt looks whether its reason is there, and is put off where it is not; the process that creates the reason wakes it.
 
 Step = Callable[[], Awaitable[object]]
 

@@ -1,4 +1,4 @@
-"""Senders that people talk through, judged by their own libraries, their documentation's vectors, and by hand."""
+"""Chat providers, checked against their own libraries, their documentation's vectors, and by hand."""
 
 import hashlib
 import hmac

@@ -307,7 +307,7 @@ STRANGE_ADDRESSES = [
     "https://sns.eu-central-1.amazonaws.com@evil.example/SimpleNotificationService-0123456789abcdef.pem",
     "https://sns.eu-central-1.amazonaws.com/a/SimpleNotificationService-0123456789abcdef.pem",
     "https://sns.eu-central-1.amazonaws.com/?Action=GetTopicAttributes&x=.pem",
-    # Objects in a bucket that a stranger may name "sns".
+    # Objects in a bucket that any AWS customer may name "sns".
     "https://sns.s3-eu-west-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem",
     "https://sns.s3.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem",
 ]
@@ -568,7 +568,7 @@ def test_graph_asks_whether_anybody_is_there():
     assert graph.verify(question, NOW) == answer
     for odd in ("%0d%0aSet-Cookie:a", "%D0%96", "x" * 4_097):
         assert isinstance(graph.verify(request(b"", {}, query="validationToken=" + odd), NOW), Rejected)
-    # Whatever brings notices is judged by its proof: nobody can have them answered and lost by adding a question.
+    # Whatever brings notices is judged by its proof: no sender can make them be answered and lost by adding a challenge.
     both = request(graph_body("state-1"), {}, query="validationToken=abc")
     assert isinstance(graph.verify(both, NOW), Verified)
     assert isinstance(graph.verify(replace(both, body=graph_body("state-2")), NOW), Rejected)

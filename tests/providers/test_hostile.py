@@ -1,4 +1,4 @@
-"""Whatever strangers send to a source of any provider: a verdict, never an exception, never a slow one."""
+"""Hostile requests to a source of any provider get a verdict, never an exception, and quickly."""
 
 import functools
 import json

@@ -708,7 +708,7 @@ def forge_checksum(template: bytes, wanted: int) -> bytes:
 
 
 def forged_from(good: Request) -> Request:
-    """Another id and amount under a captured signature, which nobody but PayPal could have made."""
+    """Another id and amount under a captured signature, which only PayPal could have made."""
     template = b'{"id":"WH-forged","event_type":"PAYMENT.CAPTURE.COMPLETED","amount":"9999.00","x":"%s"}' % (b"a" * 48)
     body = forge_checksum(template, zlib.crc32(good.body))
     assert zlib.crc32(body) == zlib.crc32(good.body)

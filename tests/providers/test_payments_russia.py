@@ -260,7 +260,7 @@ def test_what_tbank_cannot_have_sent_is_refused():
 
 
 def test_a_password_of_the_strangers_is_not_hashed():
-    """Whoever sends a field Password would else choose what is mixed in."""
+    """Otherwise a sender of a field Password could choose what is hashed."""
     fields = {**DOCUMENTED, "Password": "mine"}
     token = hashlib.sha256("".join(str(fields[name]) for name in sorted(fields) if name != "Data").encode()).hexdigest()
     verifier = source("t-bank", PASSWORD)

@@ -361,7 +361,7 @@ def test_hubspot_v2_the_example_of_its_documentation():
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_hubspot_a_lengthened_hash_brings_no_event(version):
-    """Whoever has a plain SHA-256 over secret and body can compute that of both, their padding, and words of his own."""
+    """With a plain SHA-256 over secret and body an attacker could compute the hash of a longer body (length extension)."""
     head = SECRET if version == "v1" else f"{SECRET}POST{URL}"
     bits = (len(head) + len(HUBSPOT_BODY)) * 8
     padding = b"\x80" + b"\x00" * (-(bits // 8 + 9) % 64) + bits.to_bytes(8, "big")

@@ -321,7 +321,7 @@ async def small(pg_url: str) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def keys_locked(db: Database) -> AsyncIterator[None]:
-    """Keep everybody from reading API keys."""
+    """Lock the table of API keys against reads."""
     async with db.transaction() as connection:
         await connection.execute("lock table boathook.api_key in access exclusive mode")
         yield

@@ -1,4 +1,4 @@
-"""What strangers, operators and bad luck do to a cabinet: it answers in its own words, and goes on."""
+"""Attacks on the cashdesk app: it answers with its own errors and goes on."""
 
 import asyncio
 import json

@@ -67,7 +67,7 @@ class AttackTarget:
         return BASE + re.sub(r"\{(\w+)(:\w+)?\}", lambda found: known.get(found[1], "x"), entry.path)
 
     async def send(self, entry: Entry, who: str, *, csrf: str | None = None, **headers: str) -> httpx.Response:
-        """Ask for a page, or send its form, as somebody."""
+        """Request a page or submit its form as one of the users."""
         async with PageClient(self.console.app) as browser:
             session = self.sessions[who]
             browser.cookies.update({"boathook": session, "boathook-portal": session} if session else {})
@@ -82,7 +82,7 @@ class AttackTarget:
             return await browser.post(self.path(entry), data=form, headers=headers)
 
     async def state(self) -> dict[str, str]:
-        """Return what is stored, but for when somebody was seen last."""
+        """Return the state of all tables except the times of last use."""
         tables = await self.database.fetch("select tablename from pg_tables where schemaname = 'boathook'")
         names = [row["tablename"] for row in tables if row["tablename"] != "operator_session"]
         read = "select coalesce(md5(string_agg(t::text, '|' order by t::text)), '') from boathook.{} t"
@@ -273,7 +273,7 @@ async def test_every_answer_carries_the_policy_whoever_makes_it(target: AttackTa
             assert answer.status_code != 405 or ("This page takes no forms" in answer.text and answer.headers["allow"])
 
 
-# Strangers who guess
+# Password guessing
 
 
 @contextmanager

@@ -236,7 +236,7 @@ class Scenario:
         self.http.post("/in/vk", json={"type": "confirmation", "group_id": 1, "secret": known["vk_secret"]})
 
     def _tell(self) -> None:
-        """Let a stranger tell a secret before the sender does; the sender's own is then refused."""
+        """Let an attacker send a handshake secret before the sender does; the sender's own is then rejected."""
         for status, secret in ((200, "told_by_a_stranger"), (401, self.canary("told_too_late", f"secret_{secrets.token_hex(16)}"))):  # fmt: skip
             self.post("/in/notion", json.dumps({"verification_token": secret}).encode(), {}, status)
         self.running.cli("sources", "secret", "notion", "--forget")

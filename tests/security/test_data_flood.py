@@ -1,4 +1,4 @@
-"""A stranger cannot change our memory: a flood of forged requests leaves the bounded quarantine, and nothing else."""
+"""A flood of forged requests leaves only the bounded quarantine, and does not change the dedup memory."""
 
 import time
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ FORGED, REAL, LARGE = 10_000, 1_000, 200
 PER_ROW = 16_384
 """Bytes of log one kept rejection of a kilobyte may cost, with the whole pages written after a checkpoint."""
 NOISE = 1 << 20
-"""Bytes of log that PostgreSQL writes by itself, whoever asks."""
+"""Bytes of log that PostgreSQL writes without any request."""
 MEMORY = 32 << 20
 BY_ITSELF = "sample"
-"""What the supervisor writes down four times a minute, whoever asks: `boathook.server.sampler`."""
+"""The table that the supervisor writes four times a minute: `boathook.server.sampler`."""
 SAMPLES = 8
 """Per minute, at most: those, what was left over, and the last one at the end."""
 

@@ -1,4 +1,4 @@
-"""One input is one line: whatever strangers, handlers and receivers write, they forge, colour and stretch no record.
+"""One log record is one line: no text of senders, handlers or receivers can forge, colour or stretch a record.
 
 The corpus goes through every part of a real boathook that says something of what it was given: ids and types of
 events, headers, paths, what handlers raise, return and log, and what endpoints answer.
@@ -196,7 +196,7 @@ HEAD = re.compile(rb"\d\d:\d\d:\d\d\.\d{3} (debug  |info   |warning|error  ) (\S
 
 
 def faults_of_text(log: bytes, expected: Counter[str]) -> list[str]:
-    """Return what is wrong with a log for people, where lines that are indented belong to the record above."""
+    """Return what is wrong with a log in text format, where lines that are indented belong to the record above."""
     found, seen = [], Counter[str]()
     for line in log.split(b"\n")[:-1]:
         if len(line) > LONGEST or re.search(rb"[^\x20-\x7e]", line):

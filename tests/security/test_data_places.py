@@ -1,4 +1,4 @@
-"""Where strangers' words may not lead: to files of another name, into memory that good senders need, to slow patterns.
+"""Texts of senders lead to no other files, take no memory that other senders need, and make no pattern slow.
 
 And what is not there at all: nothing that runs code out of data, and no way to change what the audit says.
 """

@@ -1,4 +1,4 @@
-"""What proves a request to one source proves nothing to another, nor later, nor where nobody has a secret.
+"""What proves a request to one source proves nothing to another, nor later, nor where no secret is configured.
 
 Every provider and scheme against every other, replayed at every moment, with every header a careless sender may add,
 and configured in every wrong way.

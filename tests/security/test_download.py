@@ -1,4 +1,4 @@
-"""What hostile servers answer to downloads, and what strangers leave beside them: the right file, or FetchFailed."""
+"""Downloads from hostile servers and beside hostile files end with the right file or with FetchFailed."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A gateway with its console, driven for long by strangers and operators, grows by nothing that each of them leaves."""
+"""A gateway with its console does not grow, however long it serves senders, attackers and operators."""
 
 import asyncio
 import contextlib
@@ -223,7 +223,7 @@ KINDS: Final = {
     "watch": (1_500, {200, 503}),
     "listen": (1_500, {200, 429}),
 }
-"""What visitors do, how often, and what they may be answered."""
+"""The kinds of requests, how often each is sent, and the expected statuses."""
 
 
 def grown_by(running: BoathookProcess, traffic: Traffic, kind: str) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def settled(running: BoathookProcess, role: str, before: Grown, objects: float) 
         looks.append(Grown(running, role).since(before))
         return looks[-1]["objects"] < objects
 
-    with contextlib.suppress(AssertionError):  # whoever asks judges by the last look
+    with contextlib.suppress(AssertionError):  # the caller judges by the last look
         until(are_gone, timeout=10, every=0.5)
     return looks[-1]
 

@@ -1,4 +1,4 @@
-"""What strangers, services and bad luck do to music: it says what is wrong, and loses nothing."""
+"""Attacks on the music app: it reports what is wrong and loses nothing."""
 
 import json
 from dataclasses import replace

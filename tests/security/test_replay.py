@@ -113,7 +113,7 @@ async def test_events_by_get_are_stored_each_with_what_it_brings(db: Database):
 
 
 async def test_a_host_that_nobody_can_read_does_not_end_the_judging(db: Database):
-    """A stranger writes the header Host, and a source without an address of its own is stored with it."""
+    """An attacker chooses the header Host, and events of a source without its own URL are stored with it."""
     for number, host in enumerate(("[", "h", "a]b:c:d", "x?y")):
         name = ids.make(time.time_ns() // 1_000_000, number)
         await db.execute(

@@ -199,7 +199,7 @@ async def test_an_application_and_an_organization_have_a_bounded_number_of_runni
     assert (await api.ask(400, "POST", f"{endpoint}/replay-missing", span))["code"] == "limit_reached"
     await api.ask(202, "PUT", "/stats/usage/event-types")
     await api.ask(400, "PUT", "/stats/usage/event-types")
-    # Others are not held up, and whoever waits is let in again.
+    # Others are not held up, and a new task is accepted again.
     other = api.as_token(await make_token(api.context, "other"))
     await other.ask(202, "PUT", "/stats/usage/event-types")
     await run_tasks(api.context.database, api.context.outbox)

@@ -82,7 +82,7 @@ def events_of(*keys: str) -> list[bytes]:
 
 
 class TestForeignThings:
-    """What else may lie in a spool's folder, as a mount point or by somebody's hand."""
+    """Other files in a spool's folder, from a mount point or created by a user."""
 
     @pytest.fixture(autouse=True)
     def _foreign(self, tmp_path: Path) -> None:

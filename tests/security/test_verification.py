@@ -168,7 +168,7 @@ def test_other_headers_make_no_other_event(label: str):
     named = {*verifier.rejudged, *signature_headers(recipe.proof), "webhook-id", "svix-id", "idempotency-key"}
     for header in sorted(named):
         if recipe.type.tells_apart and header in {"x-shopify-topic", "x-wc-webhook-topic", "x-netlify-event"}:
-            continue  # one body tells of several things there, and nobody signs which
+            continue  # one body holds several events there, and the signature does not say which
         for value in (None, "other", request.headers.get(header, "") + ", other", "0"):
             second = verifier.verify(_unsigned_header(verifier, request, header, value), NOW)
             assert not is_another_event(first, second), (header, value, second)

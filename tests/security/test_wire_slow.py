@@ -1,4 +1,4 @@
-"""Thousands of clients that take their time: each is closed in time, and nobody else waits for it."""
+"""Thousands of slow clients: each is closed in time, and no other client waits for it."""
 
 import json
 import math
@@ -128,7 +128,7 @@ def test_mutant_without_deadlines_they_stay(name: str, kinds: set[str]):
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_good_answers_take_no_longer_beside_two_thousand_slow_clients():
-    """With the deadlines that are the default, except that of idle connections, which are no burden to anybody."""
+    """With the deadlines that are the default, except that of idle connections, which cost nothing."""
     found = []
     for _ in range(3):
         with gateway(limits={"keep_alive_s": 15.0}, send_buffer=4096) as one:

@@ -34,7 +34,7 @@ INNOCENT = {
 }
 """Comparisons that are called like those of proofs and are none, and why."""
 COMPARING = ("inbound", "domain")
-"""The rooms where what a stranger sent meets what is right."""
+"""The packages that compare what was sent with what is expected."""
 
 
 def comparisons(code: str) -> set[str]:

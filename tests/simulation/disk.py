@@ -56,11 +56,11 @@ class Disk:
         self._files: dict[Path, _Node] = {}
         self._folders: dict[Path, float] = {}
         self._unsettled: list[tuple[Path, Callable[[], None]]] = []
-        """Undoes a change of a folder that is not durable yet, as whoever made it died before syncing the folder."""
+        """Undoes a change of a folder that is not durable yet, as its process died before syncing the folder."""
         self._locks: dict[Path, tuple[Process, object]] = {}
 
     def lose_power(self) -> None:
-        """Keep what was synced and a drawn part of the rest. Whoever used the disk must be dead already."""
+        """Keep what was synced and a drawn part of the rest. The processes that used the disk must be dead already."""
         for _, undo in reversed(self._unsettled):
             if self._rng.random() < 0.5:
                 undo()
@@ -92,7 +92,7 @@ class Disk:
         self._settle(folder)
 
     def _settle(self, folder: Path) -> None:
-        """Sync a folder, which settles all that was changed in it, whoever did it."""
+        """Sync a folder, which makes all changes in it durable."""
         self._unsettled = [one for one in self._unsettled if one[0] != folder]
 
     # The port

@@ -1,6 +1,6 @@
 """Checks the invariants C1 to C11 of docs/simulation.md at every commit and at the end of a run.
 
-The recorder believes nobody: it keeps its own fences, its own count of attempts and its own list of what senders were
+The recorder trusts no production code: it keeps its own fences, its own count of attempts and its own list of what senders were
 told, and holds the journal against them.
 """
 

@@ -99,7 +99,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.now = 0.0
         self.steps = 0
         self.surprises: list[str] = []
-        """What callbacks raised that nobody was there to hear."""
+        """Exceptions of callbacks that were not handled."""
         self.world = Process("world")
         self._busy: list[Process] = []
         self._timers: list[tuple[float, int, Turn]] = []
@@ -162,7 +162,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     self.steps += 1
                     try:
                         turn._context.run(turn._callback, *turn._args)
-                    except Exception as error:  # noqa: BLE001 as in asyncio: a callback's error ends nobody else
+                    except Exception as error:  # noqa: BLE001 as in asyncio: a callback's error ends no other callback
                         self.surprises.append(f"{turn._callback!r} raised {error!r}")
             if not process.ready or process.is_still:
                 process.is_busy = False

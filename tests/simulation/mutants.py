@@ -125,7 +125,7 @@ def forgetting_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def leaving_lines_blocked(patch: pytest.MonkeyPatch) -> None:
-    """Nobody frees the next delivery of an order key."""
+    """The next delivery of an order key is never unblocked."""
     patch.setattr(lease_statements, "unblock", lambda *_: None)
 
 

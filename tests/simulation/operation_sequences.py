@@ -128,7 +128,7 @@ class Player:
         """Play the sequence; *expected* holds the results of another player, so that waits are known beforehand."""
         self._version = await self._target.version()
         for op in [*ops, ("release", True)]:
-            # Whoever waits for a lock is let go before anything else happens, so that nothing depends on who is first.
+            # A waiting operation is released before anything else happens, so that nothing depends on the order.
             if self._waiting is not None:
                 await self._do(("release", len(self.seen) % 3 > 0), expected)
             await self._do(op, expected)

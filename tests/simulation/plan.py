@@ -52,7 +52,7 @@ class Plan:
     faults: tuple[str, ...] = ()
     fault_every_s: float = 2.0
     crash_rate: float = 0.0
-    """Chance that passing a crash point kills, or freezes, whoever passes it."""
+    """Probability that a process is killed or frozen at a crash point."""
     client_noticed_s: float = 0.1
     """Longest time until the server notices that a client is dead."""
     is_healing: bool = True

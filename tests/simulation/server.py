@@ -46,7 +46,7 @@ class Rates:
     lost_after: float = 0.0
     """It is lost after the commit, before the answer."""
     lost_commit: float = 0.0
-    """It is lost at a commit, of which nobody knows whether it happened."""
+    """It is lost at a commit, and it is unknown whether that happened."""
     killed: float = 0.0
     """An administrator or a timeout kills the statement."""
     sacrificed: float = 0.0
@@ -98,7 +98,7 @@ class Server:
     # Faults
 
     def go_down(self) -> None:
-        """Crash: everything uncommitted is gone and nobody is let in."""
+        """Crash: everything uncommitted is lost, and connections are refused."""
         self.is_up = False
         self.is_silent = False
         self.silenced.clear()
@@ -238,7 +238,7 @@ class Request:
             self.execute(None)
 
     def execute(self, snapshot: Any, *, is_slow: bool = False) -> None:
-        """Do what is asked, or wait for whoever is in the way."""
+        """Execute the request, or wait for the transaction that blocks it."""
         connection, server = self.connection, self.server
         if connection.is_lost:
             return
@@ -292,7 +292,7 @@ class Request:
                 self._refuse(transaction, asyncpg.DeadlockDetectedError("deadlock detected"), is_own=is_own)
                 return
             other = other.waits_for
-        # A statement of its own begins anew, in a transaction that has kept no locks but those in the way of nobody.
+        # A statement of its own begins anew, in a transaction that holds no locks that block others.
         if is_own:
             transaction.roll_back()
         self.worry()

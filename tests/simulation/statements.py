@@ -86,7 +86,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     verify_runs: {"claim_run": lambda _t, *_: []},
     upkeep: {"take_turn": lambda _t: single(turn=False)},
 }  # fmt: skip
-# Nobody listens to how sending goes, and no tasks, secrets or weeks that are past are simulated: these find nothing.
+# There are no operational webhooks, and no tasks, secrets or weeks that are past are simulated: these find nothing.
 for _sql in (sending.SQL[name] for name in (
     "describe_endpoints", "delete_expired_secrets", "delete_expired_answers", "delete_expired_keys",
 )):  # fmt: skip

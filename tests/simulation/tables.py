@@ -1,6 +1,6 @@
 """Fake database: rows, row locks and READ COMMITTED transactions as in PostgreSQL.
 
-Rows are immutable. A transaction writes into an overlay that nobody else sees, holds a lock on every row it has written
+Rows are immutable. A transaction writes into an overlay that no other transaction sees, holds a lock on every row it has written
 or locked, and either all of its writes are taken over at once or none is. Who wants a row that another transaction holds
 is told so by `Blocked` and asks again when that one has ended, unless it skips locked rows.
 """
@@ -97,7 +97,7 @@ class Ended(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """A row of boathook.endpoint; its application is an operational one, which nobody is told about."""
+    """A row of boathook.endpoint; its application is an operational one, without operational webhooks."""
 
     id: UUID
     url: str
@@ -242,7 +242,7 @@ class Transaction:
         return self.latest(table, key)
 
     def lock_or_skip(self, table: str, key: Any) -> Any:
-        """Lock a row if nobody holds it and return its latest version; None: it is held, or gone."""
+        """Lock a row if it is free and return its latest version; None: it is held, or gone."""
         return self.latest(table, key) if self.try_hold(table, key) else None
 
     def put(self, table: str, key: Any, row: Any) -> None:

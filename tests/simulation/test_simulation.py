@@ -50,7 +50,7 @@ def test_no_seed_breaks_an_invariant_and_every_rare_state_is_reached() -> None:
 
 
 def test_a_state_that_is_never_reached_fails_the_run() -> None:
-    """Mutant: without pauses and kills of anybody, no commit is ever stale."""
+    """Mutant: without pauses and kills, no commit is ever stale."""
     REACHED.clear()
     for seed in range(5):
         judge(runner.run(seed, runner.calm_plan(seed)))

@@ -287,10 +287,8 @@ async def test_what_breaks_off_or_is_no_http_is_no_answer(client, answer):
 
 
 async def test_a_slow_answer_is_given_up(client):
-    async with Receiver((30.0,)) as receiver:
-        began = time.monotonic()
+    async with Receiver((3_600.0,)) as receiver:
         await refused(client, "(?i)timed out", url=receiver.url, timeout_s=0.3)
-        assert time.monotonic() - began < 10
 
 
 async def test_no_error_and_no_log_holds_what_the_address_hides(client, caplog, capfd):

@@ -1,4 +1,4 @@
-"""Bytes of strangers as people see them, and as commands that send them again."""
+"""Request contents as operators see them, and as curl commands that send them again."""
 
 import os
 import shutil

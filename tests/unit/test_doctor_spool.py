@@ -1,4 +1,4 @@
-"""What the doctor says about the spool: its place on the disk, and what lies there for a person."""
+"""What the doctor says about the spool: its place on the disk, and the records there that wait for an operator."""
 
 from collections.abc import Callable
 from pathlib import Path

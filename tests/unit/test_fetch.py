@@ -327,10 +327,8 @@ def test_a_compressed_answer_is_not_unpacked(server, fetcher):
 
 
 def test_a_slow_answer_is_given_up(server, fetcher):
-    server.delay_s = 30
-    started = time.monotonic()
+    server.delay_s = 3_600
     refused(fetcher, server.url, "(?i)timed out", timeout_s=0.4)
-    assert time.monotonic() - started < 20
 
 
 # Failures are remembered.

@@ -233,7 +233,7 @@ def test_what_is_signed_once_stands_for_the_event_against_replays():
     one, other = (judge(source(once, KEY), body, headers) for body in (b'{"id":"1"}', b'{"id":"forged"}'))
     assert one.dedup_key != other.dedup_key
     assert one.replay_material == other.replay_material == b"t1"
-    # Mutant: without it, whoever captured one request could send any body under its signature.
+    # Mutant: without it, an attacker who captured one request could send any body under its signature.
     careless = replace(once, proof=replace(once.proof, signs_once=False))
     one, other = (judge(source(careless, KEY), body, headers) for body in (b'{"id":"1"}', b'{"id":"forged"}'))
     assert one.replay_material != other.replay_material

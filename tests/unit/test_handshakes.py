@@ -357,7 +357,7 @@ def test_a_reply_may_repeat_what_the_request_says():
     assert ask_proven(source(made(), KEY), {}).reply is None
 
 
-# Whatever strangers ask.
+# Arbitrary requests.
 
 WORDS = st.text(max_size=40) | st.sampled_from(["hello", "subscribe", "abc", "{}", "%00", "\ud800", "a" * 5_000])
 

@@ -1,4 +1,4 @@
-"""Keeping senders waiting: told at once, found all the same when nobody tells, and never longer than allowed."""
+"""Keeping senders waiting: replied to at once, found even without a notification, and never longer than allowed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

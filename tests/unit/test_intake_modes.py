@@ -1,4 +1,4 @@
-"""Where events go while the journal is away: into the spool, back in order, once each, and nobody waits for long."""
+"""Where events go while the journal is away: into the spool, back in order, once each, and no request waits for long."""
 
 import asyncio
 import random

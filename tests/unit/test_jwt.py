@@ -80,7 +80,7 @@ def test_a_token_with_a_shared_secret_proves_the_body_it_names():
 
 
 def by_hand(claims, header, secret=b"short", digest="sha256"):
-    """A token made without anybody's library."""
+    """A token made without any library."""
     parts = b".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in (header, claims))
     mac = base64.urlsafe_b64encode(hmac.digest(secret, parts, digest)).rstrip(b"=")
     return (parts + b"." + mac).decode()

@@ -1,4 +1,4 @@
-"""What is live in the console: one producer for all who read, and nobody is told what is old."""
+"""What is live in the console: one producer for all readers, and no reader gets old data."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""What people write for a moment is read, or refused with what to write instead."""
+"""Times written by users are parsed, or rejected with an example of what to write."""
 
 from datetime import UTC, datetime, timedelta
 

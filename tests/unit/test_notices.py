@@ -281,7 +281,7 @@ class TestMail:
 
 
 class TestHostileText:
-    """A stranger may have chosen the subject: it stays text."""
+    """A sender may have chosen the subject: it stays text."""
 
     def told(self):
         return bulletin(one(subject=HOSTILE))

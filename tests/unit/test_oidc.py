@@ -1,4 +1,4 @@
-"""What an identity provider's token must be before anybody is let in by it."""
+"""The checks of an identity provider's token before a user may sign in."""
 
 import tempfile
 import time

@@ -1,4 +1,4 @@
-"""How the portal looks within somebody's product: whatever colour is asked for, it can be read."""
+"""The portal's appearance within the owner's product: it is readable with every colour."""
 
 import re
 

@@ -48,7 +48,7 @@ def test_no_packet_goes_to_a_denied_address_whatever_a_name_stands_for(mode):
         "mapped.test": blocked,
         "translated.test": blocked,
         "zero.test": blocked,
-        # A name whose servers are silent keeps nobody else waiting.
+        # A name whose servers are silent delays no other request.
         "silent.test": ["TIMEOUT"],
         "beside silent.test": ["200"],
         "is silent.test waited for meanwhile": ["True"],

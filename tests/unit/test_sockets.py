@@ -75,7 +75,7 @@ class SocketHarness:
             action, value, answer = step
             try:
                 answer.set_result(await (send(value) if action == "send" else receive()))
-            except Exception as error:  # noqa: BLE001 - it is for whoever asked
+            except Exception as error:  # noqa: BLE001 - it is for the caller
                 answer.set_exception(error)
 
     async def ask(self, action: str, value: object = None) -> object:
@@ -245,7 +245,7 @@ async def test_the_end_is_told_as_often_as_the_application_asks():
 
 
 async def test_an_application_that_outlives_its_peer_for_long_is_cancelled(monkeypatch: pytest.MonkeyPatch):
-    """Else each visitor of a quiet live view would leave a task behind."""
+    """Otherwise each client of a quiet live view would leave a task behind."""
     monkeypatch.setattr(sockets, "_FAREWELL_S", 0.05)
     harness = await SocketHarness().accept()
     (task,) = harness.registry.tasks

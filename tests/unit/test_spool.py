@@ -157,7 +157,7 @@ class TestShelves:
             def lock(self, folder: Path):
                 class Nothing:
                     def release(self) -> None:
-                        """Nobody holds it."""
+                        """No process holds it."""
 
                 return Nothing()
 

@@ -1,4 +1,4 @@
-"""Looking at a spool takes nothing from anybody; salvaging brings what no living process holds, once and in order."""
+"""Inspecting a spool takes nothing from its process; importing brings what no live process holds, once and in order."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Names of traces and spans: the same in every process, whatever a stranger says."""
+"""Ids of traces and spans: the same in every process, whatever a sender claims."""
 
 import subprocess
 import sys

@@ -127,7 +127,7 @@ def test_what_was_accepted_arrives_after_everything_was_killed_and_started_again
 
 
 def test_a_message_without_a_delivery_is_missed(server, receiver):
-    """The mutant: what is stored but owed to nobody, as after a crash between two writes, does not pass the judge."""
+    """The mutant: a stored message without a delivery, as after a crash between two writes, fails the check."""
     app = server.application()
     box = receiver.mailbox()
     unowed = app.send()

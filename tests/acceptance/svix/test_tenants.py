@@ -24,7 +24,7 @@ MARK = "tenant-a-mark"
 
 OPEN = frozenset({"GET /health", "HEAD /health", "GET /health/ping", "HEAD /health/ping"})
 ANY_TOKEN = frozenset({"GET /event-type", "GET /event-type/{event_type_name}", "POST /auth/logout"})
-"""Of the token's own organization or of itself: what a stranger gets is the stranger's own."""
+"""Of the token's own organization or of itself: a foreign token gets only its own objects."""
 ORGANIZATION = frozenset({
     "GET /app",
     "POST /app",
@@ -349,7 +349,7 @@ def test_foreign_tokens_neither_see_nor_change_anything(kind, tenant, foreign_to
 
 
 def test_the_matrix_sees_a_server_that_does_not_tell_tenants_apart(server, receiver):
-    """The mutant: a proxy that asks with tenant A's own token whoever comes."""
+    """The mutant: a proxy that uses tenant A's token for every request."""
     tenant = TenantObjects(server, receiver, "tenant-a-mutant")
     ask, client = asker(server)
     with client, tenant.stored:

@@ -22,7 +22,7 @@ def test_the_books_are_right_after_kills_while(steps, tmp_path, admin_url, pg_te
     assert crashes.hits
     with BillingServer.prepared(tmp_path, admin_url, pg_template) as server:
         server.start(**crashes.environment)
-        # Which moments a story passes is partly chance: others are told until somebody has died at each.
+        # Which crash points a simulation passes is partly chance, so more are run until a process has died at each.
         for seed in range([*STEPS].index(steps), ROUNDS * len(STEPS), len(STEPS)):
             simulation = make_simulation(seed, payments=60)
             send_steps(server, simulation.steps, at_once=4)

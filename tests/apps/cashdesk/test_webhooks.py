@@ -228,7 +228,7 @@ async def test_delays_are_kept_and_after_the_last_it_is_dropped_with_its_record(
         for number, delay in enumerate(DELAYS, start=1):
             waited: Any = await eventually(partial(waiting_after, cabinet, shop, number))
             # The failure and the wait are stamped by two clocks, and the second a moment later.
-            assert -timedelta(seconds=0.1) <= waited - delay < timedelta(seconds=4)
+            assert -timedelta(seconds=0.1) <= waited - delay < timedelta(seconds=30)
             cabinet.rows(
                 "with due as (update boathook.delivery d set due_at = now() where d.event_id = any (%s) returning 1)"
                 " select count(*) from due",

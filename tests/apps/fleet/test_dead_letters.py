@@ -1,4 +1,4 @@
-"""What nobody could handle: told, logged, decided by people through the app's own routes, or tried again by itself."""
+"""Dead letters of the fleet app: alerted, logged, decided by operators through the app's routes, or retried."""
 
 import json
 

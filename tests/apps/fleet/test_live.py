@@ -97,7 +97,7 @@ def test_versions_rise_and_nothing_is_left_out_under_load(server: FleetServer):
 def test_a_hint_that_is_lost_costs_some_seconds_and_no_news(server: FleetServer):
     with browser(server) as socket:
         frame(socket)
-        # Written past the handler: nobody is given a hint.
+        # Written without the handler, so that there is no notification.
         car = str(new_id())
         server.rows(
             "insert into fleet.news (entity, entity_id, version, action, at, description)"

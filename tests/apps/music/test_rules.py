@@ -412,7 +412,7 @@ def test_the_answer_does_not_depend_on_workers_being_up(server):
     until(lambda: server.status(task) == "text")
 
 
-# For people
+# For users
 
 
 def test_the_api_demands_a_key(server):

@@ -194,7 +194,7 @@ def believes_every_record(segment: ModuleType) -> None:
 
 
 def drains_as_new(draining: ModuleType) -> None:
-    """Take each event of the spool for one that nobody has ever seen."""
+    """Take each event of the spool for a new one."""
 
     def make(decode: Any) -> Any:
         def anew(payload: bytes) -> Any:
@@ -272,7 +272,7 @@ def counts_collisions(runner: ModuleType) -> None:
 
 
 def elects_everybody(keeper: ModuleType) -> None:
-    """Let every keeper be the elected one, and every chore be done by whoever likes to."""
+    """Let every keeper be elected and run every chore."""
 
     @contextlib.asynccontextmanager
     async def grant(database: Any, name: str = "") -> Any:
@@ -362,7 +362,7 @@ def never_forgets(intake: ModuleType) -> None:
 
 
 def lets_silent_clients_stay(protocol: ModuleType) -> None:
-    """Give whoever has connected all the time he likes."""
+    """Let connections stay open without any deadline."""
     replace(protocol.Connection, "check", lambda _: lambda self, now: None)
 
 

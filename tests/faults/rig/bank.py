@@ -131,7 +131,7 @@ async def flaky(event: Event, tx: Transaction) -> None:
 
 @hook.on("stripe", "broken.*", retry=_QUICK)
 async def broken(event: Event, tx: Transaction) -> None:
-    """Fail until somebody has mended it."""
+    """Fail until the cause is fixed."""
     await _write_effect(event, tx)
     if not Path(os.environ.get("BANK_MENDED", "/nonexistent")).exists():  # noqa: ASYNC240 - a look at one file
         raise RuntimeError("this never works")
@@ -140,7 +140,7 @@ async def broken(event: Event, tx: Transaction) -> None:
 
 @hook.on("stripe", "clash.*", retry=_QUICK)
 async def clash(event: Event, tx: Transaction) -> None:
-    """Lock the payer first, whoever that is, and take some time before the other."""
+    """Lock the payer first, and wait before locking the other account."""
     await _write_effect(event, tx)
     for account, change in ((event.json["account"], -1), (event.json["to"], 1)):
         await tx.execute("update bank.account set balance = balance + $2 where name = $1", account, change)

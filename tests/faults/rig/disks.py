@@ -2,12 +2,12 @@
 
     disk = env.enter(small_disk("600k"))         # a tmpfs; disk.resize("8m") later, disk.fill() until nothing fits
     disk = env.enter(image(48))                  # ext4 on a loop device over a file in memory
-    with still(host.processes("gateway")):      # nobody writes, and nothing that was begun is finished
+    with still(host.processes("gateway")):      # no process writes, and nothing that was begun is finished
         copy = disk.cut(folder / "copy")        # what a power cut would leave at this moment
     with mounted(copy) as found:                # replays the file system's journal, as after the cut
         ...
 
-A file system keeps in memory what nobody made durable. Its backing file has only what it sent to the disk, so a copy of
+A file system keeps in memory what was not synced. Its backing file has only what it sent to the disk, so a copy of
 that is what is left when the power goes. It is copied until two copies are alike, as the kernel may write by itself.
 """
 
@@ -71,13 +71,13 @@ class SmallDisk:
         _do("mount", "-o", f"remount,size={size}", str(self.folder))
 
     def fill(self) -> None:
-        """Let a stranger write until not a page is left."""
+        """Fill the disk with another file until no page is free."""
         with self._ballast.open("ab", buffering=0) as ballast, contextlib.suppress(OSError):
             while ballast.write(b"\1" * _PAGE) == _PAGE:
                 pass
 
     def clear(self) -> None:
-        """Remove what the stranger wrote."""
+        """Remove that file."""
         self._ballast.unlink(missing_ok=True)
 
 
@@ -105,7 +105,7 @@ class Image:
         _do("sync", "--file-system", str(self.folder))
 
     def cut(self, copy: Path) -> Path:
-        """Copy what has reached the disk, and return the copy; nobody may write meanwhile, see `still`."""
+        """Copy what has reached the disk, and return the copy; no process may write meanwhile, see `still`."""
         again = copy.with_suffix(".again")
         _copy(self._path, copy)
         while True:
@@ -261,7 +261,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _unmount(folder: Path) -> None:
     done = _try("umount", str(folder))
-    if done.returncode != 0:  # somebody is still there: it goes with the last of them
+    if done.returncode != 0:  # a process still uses it: it goes with the last of them
         _do("umount", "--lazy", str(folder))
     with contextlib.suppress(OSError):
         folder.rmdir()

@@ -12,7 +12,7 @@ import msgspec
 
 class _Fact(msgspec.Struct, frozen=True, tag_field="fact", kw_only=True):
     at: float = 0.0
-    """Seconds since 1970, for people who read timelines."""
+    """Seconds since 1970, for readers of timelines."""
 
 
 class Sent(_Fact, frozen=True, tag="sent"):
@@ -45,7 +45,7 @@ class Answered(_Fact, frozen=True, tag="answered"):
 
 
 class Silent(_Fact, frozen=True, tag="silent"):
-    """A request got no answer, so nobody knows what became of it."""
+    """A request got no response, so its result is unknown."""
 
     number: int
     why: str = ""

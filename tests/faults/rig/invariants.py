@@ -226,7 +226,7 @@ def _by_history(case: Case, line: list[Effect], key: str) -> Iterator[Violation]
 
 
 def leases(case: Case) -> Iterator[Violation]:
-    """C7: one live lease at a time, with a number that only rises; nobody commits with an older one."""
+    """C7: one live lease at a time, with a number that only rises; no commit uses an older one."""
     for (event, ordinal), edges in case.edges.items():
         newest = 0
         for edge in edges:
@@ -384,7 +384,7 @@ def money(case: Case) -> Iterator[Violation]:
 
 
 def isolation(case: Case) -> Iterator[Violation]:
-    """C14: whoever the fault is not about hardly notices it."""
+    """C14: requests that the fault does not concern are hardly slower."""
     if not case.limits.bystander_ratio:
         return
     before, after = bystanders(case)

@@ -16,7 +16,7 @@ NO_SPOOL = Mutant(settings={"spool": {"enabled": False}}, label="no spool", brea
 """Without a spool the gateway must reject events."""
 _ENOUGH = 240
 _NOTICED_S = 2.0
-"""After this time everybody knows that PostgreSQL is away: events wait for it no longer than a second."""
+"""After this time every process knows that PostgreSQL is away; events wait for it no longer than a second."""
 
 
 class Repeatedly:
@@ -92,7 +92,7 @@ def run_outage(
 
 
 def report_outage(env: Environment, waiting: int = 0) -> None:
-    """Judge that everybody was answered 2xx and that the spool was used, and write down the figures.
+    """Check that every request was answered 2xx and that the spool was used, and record the figures.
 
     Args:
         env: the environment after `quiesce`.

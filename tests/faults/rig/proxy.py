@@ -6,7 +6,7 @@ A proxy runs in a thread of its own, so that neither the test nor what it tests 
         wire.port                                           # connect here
         wire.set(latency_s=0.2, jitter_s=0.05)              # every chunk, both ways, from this moment on
         wire.set(slice_bytes=1, bytes_per_s=10_000)
-        wire.set(is_stalled=True)                           # silence: nothing passes, nobody is told
+        wire.set(is_stalled=True)                           # silence: nothing passes, without an error
         wire.set(deaf="up")                                 # half-open: one direction falls silent ("up": client to server)
         wire.set(is_refusing=True)                          # newcomers are reset
         wire.reset()                                        # every open connection ends with RST

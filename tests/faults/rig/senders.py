@@ -61,7 +61,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     longest_wait_s: float = 1.0
     timeout_s: float = 10.0
     most_at_once: int = 64
-    """Requests under way; whoever comes then waits, so that a stalled gateway does not meet a thousand connections."""
+    """Most concurrent requests; further ones wait, so that a stalled gateway does not get a thousand connections."""
     is_keeping: bool = True
     """Whether connections are kept for the next request."""
 
@@ -233,7 +233,7 @@ def _companions(load: Load, event: SignedEvent, dice: random.Random) -> Iterator
 
 
 def signature(load: Load, event: SignedEvent) -> str:
-    """Return the header that Stripe would send, made this second; a forgery's has the stranger's secret."""
+    """Return Stripe's signature header for the current time; forged events are signed with `forger_secret`."""
     stamp = int(time.time())
     secret = load.secret if event.is_signed else load.forger_secret
     digest = hmac.new(secret.encode(), b"%d.%s" % (stamp, event.body), hashlib.sha256).hexdigest()

@@ -12,7 +12,7 @@ class StoredEvent:
     key: str
     """Its dedup key."""
     sha: str
-    """SHA-256 in hex of the bytes that are stored, computed by whoever reads them."""
+    """SHA-256 in hex of the stored bytes, computed when they are read."""
     claimed: str = ""
     """The column `body_sha256` in hex; empty where it is the same."""
     fanout: int = 1
@@ -115,7 +115,7 @@ class Spooled:
     key: str
     sha: str
     is_refused: bool = False
-    """Whether PostgreSQL refuses to take it, so that it waits for a person."""
+    """Whether PostgreSQL rejects it, so that it waits for an operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

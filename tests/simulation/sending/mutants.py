@@ -22,12 +22,12 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def settling_without_fence(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has had a claim may settle it, whoever holds it."""
+    """A process that lost its claim may still settle it."""
     patch.setattr(lease_statements, "holds", lambda row, _fence: row is not None and row.leased_by is not None)
 
 
 def without_rescue(patch: pytest.MonkeyPatch) -> None:
-    """Nobody takes back the claims of the dead."""
+    """Claims of dead processes are never taken back."""
 
     async def nothing(*_: object, **__: object) -> int:
         return 0
@@ -46,7 +46,7 @@ def renewing_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def probing_all_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Each sender may probe a paused endpoint, whoever else does."""
+    """Every sender may probe a paused endpoint at the same time."""
 
     def take(t: Transaction, endpoint_ids: Sequence[UUID], hold: timedelta) -> list[Record]:
         until = t.tables.clock() + hold

@@ -164,7 +164,7 @@ class Courier:
     def _tell(self, answer: Answer) -> None:
         if self._is_closed:
             return
-        with contextlib.suppress(Killed):  # whoever would have heard more is dead
+        with contextlib.suppress(Killed):  # the process that would have heard more is dead
             self._done([answer])
 
 
