@@ -106,7 +106,9 @@ def test_dead_letters_growing_and_the_error_rate(gateway: BoathookProcess, alert
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
-def test_what_goes_well_is_no_alarm_for_anybody_else(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
+def test_what_goes_well_is_no_alarm_for_another_subject(
+    gateway: BoathookProcess, alert_receiver: AlertReceiver
+) -> None:
     for number in range(8):
         assert post(gateway, f"well_{number}", "payment.paid") == 200
     test_signature_failures_and_a_wrong_secret(gateway, alert_receiver)

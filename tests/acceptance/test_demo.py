@@ -256,7 +256,7 @@ def _request(line: str, port: int) -> bool:
     return '"duplicate":true' in done.stdout
 
 
-def test_a_strangers_folder_is_not_emptied(demo: Callable[..., Demo], folder: Path):
+def test_a_foreign_folder_is_not_emptied(demo: Callable[..., Demo], folder: Path):
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
     running = demo("--seconds", "1")

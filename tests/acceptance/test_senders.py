@@ -265,7 +265,7 @@ class TestSlack:
         assert answer.headers["content-type"].startswith("text/plain")
         assert rows(running, "select count(*) from boathook.event where body = %s", request.body) == [(0,)]
 
-    def test_a_strangers_question_is_not(self, running: BoathookProcess):
+    def test_a_forged_challenge_is_not(self, running: BoathookProcess):
         challenge = uuid.uuid4().hex
         request = slack_request(time.time(), {"type": "url_verification", "challenge": challenge}, "", "")
         forged = SignedRequest("slack", request.body, request.headers | {"X-Slack-Signature": "v0=" + "0" * 64}, "", "")

@@ -147,7 +147,7 @@ async def test_a_mistake_is_said_and_what_was_written_stays(cabinet: Cabinet, pl
     assert (await shop.do("GET", "webhooks"))["data"] == []
 
 
-async def test_what_strangers_write_is_text(cabinet: Cabinet, scripted_page: CheckedPage):  # noqa: F811
+async def test_what_customers_write_is_text(cabinet: Cabinet, scripted_page: CheckedPage):  # noqa: F811
     """Names, addresses, answers of receivers and addresses of pages: shown as they are, never run."""
     page = scripted_page.page
     async with Sink(lambda _: Reply(400, body="".join(XSS).encode())).open() as evil:

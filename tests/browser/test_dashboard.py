@@ -95,7 +95,7 @@ def test_without_scripts_the_page_shows_the_same_figures(console: ConsoleServer,
     assert "As of loading this page" in page
 
 
-def test_what_strangers_sent_is_text(console: ConsoleServer, admin_page: CheckedPage) -> None:
+def test_what_senders_sent_is_text(console: ConsoleServer, admin_page: CheckedPage) -> None:
     console.post_event("now-<img src=x onerror=alert(1)>", "payment.<script>alert(1)</script>")
     page = admin_page.go("")
     expect(page.locator("#n-events")).to_contain_text("<script>alert(1)</script>")

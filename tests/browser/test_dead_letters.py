@@ -73,7 +73,7 @@ def test_what_failed_is_told_in_one_sentence_and_in_groups(admin_page: CheckedPa
     expect(page.get_by_text("No group fits.")).to_be_visible()
 
 
-def test_one_letter_runs_again(admin_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead):
+def test_one_dead_letter_is_replayed(admin_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead):
     (dead_letter,) = make_dead("bravo")
     page = admin_page.go(f"/dead/{dead_letter}")
     expect(page.get_by_text("Read the traceback, correct the handler")).to_be_visible()
@@ -85,7 +85,7 @@ def test_one_letter_runs_again(admin_page: CheckedPage, console: ConsoleServer, 
     expect(page.locator("main")).to_contain_text("console:anna dead.replay")
 
 
-def test_ticked_letters_are_ignored_with_a_note_that_is_required(
+def test_selected_dead_letters_are_ignored_with_a_note_that_is_required(
     admin_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead
 ):
     dead_letters = make_dead("charlie", 3)

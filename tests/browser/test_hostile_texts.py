@@ -30,7 +30,7 @@ def attacked(console: ConsoleServer) -> Iterator[ConsoleServer]:
         yield console
 
 
-def test_no_page_runs_what_strangers_wrote(attacked: ConsoleServer, admin_page: CheckedPage):
+def test_no_page_executes_hostile_texts(attacked: ConsoleServer, admin_page: CheckedPage):
     before = reports(attacked)
     waiting, seen = ["/console"], set[str]()
     admin_page.page.add_init_script("window.ran = 0")

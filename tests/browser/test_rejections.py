@@ -104,7 +104,7 @@ def test_once_the_secret_is_right_one_and_then_all_of_a_source_are_accepted(
     expect(page.get_by_role("link", name=first)).to_be_visible()
 
 
-def test_a_strangers_markup_is_shown_as_text(admin_page: CheckedPage, console: ConsoleServer):
+def test_markup_of_senders_is_shown_as_text(admin_page: CheckedPage, console: ConsoleServer):
     hostile = b"<script>document.title = 'owned'</script><img src=x onerror=alert(1)>"
     found = refuse(
         console, hostile, {"stripe-signature": "t=1,v1=<b>x</b>", "content-type": "text/html<svg onload=alert(1)>"}

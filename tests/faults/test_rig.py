@@ -212,7 +212,7 @@ def ask_rows(server: OwnServer, sql: str) -> list[tuple]:
         return db.execute(sql).fetchall()
 
 
-def test_a_lab_lies_where_it_is_told_and_goes_on_with_another_server(tmp_path: Path, cluster_template: Path):
+def test_an_environment_uses_its_folder_and_continues_with_another_server(tmp_path: Path, cluster_template: Path):
     place = open_folder()
     with Environment(tmp_path, template=cluster_template, place=place) as env:
         assert env.server.data.is_relative_to(place)

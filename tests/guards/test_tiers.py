@@ -43,7 +43,7 @@ PROMISES: dict[int, list[str]] = {
     17: ["unit/test_ssrf.py::test_the_table_denies",
          "unit/test_rebinding.py::test_no_packet_goes_to_a_denied_address_whatever_a_name_stands_for"],
     18: [f"{SVIX}/test_canary.py::test_no_secret_is_found_anywhere"],
-    19: [f"{SVIX}/test_tenants.py::test_strangers_neither_see_nor_change_anything"],
+    19: [f"{SVIX}/test_tenants.py::test_foreign_tokens_neither_see_nor_change_anything"],
     20: ["postgres/test_wake.py::test_nothing_waits_once_its_reason_is_there_in_whatever_order_it_came"],
     21: ["acceptance/test_body_schema.py::test_a_body_that_does_not_fit_is_refused_before_it_has_a_key"],
     22: ["acceptance/test_mounts.py::test_a_closed_mount_demands_an_organizations_token",

@@ -76,7 +76,7 @@ async def test_a_token_of_an_application_reaches_that_one_only(api):
 # The portal
 
 
-async def test_a_visitor_of_the_portal_gets_a_token_of_the_application(api):
+async def test_a_portal_session_has_a_token_of_the_application(api):
     for path, body in (("/auth/app-portal-access/acme", {}), ("/auth/dashboard-access/acme", None)):
         access = await api.ask(200, "POST", path, body)
         assert access["url"].startswith("http://api.test/portal#key=")
@@ -95,7 +95,7 @@ async def test_portal_access_may_make_the_application(api):
     assert (await api.as_token(access["token"]).ask(200, "GET", "/app/new"))["name"] == "New"
 
 
-async def test_capabilities_decide_what_a_visitor_may_do(api):
+async def test_capabilities_decide_what_a_portal_session_may_do(api):
     endpoint = (await api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:8999/"}))["id"]
     path = f"/app/acme/endpoint/{endpoint}"
 
@@ -116,7 +116,7 @@ async def test_capabilities_decide_what_a_visitor_may_do(api):
     await api.ask(422, "POST", "/auth/app-portal-access/acme", {"capabilities": ["Everything"]})
 
 
-async def test_a_visitor_sees_event_types_by_flags(api):
+async def test_a_portal_session_sees_event_types_by_flags(api):
     await api.ask(201, "POST", "/event-type", {"name": "free", "description": "x"})
     await api.ask(201, "POST", "/event-type", {"name": "beta", "description": "x", "featureFlag": "beta"})
 

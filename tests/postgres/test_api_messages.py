@@ -252,7 +252,7 @@ async def test_an_example_reaches_its_endpoint_whatever_that_listens_to(api, app
     assert await balances(api)
 
 
-async def test_whether_anybody_listens_is_asked_beforehand(api, app):
+async def test_the_precheck_says_whether_there_are_recipients(api, app):
     one = await endpoint(api, eventTypes=["invoice.*"], channels=["eu"])
 
     async def is_active(**body: Any) -> bool:

@@ -107,7 +107,7 @@ async def test_a_reader_that_is_let_go_of_costs_nothing(db):
     assert list(ear._readers) == [hearing]
 
 
-async def test_a_stranger_on_our_channel_disturbs_nobody(db):
+async def test_foreign_messages_on_our_channel_are_ignored(db):
     hearing = Ear(db).hear("cars")
     await open_ears(db, hearing)
     for text in ("", "{", "[]", '{"c": 7}', '{"c": "cars"}'):

@@ -225,7 +225,7 @@ class TestWords:
 
 
 class TestEscalation:
-    async def test_a_letter_that_dies_again_after_a_replay_marks_its_group(
+    async def test_a_dead_letter_that_fails_again_after_a_replay_marks_its_group(
         self, dead_letters: DeadLetterStore, context: Desk
     ):
         ((event, _),) = await dead_letters.add_dead("KeyError: 'a'")
@@ -301,7 +301,7 @@ class TestInTheBackground:
             pass
         assert (await follow(context, task)).done == 7
 
-    async def test_it_can_be_stopped_where_it_stands(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_it_can_be_stopped_between_steps(self, dead_letters: DeadLetterStore, context: Desk):
         await dead_letters.add_dead(*("x" for _ in range(7)))
         task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
         await runner.run_piece(context.database, Outbox())

@@ -152,7 +152,7 @@ async def test_only_a_private_socket_leads_in(data_dir: Path) -> None:
 
 
 @as_root
-async def test_as_root_it_runs_as_somebody_else(data_dir: Path) -> None:
+async def test_as_root_it_runs_as_another_user(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     owner = Path(f"/proc/{server.pid()}").stat().st_uid
     assert owner != 0

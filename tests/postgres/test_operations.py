@@ -201,7 +201,7 @@ async def test_purging_is_counted_and_leaves_the_event(store: Store):
 
 
 class TestReplayOfEvents:
-    async def test_owes_them_again_to_whoever_is_not_owed_them_now(self, store: Store):
+    async def test_adds_deliveries_for_recipients_without_a_pending_one(self, store: Store):
         event = await store.accept("one", "ended", "dead", "pending", "leased")
         await store.end(event, 0)
         await store.fail(event, 1, is_last=True)
@@ -392,7 +392,7 @@ async def send(store: Store, *, validate: bool = False, **fields: Any) -> Receip
 
 
 class TestSend:
-    async def test_publishes_what_was_given_byte_for_byte_to_whoever_wants_it(self, store: Store):
+    async def test_publishes_what_was_given_byte_for_byte_to_its_recipients(self, store: Store):
         await register(
             store.db,
             "shop:hook",

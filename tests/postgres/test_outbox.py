@@ -134,7 +134,7 @@ async def test_an_id_that_is_no_applications_is_refused(db: Database) -> None:
     assert await db.fetchval("select count(*) from boathook.event") == 1
 
 
-async def test_a_uid_leads_to_whoever_bears_it_at_the_moment(db: Database) -> None:
+async def test_a_uid_leads_to_the_application_that_has_it_now(db: Database) -> None:
     outbox = Outbox()
     assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == []
     first = await add_application(db, "acme")

@@ -259,7 +259,7 @@ async def test_without_a_look_at_the_key_a_key_of_the_api_would_be_let_in(custom
     assert (await customer.send(page, plain)).status_code == 200
 
 
-async def test_another_site_cannot_let_a_visitor_into_its_own_portal(console: ConsoleApp):
+async def test_another_site_cannot_sign_a_customer_in_to_its_own_portal(console: ConsoleApp):
     tenant = await console.tenant("acme")
     pages = PageClient(console.app)
     answer = await pages.post(
@@ -299,7 +299,7 @@ async def test_who_leaves_ends_the_link(customer: CustomerData):
     assert answer.status_code == 401
 
 
-async def test_what_a_visitor_does_is_noted_under_its_key(customer: CustomerData, db):
+async def test_what_a_customer_does_is_noted_under_its_key(customer: CustomerData, db):
     pages = await customer.console.portal_session(customer.tenant)
     there = f"/portal/endpoints/{customer.tenant.endpoint.shown_id}"
     await pages.submit_form(f"{there}/secret", on=there, status=200)

@@ -278,7 +278,7 @@ def test_raw_message_delivery_goes_unsigned_and_is_refused(sns_keys):
         assert refusal(sns(sns_keys).verify(request(body, raw), NOW))
 
 
-def test_a_strangers_topic_is_refused_though_amazon_signed_it(sns_keys):
+def test_a_foreign_topic_is_refused_though_amazon_signed_it(sns_keys):
     foreign = sign_by_hand(sns_keys, NOTIFICATION, TopicArn=TOPIC.replace("123456789012", "666666666666"))
     assert "topic_arn" in sns(sns_keys).verify(request(foreign, {}), NOW).detail
     several = sns(sns_keys, topic_arn=f"arn:aws:sns:eu-central-1:1:a, {TOPIC}")
@@ -327,7 +327,7 @@ def test_a_certificate_not_yet_known_is_asked_for(sns_keys, region, end):
     assert sns(sns_keys).verify(request(body, {}), NOW) == KeyWanted(url=address)
 
 
-def test_mutant_with_a_looser_pattern_a_strangers_bucket_would_be_asked_for_the_key(sns_keys, monkeypatch):
+def test_mutant_with_a_looser_pattern_a_foreign_bucket_would_be_asked_for_the_key(sns_keys, monkeypatch):
     """The pattern that Amazon's own package has."""
     loose = re.compile(r"https://sns\.[a-zA-Z0-9\-]{3,}\.amazonaws\.com(\.cn)?/.*\.pem")
     key = replace(cloud.SNS.proof.key, pattern=loose)
@@ -560,7 +560,7 @@ def test_two_equal_notices_without_an_id_are_both_told():
     assert first.dedup_key != second.dedup_key
 
 
-def test_graph_asks_whether_anybody_is_there():
+def test_graph_checks_that_the_endpoint_exists():
     graph = verifier("graph", "state-1")
     text = "Validation: Testing client application reachability for subscription Request-Id: 522a8e7e"
     question = request(b"", {}, query="validationToken=" + text.replace(" ", "%20"))

@@ -540,7 +540,7 @@ def test_statuses_that_stop_a_sender_are_known(provider, statuses):
     assert find(provider).stop_statuses == statuses
 
 
-def test_states_never_raise_whatever_a_stranger_sends():
+def test_states_never_raise_whatever_is_sent():
     for recipe in commerce.RECIPES:
         state = getattr(recipe.proof, "state", None)
         if state is None:

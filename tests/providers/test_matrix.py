@@ -113,7 +113,7 @@ def test_names_and_aliases_are_unique_and_plain():
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_a_recipe_says_what_people_need(recipe):
+def test_a_recipe_says_what_its_users_need(recipe):
     assert recipe.docs.startswith("https://"), recipe.docs
     assert recipe.title
     described = recipe.describe()

@@ -665,7 +665,7 @@ def test_an_unknown_certificate_is_asked_for(paypal_key):
         "https://www.paypal.com/v1/notifications/certs/CERT-1",
     ],
 )
-def test_a_stranger_does_not_choose_where_certificates_come_from(paypal_key, url):
+def test_a_forged_request_does_not_choose_where_certificates_come_from(paypal_key, url):
     request = paypal_request(paypal_key, **{"PAYPAL-CERT-URL": url})
     assert rejection_reason(source("paypal", webhook_id=WEBHOOK_ID), request, NOW) is Reason.SIGNATURE_MALFORMED
 

@@ -259,7 +259,7 @@ def test_what_tbank_cannot_have_sent_is_refused():
     assert rejection_reason(verifier, lone, NOW) is Reason.SIGNATURE_MALFORMED
 
 
-def test_a_password_of_the_strangers_is_not_hashed():
+def test_a_password_in_a_forged_request_is_not_hashed():
     """Otherwise a sender of a field Password could choose what is hashed."""
     fields = {**DOCUMENTED, "Password": "mine"}
     token = hashlib.sha256("".join(str(fields[name]) for name in sorted(fields) if name != "Data").encode()).hexdigest()
@@ -267,7 +267,7 @@ def test_a_password_of_the_strangers_is_not_hashed():
     assert rejection_reason(verifier, tbank_request(fields, token), NOW) is Reason.SIGNATURE_MISMATCH
 
 
-def test_mutant_a_password_taken_from_the_body_would_let_anybody_in(monkeypatch):
+def test_mutant_a_password_taken_from_the_body_would_verify_any_request(monkeypatch):
     recipe = find("t-bank")
     mine = replace(recipe, proof=replace(recipe.proof, state=lambda facts, _: recipe.proof.state(facts, "mine")))
     monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mine)

@@ -236,7 +236,7 @@ def test_notion_tokens_are_such_as_notion_makes(token):
 # Intercom.
 
 
-def test_intercom_looks_whether_somebody_is_there():
+def test_intercom_checks_that_the_endpoint_exists():
     verdict = asks("intercom", "HEAD")
     assert isinstance(verdict, Challenge), verdict
     assert (verdict.status, verdict.body) == (200, b"")

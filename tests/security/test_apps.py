@@ -122,7 +122,7 @@ class TestMetrics:
         with pytest.raises(ConfigError, match="bounds must be"):
             Boathook("shelf").histogram("shelf_seconds", "x", bounds=bounds)
 
-    def test_what_strangers_bring_into_labels_and_helps_spoils_nothing(self, same_metrics: None):
+    def test_hostile_labels_and_helps_spoil_nothing(self, same_metrics: None):
         books = Boathook("shelf").counter("shelf_books_total", "first\nsecond \\ third", "title")
         for title in ("\ud800", "x" * 1_000_000, 'a"b\nc\\'):
             books.add(title=title)

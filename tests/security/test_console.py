@@ -259,7 +259,7 @@ def _hostile_addresses(target: AttackTarget, chance: random.Random) -> Iterator[
                 yield BASE + "/".join(parts)
 
 
-async def test_every_answer_carries_the_policy_whoever_makes_it(target: AttackTarget):
+async def test_every_response_carries_the_policy(target: AttackTarget):
     async with PageClient(target.console.app) as browser:
         for method, path in (
             ("DELETE", "/console"), ("POST", "/console"), ("PUT", "/console/sign-in"), ("POST", "/console/static/x"),
@@ -303,7 +303,7 @@ async def _ended(guesses: list["asyncio.Task[httpx.Response]"]) -> list[int]:
     return [answer.status_code for answer in await asyncio.gather(*guesses)]
 
 
-async def test_strangers_who_guess_keep_nobody_from_the_database(target: AttackTarget):
+async def test_password_guessing_keeps_no_request_from_the_database(target: AttackTarget):
     most = operators._MOST_WAITING + 1
     with held_comparisons():
         waiting = [guess(target.console, f"nobody-{number}") for number in range(most)]
@@ -318,7 +318,7 @@ async def test_strangers_who_guess_keep_nobody_from_the_database(target: AttackT
     assert await _ended(waiting) == [401] * most
 
 
-async def test_without_a_bound_strangers_would_queue_for_ever(target: AttackTarget, monkeypatch):
+async def test_without_a_bound_guesses_would_queue_for_ever(target: AttackTarget, monkeypatch):
     monkeypatch.setattr(operators, "_MOST_WAITING", 10**6)
     with held_comparisons():
         waiting = [guess(target.console, f"nobody-{number}") for number in range(12)]
@@ -361,7 +361,7 @@ def test_a_name_is_guessed_no_faster_however_it_is_written_or_from_where_in_a_ne
     assert tries.take("adrian", "2001:db8:0:1::1")
 
 
-def test_one_stranger_who_keeps_guessing_does_not_keep_the_owner_out():
+def test_one_client_that_keeps_guessing_does_not_lock_the_owner_out():
     tries = Tries()
     for _ in range(1_000):
         tries.take("anna", "192.0.2.66")
@@ -369,7 +369,7 @@ def test_one_stranger_who_keeps_guessing_does_not_keep_the_owner_out():
     assert tries.take("anna", "198.51.100.1")
 
 
-def test_many_strangers_who_guess_one_name_are_slowed_down_together():
+def test_many_clients_that_guess_one_name_are_slowed_down_together():
     tries = Tries()
     let = sum(tries.take("anna", f"192.0.2.{number % 250}") for number in range(2_000))
     assert 100 < let < 200

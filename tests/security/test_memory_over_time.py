@@ -251,7 +251,7 @@ def settled(running: BoathookProcess, role: str, before: Grown, objects: float) 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_thousands_of_visitors_of_each_kind_leave_nothing_behind(running: BoathookProcess):
+def test_thousands_of_requests_of_each_kind_leave_nothing_behind(running: BoathookProcess):
     traffic = Traffic(running)
     for kind, (number, _) in KINDS.items():
         grown = grown_by(running, traffic, kind)

@@ -161,7 +161,7 @@ async def test_moments_outside_of_the_calendar_in_utc_are_wrong_values(api, endp
     await api.ask(422, "POST", "/app/acme/msg", {"eventType": "a.b", "payload": {}, "deliverAt": early})
 
 
-async def test_the_body_of_a_stranger_is_not_parsed(api, endpoint, monkeypatch):
+async def test_the_body_of_an_unauthorized_request_is_not_parsed(api, endpoint, monkeypatch):
     parsed: list[bytes] = []
     read = calls._read_json
 

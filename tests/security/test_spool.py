@@ -308,7 +308,7 @@ class TestDraining:
         await eventually(lambda: journal.offers > offers)
         await intake.drain()
 
-    async def test_segments_that_somebody_removes_block_nothing(self, tmp_path: Path):
+    async def test_segments_that_are_removed_block_nothing(self, tmp_path: Path):
         journal = Journal()
         intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, name="1")), within_s=0.2)
         await intake.start()

@@ -341,7 +341,7 @@ def test_an_address_that_is_not_pinned_is_refused_and_never_wanted(url, rsa_key)
         assert isinstance(fetched(KeyRing(), key=loose).check(one, NOW), Rejected)
 
 
-def test_mutant_without_the_pinning_a_stranger_would_choose_what_is_fetched(monkeypatch):
+def test_mutant_without_the_pinning_an_attacker_would_choose_what_is_fetched(monkeypatch):
     one = sent("AAAA", x_cert_url="https://169.254.169.254/latest/meta-data/")
     assert isinstance(fetched(KeyRing()).check(one, NOW), Rejected)
     monkeypatch.setattr(asymmetric, "is_pinned", lambda *_: True)
@@ -412,7 +412,7 @@ def test_the_ring_keeps_equal_bytes_as_one_object_so_that_parsed_keys_are_found_
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=300), st.text(max_size=300), st.binary(max_size=200))
-def test_nothing_a_stranger_sends_raises(signature, url, body):
+def test_nothing_that_is_sent_raises(signature, url, body):
     one = request(body, {"x-signature": signature, "x-cert-url": url, "x-stamp": signature})
     stamped = Stamp(place=Header("x-stamp"))
     for form in (Plain(), Versioned()):

@@ -45,7 +45,7 @@ async def test_a_certificate_for_another_name_or_time_is_not_believed(authority,
         assert receiver.requests == []
 
 
-async def test_mutant_without_the_check_anybody_could_answer(authority, monkeypatch):
+async def test_mutant_without_the_check_any_server_could_answer(authority, monkeypatch):
     plain = transfers._options
     off = [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
     monkeypatch.setattr(transfers, "_options", lambda settings: [*plain(settings), *off])

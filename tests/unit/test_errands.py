@@ -132,7 +132,7 @@ async def test_a_key_that_cannot_be_had_is_our_fault_and_no_rejection(gateway, w
     assert await gateway.post("sns", message.body, message.headers) == 200
 
 
-async def test_without_anybody_to_fetch_the_answer_is_503(tmp_path, keys):
+async def test_without_a_fetcher_the_answer_is_503(tmp_path, keys):
     gateway = Gateway(tmp_path, None, sns={"topic_arn": TOPIC}, notion={"provider": "notion"})
     for message in (note(keys), SimpleNamespace(body=secret_body(), headers={})):
         source = "sns" if message.headers else "notion"

@@ -298,7 +298,7 @@ def test_a_certificate_for_another_name_or_time_is_not_believed(tmp_path, wrong)
         server.close()
 
 
-def test_mutant_without_the_certificate_check_anybody_could_answer(server, monkeypatch):
+def test_mutant_without_the_certificate_check_any_server_could_answer(server, monkeypatch):
     plain = fetching._options
     off = [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
     monkeypatch.setattr(fetching, "_options", lambda *args: [*plain(*args), *off])

@@ -137,7 +137,7 @@ def test_an_unproven_question_is_never_an_event():
             assert not isinstance(verdict, Verified), (shake, query)
 
 
-def test_mutant_if_a_question_counted_as_proof_strangers_could_make_events(monkeypatch):
+def test_mutant_if_a_challenge_counted_as_proof_attackers_could_create_events(monkeypatch):
     verifier = source(made(CRC, methods=frozenset({"GET", "POST"})), KEY)
     assert isinstance(ask(verifier, b"{}", query="crc=abc", method="GET"), Challenge)
     monkeypatch.setattr(verifier.check, "check", lambda _request, _now: handshakes_passed())
@@ -209,13 +209,13 @@ def test_a_text_is_signed_with_the_first_secret():
 
 
 @pytest.mark.parametrize("text", ["{}", "1700000000.{}", "v0:1700000000:x", "", "a b", "abc%0A", "%D0%96", "x" * 41])
-def test_a_strangers_text_is_signed_only_in_the_alphabet_of_questions(text):
+def test_a_foreign_text_is_signed_only_in_the_alphabet_of_challenges(text):
     verdict = ask(source(made(CRC), KEY), query=f"crc={text}", method="GET")
     assert isinstance(verdict, Rejected)
     assert verdict.status in {400, 401}
 
 
-def test_mutant_without_the_alphabet_a_stranger_could_have_a_body_signed():
+def test_mutant_without_the_alphabet_an_attacker_could_have_a_body_signed():
     """The oracle: an answer over any text is a signature of any event."""
     body = '{"id":"forged"}'
     quoted = body.replace("{", "%7B").replace("}", "%7D").replace('"', "%22").replace(":", "%3A")
@@ -273,7 +273,7 @@ def test_without_the_setting_nobodys_token_is_right():
         assert "sources.test.verify_token is not set" in verdict.detail
 
 
-def test_mutant_a_comparison_that_always_holds_lets_strangers_subscribe(monkeypatch):
+def test_mutant_a_comparison_that_always_holds_lets_attackers_subscribe(monkeypatch):
     verifier = source(VERIFYING, KEY, options={"verify_token": "right"})
     monkeypatch.setattr("boathook.domain.signing.same_bytes", lambda *_args: True)
     assert isinstance(ask(verifier, query="mode=subscribe&challenge=1&token=wrong", method="GET"), Challenge)

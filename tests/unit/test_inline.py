@@ -134,7 +134,7 @@ async def test_nobody_waits_longer_than_allowed_and_the_room_is_empty_then() -> 
         assert await ask(room, journal.open(), -1.0) == (None, Outcome.FALLBACK)
 
 
-async def test_beyond_its_places_the_room_takes_nobody() -> None:
+async def test_beyond_the_limit_no_more_senders_wait() -> None:
     journal = Journal()
     async with open_room(journal, places=2) as room:
         inside = [ask(room, journal.open()) for _ in range(2)]
@@ -168,7 +168,7 @@ async def test_who_leaves_frees_the_place() -> None:
         await eventually(is_in)
 
 
-async def test_closing_sends_everybody_home_in_time() -> None:
+async def test_closing_answers_every_waiting_sender_in_time() -> None:
     journal = Journal()
     async with open_room(journal) as room:
         asked = ask(room, journal.open(), 60)

@@ -81,7 +81,7 @@ async def test_one_bad_event_fails_alone():
 
 
 @pytest.mark.parametrize("error", [JournalUnavailable("away"), RegistryChanged("routes"), RuntimeError("surprise")])
-async def test_an_error_of_the_whole_batch_reaches_everybody_and_the_lane_lives_on(error: Exception):
+async def test_an_error_of_the_whole_batch_reaches_every_request_and_the_lane_continues(error: Exception):
     failing = [True]
     shelf = Shelf(lambda one: error if failing else Accepted(one.id))
     intake = Intake(shelf)

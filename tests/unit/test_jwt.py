@@ -288,7 +288,7 @@ def test_an_odd_token_is_refused(text):
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=200), st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit"]), st.text(max_size=8)), st.binary(max_size=80))  # fmt: skip
-def test_nothing_a_stranger_sends_raises(text, header, payload):
+def test_nothing_that_is_sent_raises(text, header, payload):
     made = (
         base64.urlsafe_b64encode(json.dumps(header).encode()).decode()
         + "."

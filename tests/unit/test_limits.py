@@ -39,7 +39,7 @@ def test_who_waits_as_told_passes(per_second: float, burst: int):
     assert rate.wait_s("x", now + 1 / per_second + 1e-6) == 0
 
 
-def test_memory_stays_bounded_whatever_strangers_do():
+def test_memory_stays_bounded_whatever_clients_do():
     rate = Rate(1, 5, most_keys=100)
     for n in range(10_000):
         rate.wait_s(f"client-{n}", n / 1000)
@@ -96,6 +96,6 @@ def test_the_address_is_the_last_that_no_proxy_of_ours_vouches_for(peer: str, fo
 
 
 @given(st.text(max_size=200))
-def test_nothing_a_stranger_writes_raises_or_impersonates_another_peer(text: str):
+def test_no_header_raises_or_impersonates_another_peer(text: str):
     assert client_address("1.2.3.4", text, OURS) == "1.2.3.4"
     client_address("10.0.0.1", text, OURS)

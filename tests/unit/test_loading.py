@@ -199,7 +199,7 @@ class TestItsTable:
         said = complaint(lambda: load_apps(place(code, toml="[shelf]")))
         assert said.endswith("boathook.toml: shelf: the environment variable SHELF is nonsense")
 
-    def test_a_table_that_belongs_to_no_app_is_somebody_elses(self, place: Place):
+    def test_a_table_that_belongs_to_no_app_is_left_alone(self, place: Place):
         settings, _ = with_apps(place(PLAIN, toml="[warehouse]\nrows = 3"))
         assert settings.extra["warehouse"] == {"rows": 3}
 

@@ -132,7 +132,7 @@ async def test_token_servers_pass_the_same_guard():
         assert server.accepted == 0
 
 
-async def test_a_closed_desk_answers_at_once():
+async def test_a_closed_token_cache_answers_at_once():
     async with Receiver((30.0,)) as server, open_tokens() as tokens:
         waiting = asyncio.create_task(tokens.token(server.url, "id", "secret"))
         await eventually(lambda: server.requests)

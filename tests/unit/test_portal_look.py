@@ -39,7 +39,7 @@ def test_nothing_but_a_theme_and_a_colour_gets_into_a_page(theme: str, colour: s
 
 
 @pytest.mark.parametrize(("theme", "colour"), [("pink", ""), ("", "red"), ("", "ff88001"), ("dark;", "")])
-def test_a_wrong_look_is_refused_where_somebody_writes_it(theme: str, colour: str):
+def test_a_wrong_look_is_refused_where_it_is_set(theme: str, colour: str):
     with pytest.raises(InvalidValue):
         Look.read(theme, colour)
 

@@ -88,7 +88,7 @@ class TestSegments:
         data[HEADER_BYTES + FRAME_BYTES] ^= 1  # the record around it rots, so the reader has to search
         assert payloads(bytes(data)) == [b"last"]
 
-    def test_mutant_a_marker_that_strangers_know_lets_them_forge_one(self):
+    def test_mutant_a_marker_that_senders_know_lets_them_forge_one(self):
         framer = Framer(1, marker=b"constant")
         forged = Framer(1, marker=b"constant").frame(2, b"never accepted", 0)
         data = bytearray(framer.header + framer.frame(1, b"x" * 10 + forged, 0))
@@ -206,7 +206,7 @@ class TestShelves:
         (kept,) = (tmp_path / "refused").iterdir()
         assert payloads(kept.read_bytes()) == [b"bad"]
 
-    def test_a_damaged_segment_is_kept_for_people(self, tmp_path: Path):
+    def test_a_damaged_segment_is_kept_for_operators(self, tmp_path: Path):
         shelf = Shelf(tmp_path, SMALL)
         shelf.write([b"a" * 100])
         shelf.write([b"b" * 100])

@@ -115,7 +115,7 @@ class TestLooking:
         assert alive.records >= 3
         alive.close()
 
-    def test_who_comes_to_adopt_a_folder_while_somebody_looks_gets_it(self, tmp_path: Path, monkeypatch):
+    def test_a_folder_is_adopted_while_it_is_inspected(self, tmp_path: Path, monkeypatch):
         folder = dead(tmp_path, "a")
         with looking_at(folder) as stop:
             monkeypatch.setattr("boathook.spool.disk.time.sleep", lambda _seconds: stop())
@@ -299,7 +299,9 @@ class TestSalvaging:
         haul = await salvage(tmp_path, database).drain()
         assert (haul.accepted, haul.duplicate, haul.conflict) == (1, 1, 1)
 
-    async def test_lost_events_are_counted_and_their_segment_kept_for_people(self, tmp_path: Path, database: Database):
+    async def test_lost_events_are_counted_and_their_segment_kept_for_operators(
+        self, tmp_path: Path, database: Database
+    ):
         shelf = Shelf(tmp_path, SMALL, name="1")
         for key in ("first", "second", "third"):
             shelf.write([encode(event(key))])
@@ -314,7 +316,7 @@ class TestSalvaging:
         (folder,) = look(tmp_path)
         assert (tally(folder).lost, tally(folder).segments[State.BAD]) == (1, 1)
 
-    async def test_old_drained_segments_are_not_thrown_away_by_a_visitor(self, tmp_path: Path, database: Database):
+    async def test_old_drained_segments_are_not_removed_by_an_inspection(self, tmp_path: Path, database: Database):
         dead(tmp_path, "a")
         await salvage(tmp_path, database).drain()
         (file,) = (tmp_path / "1").iterdir()

@@ -85,7 +85,7 @@ def test_an_event_goes_on_with_the_trace_of_its_sender(tracer):
     assert entry.context.span_id == span_id_of(EVENT, "entry") != entry.parent.span_id
 
 
-def test_a_stranger_decides_nothing_about_sampling_unless_trusted():
+def test_a_sender_decides_nothing_about_sampling_unless_trusted():
     unwanted = SENDERS[:-2] + "00"
 
     def is_sampled(text: str, **rules: Any) -> bool:

@@ -181,7 +181,7 @@ def test_two_origins_are_none():
     assert not is_same_origin(scope, "")
 
 
-def test_without_a_host_nobody_is_at_home():
+def test_without_a_host_no_origin_is_ours():
     assert not is_same_origin({"headers": [(b"origin", b"null")]}, "")
 
 

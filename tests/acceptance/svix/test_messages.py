@@ -115,7 +115,7 @@ class TestMessages:
         )
         until(lambda: app.api.get(f"{app.path}/msg/{message}")["payload"] == {"expired": True})
 
-    def test_a_precheck_says_whether_anybody_listens(self, app):
+    def test_a_precheck_says_whether_there_are_recipients(self, app):
         path = f"{app.path}/msg/precheck/active"
         assert app.api.post(path, {"eventType": "a.b"}) == {"active": False}
         app.endpoint(UNREACHABLE_URL, channels=["red"])

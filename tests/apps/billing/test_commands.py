@@ -86,7 +86,7 @@ def refused(server, *arguments: str) -> str:
     return done.stderr
 
 
-def test_link_refuses_what_is_unknown_ambiguous_or_somebody_elses(server):
+def test_link_refuses_what_is_unknown_ambiguous_or_another_users(server):
     email, other, payment = server.user(), server.user(), unique("pay")
     assert "there is no payment" in refused(server, "link", unique("pay"), email)
     server.send_payment(payment, email=email)

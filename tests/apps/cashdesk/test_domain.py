@@ -209,7 +209,7 @@ class TestSimulator:
         assert wanted
         assert {change.entity for change in wanted} == {Entity.PRODUCTS}
 
-    def test_the_same_seed_makes_the_same_letters(self):
+    def test_the_same_seed_makes_the_same_requests(self):
         letters = []
         for _ in range(2):
             shop, answers = Shop("cdk_x", 3), Answers()

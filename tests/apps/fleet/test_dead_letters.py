@@ -84,7 +84,7 @@ def test_nobody_decides_without_a_token(method: str, path: str, server: FleetSer
     assert httpx.request(method, server.base + path, timeout=300).status_code == 401
 
 
-def test_a_replayed_letter_is_handled_and_then_cannot_be_replayed_again(server: FleetServer):
+def test_a_replayed_dead_letter_is_handled_and_then_cannot_be_replayed_again(server: FleetServer):
     dead_letter = dead(server)[0]
     car = car_of(server, dead_letter)
     server.send_event("car_update", {"id": int(car), "poison": "no"})
@@ -104,7 +104,7 @@ def test_a_replayed_letter_is_handled_and_then_cannot_be_replayed_again(server: 
     assert "succeeded" in again.json()["detail"] or "ignored" in again.json()["detail"]
 
 
-def test_a_deleted_letter_is_ignored_with_a_note_and_keeps_its_record(server: FleetServer):
+def test_a_deleted_dead_letter_is_ignored_with_a_note_and_keeps_its_record(server: FleetServer):
     dead_letter = dead(server)[0]
     answer = server.client.delete(f"{DEAD}/{dead_letter['id']}", params={"note": "a test car"})
     assert (answer.status_code, answer.json()["result"]) == (200, "ignored")
@@ -118,7 +118,7 @@ def test_a_deleted_letter_is_ignored_with_a_note_and_keeps_its_record(server: Fl
 @pytest.mark.parametrize(
     "id", ["dlv_00000000000000000000000000_0", "dlv_000000000000000000000000000_0", "nonsense", "evt_1"]
 )
-def test_a_letter_that_is_not_there_is_404(id: str, server: FleetServer):
+def test_an_unknown_dead_letter_is_404(id: str, server: FleetServer):
     for answer in (server.client.post(f"{DEAD}/{id}/replay"), server.client.delete(f"{DEAD}/{id}")):
         assert (answer.status_code, answer.json()["error"]) == (404, "not_found")
 
@@ -163,7 +163,7 @@ def test_the_cleanup_of_what_is_older_than_boathook_finds_nothing(days: int, ser
     assert server.cli("fleet", "dead", "cleanup", "--days", "1e12").stdout.startswith("0 dead letters")
 
 
-def test_the_cleanup_ignores_old_letters_and_erases_nothing(server: FleetServer):
+def test_the_cleanup_ignores_old_dead_letters_and_erases_nothing(server: FleetServer):
     before = dead(server)
     assert before
     kept = server.client.post(f"{DEAD}/cleanup", params={"days": 1}).json()
@@ -188,7 +188,7 @@ def hasty(tmp_path_factory, admin_url, pg_template, bot):
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_a_dead_letter_is_tried_again_by_the_schedule_and_then_left_to_people(hasty: FleetServer, bot: BotApi):
+def test_a_dead_letter_is_tried_again_by_the_schedule_and_then_left_to_operators(hasty: FleetServer, bot: BotApi):
     car = new_id()
     hasty.send_event("car_create", {"id": car, "poison": "yes"})
     (plan,) = until(lambda: hasty.rows("select * from fleet.dead_retry where given_up_at is not null"))

@@ -244,7 +244,7 @@ SELFTEST_FIELDS = {
 }  # fmt: skip
 
 
-def test_the_selftest_shows_the_owners_fields_to_anybody_and_no_secret(server: FleetServer):
+def test_the_selftest_shows_the_owners_fields_without_a_token_and_no_secret(server: FleetServer):
     server.send_event("car_create", {"id": new_id()})
 
     def told():

@@ -13,7 +13,7 @@ SENDER = Sender(token="t", umnico_token="u")
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_letter_says_what_the_simulator_means(seed):
+def test_every_request_says_what_the_simulator_means(seed):
     simulation = Simulation(SENDER, histories=60, seed=seed)
     expected = simulation.expected()
     said = [read(letter.body) for letter in simulation.letters if letter.expect == 200]

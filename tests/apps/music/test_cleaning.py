@@ -312,7 +312,7 @@ async def test_an_object_that_was_claimed_since_it_was_listed_stays(place):
 
 
 @pytest.mark.usefixtures("music")
-async def test_the_keeper_cleans_once_a_day_and_people_whenever_they_like(place):
+async def test_the_keeper_cleans_once_a_day_and_operators_at_any_time(place):
     assert await chores.clean(not_within_s=86_400) is not None
     assert await chores.clean(not_within_s=86_400) is None
     assert await chores.clean() is not None

@@ -239,7 +239,7 @@ def test_what_is_no_audio_is_not_stored_whatever_the_server_calls_it(server, stu
     assert not (server.folder / "data" / "music" / "tracks" / task).exists()
 
 
-def test_ids_of_strangers_cannot_choose_where_files_lie(server, studio):
+def test_ids_in_requests_cannot_choose_where_files_lie(server, studio):
     task = "../../../etc/" + unique()
     server.register(task)
     name = f"..%2f{unique()}"
