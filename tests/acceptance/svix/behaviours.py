@@ -48,7 +48,7 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "endpoint: isolation between two applications; uid rules within and across": (
         f"{APPS}::TestEndpoints::test_of_two_applications_do_not_know_each_other",
-        f"{TENANTS}::test_strangers_neither_see_nor_change_anything",
+        f"{TENANTS}::test_foreign_tokens_neither_see_nor_change_anything",
     ),
     "endpoint: put with an unknown id creates; put without event types or channels removes them": (
         f"{APPS}::TestEndpoints::test_putting_replaces_all_but_the_secret_and_creates_what_is_unknown",
