@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := scripts/install-packages $(VENV)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header
-PYTEST := $(BIN)/pytest -n 4 --dist worksteal
+PYTEST := $(BIN)/pytest -n 6 --dist loadfile
 BENCHES := ingest duplicates handle latency deliver fanout isolation both spool
 
 # uv installs for the Python that is here; it never fetches another one.

@@ -84,6 +84,7 @@ def test_a_batch_sent_again_with_one_new_item_delivers_that_one(bank: Callable[.
     assert running.stop() == 0
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_operators_see_and_find_items(bank: Callable[..., BoathookProcess], pg_url: str):
     running = bank()
     event_id = post(running, action("EV1"), action("MD1", "mandates"))["event_id"]

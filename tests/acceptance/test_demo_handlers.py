@@ -341,6 +341,7 @@ def test_nothing_is_left_over_or_missing(shop: Shop):
     assert shop.cli("verify").returncode == 0
 
 
+@pytest.mark.extended("the mutant of a test that is left out")
 def test_without_the_guard_an_older_event_would_win(make_shop: Callable[[str], Shop]):
     careless = make_shop("careless:hook")
     for sender in (STRIPE, GITHUB, SLACK):

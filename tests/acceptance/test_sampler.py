@@ -26,6 +26,7 @@ def kept(running: BoathookProcess, what: str = "accepted") -> int:
     return int(row[0])
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_host_that_stops_tells_what_it_has_counted_last(boathook: Callable[..., BoathookProcess]) -> None:
     running = boathook()
     post(running, "a", "b", "c")

@@ -47,6 +47,7 @@ def asked_while_frozen(running: BoathookProcess, removed: str) -> tuple[Counter[
         return Counter(one.result() for one in old), Counter(one.result() for one in kept)
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_gateway_that_was_frozen_for_the_removal_accepts_nothing_under_it(running: BoathookProcess):
     old, kept = asked_while_frozen(running, "whsec_removed in the frost")
     assert set(kept) == {200}
@@ -54,6 +55,7 @@ def test_a_gateway_that_was_frozen_for_the_removal_accepts_nothing_under_it(runn
     assert is_gone(running.base, "whsec_removed in the frost")
 
 
+@pytest.mark.extended("the mutant of a test that is left out")
 def test_mutant_so_that_nobody_waits_such_a_request_is_accepted(boathook: Callable[..., BoathookProcess]):
     """The mutant: what has waited is judged by what was known before the frost."""
     unsafe = boathook(roles="gateway,keeper", start=False)

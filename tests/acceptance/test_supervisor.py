@@ -235,6 +235,7 @@ def test_log_lines_name_request_event_source_and_key(boathook: Callable[..., Boa
     assert lines[2]["reason"] == "signature_mismatch"
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_two_gateways_share_the_port_and_the_counts(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles=GATEWAY, extra="")
     assert running.stop() == 0

@@ -73,6 +73,7 @@ def test_rates_latencies_and_what_is_owed_are_told_near_and_far(running: Boathoo
     assert until(told, every=0.5)
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_each_host_is_told_with_its_processes(running: BoathookProcess) -> None:
     until(lambda: any(one["roles"].get("keeper") for one in looked(running)["hosts"]), every=0.5)
     (host,) = looked(running)["hosts"]

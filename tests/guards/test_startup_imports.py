@@ -99,6 +99,7 @@ def modules_of_commands(commands: list[list[str]], mutant: str = "") -> dict[str
     return {words: MODULES & names for words, names in short.items()}
 
 
+@pytest.mark.extended("starts a process for every command")
 def test_a_command_imports_its_own_module_alone() -> None:
     for name, modules in modules_of_commands([[name] for name in ENTRIES]).items():
         own = ENTRIES[name].place.partition(":")[0]

@@ -365,7 +365,7 @@ async def test_gateways_that_store_overlapping_batches_at_once_owe_each_item_onc
     async def write(one: Sender) -> None:
         for _ in range(12):
             things = [thing(str(n)) for n in dice.sample(range(40), dice.randint(1, 15))]
-            plain = event(f"plain{dice.randrange(20)}", source="mail", pending_deliveries=(), version=version)
+            plain = event(f"plain{dice.randrange(20)}", source="mail", owed=(), version=version)
             await one.store.append([plain, await one.event(*things)])
             await one.send(*(thing(str(n)) for n in range(40)))
 
@@ -495,7 +495,7 @@ async def test_a_whole_event_is_its_own_item(shop: Database):
         owed_to = Router((to("handler:note"),), 1).route(
             source="mail", application=None, type="t", headers={}, body=b""
         )
-        await EventStore(shop).append([event("k", source="mail", pending_deliveries=owed_to, version=version)])
+        await EventStore(shop).append([event("k", source="mail", owed=owed_to, version=version)])
         await wait_for_states(shop, succeeded=1)
     assert seen == [({"a": 1}, None, "t")]
 

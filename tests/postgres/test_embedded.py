@@ -151,6 +151,7 @@ async def test_only_a_private_socket_leads_in(data_dir: Path) -> None:
     await server.stop()
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 @as_root
 async def test_as_root_it_runs_as_another_user(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
@@ -262,6 +263,7 @@ async def test_the_first_to_leave_keeps_it_running_for_the_other(data_dir: Path)
     assert server.pid() is None
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_mutant_without_the_shared_lock_the_first_to_leave_stops_it(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +282,7 @@ async def test_many_who_start_together_share_one(data_dir: Path) -> None:
     assert [await server.stop() for server in servers] == [False] * 4 + [True]
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_a_killed_postgres_is_restarted_with_its_data(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     await remember(server)
@@ -341,6 +344,7 @@ async def test_a_stale_lock_file_with_a_number_borne_by_another_is_removed(data_
         other_process.wait()
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_no_child_is_left_behind(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     pid = server.pid()

@@ -221,7 +221,9 @@ def hostile() -> Iterator[HostileReceiver]:
     receiver.close()
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize(
+    "form", ["json", pytest.param("text", marks=pytest.mark.extended("differs in the form of its lines only"))]
+)
 def test_one_input_is_one_line(form: str, admin_url: str, pg_template: str, tmp_path: Path, hostile: HostileReceiver):
     with open_database(admin_url, pg_template) as url:
         running = serve(tmp_path, url, form)

@@ -24,6 +24,7 @@ def own(tmp_path, admin_url, pg_template):
         yield running
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_dead_letters_apply_by_a_replay_once_their_plan_is_corrected(own: BillingServer):
     email, wrong, unknown = own.user(), unique("evt"), unique("evt")
     own.send_payment(cheap := unique("pay"), email=email, amount="1500.00", event_id=wrong)
@@ -43,6 +44,7 @@ def test_dead_letters_apply_by_a_replay_once_their_plan_is_corrected(own: Billin
     assert {row["id"] for row in own.listing("billing", "plans")} == {"month", "promo", "year"}
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_price_that_changes_while_a_payment_waits_for_its_user_makes_it_a_mismatch_with_its_alert(own: BillingServer):
     email, payment, event = f"{unique('later')}@example.com", unique("pay"), unique("evt")
     own.send_payment(payment, email=email, event_id=event)
