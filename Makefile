@@ -8,13 +8,14 @@ INSTALL := scripts/install-packages $(VENV)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header
 PYTEST := $(BIN)/pytest -n 6 --dist loadfile
+PREPARE = echo "Checking the code ..." && $(MAKE) --no-print-directory -j 3 check compile programs
 BENCHES := ingest duplicates handle latency deliver fanout isolation both spool
 
 # uv installs for the Python that is here; it never fetches another one.
 export UV_PYTHON_DOWNLOADS := never
 export UV_PYTHON := $(BIN)/python
 
-.PHONY: help setup dev demo test test-all check format bench soak docs screenshots wheel lock clean
+.PHONY: help setup dev demo test test-all programs compile check format bench soak docs screenshots wheel lock clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,10 +27,12 @@ dev: $(VENV)/.dev.stamp ## the same, with everything the tests and checks use
 demo: setup ## start everything and send it real signed traffic; ARGS="--seconds 20" stops by itself
 	@$(BIN)/boathook demo $(ARGS)
 
-test: check programs ## run the checks and the tests that every change needs; ARGS="-k name" picks some
+test: dev ## run the checks and the tests that every change needs; ARGS="-k name" picks some
+	@$(PREPARE)
 	@$(PYTEST) $(ARGS)
 
-test-all: check programs ## run the checks and all tests, with every example of the property tests
+test-all: dev ## run the checks and all tests, with every example of the property tests
+	@$(PREPARE)
 	@$(PYTEST) -m "not soak" --hypothesis-profile=full $(ARGS)
 
 programs:
@@ -38,6 +41,10 @@ programs:
 	@scripts/need-program curl curl
 	@scripts/need-program strace strace
 	@scripts/need-program systemd-analyze systemd
+
+# Otherwise each of pytest's processes would compile all test files after a change.
+compile: dev
+	@$(BIN)/pytest --collect-only -q > $(VENV)/collect.log || { tail -n 50 $(VENV)/collect.log >&2; exit 1; }
 
 check: dev ## run the linters and the type checker only
 	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format' to lay the files above out." >&2; exit 1; }

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.commands import boathook_command
+from tests.support import until
 
 SECRET = "whsec_acceptance"
 
@@ -169,6 +170,10 @@ class BoathookProcess:
 
     def log(self) -> str:
         return (self.folder / "serve.log").read_text(errors="replace")
+
+    def wait_logged(self, text: str) -> None:
+        """Wait until a text is in the log, which is written a moment after what it is about."""
+        until(lambda: text in self.log())
 
     def children(self, role: str) -> list[psutil.Process]:
         assert self.process is not None

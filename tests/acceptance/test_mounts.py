@@ -281,7 +281,7 @@ async def test_a_fault_before_the_handshake_is_a_500_and_after_it_closes(mounted
         with pytest.raises(ConnectionClosed):
             await ws.recv()
         assert ws.close_code == 1011
-    assert "the socket is on fire" in mounted_app.log()
+    mounted_app.wait_logged("the socket is on fire")
 
 
 async def test_an_app_may_refuse_a_websocket(mounted_app: BoathookProcess):

@@ -20,8 +20,8 @@ PER_ROW = 16_384
 NOISE = 1 << 20
 """Bytes of log that PostgreSQL writes without any request."""
 MEMORY = 32 << 20
-BY_ITSELF = "sample"
-"""The table that the supervisor writes four times a minute: `boathook.server.sampler`."""
+BY_ITSELF = {"sample", "alarm_sample"}
+"""The tables that the supervisor writes four times a minute: `boathook.server.sampler`."""
 SAMPLES = 8
 """Per minute, at most: those, what was left over, and the last one at the end."""
 
@@ -58,10 +58,11 @@ class Measured:
             found.append(f"told: {self.log_lines} lines")
         if self.rows["boathook.rejection"] > self.most_kept:
             found.append(f"quarantine: {self.rows['boathook.rejection']} rows")
-        own = {"boathook.rejection", f"boathook.{BY_ITSELF}"}
+        own = {"boathook.rejection", *(f"boathook.{name}" for name in BY_ITSELF)}
         if others := {name: rows for name, rows in self.rows.items() if rows and name not in own}:
             found.append(f"rows: {others}")
-        if self.rows[f"boathook.{BY_ITSELF}"] > SAMPLES * (1 + self.seconds / 60):
+        most = SAMPLES * (1 + self.seconds / 60)
+        if any(self.rows[f"boathook.{name}"] > most for name in BY_ITSELF):
             found.append(f"samples: {self.rows}")
         if self.wal_bytes > NOISE + PER_ROW * self.most_kept:
             found.append(f"log: {self.wal_bytes} bytes")
@@ -70,7 +71,7 @@ class Measured:
         if self.taken != real:
             found.append(f"poisoned: {real - self.taken} of {real}")
         strange = {
-            name: change[1:] for name, change in self.row_changes.items() if any(change[1:]) and name != BY_ITSELF
+            name: change[1:] for name, change in self.row_changes.items() if any(change[1:]) and name not in BY_ITSELF
         }
         if strange:
             found.append(f"changed: {strange}")
