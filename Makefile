@@ -7,7 +7,9 @@ BIN := $(VENV)/bin
 INSTALL := scripts/install-packages $(VENV)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header
-PYTEST := $(BIN)/pytest -n 6 --dist loadfile
+# A file's tests share its servers, so one process runs them. Most tests wait for others, so there are more processes than cores;
+# fewer of them for those tests that measure time.
+PYTEST := $(BIN)/pytest --dist loadfile
 PREPARE = echo "Checking the code ..." && $(MAKE) --no-print-directory -j 3 check compile programs
 BENCHES := ingest duplicates handle latency deliver fanout isolation both spool
 
@@ -29,11 +31,11 @@ demo: setup ## start everything and send it real signed traffic; ARGS="--seconds
 
 test: dev ## run the checks and the tests that every change needs; ARGS="-k name" picks some
 	@$(PREPARE)
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) -n 6 $(ARGS)
 
 test-all: dev ## run the checks and all tests, with every example of the property tests
 	@$(PREPARE)
-	@$(PYTEST) -m "not soak" --hypothesis-profile=full $(ARGS)
+	@$(PYTEST) -n 4 -m "not soak" --hypothesis-profile=full $(ARGS)
 
 programs:
 	@scripts/need-program promtool prometheus

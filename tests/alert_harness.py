@@ -158,5 +158,6 @@ class AlertReceiver:
         ]
 
     def await_kind(self, rule: str, *kinds: str, subject: str | None = None) -> dict[str, Any]:
-        until(lambda: self.kinds(rule, subject) == list(kinds))
+        """Wait until a rule's first alerts are of these kinds, and return its last one."""
+        until(lambda: self.kinds(rule, subject)[: len(kinds)] == list(kinds))
         return [one for one in self.alerts if one["rule"] == rule][-1]

@@ -46,8 +46,8 @@ clear_s = 0.0
 over_s = 6.0
 clear_s = 0.0
 [notifications.rules.nothing_processed]
-over_s = 3.0
-for_s = 1.0
+over_s = 10.0
+for_s = 3.0
 clear_s = 0.0
 [notifications.rules.spool_in_use]
 for_s = 0.0
