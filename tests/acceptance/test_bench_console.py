@@ -13,7 +13,7 @@ from boathook.bench.console import TARGET_MS
 from boathook.bench.visitor import Answer, Visitor
 from boathook.domain.errors import ConfigError
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.extended("starts several servers of its own")]
+pytestmark = pytest.mark.extended("starts several servers of its own")
 
 EVENTS = 2_000
 

@@ -23,8 +23,6 @@ import pytest
 from tests.acceptance.conftest import free_port
 from tests.support import until
 
-pytestmark = pytest.mark.timeout(400)
-
 SHELL_LINES = ("curl ", "body=")
 POOR_CURL = """
 import argparse, httpx

@@ -12,12 +12,9 @@ import pytest
 
 from tests.acceptance.conftest import free_port
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.extended(
-        "installs the wheel with its packages into an empty environment; tests/guards/test_wheel.py stays"
-    ),
-]
+pytestmark = pytest.mark.extended(
+    "installs the wheel with its packages into an empty environment; tests/guards/test_wheel.py stays"
+)
 
 ROOT = Path(__file__).parents[2]
 INHERITED = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}

@@ -122,7 +122,6 @@ def test_a_damaged_file_takes_nothing_from_what_the_journal_tells(running: Boath
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 def test_while_secrets_come_and_go_two_boathooks_refuse_none_that_holds_and_take_none_that_is_gone(
     shared_boathook: Callable[..., BoathookProcess],
 ):

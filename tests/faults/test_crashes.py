@@ -86,7 +86,6 @@ def test_workers_die_at_every_point_of(
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-@pytest.mark.timeout(300)
 def test_keepers_die_at_every_point(boathook: Callable[..., BoathookProcess], settle_and_judge, tmp_path):
     crashes = CrashSchedule(tmp_path, dict.fromkeys(KEEPER_POINTS, 1))
     running = boathook(**crashes.environment)

@@ -26,8 +26,6 @@ from boathook.journal.database import Database, check_safety
 from boathook.journal.embedded import EmbeddedServer
 from tests.support import eventually
 
-pytestmark = pytest.mark.timeout(120)
-
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 HOLDER = """

@@ -370,7 +370,6 @@ def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             scenario.running.kill_all()
 
 
-@pytest.mark.timeout(240)
 def test_no_secret_is_found_where_it_need_not_be(scenario: Scenario):
     places = scenario.places()
     assert b"the bank refuses 2 headers" in places["serve.log"] + b"".join(

@@ -262,7 +262,6 @@ def test_thousands_of_requests_of_each_kind_leave_nothing_behind(running: Boatho
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 def test_thousands_of_events_and_messages_leave_nothing_behind_in_who_works_them_off(
     shared_boathook: Callable[..., BoathookProcess],  # noqa: F811
 ):
@@ -302,7 +301,6 @@ def is_idle(running: BoathookProcess) -> bool:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
 def test_mutant_so_that_each_leaves_something_it_shows(
     shared_boathook: Callable[..., BoathookProcess],  # noqa: F811
 ):

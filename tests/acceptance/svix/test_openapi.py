@@ -72,7 +72,7 @@ class ApiObjects:
 
 
 def run(
-    base: str, objects: ApiObjects, folder: Path, *more: str, timeout_s: float = 110
+    base: str, objects: ApiObjects, folder: Path, *more: str, timeout_s: float = 800
 ) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
@@ -103,7 +103,6 @@ def judge(done: subprocess.CompletedProcess[str], log: str) -> None:
 
 
 @pytest.mark.extended("tries every operation of the API with generated requests")
-@pytest.mark.timeout(300)
 def test_every_answer_is_as_the_document_says(server, receiver, tmp_path):
     objects = ApiObjects(server, receiver, "schemathesis")
     left_out = [part for path in ENDS_THE_SESSION for part in ("--exclude-path", f"/api/v1{path}")]
@@ -111,7 +110,6 @@ def test_every_answer_is_as_the_document_says(server, receiver, tmp_path):
         server.base, objects, tmp_path,
         "--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--no-shrink",
         "--exclude-operation-id-regex", TAKES_AWAY, *left_out,
-        timeout_s=280,
     )  # fmt: skip
     judge(done, server.running.log())
     selected, total = map(int, re.search(r"(\d+) selected / (\d+) total", done.stdout).groups())
