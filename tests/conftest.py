@@ -1,4 +1,4 @@
-"""What the tests stand on: a real PostgreSQL, one migrated template, and a database of its own for each test."""
+"""Fixtures for all tests: a real PostgreSQL, a migrated template, and an empty database for each test."""
 
 import asyncio
 import contextlib
@@ -23,8 +23,7 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from boathook.journal import schema
 from boathook.journal.database import Database
 from boathook.journal.embedded import EmbeddedServer
-from tests import databases as databases_
-from tests.databases import created, with_database
+from tests.databases import Pool, created, with_database
 
 # A developer's own settings must not decide whether a test passes.
 for _name in [name for name in os.environ if name.startswith(("PG", "BOATHOOK_"))]:
@@ -57,6 +56,7 @@ FreshServer = Callable[[], Awaitable[EmbeddedServer]]
 _PLACE = "BOATHOOK_TEST_PLACE"
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30
+_MAX_CONNECTIONS = 1_200
 
 
 def _place_for_servers() -> Path:
@@ -130,16 +130,19 @@ def pg_server(run_id: str) -> Iterator[EmbeddedServer | None]:
     with (data_dir / "start.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         server = asyncio.run(EmbeddedServer.start(data_dir))
-        # Each process of the run may have several boathooks at a time.
-        with psycopg.connect(server.url, autocommit=True) as admin:
-            is_set = admin.execute("select 1 from pg_file_settings where name = 'max_connections' and setting = '1200'")
-            if is_new := is_set.fetchone() is None:
-                admin.execute("alter system set max_connections = 1200")
-        if is_new:
+        if not _allows_connections(server.url):
             asyncio.run(server.stop())
             server = asyncio.run(EmbeddedServer.start(data_dir))
     yield server
     asyncio.run(server.stop())
+
+
+def _allows_connections(url: str) -> bool:
+    """Return whether the server allows as many as the boathooks of all processes need; otherwise set it for the next start."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f"alter system set max_connections = {_MAX_CONNECTIONS}")
+        shown = admin.execute("show max_connections").fetchone()
+    return shown == (str(_MAX_CONNECTIONS),)
 
 
 @pytest.fixture(scope="session")
@@ -161,22 +164,22 @@ def pg_template(admin_url: str, run_id: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def databases(admin_url: str, pg_template: str) -> Iterator[databases_.Pool]:
+def databases(admin_url: str, pg_template: str) -> Iterator[Pool]:
     """The databases of this process of the run."""
-    pool = databases_.Pool(admin_url, pg_template)
+    pool = Pool(admin_url, pg_template)
     yield pool
     pool.close()
 
 
 @pytest.fixture
-def pg_url(databases: databases_.Pool) -> Iterator[str]:
+def pg_url(databases: Pool) -> Iterator[str]:
     """The URL of a database with boathook's schema and nothing in it, for this test alone."""
     with databases.database() as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def shared_url(databases: databases_.Pool) -> Iterator[str]:
+def shared_url(databases: Pool) -> Iterator[str]:
     """The same for all tests of a file."""
     with databases.database() as url:
         yield url
