@@ -10,10 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from sqlalchemy.orm import sessionmaker
-from sqlalchemy.pool import NullPool
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Accepted, Duplicate
@@ -139,6 +135,10 @@ async def kit(request: pytest.FixtureRequest, shop: Database) -> AsyncIterator[S
     url = shop.url
     match request.param:
         case "sqlalchemy-asyncpg" | "sqlalchemy-psycopg":
+            from sqlalchemy import text
+            from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+            from sqlalchemy.pool import NullPool
+
             name, arguments = sqlalchemy_url(url, request.param.partition("-")[2])
             engine = create_async_engine(name, connect_args=arguments, poolclass=NullPool)
             yield SessionKit(
@@ -149,6 +149,10 @@ async def kit(request: pytest.FixtureRequest, shop: Database) -> AsyncIterator[S
             )
             await engine.dispose()
         case "sqlalchemy-sync":
+            from sqlalchemy import create_engine, text
+            from sqlalchemy.orm import sessionmaker
+            from sqlalchemy.pool import NullPool
+
             name, arguments = sqlalchemy_url(url, "psycopg")
             sync_engine = create_engine(name, connect_args=arguments, poolclass=NullPool)
             yield SessionKit(

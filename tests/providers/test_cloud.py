@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from google.auth.exceptions import GoogleAuthError
 from google.oauth2 import id_token
-from openai import InvalidWebhookSignatureError, OpenAI
 from standardwebhooks.webhooks import Webhook as StandardWebhook
 
 from boathook.domain.errors import ConfigError
@@ -128,6 +127,8 @@ def test_auth0s_json_lines_are_kept_whole():
 
 @pytest.mark.judge("openai")
 def test_openais_own_package_accepts_what_we_sign_and_we_what_standard_webhooks_signs():
+    from openai import InvalidWebhookSignatureError, OpenAI
+
     client = OpenAI(api_key="none").webhooks
     body = b'{"id":"evt_1","type":"response.completed","data":{"id":"resp_1"}}'
     now = int(time.time())

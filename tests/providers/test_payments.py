@@ -51,8 +51,6 @@ with warnings.catch_warnings():
     from braintree.exceptions.invalid_signature_error import InvalidSignatureError
     from coinbase_commerce import webhook as coinbase
     from mollie.utils.webhooks.signature_validator import InvalidSignatureException, SignatureValidator
-    from paddle_billing.Notifications import Secret, Verifier
-    from paddle_billing.Notifications.PaddleSignature import PaddleSignature
     from square.utils.webhooks_helper import verify_signature as square_verify
 
 NOW = time.time()
@@ -158,12 +156,16 @@ def coinbase_accepts(body: bytes, headers: Mapping[str, str], secret: str) -> bo
 
 
 def paddle_sign(body: bytes, secret: str, now: float) -> dict[str, str]:
+    from paddle_billing.Notifications.PaddleSignature import PaddleSignature
+
     signed = f"{int(now)}:".encode() + body
     signature = PaddleSignature.calculate_hmac(secret, signed).hexdigest()
     return {"Paddle-Signature": f"ts={int(now)};h1={'00' * 32};h1={signature}"}
 
 
 def paddle_accepts(body: bytes, headers: Mapping[str, str], secret: str) -> bool:
+    from paddle_billing.Notifications import Secret, Verifier
+
     request = SimpleNamespace(headers={"Paddle-Signature": headers["paddle-signature"]}, body=body)
     return Verifier(5).verify(request, Secret(secret))
 

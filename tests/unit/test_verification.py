@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.http.request import HttpHeaders
 from starlette.datastructures import Headers as StarletteHeaders
 from werkzeug.datastructures import EnvironHeaders, MultiDict
 from werkzeug.datastructures import Headers as WerkzeugHeaders
@@ -173,6 +172,12 @@ def _message(given: dict[str, str]) -> email.message.Message:
     return message
 
 
+def _django_headers(given: dict[str, str]) -> Any:
+    from django.http.request import HttpHeaders
+
+    return HttpHeaders({"HTTP_" + name.upper().replace("-", "_"): text for name, text in given.items()})
+
+
 HEADERS: dict[str, Callable[[dict[str, str]], Any]] = {
     "dict": dict,
     "capitals": lambda given: {name.upper(): text for name, text in given.items()},
@@ -181,9 +186,7 @@ HEADERS: dict[str, Callable[[dict[str, str]], Any]] = {
     "bytes": lambda given: {name.encode(): text.encode() for name, text in given.items()},
     "generator": lambda given: ((name, text) for name, text in given.items()),
     "Starlette": StarletteHeaders,
-    "Django": lambda given: HttpHeaders(
-        {"HTTP_" + name.upper().replace("-", "_"): text for name, text in given.items()}
-    ),
+    "Django": _django_headers,
     "Flask": lambda given: EnvironHeaders(
         {"HTTP_" + name.upper().replace("-", "_"): text for name, text in given.items()}
     ),
