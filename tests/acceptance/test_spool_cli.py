@@ -81,7 +81,7 @@ def waiting(gateway: BoathookProcess, prefix: str, *more: str) -> list[dict[str,
     return [row for row in rows if row["key"].startswith(prefix)]
 
 
-def hauls(done: Any) -> dict[str, dict[str, Any]]:
+def import_reports(done: Any) -> dict[str, dict[str, Any]]:
     return {row["what"]: row for row in map(json.loads, done.stdout.splitlines())}
 
 
@@ -132,13 +132,13 @@ def test_inspect_shows_one_event_whole_and_its_body_byte_by_byte(gateway: Boatho
 def test_a_running_gateways_folder_is_left_to_it(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "live_1", "live_2")
-    assert hauls(gateway.cli("spool", "drain", "--dry-run", "--json"))["waiting"]["events"] == 0
+    assert import_reports(gateway.cli("spool", "drain", "--dry-run", "--json"))["waiting"]["events"] == 0
     failed = gateway.cli("spool", "drain", check=False)
     assert failed.returncode == 1, "PostgreSQL is away"
     assert "Traceback" not in failed.stderr
     postgres.restart()
     until(lambda: away(gateway) == 0)
-    assert hauls(gateway.cli("spool", "drain", "--json"))["waiting"]["segments"] == 0
+    assert import_reports(gateway.cli("spool", "drain", "--json"))["waiting"]["segments"] == 0
     assert stored(postgres, "live_") == ["live_1", "live_2"]
 
 
@@ -148,11 +148,14 @@ def test_a_lost_hosts_disk_is_brought_in_order_and_only_once(
     keys = [f"lost_{number:03d}" for number in range(40)]
     old = move(left_behind(gateway, postgres, *keys), tmp_path / "old")
     postgres.restart()
-    assert hauls(gateway.cli("spool", "drain", "--dir", str(old), "--dry-run", "--json"))["waiting"]["events"] == 40
-    first = hauls(gateway.cli("spool", "drain", "--dir", str(old), "--json"))["waiting"]
+    assert (
+        import_reports(gateway.cli("spool", "drain", "--dir", str(old), "--dry-run", "--json"))["waiting"]["events"]
+        == 40
+    )
+    first = import_reports(gateway.cli("spool", "drain", "--dir", str(old), "--json"))["waiting"]
     assert (first["accepted"], first["refused"], first["lost"]) == (40, 0, 0)
     assert stored(postgres, "lost_") == keys
-    second = hauls(gateway.cli("spool", "drain", "--dir", str(old), "--json"))["waiting"]
+    second = import_reports(gateway.cli("spool", "drain", "--dir", str(old), "--json"))["waiting"]
     assert second["segments"] == 0
     assert "waiting for PostgreSQL: 0 events" in gateway.cli("spool", "status", "--dir", str(old)).stdout
 
@@ -164,7 +167,7 @@ def test_a_drain_that_was_cut_short_is_taken_up_again(gateway: BoathookProcess, 
     shutil.copytree(spool, copy)
     postgres.restart()
     gateway.cli("spool", "drain")
-    again = hauls(gateway.cli("spool", "drain", "--dir", str(copy), "--json"))["waiting"]
+    again = import_reports(gateway.cli("spool", "drain", "--dir", str(copy), "--json"))["waiting"]
     assert (again["accepted"], again["there"]) == (0, 3)
     assert stored(postgres, "cut_") == ["cut_1", "cut_2", "cut_3"]
 
@@ -183,7 +186,7 @@ def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(
     done = gateway.cli("spool", "drain", "--again")
     assert "missing in this database, and back: 2 events" in done.stdout
     assert stored(postgres, "back_") == ["back_1", "back_2", "back_3"]
-    again = hauls(gateway.cli("spool", "drain", "--again", "--json"))["again"]
+    again = import_reports(gateway.cli("spool", "drain", "--again", "--json"))["again"]
     assert again["accepted"] == 0
     assert again["there"] >= 3
     assert waiting(gateway, "back_", "--state", "done") != [], "they are still kept"
@@ -225,15 +228,15 @@ def test_what_postgresql_refuses_is_kept_told_of_and_brought_once_the_cause_is_m
         connection.execute("alter table boathook.event add constraint odd check (dedup_key not like 'bad%') not valid")
         done = gateway.cli("spool", "drain", "--json", check=False)
         assert done.returncode == 1
-        assert (hauls(done)["waiting"]["accepted"], hauls(done)["waiting"]["refused"]) == (2, 1)
+        assert (import_reports(done)["waiting"]["accepted"], import_reports(done)["waiting"]["refused"]) == (2, 1)
         assert stored(postgres, "fine_") == ["fine_1", "fine_2"]
         assert [row["key"] for row in waiting(gateway, "bad_", "--state", "refused")] == ["bad_1"]
         assert "boathook spool drain --refused" in gateway.cli("spool", "status").stdout
         refused = gateway.cli("spool", "drain", "--refused", "--json", check=False)
-        assert (refused.returncode, hauls(refused)["refused"]["refused"]) == (1, 1)
+        assert (refused.returncode, import_reports(refused)["refused"]["refused"]) == (1, 1)
         connection.execute("alter table boathook.event drop constraint odd")
     mended = gateway.cli("spool", "drain", "--refused", "--json")
-    assert hauls(mended)["refused"]["accepted"] == 1
+    assert import_reports(mended)["refused"]["accepted"] == 1
     assert stored(postgres, "bad_") == ["bad_1"]
     assert waiting(gateway, "bad_", "--state", "refused") == []
     folders = {one["life"]: one for one in gateway.listing("spool", "status")}
@@ -251,7 +254,7 @@ def test_a_damaged_segment_says_what_is_lost_and_the_rest_is_brought(
     segment.write_bytes(data)
     done = gateway.cli("spool", "drain", "--dir", str(old), "--json", check=False)
     assert done.returncode == 1
-    assert (hauls(done)["waiting"]["accepted"], hauls(done)["waiting"]["lost"]) == (2, 1)
+    assert (import_reports(done)["waiting"]["accepted"], import_reports(done)["waiting"]["lost"]) == (2, 1)
     assert stored(postgres, "rot_") == ["rot_1", "rot_3"]
     told = gateway.cli("spool", "status", "--dir", str(old)).stdout
     assert "as the disk does not give them back: 1 event;" in told
