@@ -156,6 +156,14 @@ async def test_a_file_that_changed_meanwhile_is_begun_anew(client, target, tag, 
     assert len(server.heads) == (2 if heeds_if_range else 3)
 
 
+async def test_a_part_that_does_not_name_its_file_is_begun_anew(client, target):
+    unnamed = FileServer(SONG, cut_after=150_000, heeds_if_range=False, names_etag_in_parts=False)
+    async with unnamed as server:
+        await failing(client, server, target)
+        server.cut_after, server.content, server.etag = None, OTHER, '"v2"'
+        await fetched(client, server, target, OTHER)
+
+
 async def test_mutant_without_that_check_two_files_would_become_one(client, target, monkeypatch):
     async with FileServer(SONG, cut_after=150_000, heeds_if_range=False) as server:
         await failing(client, server, target)

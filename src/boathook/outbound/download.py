@@ -133,8 +133,10 @@ class _Arriving:
         if note is None or span is None or int(span[1]) != self._part.size:
             raise _Changed
         self.total = note.total if span[3] == "*" else int(span[3])
-        # Some servers heed Range and not If-Range.
-        named = headers.get("etag" if note.validator.startswith('"') else "last-modified", note.validator)
+        # Some servers honour Range and ignore If-Range. A part must carry the file's ETag (RFC 9110, section 15.3.7),
+        # and need not carry its Last-Modified.
+        is_etag = note.validator.startswith('"')
+        named = headers.get("etag", "") if is_etag else headers.get("last-modified", note.validator)
         if named != note.validator or note.total not in {None, self.total}:
             raise _Changed
         self._check_size(self.total or 0)
