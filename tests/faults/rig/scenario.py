@@ -98,6 +98,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 _LOG_LINES = 30
 _MOST_S = {"quick": 1200, "extended": 1200, "soak": 2400}
 """A busy machine takes several times as long."""
+MUTANT_ATTEMPTS = 3
 EXTENDED_REASON = "one scenario of each family of faults stays, with its mutant"
 REGISTRY: dict[str, Scenario] = {}
 """Every scenario of the modules that were imported, by name."""
@@ -172,13 +173,24 @@ def _run_sound(one: Scenario, template: Path, folder: Path) -> None:
 
 
 def _run_mutant(one: Scenario, template: Path, folder: Path) -> None:
-    verdict, env, seconds = _run(one, template, folder, one.mutant)
+    """Run the scenario without its safeguard until the damage is seen: a single run may be spared by chance."""
+    verdict, env, seconds = _run(one, template, _subfolder(folder, 1), one.mutant)
+    for attempt in range(2, MUTANT_ATTEMPTS + 1):
+        if verdict.broken & one.mutant.breaks:
+            break
+        verdict, env, seconds = _run(one, template, _subfolder(folder, attempt), one.mutant)
     is_caught = bool(verdict.broken & one.mutant.breaks)
     keep(_result(one, verdict, env, seconds, mutant=one.mutant.name, is_good=is_caught))
     expected = ", ".join(sorted(one.mutant.breaks))
     assert is_caught, (
         f"with {one.mutant.name} one of {expected} must break, and did not: {verdict.report}\n{_logs(env)}"
     )
+
+
+def _subfolder(folder: Path, attempt: int) -> Path:
+    made = folder / f"attempt{attempt}"
+    made.mkdir()
+    return made
 
 
 def _run(one: Scenario, template: Path, folder: Path, mutant: Mutant) -> tuple[Verdict, Environment, float]:
