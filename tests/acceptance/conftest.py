@@ -83,6 +83,12 @@ create table if not exists shop.sequence (id bigserial primary key, customer tex
 """
 
 
+PATIENT = """
+[limits]
+head_timeout_s = 120.0
+"""
+"""A client on a busy machine may be kept from sending for longer than the default of five seconds."""
+
 _FIRST_PORT = 15_000 + os.getpid() % 160 * 100
 _PORTS = itertools.cycle((*range(_FIRST_PORT, 31_000), *range(15_000, _FIRST_PORT)))
 """Ports below the kernel's ephemeral range, so that no outgoing connection takes a port before it is bound."""
@@ -136,7 +142,7 @@ class BoathookProcess:
             data_dir = "data"
             roles = {json.dumps(self.roles.split(","))}
             senders = {self.senders}
-        """) + "".join(map(textwrap.dedent, (self.own, extra)))
+        """) + "".join(map(textwrap.dedent, (self.own, PATIENT if "[limits]" not in extra else "", extra)))
 
     def start(self, *, wait: bool = True, **environment: str) -> Self:
         with (self.folder / "serve.log").open("ab") as log:

@@ -25,7 +25,7 @@ from psycopg.rows import dict_row
 from slack_sdk.signature import SignatureVerifier
 
 from boathook.demo.ledger import SQL
-from tests.acceptance.conftest import BoathookProcess
+from tests.acceptance.conftest import PATIENT, BoathookProcess
 from tests.databases import created
 from tests.support import until
 
@@ -141,7 +141,7 @@ class Shop(BoathookProcess):
         return (
             f'[database]\nurl = "{self.database_url}"\n'
             f'[server]\nbind = "127.0.0.1:{self.port}"\ndata_dir = "data"\napp = "{self.app}"\n'
-            'roles = ["gateway", "worker", "keeper"]\n[worker]\npoll_s = 0.1\n' + sources + extra
+            'roles = ["gateway", "worker", "keeper"]\n[worker]\npoll_s = 0.1\n' + sources + PATIENT + extra
         )
 
     def connect(self) -> psycopg.Connection[dict[str, Any]]:
