@@ -45,7 +45,7 @@ def test_what_was_taken_before_the_routes_were_known_is_owed_to_them(
             # As if another host migrated at this moment, which has to end before the handlers' routes can be known.
             direct.execute("select pg_advisory_xact_lock(hashtextextended('boathook.migrate', 0))")
             wire.heal()
-            until(lambda: direct.execute("select 1 from pg_locks where not granted").fetchone())
+            one.wait_logged("migration_turn")
             deadline = time.monotonic() + 3
             with contextlib.suppress(AssertionError):
                 until(lambda: time.monotonic() > deadline or direct.execute("select 1 from boathook.event").fetchone())
