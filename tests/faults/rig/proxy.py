@@ -120,6 +120,8 @@ class Proxy:
         for pair in list(self._open):
             pair.cut()
         await asyncio.gather(*(pair.task for pair in list(self._open) if pair.task is not None), return_exceptions=True)
+        for _ in range(3):
+            await asyncio.sleep(0)  # the loop closes what was aborted in its next round; nobody else would
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
