@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 INSTALL := scripts/install-packages $(VENV)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header
-# A file's tests share its servers, so one process runs them; in the order of the folders, so that quick files come last. Most
-# tests wait, so there are more processes than cores; fewer of them for the tests that measure time.
-PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
+# A file's tests share its servers, so one process runs them. Most tests wait, so there are more processes than
+# cores; fewer of them for the tests that measure time.
+PYTEST := $(BIN)/pytest --dist loadfile
 PREPARE = echo "Checking the code ..." && $(MAKE) --no-print-directory -j 3 check compile programs
 BENCHES := ingest duplicates handle latency deliver fanout isolation both spool
 
