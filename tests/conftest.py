@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import functools
+import logging
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ import httpx._transports.default as transports
 import hypothesis
 import psycopg
 import pytest
+import structlog
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from boathook.journal import schema
@@ -110,6 +112,15 @@ def _template_name(run_id: str) -> str:
 
 def _shared_folder(run_id: str) -> Path:
     return _place_for_servers() / f"boathook-tests-{run_id}"
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Undo what a test has set up of logging, so that the next one of its process sees what it logs."""
+    form, level = structlog.get_config(), logging.getLogger().level
+    yield
+    structlog.configure(**form)
+    logging.getLogger().setLevel(level)
 
 
 @pytest.fixture(scope="session")

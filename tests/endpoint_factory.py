@@ -1,22 +1,16 @@
 """Stores applications and endpoints directly in the database, and publishes messages to them."""
 
 import hashlib
-import secrets
-import time
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from boathook.admin.desk import new_id
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
 from boathook.handlers.outbox import Message, Outbox
 from boathook.journal.database import Connection, Database
-
-
-def new_id() -> UUID:
-    """Return a new id with the current time."""
-    return ids.make(time.time_ns() // 1_000_000, secrets.randbits(74))
 
 
 async def add_application(

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import contextlib
 import hashlib
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from boathook.admin.desk import new_id
 from boathook.config import Settings, load
 from boathook.dispatch.sender import Sender
 from boathook.domain import ids
@@ -24,11 +24,6 @@ from boathook.outbound.signer import make_secret
 
 KEY: Final = "a key for tests, and for tests only"
 QUICK: Final = RetryPolicy(delays_s=(0.02,) * 8, jitter=0.0, max_age_s=60.0)
-
-
-def new_id() -> UUID:
-    """Return a new id."""
-    return ids.make(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(9)))
 
 
 @dataclass(frozen=True)
@@ -49,6 +44,8 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     after_s: float = 0.0
+    gate: asyncio.Event | None = None
+    """It is sent once this is set."""
 
 
 class Sink:
@@ -98,6 +95,8 @@ class Sink:
             reply = self.script(request)
             if reply.after_s:
                 await asyncio.sleep(reply.after_s)
+            if reply.gate:
+                await reply.gate.wait()
         finally:
             self.running[path] -= 1
         length = {} if reply.status == 204 else {"content-length": str(len(reply.body))}

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import hashlib
 import itertools
-import os
 import time
 import tracemalloc
 from collections import Counter
@@ -15,6 +14,7 @@ import asyncpg
 import psycopg
 import pytest
 
+from boathook.admin.desk import new_id
 from boathook.domain import ids
 from boathook.domain.errors import JournalError, JournalUnavailable
 from boathook.domain.model import Accepted, Duplicate, Grade, NewDelivery, NewEvent, Origin
@@ -32,7 +32,7 @@ ACTOR = Action(actor="test", note="because")
 
 def new_event(key: str, *, to: tuple[str, ...] = (), order_key: str | None = None, body: bytes = b"{}", replay=None):
     return NewEvent(
-        id=ids.make(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(9))),
+        id=new_id(),
         source="stripe",
         application=None,
         type="payment.paid",

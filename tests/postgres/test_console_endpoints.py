@@ -8,13 +8,14 @@ import pytest
 
 from boathook.admin import event_types
 from boathook.admin.console import endpoint_lists
+from boathook.admin.desk import new_id
 from boathook.admin.event_types import NewEventType
 from boathook.dispatch.tasks import run_tasks
 from boathook.domain import ids
 from boathook.domain.roles import Role
 from boathook.journal import endpoint_sights as sights
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
-from tests.sender_harness import Reply, Sink, new_id, running_sender
+from tests.sender_harness import Reply, Sink, running_sender
 from tests.support import eventually
 
 

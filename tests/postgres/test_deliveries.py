@@ -2,8 +2,6 @@
 
 import asyncio
 import hashlib
-import os
-import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from boathook.domain import ids
+from boathook.admin.desk import new_id
 from boathook.domain.errors import LeaseLost
 from boathook.domain.model import Grade, NewDelivery, NewEvent, Origin, Route
 from boathook.domain.policy import Bury, RetryPolicy, Settle, TryAgain
@@ -33,7 +31,7 @@ async def add_deliveries(
     events = []
     for number in range(count):
         body = b'{"n":%d}' % number
-        identifier = ids.make(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(9)))
+        identifier = new_id()
         events.append(
             NewEvent(
                 id=identifier, source="shop", application=None, type="thing.done", dedup_key=str(identifier),

@@ -230,7 +230,7 @@ async def test_each_error_is_told_by_its_class(db: Database, state: str, kind: t
 
 async def test_a_server_that_only_reads_is_waited_for(shop: Database, pg_url: str, capfd: pytest.CaptureFixture[str]):
     """A failover can leave a server in recovery; here a setting makes it refuse all writes but the test's own."""
-    log.configure("warning", "text")  # another test of this process may have wanted less said
+    log.configure("warning", "text")
     hook = Boathook()
 
     @hook.on("shop", retry=ONCE)

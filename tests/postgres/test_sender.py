@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
+from boathook.admin.desk import new_id
 from boathook.dispatch import lanes
 from boathook.domain import ids
 from boathook.domain.policy import RetryPolicy
@@ -26,7 +27,6 @@ from tests.sender_harness import (
     add_deliveries,
     add_endpoint,
     add_secret,
-    new_id,
     running_sender,
 )
 from tests.support import eventually
@@ -246,14 +246,14 @@ async def test_disabled_endpoints_wait_and_go_on(db: Database) -> None:
 
 async def test_a_stale_fence_changes_nothing(db: Database) -> None:
     gate = asyncio.Event()
-    async with Sink(lambda _: Reply(200, after_s=0.3)).open() as sink:
+    async with Sink(lambda _: Reply(200, gate=gate)).open() as sink:
         endpoint = await add_endpoint(db, sink.base)
         async with running_sender(db) as one:
             await add_deliveries(db, endpoint)
             await eventually(lambda: sink.requests)
             await db.execute("update boathook.delivery set fence = fence + 1, leased_by = 'another'")
+            gate.set()
             await eventually(lambda: not one._held)
-        gate.set()
     assert await db.fetchval("select count(*) from boathook.attempt") == 0
     assert await delivery_states(db) == {"leased": 1}
 
@@ -262,20 +262,23 @@ async def test_without_the_fence_it_would(db: Database, monkeypatch: pytest.Monk
     """Mutant of the test above, which shows that it can fail."""
     blind = journal.SQL["settle_sends"].replace("and fence = u.fence", "")
     monkeypatch.setitem(journal.SQL, "settle_sends", blind)
-    async with Sink(lambda _: Reply(200, after_s=0.3)).open() as sink:
+    gate = asyncio.Event()
+    async with Sink(lambda _: Reply(200, gate=gate)).open() as sink:
         endpoint = await add_endpoint(db, sink.base)
         async with running_sender(db):
             await add_deliveries(db, endpoint)
             await eventually(lambda: sink.requests)
             await db.execute("update boathook.delivery set fence = fence + 1, leased_by = 'another'")
+            gate.set()
             await wait_for_states(db, succeeded=1)
 
 
 # Limits over all senders
 
 
-async def most_at_once(db: Database) -> int:
-    async with Sink(lambda _: Reply(after_s=0.05)).open() as sink:
+async def most_at_once(db: Database, sink: Sink) -> int:
+    """Return how many requests were under way at once to an endpoint that takes two."""
+    async with sink.open():
         endpoint = await add_endpoint(db, f"{sink.base}/in", concurrency=2)
         async with running_sender(db, sender_id="s1"), running_sender(db, sender_id="s2"):
             await add_deliveries(db, endpoint, 30)
@@ -284,20 +287,28 @@ async def most_at_once(db: Database) -> int:
 
 
 async def test_concurrency_holds_over_two_senders(db: Database) -> None:
-    assert await most_at_once(db) == 2
+    assert await most_at_once(db, Sink(lambda _: Reply(after_s=0.05))) == 2
 
 
 async def test_without_the_bound_of_leases_it_would_not(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
     unbound = journal.SQL["claim_sends"].replace("w.most is not null and", "false and")
     monkeypatch.setitem(journal.SQL, "claim_sends", unbound)
-    assert await most_at_once(db) > 2
+    third = asyncio.Event()
+
+    def answer_when_three_are_under_way(_request: Request) -> Reply:
+        if sink.most["/in"] > 2:
+            third.set()
+        return Reply(gate=third)
+
+    sink = Sink(answer_when_three_are_under_way)
+    assert await most_at_once(db, sink) > 2
 
 
 async def rate_of(db: Database) -> float:
-    """Return the requests a second that 40 messages took at an endpoint limited to 50 a second."""
+    """Return the requests a second that 40 messages took at an endpoint limited to 20 a second."""
     async with Sink().open() as sink:
-        endpoint = await add_endpoint(db, f"{sink.base}/in", throttle_rate=50)
+        endpoint = await add_endpoint(db, f"{sink.base}/in", throttle_rate=20)
         await add_deliveries(db, endpoint, 40)
         async with running_sender(db, sender_id="s1"), running_sender(db, sender_id="s2"):
             await wait_for_states(db, succeeded=40)
@@ -306,7 +317,7 @@ async def rate_of(db: Database) -> float:
 
 
 async def test_a_rate_holds_over_two_senders(db: Database) -> None:
-    assert await rate_of(db) < 65
+    assert await rate_of(db) < 26
 
 
 async def test_without_tokens_it_would_not(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +331,7 @@ async def test_without_tokens_it_would_not(db: Database, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(SendStore, "take_tokens", lavish)
     monkeypatch.setattr(SendStore, "return_tokens", careless)
-    assert await rate_of(db) > 65
+    assert await rate_of(db) > 26
 
 
 async def test_an_applications_rate_is_that_of_its_endpoints(db: Database) -> None:

@@ -382,7 +382,8 @@ async def test_a_transaction_of_the_app_wakes_by_the_event_or_messages_id(db: Da
 
 async def woken_while_sent(db: Database, retry: RetryPolicy) -> Any:
     """Wake a message while its first request is under way, which fails; return its delivery's last attempt number."""
-    replies = iter([Reply(500, after_s=0.5), Reply(200)])
+    gate = asyncio.Event()
+    replies = iter([Reply(500, gate=gate), Reply(200)])
     async with Sink(lambda _: next(replies)).open() as sink:
         place = await add_endpoint(db, sink.base, retry=retry)
         (event_id,) = await add_endpoint_deliveries(db, place)
@@ -390,6 +391,7 @@ async def woken_while_sent(db: Database, retry: RetryPolicy) -> Any:
             await eventually(lambda: sink.requests)
             assert (await row_of(db, event_id))["state"] == "leased"
             assert await wake(db, event_id) == 1
+            gate.set()
             await wait_for_states(db, succeeded=1)
     return await db.fetchrow("select attempts, replays from boathook.outcome")
 
