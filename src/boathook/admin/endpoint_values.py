@@ -39,8 +39,16 @@ def field(*where: str | int) -> Iterator[None]:
         raise InvalidValue(str(error), *where) from None
 
 
-async def read_values(work: Work, values: Mapping[str, Any], *, is_operational: bool = False) -> Values:
+async def read_values(
+    work: Work, values: Mapping[str, Any], *, is_operational: bool = False, check_types: bool = True
+) -> Values:
     """Return the columns of an endpoint from its values, by their names in `NewEndpoint`; only those are given.
+
+    Args:
+        work: the transaction.
+        values: by name.
+        is_operational: whether its event types are those of operational events.
+        check_types: whether each event type must be a live one.
 
     Raises:
         InvalidValue: one breaks a rule.
@@ -48,7 +56,7 @@ async def read_values(work: Work, values: Mapping[str, Any], *, is_operational: 
     columns: Values = {}
     for name, value in values.items():
         columns |= _read_plain(work.desk.settings, name, value)
-    if columns.get("event_types") is not None:
+    if check_types and columns.get("event_types") is not None:
         await _check_types(work, columns["event_types"], is_operational=is_operational)
     return columns
 

@@ -103,6 +103,7 @@ async def create(
     *,
     secret: str | None = None,
     headers: Mapping[str, str] | None = None,
+    check_types: bool = True,
 ) -> Endpoint:
     """Make an endpoint.
 
@@ -112,6 +113,7 @@ async def create(
         new: what it is like.
         secret: what its messages are signed with; None makes one.
         headers: sent with each message.
+        check_types: whether each event type must be a live one; not where an endpoint moves with the names it had.
 
     Raises:
         InvalidValue: a value breaks a rule.
@@ -120,7 +122,7 @@ async def create(
     """
     secret = make_secret() if secret is None else read_secret(secret, "secret")
     values = _values(new)
-    columns = await _columns(work, application, None, values)
+    columns = await _columns(work, application, None, values, check_types=check_types)
     endpoint = replace(Endpoint(id=new_id(), application_id=application.id, url=""), **columns)
     if headers:
         endpoint = seal_headers(work, endpoint, read_headers(headers))
@@ -162,10 +164,11 @@ async def change(
     changes: Mapping[str, Any],
     *,
     backlog: Backlog = Backlog.SEND,
+    check_types: bool = True,
 ) -> Endpoint:
     """Change some values of an endpoint, by their names in `NewEndpoint`. Raises NotFound, and as `create` does."""
     found = await lock(work, application, reference)
-    return await _change(work, application, found, changes, backlog)
+    return await _change(work, application, found, changes, backlog, check_types=check_types)
 
 
 async def _change(
@@ -174,8 +177,10 @@ async def _change(
     before: Endpoint,
     values: Mapping[str, Any],
     backlog: Backlog,
+    *,
+    check_types: bool = True,
 ) -> Endpoint:
-    columns = await _columns(work, application, before, values)
+    columns = await _columns(work, application, before, values, check_types=check_types)
     after = _seal_auth(work, replace(before, **columns), values)
     saved = await endpoints.save(work.connection, before, after)
     await _check_room(work, application)
@@ -201,9 +206,11 @@ def _values(new: NewEndpoint) -> Values:
     return {column.name: getattr(new, column.name) for column in fields(new)}
 
 
-async def _columns(work: Work, application: Application, before: Endpoint | None, values: Mapping[str, Any]) -> Values:
+async def _columns(
+    work: Work, application: Application, before: Endpoint | None, values: Mapping[str, Any], *, check_types: bool
+) -> Values:
     plain = {name: value for name, value in values.items() if name not in _OWN}
-    columns = await read_values(work, plain, is_operational=application.is_operational)
+    columns = await read_values(work, plain, is_operational=application.is_operational, check_types=check_types)
     was_disabled = before is not None and before.is_disabled
     if values.get("is_disabled", was_disabled) is not was_disabled:
         columns |= _switch(is_disabled=not was_disabled)

@@ -8,6 +8,7 @@ listings  what is stored
 decisions what is to become of it
 conflicts requests that differ from the event whose key they have
 applications, endpoints, event_types   whom we send to, where, and what
+importing the set-up of another system, brought over
 running   serve, migrate, doctor, demo, bench, send
 books     verify
 listen    events as they come, and on to a server of one's own: feeds, forwarding

@@ -100,6 +100,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "applications": Entry("applications:applications", "Whom we send webhooks to."),
     "endpoints": Entry("endpoints:endpoints", "Where an application's messages go."),
     "event-types": Entry("event_types:event_types", "What messages may be about."),
+    "import": Entry("importing:importing", "Bring the set-up of another system over."),
     "keys": Entry("keys:keys", "Who may use the API."),
     "operators": Entry("operators:operators", "Who may sign in to the console."),
     "spool": Entry("spool:spool", "Events that wait on disk while PostgreSQL is away."),

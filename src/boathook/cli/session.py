@@ -18,7 +18,7 @@ from boathook.domain.errors import BoathookError, ConfigError, JournalError
 from boathook.domain.model import DEFAULT_ORGANIZATION
 
 if TYPE_CHECKING:
-    from boathook.admin.desk import Work
+    from boathook.admin.desk import Desk, Work
     from boathook.journal.database import Database
     from boathook.journal.moves import Action
 
@@ -142,8 +142,8 @@ async def journal(
 
 
 @contextlib.asynccontextmanager
-async def work(settings: config.Settings, organization: str = DEFAULT_ORGANIZATION) -> AsyncIterator["Work"]:
-    """Lend one transaction to an action of an organization; an error undoes it.
+async def desk(settings: config.Settings) -> AsyncIterator["Desk"]:
+    """Lend what actions need.
 
     Raises:
         ConfigError: as `journal`, or the key that secrets are encrypted with cannot be had.
@@ -154,9 +154,14 @@ async def work(settings: config.Settings, organization: str = DEFAULT_ORGANIZATI
     from boathook.journal.vault import open_vault
 
     async with journal(settings) as database:
-        desk = Desk(settings, database, open_vault(settings), Outbox(memory_days=memory_days(settings.retention)))
-        async with desk.work(organization, action().actor) as one:
-            yield one
+        yield Desk(settings, database, open_vault(settings), Outbox(memory_days=memory_days(settings.retention)))
+
+
+@contextlib.asynccontextmanager
+async def work(settings: config.Settings, organization: str = DEFAULT_ORGANIZATION) -> AsyncIterator["Work"]:
+    """Lend one transaction to an action of an organization; an error undoes it. Raises ConfigError as `desk`."""
+    async with desk(settings) as lent, lent.work(organization, action().actor) as one:
+        yield one
 
 
 def act(ctx: typer.Context, do: Callable[["Work"], Awaitable[Result]]) -> Result:

@@ -72,6 +72,12 @@ async def note(connection: Connection, actor: str, action: str, subject: str, te
     await connection.execute(SQL["insert_note"], actor, action, subject, text)
 
 
+async def find_notes(connection: Connection, action: str, subjects: Sequence[str]) -> list[tuple[str, str]]:
+    """Return subject and text of the notes of an action on these subjects, oldest first."""
+    rows = await connection.fetch(SQL["find_notes"], action, subjects)
+    return [(row["subject"], row["note"]) for row in rows]
+
+
 async def search(database: Database, wanted: Wanted, *, before: Place | None, limit: int) -> Found:
     """Return the next rows that are wanted, newest first, in a bounded time."""
     rows: list[AuditRow] = []

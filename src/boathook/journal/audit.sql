@@ -2,6 +2,10 @@
 -- Notes who did what to what.
 insert into boathook.audit (actor, action, subject, note) values ($1, $2, $3, $4)
 
+-- name: find_notes
+-- Finds the notes of an action on some subjects, oldest first.
+select subject, note from boathook.audit where action = $1 and subject = any($2::text[]) and note is not null order by id
+
 -- name: look_back
 -- Looks at the $7 rows before a place ($5, $6), of a time ($3, $4), and returns of them those of an actor ($1) and with an action
 -- like a pattern ($2), newest first, up to $8. The last row looked at is among them, `fits` or not, as the place to go on from.

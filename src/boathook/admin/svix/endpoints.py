@@ -1,0 +1,237 @@
+"""Applies the endpoints of one application of a source, in one transaction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from boathook.admin import endpoint_secrets, endpoints
+from boathook.admin.desk import Work
+from boathook.admin.endpoint_values import read_url, read_values
+from boathook.admin.endpoints import NewEndpoint
+from boathook.admin.svix import notes
+from boathook.admin.svix.fields import Moved, read_endpoint, read_headers, read_secret, why_no_secret
+from boathook.admin.svix.reader import SourceEndpoint
+from boathook.admin.svix.report import Kind, Outcome, Report, part
+from boathook.domain.errors import InvalidValue
+from boathook.domain.model import DEFAULT_ORGANIZATION
+from boathook.journal.applications import Application, Window
+from boathook.journal.endpoints import Endpoint
+from boathook.outbound.signer import PUBLIC_PREFIX, make_ed25519_secret, read_signer
+
+_NEW_KEY: Final = (
+    "{}: the endpoint is created disabled, with a new key; "
+    "give the old one by --secrets, or the new one to the receiver, and enable it"
+)
+_NO_CODE: Final = "boathook runs no code in the sender"
+_NO_CODE_ON: Final = (
+    _NO_CODE + ": the endpoint is created disabled; enable it once its receiver takes the plain payload"
+)
+_HIDDEN: Final = "its value is not shown; set it with `boathook endpoints headers`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a source is imported."""
+
+    organization: str = DEFAULT_ORGANIZATION
+    actor: str = "import"
+    """Who acts, for the audit."""
+    is_dry: bool = False
+    """Whether every transaction is rolled back."""
+    deletes: bool = False
+    """Whether what the source has deleted is deleted here."""
+    is_disabled: bool = False
+    """Whether endpoints are created disabled, and those that are here stay enabled or disabled as they are."""
+    grace: timedelta = endpoint_secrets.GRACE
+    """For which a secret signs along once the source has another."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Secrets that the source does not show, by the endpoint's id there."""
+
+
+async def list_imported(work: Work, application: Application) -> dict[str, Endpoint]:
+    """Return an application's endpoints of earlier imports, by their ids in the source."""
+    return await notes.imported_endpoints(work, await _list_all(work, application))
+
+
+async def _list_all(work: Work, application: Application) -> list[Endpoint]:
+    everything = Window(None, is_ascending=True, limit=endpoints.MOST_ENDPOINTS)
+    return await endpoints.list_some(work, application, everything)
+
+
+class EndpointsImport:
+    """Writes endpoints of one application.
+
+    Args:
+        work: the transaction.
+        report: of the transaction.
+        application: whose.
+        owner: how the report names the application.
+        options: how they are imported.
+    """
+
+    def __init__(self, work: Work, report: Report, application: Application, owner: str, options: Options) -> None:
+        self._work = work
+        self._report = report
+        self._application = application
+        self._owner = owner
+        self._options = options
+        self._known: Mapping[str, Endpoint] = {}
+        self._others: Mapping[str | None, Endpoint] = {}
+        self._written: set[str] = set()
+
+    async def write(self, sources: Sequence[SourceEndpoint]) -> None:
+        """Create or change endpoints; one that is refused is reported, and the others are written."""
+        rows = await _list_all(self._work, self._application)
+        self._known = await notes.imported_endpoints(self._work, rows)
+        kept = {self._known[source.id].id for source in sources if source.id in self._known}
+        self._others = {row.uid: row for row in rows if row.uid is not None and row.id not in kept}
+        # Those known by id first, as their uids may have gone to others.
+        for source in sorted(sources, key=lambda one: one.id not in self._known):
+            label = self._label(source.wire.get("uid") or source.id)
+            async with part(self._work, self._report, label) as draft:
+                await self._write(source, label, draft)
+
+    async def end(self, gone: Sequence[Endpoint]) -> None:
+        """Delete or report what the source no longer has, unless another of its endpoints took the place."""
+        for endpoint in gone:
+            if endpoint.shown_id in self._written:
+                continue
+            label = self._label(endpoint.uid or endpoint.shown_id)
+            async with part(self._work, self._report, label) as draft:
+                if self._options.deletes:
+                    await endpoints.delete(self._work, self._application, endpoint.shown_id)
+                    draft.record(Kind.ENDPOINT, Outcome.DELETED, label)
+                else:
+                    draft.gone.append(label)
+
+    def _label(self, name: str) -> str:
+        return f"{self._owner}, endpoint {name}"
+
+    async def _write(self, source: SourceEndpoint, label: str, draft: Report) -> None:
+        values, headers, secret = read_endpoint(source.wire), read_headers(source), self._secret(source)
+        draft.leave(label, {**values.not_moved, **headers.not_moved})
+        found = self._known.get(source.id) or self._others.get(values.value[0].uid)
+        if found is None:
+            shown_id = await self._create(source, values.value[0], headers.value, secret, label, draft)
+        else:
+            shown_id = found.shown_id
+            await self._update(source, found, values, headers.value, secret, label, draft)
+        self._written.add(shown_id)
+        if source.id not in self._known:
+            await notes.remember(self._work, Kind.ENDPOINT, shown_id, source.id)
+
+    def _secret(self, source: SourceEndpoint) -> str | None:
+        """Return what signs: as given, or as shown; None where neither does. Raises InvalidValue."""
+        given = self._options.secrets.get(source.id)
+        if given is None:
+            return read_secret(source.secret)
+        try:
+            public = read_signer(given).public
+        except ValueError as error:
+            raise InvalidValue(str(error), "--secrets", source.id) from None
+        if source.secret is not None and source.secret.startswith(PUBLIC_PREFIX) and public != source.secret:
+            raise InvalidValue(f"it is not the private key of {source.secret}", "--secrets", source.id)
+        return given
+
+    async def _create(
+        self,
+        source: SourceEndpoint,
+        new: NewEndpoint,
+        headers: Mapping[str, str],
+        secret: str | None,
+        label: str,
+        draft: Report,
+    ) -> str:
+        held = _reasons_to_hold(source, has_secret=secret is not None)
+        if secret is None and (source.secret or "").startswith(PUBLIC_PREFIX):
+            secret = make_ed25519_secret()
+        is_disabled = new.is_disabled or self._options.is_disabled or bool(held)
+        made = await endpoints.create(
+            self._work,
+            self._application,
+            replace(new, is_disabled=is_disabled),
+            secret=secret,
+            headers=headers,
+            check_types=False,
+        )
+        draft.record_write(Kind.ENDPOINT, label, is_new=True)
+        draft.leave(label, held | _hidden(source, {}) | _idle_code(source))
+        return made.shown_id
+
+    async def _update(
+        self,
+        source: SourceEndpoint,
+        found: Endpoint,
+        values: Moved[tuple[NewEndpoint, frozenset[str]]],
+        headers: Mapping[str, str],
+        secret: str | None,
+        label: str,
+        draft: Report,
+    ) -> None:
+        work, application, name = self._work, self._application, found.shown_id
+        new, names = values.value
+        signs = await endpoint_secrets.get_secret(work, application, name)
+        held = _reasons_to_hold(source, has_secret=secret is not None or signs == source.secret)
+        changes = await self._changes(found, new, names)
+        if not held and self._follows(found) and found.is_disabled is not new.is_disabled:
+            changes["is_disabled"] = new.is_disabled
+        if changes:
+            await endpoints.change(work, application, name, changes, check_types=False)
+        changed = list(changes)
+        present = endpoints.open_headers(work, found)
+        hidden = {one.lower() for one in source.sensitive}
+        wanted = {one: value for one, value in present.items() if one.lower() in hidden} | dict(headers)
+        if wanted != present:
+            await endpoint_secrets.set_headers(work, application, name, wanted)
+            changed.append("headers")
+        if secret is not None and read_signer(secret).public != signs:
+            await endpoint_secrets.rotate_secret(work, application, name, secret=secret, grace=self._options.grace)
+            changed.append("secret")
+        draft.record_write(Kind.ENDPOINT, label, is_new=False, fields=changed)
+        draft.leave(label, held | _hidden(source, present) | _idle_code(source))
+
+    def _follows(self, found: Endpoint) -> bool:
+        # What boathook disabled because its receiver fails or is gone must not be enabled by each run anew.
+        return not self._options.is_disabled and found.disabled_because in {None, "manual"}
+
+    async def _changes(self, found: Endpoint, new: NewEndpoint, names: frozenset[str]) -> dict[str, Any]:
+        """Return the values that the endpoint has otherwise, of those with these names."""
+        given = {name: getattr(new, name) for name in names}
+        changes = {}
+        for name, value in given.items():
+            columns = await read_values(self._work, {name: value}, check_types=False)
+            if any(_normal(getattr(found, column)) != _normal(kept) for column, kept in columns.items()):
+                changes[name] = value
+        user = read_url(self._work.desk.settings, new.url)[1]
+        basic = None if user is None else {"username": user[0], "password": user[1]}
+        if basic is not None and endpoints.open_auth(self._work, found).get("basic") != basic:
+            changes["url"] = new.url
+        return changes
+
+
+def _normal(value: object) -> object:
+    """Return a value for comparison: event types and channels are sets, which come in any order."""
+    return frozenset(value) if isinstance(value, tuple) else value
+
+
+def _reasons_to_hold(source: SourceEndpoint, *, has_secret: bool) -> dict[str, str]:
+    """Return why an endpoint's messages would be wrong here, by field."""
+    reasons = {}
+    if not has_secret:
+        reasons["secret"] = _NEW_KEY.format(why_no_secret(source.secret))
+    if source.transformation is not None and source.transformation.get("enabled"):
+        reasons["transformation"] = _NO_CODE_ON
+    return reasons
+
+
+def _idle_code(source: SourceEndpoint) -> dict[str, str]:
+    """Return that a transformation which is not enabled does not move."""
+    code = source.transformation
+    return {"transformation": _NO_CODE} if code and code.get("code") and not code.get("enabled") else {}
+
+
+def _hidden(source: SourceEndpoint, present: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers whose values are not shown and that the endpoint here does not have."""
+    have = {name.lower() for name in present}
+    return {f"headers.{name}": _HIDDEN for name in source.sensitive if str(name).lower() not in have}

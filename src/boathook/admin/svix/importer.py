@@ -1,0 +1,274 @@
+"""Applies a source's set-up through the actions, one transaction for each application."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+
+from boathook.admin import applications, environment, event_types
+from boathook.admin.applications import NewApplication
+from boathook.admin.desk import Desk, Work, new_id
+from boathook.admin.event_types import NewEventType
+from boathook.admin.svix import notes
+from boathook.admin.svix.endpoints import EndpointsImport, Options, list_imported
+from boathook.admin.svix.fields import Moved, read_application, read_event_type
+from boathook.admin.svix.reader import OPERATIONAL, Reader, SourceEndpoint, Wire, application_path
+from boathook.admin.svix.report import REFUSALS, Finding, Kind, Outcome, Report, changed_fields, part
+from boathook.domain.errors import BoathookError, FetchFailed, InvalidValue
+from boathook.journal import applications as stored
+from boathook.journal.applications import Application, Window
+from boathook.journal.endpoints import Endpoint
+from boathook.journal.event_types import EventType
+
+_PAGE = 1_000
+_OPERATIONAL = "operational webhooks"
+
+
+class _RolledBack(Exception):
+    """Ends the transaction of a dry run."""
+
+
+class Importer:
+    """Imports one environment of a source into one organization."""
+
+    def __init__(self, desk: Desk, reader: Reader, options: Options) -> None:
+        self._desk = desk
+        self._reader = reader
+        self._options = options
+        self._report = Report()
+        self._recognized = 0
+        """Applications of earlier imports that the source has."""
+
+    async def run(self) -> Report:
+        """Import everything, and return what was done; what stopped it halfway is among what failed.
+
+        Raises:
+            BoathookError: it could not begin.
+        """
+        try:
+            await self._import_all()
+        except BoathookError as error:
+            if self._report.is_empty:
+                raise
+            self._report.fail("the import stopped", error)
+        return self._report
+
+    async def _import_all(self) -> None:
+        gone_types = await self._import_event_types()
+        gone = await self._import_applications()
+        await self._import_operational()
+        if self._is_same_environment(gone):
+            await self._end_applications(gone)
+            await self._end_event_types(gone_types)
+        await self._report_environment()
+
+    @contextlib.asynccontextmanager
+    async def _work(self) -> AsyncIterator[Work]:
+        """Lend a transaction, which a dry run rolls back."""
+        with contextlib.suppress(_RolledBack):
+            async with self._desk.work(self._options.organization, self._options.actor) as work:
+                yield work
+                if self._options.is_dry:
+                    raise _RolledBack
+
+    @contextlib.asynccontextmanager
+    async def _object(self, label: str) -> AsyncIterator[tuple[Work, Report]]:
+        """Lend a transaction and its report, which counts once it is committed; a refusal undoes both."""
+        draft = Report()
+        try:
+            async with self._work() as work:
+                yield work, draft
+        except REFUSALS as error:
+            self._report.fail(label, error)
+        else:
+            self._report.add(draft)
+
+    async def _import_event_types(self) -> list[str]:
+        """Import all event types; return those of earlier imports that the source no longer has."""
+        wires = await self._reader.event_types()
+        async with self._object("event types") as (work, draft):
+            known = {one.name: one for one in await environment.export(work)}
+            imported = await notes.imported_event_types(work, list(known))
+            for wire in wires:
+                label = f"event type {wire['name']}"
+                async with part(work, draft, label) as one:
+                    await _put_event_type(work, one, label, wire, known.get(wire["name"]))
+                    if wire["name"] not in imported:
+                        await notes.remember_event_type(work, wire["name"])
+        missing = {name for name in imported if not known[name].is_archived} - {wire["name"] for wire in wires}
+        return [name for name in sorted(missing) if not await self._reader.has_event_type(name)]
+
+    async def _end_event_types(self, names: Sequence[str]) -> None:
+        async with self._object("event types") as (work, draft):
+            for name in names:
+                if self._options.deletes:
+                    await event_types.delete(work, name)
+                    draft.record(Kind.EVENT_TYPE, Outcome.DELETED, f"event type {name}")
+                else:
+                    draft.gone.append(f"event type {name}")
+
+    async def _import_applications(self) -> dict[str, Application]:
+        """Import all applications; return those of earlier imports that the source no longer has, by its ids."""
+        known = await self._known_applications()
+        seen: set[str] = set()
+        async for wire in self._reader.applications():
+            seen.add(wire["id"])
+            await self._import_application(wire, known.get(wire["id"]))
+        gone = {}
+        for id in sorted(known.keys() - seen):
+            # A list that changes while it is read may have passed one over.
+            passed_over = await self._reader.application(id)
+            if passed_over is None:
+                gone[id] = known[id]
+            else:
+                await self._import_application(passed_over, known[id])
+        return gone
+
+    async def _known_applications(self) -> dict[str, Application]:
+        known: dict[str, Application] = {}
+        async with self._work() as work:
+            place, rows = None, None
+            while rows is None or len(rows) == _PAGE:
+                rows = await applications.list_some(work, Window(place, is_ascending=True, limit=_PAGE))
+                known |= await notes.imported_applications(work, rows)
+                place = rows[-1].id if rows else None
+        return known
+
+    async def _import_application(self, wire: Wire, known: Application | None) -> None:
+        self._recognized += known is not None
+        label, path = f"application {wire.get('uid') or wire['id']}", application_path(wire["id"])
+        try:
+            moved = read_application(wire)
+            sources = await self._reader.endpoints(path)
+            if sources is None:
+                return  # deleted since it was listed
+            gone = await self._missing_endpoints(known, path, sources)
+        except (InvalidValue, FetchFailed) as error:
+            if isinstance(error, FetchFailed) and not _concerns_one(error):
+                raise
+            self._report.fail(label, error)
+            return
+        async with self._object(label) as (work, draft):
+            application = await _put_application(work, draft, label, wire["id"], moved, known)
+            await self._import_endpoints(work, draft, application, label, sources, gone)
+
+    async def _import_operational(self) -> None:
+        """Import the endpoints that are told of the organization's own sending."""
+        sources = await self._reader.endpoints(OPERATIONAL)
+        if sources is None:
+            return
+        async with self._work() as work:
+            known = await stored.find_operational(work.connection, work.organization)
+        gone = await self._missing_endpoints(known, OPERATIONAL, sources)
+        if not sources and not gone:
+            return
+        async with self._object(_OPERATIONAL) as (work, draft):
+            application = await stored.ensure_operational(work.connection, new_id(), work.organization)
+            await self._import_endpoints(work, draft, application, _OPERATIONAL, sources, gone)
+
+    async def _missing_endpoints(
+        self, known: Application | None, path: str, sources: list[SourceEndpoint]
+    ) -> list[Endpoint]:
+        """Return the endpoints of earlier imports that the source no longer has; one passed over joins *sources*."""
+        if known is None:
+            return []
+        async with self._work() as work:
+            imported = await list_imported(work, known)
+        gone = []
+        for id in sorted(imported.keys() - {source.id for source in sources}):
+            passed_over = await self._reader.endpoint(path, id)
+            if passed_over is None:
+                gone.append(imported[id])
+            else:
+                sources.append(passed_over)
+        return gone
+
+    async def _import_endpoints(
+        self,
+        work: Work,
+        draft: Report,
+        application: Application,
+        label: str,
+        sources: Sequence[SourceEndpoint],
+        gone: Sequence[Endpoint],
+    ) -> None:
+        importing = EndpointsImport(work, draft, application, label, self._options)
+        await importing.write(sources)
+        await importing.end(gone)
+
+    def _is_same_environment(self, gone: Mapping[str, Application]) -> bool:
+        """Return whether the source may be believed that applications are gone."""
+        if self._recognized or not gone:
+            return True
+        reason = (
+            f"the source has none of the {len(gone):,} applications imported before, so nothing was deleted; "
+            "is this the token of another environment?"
+        )
+        self._report.failed.append(Finding("the source", "--token", reason))
+        return False
+
+    async def _end_applications(self, gone: Mapping[str, Application]) -> None:
+        for application in gone.values():
+            label = f"application {application.uid or application.shown_id}"
+            async with self._object(label) as (work, draft):
+                if self._options.deletes:
+                    await applications.delete(work, application.shown_id)
+                    draft.record(Kind.APPLICATION, Outcome.DELETED, label)
+                else:
+                    draft.gone.append(label)
+
+    async def _report_environment(self) -> None:
+        """Report what of the source's environment has no place here."""
+        found = await self._reader.environment()
+        settings = {
+            f"settings.{name}": "boathook has no such setting" for name, value in found.settings.items() if value
+        }
+        connectors = {f"connector {one.get('name')}": "boathook has no connectors" for one in found.connectors}
+        sources = {
+            f"ingest source {one.get('name')}": "write it into boathook.toml as [sources.NAME]" for one in found.sources
+        }
+        self._report.leave("environment", settings | connectors | sources)
+
+
+async def _put_event_type(work: Work, draft: Report, label: str, wire: Wire, found: EventType | None) -> None:
+    moved = read_event_type(wire)
+    new, lost = moved.value, dict(moved.not_moved)
+    try:
+        await _save_event_type(work, wire["name"], new, found)
+    except InvalidValue as error:
+        if error.where[:1] != ("schemas",) or new.schemas is None:
+            raise
+        # The type itself is worth more than what its payloads look like.
+        new = replace(new, schemas=None)
+        lost[".".join(map(str, error.where))] = str(error)
+        await _save_event_type(work, wire["name"], new, found)
+    draft.record_write(Kind.EVENT_TYPE, label, is_new=found is None, fields=changed_fields(found, new))
+    draft.leave(label, lost)
+
+
+async def _save_event_type(work: Work, name: str, new: NewEventType, found: EventType | None) -> None:
+    if found is None or changed_fields(found, new):
+        await event_types.put(work, name, new)
+
+
+async def _put_application(
+    work: Work, draft: Report, label: str, id: str, moved: Moved[NewApplication], known: Application | None
+) -> Application:
+    new = moved.value
+    found = None if known is None else await stored.find(work.connection, work.organization, known.shown_id)
+    if found is None and new.uid is not None:
+        found = await stored.find(work.connection, work.organization, new.uid)
+    changed = changed_fields(found, new)
+    application = found or await applications.create(work, new)
+    if changed:
+        changes = {name: getattr(new, name) for name in changed}
+        application = await applications.change(work, application.shown_id, changes)
+    if known is None or known.id != application.id:
+        await notes.remember(work, Kind.APPLICATION, application.shown_id, id)
+    draft.record_write(Kind.APPLICATION, label, is_new=found is None, fields=changed)
+    draft.leave(label, moved.not_moved)
+    return application
+
+
+def _concerns_one(error: FetchFailed) -> bool:
+    """Return whether a request failed because of what it asked for, so that others may do."""
+    return error.status is not None and 400 <= error.status < 500 and error.status != 429

@@ -1,0 +1,52 @@
+"""Remembers in the audit which object here is which of the source.
+
+What an import creates or finds is noted with its id in the source. By these notes the next import knows it again, also
+under another uid, and knows what the source has deleted.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from boathook.admin.desk import Work
+from boathook.admin.svix.fields import id_from_uid
+from boathook.admin.svix.report import Kind
+from boathook.domain import ids
+from boathook.journal.applications import Application
+from boathook.journal.audit import find_notes, note
+from boathook.journal.endpoints import Endpoint
+
+_ACTIONS: Final = {
+    Kind.EVENT_TYPE: "event_type.import",
+    Kind.APPLICATION: "application.import",
+    Kind.ENDPOINT: "endpoint.import",
+}
+
+
+async def remember(work: Work, kind: Kind, shown_id: str, source_id: str) -> None:
+    """Note which object of the source an application or endpoint is."""
+    await note(work.connection, work.actor, _ACTIONS[kind], shown_id, source_id)
+
+
+async def remember_event_type(work: Work, name: str) -> None:
+    """Note that an event type was imported."""
+    await note(work.connection, work.actor, _ACTIONS[Kind.EVENT_TYPE], name, work.organization)
+
+
+async def imported_event_types(work: Work, names: Sequence[str]) -> set[str]:
+    """Return which of these event types were imported into the organization."""
+    noted = await find_notes(work.connection, _ACTIONS[Kind.EVENT_TYPE], names)
+    return {name for name, organization in noted if organization == work.organization}
+
+
+async def imported_applications(work: Work, rows: Sequence[Application]) -> dict[str, Application]:
+    """Return those of these applications that were imported, by their ids in the source."""
+    noted = dict(await find_notes(work.connection, _ACTIONS[Kind.APPLICATION], [row.shown_id for row in rows]))
+    known = {noted.get(row.shown_id) or id_from_uid(row.uid, ids.APPLICATION): row for row in rows}
+    return {id: row for id, row in known.items() if id is not None}
+
+
+async def imported_endpoints(work: Work, rows: Sequence[Endpoint]) -> dict[str, Endpoint]:
+    """Return those of these endpoints that were imported, by their ids in the source."""
+    noted = dict(await find_notes(work.connection, _ACTIONS[Kind.ENDPOINT], [row.shown_id for row in rows]))
+    known = {noted.get(row.shown_id) or id_from_uid(row.uid, ids.ENDPOINT): row for row in rows}
+    return {id: row for id, row in known.items() if id is not None}
