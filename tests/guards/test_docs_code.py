@@ -36,8 +36,6 @@ MAKE_TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MU
 
 EXCUSED = {
     "docs/apps.md:python:1": "a whole app with files beside it: tests/acceptance/test_app_platform.py runs it",
-    "docs/how-to/move-from-svix.md:python:1": "tests/acceptance/svix/test_move_from_svix.py runs it",
-    "docs/how-to/move-from-svix.md:python:2": "tests/acceptance/svix/test_move_from_svix.py runs it",
     "docs/how-to/move-from-a-view.md:python:4": "needs Django set up: TestMovingFromAView runs it",
     "docs/sending.md:python:1": "asks a running server: tests/acceptance/svix/test_move_from_svix.py runs it",
     "docs/apps.md:js:1": "a piece of a page in a browser: tests/acceptance/test_mounts.py does the same",

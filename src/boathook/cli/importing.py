@@ -10,6 +10,7 @@ import typer
 from boathook.cli import show
 from boathook.cli.commands import example
 from boathook.cli.options import Json, read_json
+from boathook.cli.progress import Progress
 from boathook.cli.session import Misused, action, desk, out, run, session
 from boathook.domain.model import DEFAULT_ORGANIZATION
 
@@ -101,7 +102,8 @@ async def _import(settings: "Settings", url: str, token: str, options: "Options"
     reader = Reader(own_ground(settings), url, token)
     try:
         async with desk(settings) as lent:
-            return await Importer(lent, reader, options).run()
+            with Progress("applications") as progress:
+                return await Importer(lent, reader, options, progress).run()
     finally:
         reader.close()
 

@@ -13,6 +13,7 @@ from boathook.admin.svix import notes
 from boathook.admin.svix.fields import Moved, read_endpoint, read_headers, read_secret, why_no_secret
 from boathook.admin.svix.reader import SourceEndpoint
 from boathook.admin.svix.report import Kind, Outcome, Report, part
+from boathook.domain.endpoints import OPERATIONAL
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.journal.applications import Application, Window
@@ -110,7 +111,7 @@ class EndpointsImport:
 
     async def _write(self, source: SourceEndpoint, label: str, draft: Report) -> None:
         values, headers, secret = read_endpoint(source.wire), read_headers(source), self._secret(source)
-        draft.leave(label, {**values.not_moved, **headers.not_moved})
+        draft.leave(label, {**values.not_moved, **headers.not_moved, **self._unknown_types(values.value[0])})
         found = self._known.get(source.id) or self._others.get(values.value[0].uid)
         if found is None:
             shown_id = await self._create(source, values.value[0], headers.value, secret, label, draft)
@@ -120,6 +121,12 @@ class EndpointsImport:
         self._written.add(shown_id)
         if source.id not in self._known:
             await notes.remember(self._work, Kind.ENDPOINT, shown_id, source.id)
+
+    def _unknown_types(self, new: NewEndpoint) -> dict[str, str]:
+        unknown = [
+            name for name in new.event_types or () if self._application.is_operational and name not in OPERATIONAL
+        ]
+        return {"eventTypes": f"boathook sends no {', '.join(sorted(unknown))}"} if unknown else {}
 
     def _secret(self, source: SourceEndpoint) -> str | None:
         """Return what signs: as given, or as shown; None where neither does. Raises InvalidValue."""

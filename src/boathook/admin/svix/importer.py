@@ -1,7 +1,7 @@
 """Applies a source's set-up through the actions, one transaction for each application."""
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from boathook.admin import applications, environment, event_types
@@ -28,12 +28,24 @@ class _RolledBack(Exception):
 
 
 class Importer:
-    """Imports one environment of a source into one organization."""
+    """Imports one environment of a source into one organization.
 
-    def __init__(self, desk: Desk, reader: Reader, options: Options) -> None:
+    Args:
+        desk: what actions need.
+        reader: reads the source.
+        options: how it is imported.
+        progress: told how many applications are done.
+    """
+
+    def __init__(
+        self, desk: Desk, reader: Reader, options: Options, progress: Callable[[int], None] = lambda _: None
+    ) -> None:
         self._desk = desk
         self._reader = reader
         self._options = options
+        self._progress = progress
+        self._endpoints: set[str] = set()
+        """Ids of all endpoints of the source."""
         self._report = Report()
         self._recognized = 0
         """Applications of earlier imports that the source has."""
@@ -60,6 +72,8 @@ class Importer:
             await self._end_applications(gone)
             await self._end_event_types(gone_types)
         await self._report_environment()
+        for id in sorted(self._options.secrets.keys() - self._endpoints):
+            self._report.fail(f"endpoint {id}", InvalidValue("the source has no such endpoint", "--secrets"))
 
     @contextlib.asynccontextmanager
     async def _work(self) -> AsyncIterator[Work]:
@@ -112,6 +126,7 @@ class Importer:
         seen: set[str] = set()
         async for wire in self._reader.applications():
             seen.add(wire["id"])
+            self._progress(len(seen))
             await self._import_application(wire, known.get(wire["id"]))
         gone = {}
         for id in sorted(known.keys() - seen):
@@ -191,6 +206,7 @@ class Importer:
         sources: Sequence[SourceEndpoint],
         gone: Sequence[Endpoint],
     ) -> None:
+        self._endpoints.update(source.id for source in sources)
         importing = EndpointsImport(work, draft, application, label, self._options)
         await importing.write(sources)
         await importing.end(gone)

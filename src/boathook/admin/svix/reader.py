@@ -132,10 +132,13 @@ class Reader:
 
     async def environment(self) -> Environment:
         """Return what of the environment has no place here, as far as the source has routes for it."""
-        exported = await _or_none(self._read("/environment/export", method="POST"), 403) or {}
+        path = "/environment/export"
+        exported = await _or_none(self._read(path, method="POST"), 403) or {}
         sources = await _or_none(self._read_all("/source", "id", api="/ingest/api/v1"), 403)
         return Environment(
-            settings=exported.get("settings") or {}, connectors=exported.get("connectors") or (), sources=sources or ()
+            settings=_member(path, exported, "settings", dict),
+            connectors=[one for one in _member(path, exported, "connectors", list) if isinstance(one, dict)],
+            sources=sources or (),
         )
 
     async def _complete(self, owner: str, wire: Wire) -> SourceEndpoint | None:
@@ -150,8 +153,8 @@ class Reader:
         return SourceEndpoint(
             wire=wire,
             secret=None if secret is None else str(secret.get("key") or "") or None,
-            headers=headers.get("headers") or {},
-            sensitive=headers.get("sensitive") or (),
+            headers=_member(path, headers, "headers", dict),
+            sensitive=_member(path, headers, "sensitive", list),
             transformation=transformation,
         )
 
@@ -241,6 +244,16 @@ def _rows(path: str, page: Wire, key: str) -> Sequence[Wire]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) and isinstance(row.get(key), str) for row in rows):
         raise FetchFailed(f"{path}: data is not a list of objects with {key}; is --from the address of a Svix API?")
     return rows
+
+
+def _member(path: str, wire: Wire, name: str, type: type[Found]) -> Found:
+    """Return a member of an object; an empty one where it is missing. Raises FetchFailed where it is another type."""
+    value = wire.get(name)
+    if value is None:
+        return type()
+    if not isinstance(value, type):
+        raise FetchFailed(f"{path}: {name} is not of the form that Svix's API has", status=200)
+    return value
 
 
 def _detail(answer: HttpAnswer) -> str:

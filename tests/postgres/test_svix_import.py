@@ -1,0 +1,523 @@
+"""Imports from a stand-in for Svix: a hostile set-up, twice; refusals, pages that change, deletions, dry runs."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from boathook.admin import applications, endpoint_secrets, endpoints, event_types
+from boathook.admin.api.endpoints import show_endpoint
+from boathook.admin.desk import Desk
+from boathook.admin.svix import importer
+from boathook.admin.svix.endpoints import Options
+from boathook.admin.svix.importer import Importer
+from boathook.admin.svix.reader import Reader
+from boathook.admin.svix.report import Outcome, Report
+from boathook.cli.show import plain
+from boathook.domain.errors import ConfigError, FetchFailed, JournalError
+from boathook.journal.database import Database
+from boathook.outbound.tap import own_ground
+from tests.postgres.api_client import make_context
+from tests.svix_server import NOT_FOUND, TOKEN, Answer, SvixServer, make_private_key, make_secret, public_half, serve
+
+svix = pytest.fixture(serve)
+LIMIT = {"note": "x" * (4_096 - len('{"note":""}'))}
+"""Metadata of exactly as many bytes as there may be."""
+
+
+@dataclass(slots=True)
+class Side:
+    """A boathook that imports."""
+
+    context: Desk
+    svix: SvixServer
+    waited: list[float]
+
+    async def run(self, token: str = TOKEN, **options: Any) -> Report:
+        async def wait(seconds: float) -> None:
+            self.waited.append(seconds)
+
+        reader = Reader(own_ground(self.context.settings), self.svix.url, token, sleep=wait)
+        try:
+            return await Importer(self.context, reader, replace(Options(actor="test"), **options)).run()
+        finally:
+            reader.close()
+
+    async def endpoint(self, app: str, reference: str) -> dict[str, Any]:
+        async with self.context.work() as work:
+            found = await endpoints.get(work, await applications.get(work, app), reference)
+            return show_endpoint(work, found).model_dump(by_alias=True)
+
+    async def secret(self, app: str, reference: str) -> str:
+        async with self.context.work() as work:
+            return await endpoint_secrets.get_secret(work, await applications.get(work, app), reference)
+
+    async def headers(self, app: str, reference: str) -> dict[str, str]:
+        async with self.context.work() as work:
+            return endpoints.open_headers(work, await endpoints.get(work, await applications.get(work, app), reference))
+
+    async def rows(self) -> list[Any]:
+        """Return everything that an import may write, to compare."""
+        tables = ("application", "endpoint", "endpoint_secret", "event_type", "audit", "event")
+        return [[dict(row) for row in await self.context.database.fetch(f"table boathook.{name}")] for name in tables]
+
+
+@pytest.fixture
+def side(db: Database, svix: SvixServer) -> Side:
+    return Side(make_context(db, outbound__ports=[443]), svix, [])
+
+
+def reasons(report: Report) -> dict[str, str]:
+    return {f"{one.object}, {one.field}": one.reason for one in report.not_moved}
+
+
+def failures(report: Report) -> dict[str, str]:
+    return {f"{one.object}, {one.field}".removesuffix(", "): one.reason for one in report.failed}
+
+
+def changes(report: Report) -> dict[str, Any]:
+    return {one.object: list(one.fields) or str(one.outcome) for one in report.changes}
+
+
+@dataclass(frozen=True, slots=True)
+class Hostile:
+    """The ids of a hostile set-up."""
+
+    cafe: str
+    plain: str
+    ed25519: str
+    bare: str
+    odd: str
+    coded: str
+
+
+def fill(svix: SvixServer) -> Hostile:
+    """Set up what has lost something, or stopped an import, before."""
+    svix.page = 2
+    svix.add_type("invoice.paid", schemas={"1": {"type": "object"}}, groupName="invoices", featureFlags=["beta"])
+    svix.add_type("invoice.old", archived=True, schemas={"1": {"type": "object", "required": ["id"]}})
+    svix.add_type("invoice.late", deprecated=True, featureFlag="late")
+    svix.add_type("invoice.odd", schemas={"7": {"type": "no such type"}})
+    acme = svix.add_app("Acme", "acme", throttleRate=50, metadata=LIMIT)
+    cafe = svix.add_app("Café", "кафе", rateLimit=70_000, metadata={"note": "é" * 3_000}, region="eu")
+    plain = svix.add_endpoint(
+        acme, "https://Shop.Example.COM/hook", uid="crm", description="Ordnung muß sein", throttleRate=7,
+        filterTypes=["invoice.paid", "invoice.old", "invoice.unknown"], channels=["eu", "us:1", "b+c"], metadata=LIMIT,
+    )  # fmt: skip
+    svix.headers[plain] = {"X-Team": "b", "Authorization": "Bearer hidden", "X-Forwarded-For": "10.0.0.1"}
+    ed25519 = svix.add_endpoint(acme, "https://a.example.com/", make_private_key(1), uid="keys")
+    bare = svix.add_endpoint(acme, "https://b.example.com/", make_secret(9).removeprefix("whsec_"), disabled=True)
+    odd = svix.add_endpoint(cafe, "https://user:pass%20word@c.example.com/", "hmac sha1 of my own", uid="кафе")
+    coded = svix.add_endpoint(cafe, "https://d.example.com/", uid="coded", mtls={"certificate": "..."})
+    svix.transformations[coded] = {"code": "function handler(webhook) { return webhook }", "enabled": True}
+    svix.endpoints["operational"] = {}
+    types = ["endpoint.disabled", "message.attempt.log"]
+    svix.add_endpoint("operational", "https://ops.example.com/", uid="ops", eventTypes=types)
+    svix.settings = {"enforceHttps": True, "enableChannels": False, "customColor": None}
+    svix.connectors = [{"name": "Slack"}]
+    return Hostile(cafe, plain, ed25519, bare, odd, coded)
+
+
+async def test_a_hostile_set_up_moves_once_and_then_nothing_changes(side):
+    at = fill(side.svix)
+    cafe = f"svix-{at.cafe}"
+    first = await side.run()
+    assert not first.failed
+    assert not first.gone
+    assert {outcome for _, outcome in first.counts} == {Outcome.CREATED}
+
+    crm = await side.endpoint("acme", "crm")
+    assert crm["url"] == "https://shop.example.com/hook"
+    assert (crm["description"], crm["throttleRate"], crm["metadata"]) == ("Ordnung muß sein", 7, LIMIT)
+    assert set(crm["eventTypes"]) == {"invoice.paid", "invoice.old", "invoice.unknown"}
+    assert set(crm["channels"]) == {"eu", "us:1", "b+c"}
+    assert await side.secret("acme", "crm") == side.svix.secrets[at.plain]
+    assert await side.headers("acme", "crm") == {"X-Team": "b"}
+    assert await side.secret("acme", f"svix-{at.bare}") == make_secret(9)
+    assert (await side.endpoint("acme", f"svix-{at.bare}"))["disabled"]
+    assert (await side.endpoint("acme", "keys"))["disabled"]
+    assert (await side.secret("acme", "keys")).startswith("whpk_")
+    assert (await side.endpoint(cafe, f"svix-{at.odd}"))["auth"] == ["basic"]
+    assert (await side.endpoint(cafe, "coded"))["disabled"]
+    async with side.context.work() as work:
+        acme, other = await applications.get(work, "acme"), await applications.get(work, cafe)
+        paid, old = await event_types.get(work, "invoice.paid"), await event_types.get(work, "invoice.old")
+        late, odd = await event_types.get(work, "invoice.late"), await event_types.get(work, "invoice.odd")
+    assert (acme.throttle_rate, acme.metadata) == (50, LIMIT)
+    assert (other.throttle_rate, other.metadata, other.name) == (65_535, {}, "Café")
+    assert (paid.feature_flags, paid.group_name, paid.schemas) == (("beta",), "invoices", {"1": {"type": "object"}})
+    assert old.is_archived
+    assert old.schemas == {"1": {"type": "object", "required": ["id"]}}
+    assert (late.is_deprecated, late.feature_flags, odd.schemas) == (True, ("late",), None)
+
+    left = reasons(first)
+    assert left.keys() == {
+        "event type invoice.odd, schemas.7",
+        "application кафе, uid",
+        "application кафе, throttleRate",
+        "application кафе, metadata",
+        "application кафе, region",
+        "application acme, endpoint crm, headers.Authorization",
+        "application acme, endpoint crm, headers.X-Forwarded-For",
+        "application acme, endpoint keys, secret",
+        "application кафе, endpoint кафе, uid",
+        "application кафе, endpoint кафе, secret",
+        "application кафе, endpoint coded, transformation",
+        "application кафе, endpoint coded, mtls",
+        "operational webhooks, endpoint ops, eventTypes",
+        "environment, settings.enforceHttps",
+        "environment, connector Slack",
+    }
+    assert "only the public half is shown" in left["application acme, endpoint keys, secret"]
+    assert "write 1 to 256 letters, digits" in left["application кафе, uid"]
+
+    before = await side.rows()
+    second = await side.run()
+    assert await side.rows() == before
+    assert not second.changes
+    assert {outcome for _, outcome in second.counts} == {Outcome.UNCHANGED}
+    assert reasons(second) == left
+    assert not second.failed
+    assert not second.gone
+    assert sum(second.counts.values()) == sum(first.counts.values())
+
+
+async def test_a_later_run_brings_what_has_changed(side):
+    at = fill(side.svix)
+    await side.run()
+    old = await side.secret("acme", "crm")
+    acme = next(id for id, row in side.svix.apps.items() if row["uid"] == "acme")
+    side.svix.secrets[at.plain] = make_secret(77)
+    side.svix.headers[at.plain] = {"X-Team": "c", "Authorization": "Bearer hidden"}
+    endpoint = side.svix.endpoints[acme][at.plain]
+    endpoint |= {
+        "uid": "crm2",
+        "channels": None,
+        "throttleRate": None,
+        "disabled": True,
+        "filterTypes": ["invoice.old"],
+    }
+    side.svix.apps[acme] |= {"uid": "acme2", "throttleRate": None, "metadata": {}}
+    side.svix.event_types["invoice.paid"]["archived"] = True
+    side.svix.event_types["invoice.old"]["archived"] = False
+    added = side.svix.add_endpoint(acme, "https://new.example.com/", uid="crm")
+
+    report = await side.run()
+    found = changes(report)
+    assert found == {
+        "event type invoice.paid": ["archived"],
+        "event type invoice.old": ["archived"],
+        "application acme2": ["uid", "throttleRate", "metadata"],
+        "application acme2, endpoint crm2": found["application acme2, endpoint crm2"],
+        "application acme2, endpoint crm": "created",
+    }
+    assert set(found["application acme2, endpoint crm2"]) == {
+        "uid", "channels", "throttleRate", "disabled", "eventTypes", "headers", "secret"
+    }  # fmt: skip
+    assert await side.secret("acme2", "crm2") == make_secret(77)
+    assert await side.secret("acme2", "crm") == side.svix.secrets[added]
+    async with side.context.work() as work:
+        moved = await endpoints.get(work, await applications.get(work, "acme2"), "crm2")
+        rows = await work.connection.fetch(
+            "select sealed from boathook.endpoint_secret where endpoint_id = $1 and expires_at > now()", moved.id
+        )
+    opened = [side.context.vault.open(row["sealed"], f"endpoint_secret:{moved.shown_id}") for row in rows]
+    assert opened == [old], "the former secret signs along, so that a receiver accepts either"
+    assert not (await side.run()).changes
+
+
+async def test_an_ed25519_key_moves_if_it_is_given(side):
+    at = fill(side.svix)
+    await side.run()
+    report = await side.run(secrets={at.ed25519: make_private_key(1)})
+    assert changes(report) == {"application acme, endpoint keys": ["disabled", "secret"]}
+    assert await side.secret("acme", "keys") == public_half(make_private_key(1))
+    assert not (await side.endpoint("acme", "keys"))["disabled"]
+    again = await side.run()
+    assert not again.changes
+    assert "application acme, endpoint keys, secret" not in reasons(again)
+
+
+async def test_a_secret_of_no_endpoint_is_named(side):
+    fill(side.svix)
+    report = await side.run(secrets={"ep_unknown": make_secret(1)})
+    assert failures(report) == {"endpoint ep_unknown, --secrets": "the source has no such endpoint"}
+
+
+async def test_a_key_of_another_endpoint_is_refused(side):
+    at = fill(side.svix)
+    report = await side.run(secrets={at.ed25519: make_private_key(2)})
+    place = f"application acme, endpoint keys, --secrets.{at.ed25519}"
+    assert failures(report) == {place: f"it is not the private key of {public_half(make_private_key(1))}"}
+    assert (await side.endpoint("acme", "crm"))["id"], "the other endpoints are imported"
+
+
+async def test_what_the_source_has_deleted_is_reported_and_deleted_when_asked(side):
+    at = fill(side.svix)
+    await side.run()
+    async with side.context.work() as work:
+        own = await applications.create(work, applications.NewApplication(name="Own", uid="own"))
+        await endpoints.create(
+            work, await applications.get(work, "acme"), endpoints.NewEndpoint(url="https://e.test/", uid="own")
+        )
+    acme = next(id for id, row in side.svix.apps.items() if row["uid"] == "acme")
+    side.svix.drop_endpoint(acme, at.bare)
+    side.svix.drop_app(at.cafe)
+    del side.svix.event_types["invoice.late"]
+    gone = {f"application acme, endpoint svix-{at.bare}", f"application svix-{at.cafe}", "event type invoice.late"}
+
+    for _ in range(2):
+        report = await side.run()
+        assert not report.changes
+        assert set(report.gone) == gone
+    report = await side.run(deletes=True)
+    assert changes(report) == dict.fromkeys(gone, "deleted")
+    assert not report.gone
+    again = await side.run(deletes=True)
+    assert not again.changes
+    assert not again.gone
+    async with side.context.work() as work:
+        rows = await applications.list_some(work, importer.Window(None, is_ascending=True, limit=10))
+        assert {row.uid for row in rows} == {"acme", own.uid}, "what was not imported stays"
+        acme_here = await applications.get(work, "acme")
+        left = await endpoints.list_some(work, acme_here, importer.Window(None, is_ascending=True, limit=10))
+        assert {one.uid for one in left} == {"crm", "keys", "own"}
+        assert (await event_types.get(work, "invoice.late")).is_archived
+
+
+def pass_over(svix: SvixServer, app: str, endpoint: str) -> None:
+    """Let lists lose an application and an endpoint, as pages may that change while they are read."""
+
+    def script(target: str) -> Answer | None:
+        path = target.partition("?")[0]
+        if path not in {"/api/v1/app", *(f"/api/v1/app/{id}/endpoint" for id in svix.apps)}:
+            return None
+        rows = svix.apps if path == "/api/v1/app" else svix.endpoints[path.split("/")[4]]
+        data = [row for id, row in rows.items() if id not in {app, endpoint}]
+        return Answer(200, {"data": data, "iterator": None, "done": True})
+
+    svix.script = script
+
+
+async def test_what_a_list_passes_over_is_not_deleted(side):
+    at = fill(side.svix)
+    await side.run()
+    pass_over(side.svix, at.cafe, at.bare)
+    report = await side.run(deletes=True)
+    assert not report.changes
+    assert not report.gone
+
+
+async def test_mutant_without_asking_again_a_list_deletes(side, monkeypatch):
+    async def nothing(*_: object) -> None:
+        return None
+
+    at = fill(side.svix)
+    await side.run()
+    pass_over(side.svix, at.cafe, at.bare)
+    monkeypatch.setattr(Reader, "application", nothing)
+    monkeypatch.setattr(Reader, "endpoint", nothing)
+    report = await side.run(deletes=True)
+    assert set(changes(report).values()) == {"deleted"}
+
+
+async def test_another_environment_deletes_nothing(side):
+    fill(side.svix)
+    await side.run()
+    before = (await side.rows())[:2]
+    side.svix.apps.clear()
+    side.svix.endpoints.clear()
+    side.svix.add_app("Staging", "staging")
+    report = await side.run(deletes=True)
+    assert list(failures(report)) == ["the source, --token"]
+    after = (await side.rows())[:2]
+    assert [row["deleted_at"] for row in after[0]] == [None] * (len(before[0]) + 1)
+    assert after[1] == before[1]
+
+
+async def test_mutant_without_the_check_another_environment_deletes(side, monkeypatch):
+    fill(side.svix)
+    await side.run()
+    side.svix.apps.clear()
+    side.svix.add_app("Staging", "staging")
+    monkeypatch.setattr(Importer, "_is_same_environment", lambda *_: True)
+    assert "deleted" in changes(await side.run(deletes=True)).values()
+
+
+def now_and_then(answers: list[Answer]) -> Callable[[str], Answer | None]:
+    """Return a script that answers every third request with the next of these."""
+    count = 0
+
+    def script(_: str) -> Answer | None:
+        nonlocal count
+        count += 1
+        return answers.pop(0) if answers and count % 3 == 0 else None
+
+    return script
+
+
+async def test_limits_and_faults_on_the_way_are_waited_out(side):
+    fill(side.svix)
+    busy = Answer(429, {"code": "rate_limited", "detail": "slow down"}, {"retry-after": "17"})
+    later = Answer(429, None, {"retry-after": "Sat, 01 Jan 2000 00:00:00 GMT"})
+    side.svix.script = now_and_then([busy, Answer(500, {}), later, Answer(503), Answer(502), busy])
+    report = await side.run()
+    assert not report.failed
+    assert len(side.waited) == 6
+    assert side.waited.count(17.0) == 2
+    assert 0.0 in side.waited, "a date that has passed"
+    side.svix.script = lambda _: None
+    assert not (await side.run()).changes
+
+
+async def test_what_comes_and_goes_while_pages_are_read(side):
+    at = fill(side.svix)
+    acme = next(id for id, row in side.svix.apps.items() if row["uid"] == "acme")
+
+    def change(target: str) -> Answer | None:
+        if target.endswith(f"/{at.bare}/secret"):
+            side.svix.endpoints[acme].pop(at.bare, None)
+        if f"/app/{acme}/endpoint?" in target and "iterator" in target:
+            row = side.svix.endpoints[acme][at.plain]
+            data = [row, side.svix.endpoints[acme][at.bare]]
+            return Answer(200, {"data": data, "iterator": at.bare, "done": True})
+        if "/app?" in target and "iterator" not in target:
+            side.svix.add_app("Late", "late")
+        return None
+
+    side.svix.page = 1
+    side.svix.script = change
+    report = await side.run()
+    assert not report.failed
+    created = set(changes(report))
+    assert {"application acme, endpoint crm", "application late"} <= created
+    assert not any(at.bare in name for name in created), "it was deleted before its secret was read"
+
+
+async def test_a_source_that_stays_away_ends_the_import_and_what_was_done_is_kept(side):
+    fill(side.svix)
+    side.svix.script = lambda target: Answer(503, {}) if "/endpoint" in target else None
+    report = await side.run()
+    (failed,) = report.failed
+    assert failed.object == "the import stopped"
+    assert "is answered 503" in failed.reason
+    assert len(side.waited) == 7
+    assert {one.object for one in report.changes} == {f"event type {name}" for name in side.svix.event_types}
+    side.svix.script = lambda _: None
+    assert not (await side.run()).failed
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Answer(200, {"data": [], "iterator": None, "done": False}), "does not end"),
+        (Answer(200, {"data": [{}], "iterator": None, "done": True}), "data is not a list of objects with name"),
+        (Answer(200, ["html"]), "is not answered with a JSON object"),
+        (Answer(200), "is not answered with a JSON object"),
+        (Answer(301, None, {"location": "https://eu.example.com/"}), "leads to https://eu.example.com/"),
+        (Answer(403, {"code": "insufficient access", "detail": "no"}), "GET /api/v1/event-type is answered 403"),
+        (NOT_FOUND, "is answered 404"),
+    ],
+)
+async def test_what_is_no_such_server_is_named(side, answer, expected):
+    side.svix.script = lambda _: answer
+    with pytest.raises(FetchFailed, match=expected):
+        await side.run()
+
+
+async def test_a_token_that_is_refused_is_named(side):
+    with pytest.raises(ConfigError, match=r"--token: .* refuses it: .*Invalid token"):
+        await side.run(token="wrong")
+
+
+async def test_what_is_refused_leaves_the_rest(side):
+    acme = side.svix.add_app("Acme", "acme")
+    side.svix.add_app("", "nameless")
+    side.svix.add_app("Slow", "slow", throttleRate=0)
+    side.svix.add_endpoint(acme, "ftp://a.example.com/", uid="ftp")
+    side.svix.add_endpoint(acme, "https://a.example.com/", uid="many", channels=["x" * 200])
+    side.svix.add_endpoint(acme, "https://a.example.com/", uid="good")
+    side.svix.add_type("a b")
+    denied = side.svix.add_app("Denied", "denied")
+    side.svix.script = lambda target: Answer(403, {"detail": "no"}) if f"/{denied}/" in target else None
+    for _ in range(2):
+        report = await side.run()
+        assert failures(report).keys() == {
+            "event type a b, name",
+            "application nameless, name",
+            "application slow, throttleRate",
+            "application acme, endpoint ftp, url",
+            "application acme, endpoint many, channels",
+            "application denied",
+        }
+        assert (await side.endpoint("acme", "good"))["url"] == "https://a.example.com/"
+
+
+async def test_a_dry_run_says_what_would_be_done_and_does_nothing(side):
+    fill(side.svix)
+    before = await side.rows()
+    dry = await side.run(is_dry=True)
+    assert await side.rows() == before
+    wet = await side.run()
+    assert (dry.counts, dry.changes, dry.not_moved) == (wet.counts, wet.changes, wet.not_moved)
+
+
+async def test_an_application_is_imported_whole_or_not_at_all(side, monkeypatch):
+    fill(side.svix)
+    create = endpoints.create
+
+    async def fail_at_b(work: Any, application: Any, new: Any, **more: Any) -> Any:
+        if "b.example.com" in new.url:
+            raise JournalError("PostgreSQL is away")
+        return await create(work, application, new, **more)
+
+    monkeypatch.setattr(endpoints, "create", fail_at_b)
+    report = await side.run()
+    assert failures(report) == {"the import stopped": "PostgreSQL is away"}
+    rows = await side.rows()
+    assert rows[:3] == [[], [], []]
+    monkeypatch.undo()
+    assert not (await side.run()).failed
+
+
+async def test_endpoints_may_be_created_disabled_and_stay_as_they_are_set(side):
+    at = fill(side.svix)
+    await side.run(is_disabled=True)
+    assert (await side.endpoint("acme", "crm"))["disabled"]
+    async with side.context.work() as work:
+        await endpoints.change(work, await applications.get(work, "acme"), "crm", {"is_disabled": False})
+    acme = next(id for id, row in side.svix.apps.items() if row["uid"] == "acme")
+    side.svix.endpoints[acme][at.plain]["disabled"] = True
+    assert not (await side.run(is_disabled=True)).changes
+    assert not (await side.endpoint("acme", "crm"))["disabled"]
+
+
+async def test_what_was_made_before_is_taken_over_and_keeps_what_svix_has_not(side):
+    at = fill(side.svix)
+    async with side.context.work() as work:
+        made = await applications.create(work, applications.NewApplication(name="By hand", uid="acme"))
+        new = endpoints.NewEndpoint(url="https://old.test/", uid="crm", order_by="customer", concurrency=3)
+        own = await endpoints.create(work, made, new, headers={"authorization": "Bearer ours", "X-Old": "1"})
+    report = await side.run()
+    crm = await side.endpoint("acme", "crm")
+    assert (crm["id"], crm["orderBy"], crm["concurrency"]) == (own.shown_id, "customer", 3)
+    assert crm["url"] == "https://shop.example.com/hook"
+    assert await side.headers("acme", "crm") == {"authorization": "Bearer ours", "X-Team": "b"}
+    assert "application acme, endpoint crm, headers.Authorization" not in reasons(report)
+    assert await side.secret("acme", "crm") == side.svix.secrets[at.plain]
+
+
+async def test_more_endpoints_than_there_may_be_are_named(side, monkeypatch):
+    monkeypatch.setattr(endpoints, "MOST_ENDPOINTS", 2)
+    acme = side.svix.add_app("Acme", "acme")
+    for number in range(4):
+        side.svix.add_endpoint(acme, f"https://a.example.com/{number}", uid=f"e{number}")
+    report = await side.run()
+    assert list(failures(report)) == ["application acme, endpoint e2", "application acme, endpoint e3"]
+
+
+async def test_the_report_is_json(side):
+    fill(side.svix)
+    assert json.loads(json.dumps(plain((await side.run()).plain())))["counts"]["event type"] == {"created": 4}
