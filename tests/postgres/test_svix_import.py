@@ -1,22 +1,25 @@
 """Imports from a stand-in for Svix: a hostile set-up, twice; refusals, pages that change, deletions, dry runs."""
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from boathook.admin import applications, endpoint_secrets, endpoints, event_types
 from boathook.admin.api.endpoints import show_endpoint
-from boathook.admin.desk import Desk
+from boathook.admin.desk import Desk, Work
 from boathook.admin.svix import importer
 from boathook.admin.svix.endpoints import Options
 from boathook.admin.svix.importer import Importer
 from boathook.admin.svix.reader import Reader
 from boathook.admin.svix.report import Outcome, Report
 from boathook.cli.show import plain
-from boathook.domain.errors import ConfigError, FetchFailed, JournalError
+from boathook.domain.errors import ConfigError, FetchFailed, InvalidValue, JournalError
+from boathook.journal import endpoints as stored_endpoints
 from boathook.journal.database import Database
 from boathook.outbound.tap import own_ground
 from tests.postgres.api_client import make_context
@@ -464,6 +467,25 @@ async def test_a_dry_run_says_what_would_be_done_and_does_nothing(side):
     assert (dry.counts, dry.changes, dry.not_moved) == (wet.counts, wet.changes, wet.not_moved)
 
 
+def commit_each_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let imports do without transactions."""
+
+    @contextlib.asynccontextmanager
+    async def work(self: Importer) -> AsyncIterator[Work]:
+        async with self._desk.database.acquire() as connection:
+            yield Work(self._desk, connection, self._options.organization, self._options.actor)
+
+    monkeypatch.setattr(Importer, "_work", work)
+
+
+async def test_mutant_a_dry_run_that_commits_is_seen(side, monkeypatch):
+    fill(side.svix)
+    before = await side.rows()
+    commit_each_statement(monkeypatch)
+    await side.run(is_dry=True)
+    assert await side.rows() != before
+
+
 async def test_an_application_is_imported_whole_or_not_at_all(side, monkeypatch):
     fill(side.svix)
     create = endpoints.create
@@ -480,6 +502,42 @@ async def test_an_application_is_imported_whole_or_not_at_all(side, monkeypatch)
     assert rows[:3] == [[], [], []]
     monkeypatch.undo()
     assert not (await side.run()).failed
+
+
+async def test_mutant_without_a_transaction_a_part_of_it_stays(side, monkeypatch):
+    fill(side.svix)
+
+    async def fail(*_: object, **__: object) -> None:
+        raise JournalError("PostgreSQL is away")
+
+    monkeypatch.setattr(endpoints, "create", fail)
+    commit_each_statement(monkeypatch)
+    assert (await side.run()).failed
+    assert (await side.rows())[0]
+
+
+async def test_an_endpoint_that_boathook_has_disabled_is_not_enabled(side):
+    fill(side.svix)
+    await side.run()
+    async with side.context.work() as work:
+        crm = await endpoints.get(work, await applications.get(work, "acme"), "crm")
+        await stored_endpoints.disable(work.connection, crm.id, "gone", datetime.now(UTC))
+    assert not (await side.run()).changes
+    assert (await side.endpoint("acme", "crm"))["disabled"]
+
+
+async def test_an_endpoint_is_changed_with_the_archived_types_that_it_has(side):
+    fill(side.svix)
+    await side.run()
+    async with side.context.work() as work:
+        acme = await applications.get(work, "acme")
+        names = [*((await endpoints.get(work, acme, "crm")).event_types or ()), "invoice.late"]
+        changed = await endpoints.change(work, acme, "crm", {"event_types": names})
+        assert set(changed.event_types or ()) == set(names)
+        with pytest.raises(InvalidValue, match=r"no event type invoice\.gone"):
+            await endpoints.change(work, acme, "crm", {"event_types": [*names, "invoice.gone"]})
+        with pytest.raises(InvalidValue, match=r"no event type invoice\.old"):
+            await endpoints.change(work, acme, "keys", {"event_types": ["invoice.old"]})
 
 
 async def test_endpoints_may_be_created_disabled_and_stay_as_they_are_set(side):

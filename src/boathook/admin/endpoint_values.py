@@ -6,7 +6,7 @@ Each check names the field as the API does and raises `InvalidValue`.
 import contextlib
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -40,7 +40,7 @@ def field(*where: str | int) -> Iterator[None]:
 
 
 async def read_values(
-    work: Work, values: Mapping[str, Any], *, is_operational: bool = False, check_types: bool = True
+    work: Work, values: Mapping[str, Any], *, is_operational: bool = False, kept_types: Collection[str] = ()
 ) -> Values:
     """Return the columns of an endpoint from its values, by their names in `NewEndpoint`; only those are given.
 
@@ -48,7 +48,7 @@ async def read_values(
         work: the transaction.
         values: by name.
         is_operational: whether its event types are those of operational events.
-        check_types: whether each event type must be a live one.
+        kept_types: event types that need not be live, such as those that the endpoint has already.
 
     Raises:
         InvalidValue: one breaks a rule.
@@ -56,8 +56,9 @@ async def read_values(
     columns: Values = {}
     for name, value in values.items():
         columns |= _read_plain(work.desk.settings, name, value)
-    if check_types and columns.get("event_types") is not None:
-        await _check_types(work, columns["event_types"], is_operational=is_operational)
+    if columns.get("event_types") is not None:
+        added = [name for name in columns["event_types"] if name not in kept_types]
+        await _check_types(work, added, is_operational=is_operational)
     return columns
 
 

@@ -4,7 +4,7 @@ Each change is told to the organization as an operational event, in the same tra
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -103,7 +103,7 @@ async def create(
     *,
     secret: str | None = None,
     headers: Mapping[str, str] | None = None,
-    check_types: bool = True,
+    kept_types: Collection[str] = (),
 ) -> Endpoint:
     """Make an endpoint.
 
@@ -113,7 +113,7 @@ async def create(
         new: what it is like.
         secret: what its messages are signed with; None makes one.
         headers: sent with each message.
-        check_types: whether each event type must be a live one; not where an endpoint moves with the names it had.
+        kept_types: event types that need not be live, as where an endpoint moves with those it had.
 
     Raises:
         InvalidValue: a value breaks a rule.
@@ -122,7 +122,7 @@ async def create(
     """
     secret = make_secret() if secret is None else read_secret(secret, "secret")
     values = _values(new)
-    columns = await _columns(work, application, None, values, check_types=check_types)
+    columns = await _columns(work, application, None, values, kept_types)
     endpoint = replace(Endpoint(id=new_id(), application_id=application.id, url=""), **columns)
     if headers:
         endpoint = seal_headers(work, endpoint, read_headers(headers))
@@ -164,11 +164,14 @@ async def change(
     changes: Mapping[str, Any],
     *,
     backlog: Backlog = Backlog.SEND,
-    check_types: bool = True,
+    kept_types: Collection[str] = (),
 ) -> Endpoint:
-    """Change some values of an endpoint, by their names in `NewEndpoint`. Raises NotFound, and as `create` does."""
+    """Change some values of an endpoint, by their names in `NewEndpoint`. Raises NotFound, and as `create` does.
+
+    Event types that it has already need not be live, nor those of *kept_types*.
+    """
     found = await lock(work, application, reference)
-    return await _change(work, application, found, changes, backlog, check_types=check_types)
+    return await _change(work, application, found, changes, backlog, kept_types)
 
 
 async def _change(
@@ -177,10 +180,9 @@ async def _change(
     before: Endpoint,
     values: Mapping[str, Any],
     backlog: Backlog,
-    *,
-    check_types: bool = True,
+    kept_types: Collection[str] = (),
 ) -> Endpoint:
-    columns = await _columns(work, application, before, values, check_types=check_types)
+    columns = await _columns(work, application, before, values, {*kept_types, *(before.event_types or ())})
     after = _seal_auth(work, replace(before, **columns), values)
     saved = await endpoints.save(work.connection, before, after)
     await _check_room(work, application)
@@ -207,10 +209,14 @@ def _values(new: NewEndpoint) -> Values:
 
 
 async def _columns(
-    work: Work, application: Application, before: Endpoint | None, values: Mapping[str, Any], *, check_types: bool
+    work: Work,
+    application: Application,
+    before: Endpoint | None,
+    values: Mapping[str, Any],
+    kept_types: Collection[str],
 ) -> Values:
     plain = {name: value for name, value in values.items() if name not in _OWN}
-    columns = await read_values(work, plain, is_operational=application.is_operational, check_types=check_types)
+    columns = await read_values(work, plain, is_operational=application.is_operational, kept_types=kept_types)
     was_disabled = before is not None and before.is_disabled
     if values.get("is_disabled", was_disabled) is not was_disabled:
         columns |= _switch(is_disabled=not was_disabled)

@@ -11,7 +11,7 @@ from boathook.cli import show
 from boathook.cli.commands import example
 from boathook.cli.options import Json, read_json
 from boathook.cli.progress import Progress
-from boathook.cli.session import Misused, action, desk, out, run, session
+from boathook.cli.session import Misused, action, desk, err, out, run, session
 from boathook.domain.model import DEFAULT_ORGANIZATION
 
 if TYPE_CHECKING:
@@ -99,13 +99,17 @@ async def _import(settings: "Settings", url: str, token: str, options: "Options"
     from boathook.admin.svix.reader import Reader
     from boathook.outbound.tap import own_ground
 
-    reader = Reader(own_ground(settings), url, token)
+    reader = Reader(own_ground(settings), url, token, say=_say)
     try:
         async with desk(settings) as lent:
             with Progress("applications") as progress:
                 return await Importer(lent, reader, options, progress).run()
     finally:
         reader.close()
+
+
+def _say(message: str) -> None:
+    err.print(show.text(message), style="yellow", soft_wrap=True)
 
 
 def _read_url(text: str) -> str:

@@ -148,6 +148,12 @@ def test_what_is_written_wrongly(move, svix, flags, code, said):
     assert said in move.run(*flags, url=svix.url, token=TOKEN, expect=code).stderr
 
 
+def test_an_organization_is_not_imported_into_itself(move):
+    move.new.post("/app", {"name": "Acme"}, expect=201)
+    assert "the source is the organization that is imported into" in move.run(token=move.new.token, expect=2).stderr
+    assert len(move.new.pages("/app")) == 1
+
+
 def test_a_server_that_is_no_svix(move, receiver):
     done = move.run(url=receiver.mailbox().url, expect=1)
     assert "GET /api/v1/event-type is answered 501" in done.stderr

@@ -160,7 +160,7 @@ class EndpointsImport:
             replace(new, is_disabled=is_disabled),
             secret=secret,
             headers=headers,
-            check_types=False,
+            kept_types=new.event_types or (),
         )
         draft.record_write(Kind.ENDPOINT, label, is_new=True)
         draft.leave(label, held | _hidden(source, {}) | _idle_code(source))
@@ -184,7 +184,7 @@ class EndpointsImport:
         if not held and self._follows(found) and found.is_disabled is not new.is_disabled:
             changes["is_disabled"] = new.is_disabled
         if changes:
-            await endpoints.change(work, application, name, changes, check_types=False)
+            await endpoints.change(work, application, name, changes, kept_types=new.event_types or ())
         changed = list(changes)
         present = endpoints.open_headers(work, found)
         hidden = {one.lower() for one in source.sensitive}
@@ -207,7 +207,7 @@ class EndpointsImport:
         given = {name: getattr(new, name) for name in names}
         changes = {}
         for name, value in given.items():
-            columns = await read_values(self._work, {name: value}, check_types=False)
+            columns = await read_values(self._work, {name: value}, kept_types=new.event_types or ())
             if any(_normal(getattr(found, column)) != _normal(kept) for column, kept in columns.items()):
                 changes[name] = value
         user = read_url(self._work.desk.settings, new.url)[1]

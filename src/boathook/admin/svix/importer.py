@@ -13,7 +13,7 @@ from boathook.admin.svix.endpoints import EndpointsImport, Options, list_importe
 from boathook.admin.svix.fields import Moved, read_application, read_event_type
 from boathook.admin.svix.reader import OPERATIONAL, Reader, SourceEndpoint, Wire, application_path
 from boathook.admin.svix.report import REFUSALS, Finding, Kind, Outcome, Report, changed_fields, part
-from boathook.domain.errors import BoathookError, FetchFailed, InvalidValue
+from boathook.domain.errors import BoathookError, ConfigError, FetchFailed, InvalidValue
 from boathook.journal import applications as stored
 from boathook.journal.applications import Application, Window
 from boathook.journal.endpoints import Endpoint
@@ -269,6 +269,8 @@ async def _save_event_type(work: Work, name: str, new: NewEventType, found: Even
 async def _put_application(
     work: Work, draft: Report, label: str, id: str, moved: Moved[NewApplication], known: Application | None
 ) -> Application:
+    if await stored.find(work.connection, work.organization, id) is not None:
+        raise ConfigError("--from: the source is the organization that is imported into; write another --organization")
     new = moved.value
     found = None if known is None else await stored.find(work.connection, work.organization, known.shown_id)
     if found is None and new.uid is not None:

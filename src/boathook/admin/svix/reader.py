@@ -76,7 +76,8 @@ class Reader:
         settings: how requests go out; they must allow the source's network.
         url: the server's address, with or without ``/api/v1``.
         token: an API token of the environment.
-        sleep: waits so many seconds before a request is repeated.
+        say: told of a request that is repeated, and when.
+        sleep: waits so many seconds.
 
     Every method raises ConfigError where the token is refused, and FetchFailed where a request failed for good, with
     the status of the answer if there was one.
@@ -88,11 +89,13 @@ class Reader:
         url: str,
         token: str,
         *,
+        say: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._client = Client(settings)
         self._root = url.rstrip("/").removesuffix("/api/v1")
         self._headers = {"authorization": f"Bearer {token}", "accept": "application/json"}
+        self._say = say
         self._sleep = sleep
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -199,12 +202,16 @@ class Reader:
             except FetchFailed as error:
                 if error.is_final or error.status is not None or attempt == _TRIES - 1:
                     raise
-                await self._sleep(_backoff_s(attempt))
+                await self._wait(_backoff_s(attempt), str(error))
                 continue
             if answer.status not in _TRANSIENT or attempt == _TRIES - 1:
                 return self._body(method, path, answer)
-            await self._sleep(_wait_s(answer, attempt))
+            await self._wait(_wait_s(answer, attempt), f"{self._root} answers {answer.status}")
         raise AssertionError("the last attempt returns or raises")
+
+    async def _wait(self, seconds: float, why: str) -> None:
+        self._say(f"{why}; trying again in {seconds:g} s")
+        await self._sleep(seconds)
 
     def _body(self, method: str, path: str, answer: HttpAnswer) -> bytes:
         if answer.is_ok:
