@@ -147,7 +147,7 @@ class SvixServer:
 
     def _shuffled(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row whose sets come in another order each time."""
-        sets = {name: row[name] for name in ("eventTypes", "filterTypes", "channels") if row.get(name)}
+        sets = {name: row[name] for name in ("eventTypes", "filterTypes", "channels", "featureFlags") if row.get(name)}
         return row | {name: self._random.sample(value, len(value)) for name, value in sets.items()}
 
     def _endpoints(self, owner: str, rest: list[str], query: Mapping[str, str]) -> Answer:

@@ -12,7 +12,6 @@ import pytest
 from boathook.admin import applications, endpoint_secrets, endpoints, event_types
 from boathook.admin.api.endpoints import show_endpoint
 from boathook.admin.desk import Desk, Work
-from boathook.admin.svix import importer
 from boathook.admin.svix.endpoints import Options
 from boathook.admin.svix.importer import Importer
 from boathook.admin.svix.reader import Reader
@@ -20,6 +19,7 @@ from boathook.admin.svix.report import Outcome, Report
 from boathook.cli.show import plain
 from boathook.domain.errors import ConfigError, FetchFailed, InvalidValue, JournalError
 from boathook.journal import endpoints as stored_endpoints
+from boathook.journal.applications import Window
 from boathook.journal.database import Database
 from boathook.outbound.tap import own_ground
 from tests.postgres.api_client import make_context
@@ -99,7 +99,9 @@ class Hostile:
 def fill(svix: SvixServer) -> Hostile:
     """Set up what has lost something, or stopped an import, before."""
     svix.page = 2
-    svix.add_type("invoice.paid", schemas={"1": {"type": "object"}}, groupName="invoices", featureFlags=["beta"])
+    svix.add_type(
+        "invoice.paid", schemas={"1": {"type": "object"}}, groupName="invoices", featureFlags=["c", "beta", "a"]
+    )
     svix.add_type("invoice.old", archived=True, schemas={"1": {"type": "object", "required": ["id"]}})
     svix.add_type("invoice.late", deprecated=True, featureFlag="late")
     svix.add_type("invoice.odd", schemas={"7": {"type": "no such type"}})
@@ -150,7 +152,11 @@ async def test_a_hostile_set_up_moves_once_and_then_nothing_changes(side):
         late, odd = await event_types.get(work, "invoice.late"), await event_types.get(work, "invoice.odd")
     assert (acme.throttle_rate, acme.metadata) == (50, LIMIT)
     assert (other.throttle_rate, other.metadata, other.name) == (65_535, {}, "Café")
-    assert (paid.feature_flags, paid.group_name, paid.schemas) == (("beta",), "invoices", {"1": {"type": "object"}})
+    assert (paid.feature_flags, paid.group_name, paid.schemas) == (
+        ("a", "beta", "c"),
+        "invoices",
+        {"1": {"type": "object"}},
+    )
     assert old.is_archived
     assert old.schemas == {"1": {"type": "object", "required": ["id"]}}
     assert (late.is_deprecated, late.feature_flags, odd.schemas) == (True, ("late",), None)
@@ -282,10 +288,10 @@ async def test_what_the_source_has_deleted_is_reported_and_deleted_when_asked(si
     assert not again.changes
     assert not again.gone
     async with side.context.work() as work:
-        rows = await applications.list_some(work, importer.Window(None, is_ascending=True, limit=10))
+        rows = await applications.list_some(work, Window(None, is_ascending=True, limit=10))
         assert {row.uid for row in rows} == {"acme", own.uid}, "what was not imported stays"
         acme_here = await applications.get(work, "acme")
-        left = await endpoints.list_some(work, acme_here, importer.Window(None, is_ascending=True, limit=10))
+        left = await endpoints.list_some(work, acme_here, Window(None, is_ascending=True, limit=10))
         assert {one.uid for one in left} == {"crm", "keys", "own"}
         assert (await event_types.get(work, "invoice.late")).is_archived
 

@@ -56,7 +56,7 @@ def test_a_secret_signs_or_is_none(shown: str) -> None:
     if secret is None:
         assert fields.why_no_secret(shown)
     else:
-        assert read_signer(secret)
+        assert read_signer(secret).public
 
 
 def test_forms_of_secrets() -> None:

@@ -10,7 +10,7 @@ from boathook.admin.desk import Work
 from boathook.admin.endpoint_values import read_url, read_values
 from boathook.admin.endpoints import NewEndpoint
 from boathook.admin.svix import notes
-from boathook.admin.svix.fields import Moved, read_endpoint, read_headers, read_secret, why_no_secret
+from boathook.admin.svix.fields import read_endpoint, read_headers, read_secret, why_no_secret
 from boathook.admin.svix.reader import SourceEndpoint
 from boathook.admin.svix.report import Kind, Outcome, Report, part
 from boathook.domain.endpoints import OPERATIONAL
@@ -110,17 +110,20 @@ class EndpointsImport:
         return f"{self._owner}, endpoint {name}"
 
     async def _write(self, source: SourceEndpoint, label: str, draft: Report) -> None:
-        values, headers, secret = read_endpoint(source.wire), read_headers(source), self._secret(source)
-        draft.leave(label, {**values.not_moved, **headers.not_moved, **self._unknown_types(values.value[0])})
-        found = self._known.get(source.id) or self._others.get(values.value[0].uid)
+        values, headers = read_endpoint(source.wire), read_headers(source)
+        wanted = _Wanted(*values.value, headers.value, self._secret(source))
+        draft.leave(label, {**values.not_moved, **headers.not_moved, **self._unknown_types(wanted.new)})
+        found = self._known.get(source.id) or self._others.get(wanted.new.uid)
         if found is None:
-            shown_id = await self._create(source, values.value[0], headers.value, secret, label, draft)
+            found, left = await self._create(source, wanted)
+            draft.record_write(Kind.ENDPOINT, label, is_new=True)
         else:
-            shown_id = found.shown_id
-            await self._update(source, found, values, headers.value, secret, label, draft)
-        self._written.add(shown_id)
+            changed, left = await self._update(source, found, wanted)
+            draft.record_write(Kind.ENDPOINT, label, is_new=False, fields=changed)
+        draft.leave(label, left)
+        self._written.add(found.shown_id)
         if source.id not in self._known:
-            await notes.remember(self._work, Kind.ENDPOINT, shown_id, source.id)
+            await notes.remember(self._work, Kind.ENDPOINT, found.shown_id, source.id)
 
     def _unknown_types(self, new: NewEndpoint) -> dict[str, str]:
         unknown = [
@@ -141,80 +144,74 @@ class EndpointsImport:
             raise InvalidValue(f"it is not the private key of {source.secret}", "--secrets", source.id)
         return given
 
-    async def _create(
-        self,
-        source: SourceEndpoint,
-        new: NewEndpoint,
-        headers: Mapping[str, str],
-        secret: str | None,
-        label: str,
-        draft: Report,
-    ) -> str:
-        held = _reasons_to_hold(source, has_secret=secret is not None)
+    async def _create(self, source: SourceEndpoint, wanted: "_Wanted") -> tuple[Endpoint, dict[str, str]]:
+        """Create an endpoint; return it and what of it cannot move, by field."""
+        held = _reasons_to_hold(source, has_secret=wanted.secret is not None)
+        secret = wanted.secret
         if secret is None and (source.secret or "").startswith(PUBLIC_PREFIX):
             secret = make_ed25519_secret()
-        is_disabled = new.is_disabled or self._options.is_disabled or bool(held)
+        is_disabled = wanted.new.is_disabled or self._options.is_disabled or bool(held)
         made = await endpoints.create(
             self._work,
             self._application,
-            replace(new, is_disabled=is_disabled),
+            replace(wanted.new, is_disabled=is_disabled),
             secret=secret,
-            headers=headers,
-            kept_types=new.event_types or (),
+            headers=wanted.headers,
+            kept_types=wanted.new.event_types or (),
         )
-        draft.record_write(Kind.ENDPOINT, label, is_new=True)
-        draft.leave(label, held | _hidden(source, {}) | _idle_code(source))
-        return made.shown_id
+        return made, held | _hidden(source, {}) | _idle_code(source)
 
     async def _update(
-        self,
-        source: SourceEndpoint,
-        found: Endpoint,
-        values: Moved[tuple[NewEndpoint, frozenset[str]]],
-        headers: Mapping[str, str],
-        secret: str | None,
-        label: str,
-        draft: Report,
-    ) -> None:
-        work, application, name = self._work, self._application, found.shown_id
-        new, names = values.value
-        signs = await endpoint_secrets.get_secret(work, application, name)
-        held = _reasons_to_hold(source, has_secret=secret is not None or signs == source.secret)
-        changes = await self._changes(found, new, names)
-        if not held and self._follows(found) and found.is_disabled is not new.is_disabled:
-            changes["is_disabled"] = new.is_disabled
+        self, source: SourceEndpoint, found: Endpoint, wanted: "_Wanted"
+    ) -> tuple[list[str], dict[str, str]]:
+        """Change what differs; return the changed fields, and what cannot move, by field."""
+        at = (self._work, self._application, found.shown_id)
+        signs = await endpoint_secrets.get_secret(*at)
+        held = _reasons_to_hold(source, has_secret=wanted.secret is not None or signs == source.secret)
+        changes = await self._changes(found, wanted)
+        if not held and self._follows(found) and found.is_disabled is not wanted.new.is_disabled:
+            changes["is_disabled"] = wanted.new.is_disabled
         if changes:
-            await endpoints.change(work, application, name, changes, kept_types=new.event_types or ())
+            await endpoints.change(*at, changes, kept_types=wanted.new.event_types or ())
         changed = list(changes)
-        present = endpoints.open_headers(work, found)
-        hidden = {one.lower() for one in source.sensitive}
-        wanted = {one: value for one, value in present.items() if one.lower() in hidden} | dict(headers)
-        if wanted != present:
-            await endpoint_secrets.set_headers(work, application, name, wanted)
+        present = endpoints.open_headers(self._work, found)
+        headers = _with_hidden(source, present, wanted.headers)
+        if headers != present:
+            await endpoint_secrets.set_headers(*at, headers)
             changed.append("headers")
-        if secret is not None and read_signer(secret).public != signs:
-            await endpoint_secrets.rotate_secret(work, application, name, secret=secret, grace=self._options.grace)
+        if wanted.secret is not None and read_signer(wanted.secret).public != signs:
+            await endpoint_secrets.rotate_secret(*at, secret=wanted.secret, grace=self._options.grace)
             changed.append("secret")
-        draft.record_write(Kind.ENDPOINT, label, is_new=False, fields=changed)
-        draft.leave(label, held | _hidden(source, present) | _idle_code(source))
+        return changed, held | _hidden(source, present) | _idle_code(source)
 
     def _follows(self, found: Endpoint) -> bool:
         # What boathook disabled because its receiver fails or is gone must not be enabled by each run anew.
         return not self._options.is_disabled and found.disabled_because in {None, "manual"}
 
-    async def _changes(self, found: Endpoint, new: NewEndpoint, names: frozenset[str]) -> dict[str, Any]:
-        """Return the values that the endpoint has otherwise, of those with these names."""
-        given = {name: getattr(new, name) for name in names}
+    async def _changes(self, found: Endpoint, wanted: "_Wanted") -> dict[str, Any]:
+        """Return the values that the endpoint has otherwise."""
         changes = {}
-        for name, value in given.items():
-            columns = await read_values(self._work, {name: value}, kept_types=new.event_types or ())
+        for name in wanted.names:
+            value = getattr(wanted.new, name)
+            columns = await read_values(self._work, {name: value}, kept_types=wanted.new.event_types or ())
             if any(_normal(getattr(found, column)) != _normal(kept) for column, kept in columns.items()):
                 changes[name] = value
-        user = read_url(self._work.desk.settings, new.url)[1]
+        user = read_url(self._work.desk.settings, wanted.new.url)[1]
         basic = None if user is None else {"username": user[0], "password": user[1]}
         if basic is not None and endpoints.open_auth(self._work, found).get("basic") != basic:
-            changes["url"] = new.url
+            changes["url"] = wanted.new.url
         return changes
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What an endpoint shall be like."""
+
+    new: NewEndpoint
+    names: Sequence[str]
+    """Of the values of `new` that the source has."""
+    headers: Mapping[str, str]
+    secret: str | None
 
 
 def _normal(value: object) -> object:
@@ -236,6 +233,12 @@ def _idle_code(source: SourceEndpoint) -> dict[str, str]:
     """Return that a transformation which is not enabled does not move."""
     code = source.transformation
     return {"transformation": _NO_CODE} if code and code.get("code") and not code.get("enabled") else {}
+
+
+def _with_hidden(source: SourceEndpoint, present: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that are shown, with those here whose values are not."""
+    hidden = {str(name).lower() for name in source.sensitive}
+    return {name: value for name, value in present.items() if name.lower() in hidden} | dict(shown)
 
 
 def _hidden(source: SourceEndpoint, present: Mapping[str, str]) -> dict[str, str]:

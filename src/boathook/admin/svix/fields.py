@@ -69,8 +69,9 @@ def read_event_type(wire: Wire) -> Moved[NewEventType]:
     given = {"description": "", **_pick(wire, _EVENT_TYPE)}
     read, lost = _validate(EventTypeIn, given, {"groupName"})
     new = read.value()
+    flags = tuple(sorted(set(new.feature_flags or ())))  # a set, which comes in any order
     return Moved(
-        replace(new, schemas=new.schemas or None, feature_flags=tuple(new.feature_flags or ()) or None),
+        replace(new, schemas=new.schemas or None, feature_flags=flags or None),
         lost | _unknown(wire, _EVENT_TYPE),
     )
 
@@ -86,7 +87,7 @@ def read_application(wire: Wire) -> Moved[NewApplication]:
     )
 
 
-def read_endpoint(wire: Wire) -> Moved[tuple[NewEndpoint, frozenset[str]]]:
+def read_endpoint(wire: Wire) -> Moved[tuple[NewEndpoint, list[str]]]:
     """Return the values of an endpoint and which of their names the source has. Raises InvalidValue."""
     rate, lost = _rate(wire)
     given = _pick(wire, _ENDPOINT | _BOATHOOK.keys()) | rate
@@ -104,7 +105,7 @@ def read_endpoint(wire: Wire) -> Moved[tuple[NewEndpoint, frozenset[str]]]:
     if "auth" in unknown:
         unknown["auth"] = "credentials are not shown; set them with `boathook endpoints update --auth`"
     return Moved(
-        (replace(value, uid=value.uid or uid_for(wire["id"])), frozenset(names)),
+        (replace(value, uid=value.uid or uid_for(wire["id"])), sorted(names)),
         lost | dropped | unknown,
     )
 
