@@ -252,7 +252,7 @@ async def test_an_ed25519_key_moves_if_it_is_given(side):
 async def test_a_secret_of_no_endpoint_is_named(side):
     fill(side.svix)
     report = await side.run(secrets={"ep_unknown": make_secret(1)})
-    assert failures(report) == {"endpoint ep_unknown, --secrets": "the source has no such endpoint"}
+    assert failures(report) == {"endpoint ep_unknown, --secrets": "the server has no such endpoint"}
 
 
 async def test_a_key_of_another_endpoint_is_refused(side):
@@ -332,16 +332,23 @@ async def test_mutant_without_asking_again_a_list_deletes(side, monkeypatch):
     assert set(changes(report).values()) == {"deleted"}
 
 
+def become_another_environment(svix: SvixServer) -> None:
+    """Answer like another environment: of the objects known before there is none."""
+    svix.apps.clear()
+    svix.endpoints.clear()
+    svix.endpoints["operational"] = {}
+    svix.add_app("Staging", "staging")
+
+
 async def test_another_environment_deletes_nothing(side):
     fill(side.svix)
     await side.run()
-    before = (await side.rows())[:2]
-    side.svix.apps.clear()
-    side.svix.endpoints.clear()
-    side.svix.add_app("Staging", "staging")
+    before = await side.rows()
+    become_another_environment(side.svix)
     report = await side.run(deletes=True)
-    assert list(failures(report)) == ["the source, --token"]
-    after = (await side.rows())[:2]
+    assert list(failures(report)) == ["the server, --token"]
+    assert changes(report) == {"application staging": "created"}
+    after = await side.rows()
     assert [row["deleted_at"] for row in after[0]] == [None] * (len(before[0]) + 1)
     assert after[1] == before[1]
 
@@ -349,10 +356,25 @@ async def test_another_environment_deletes_nothing(side):
 async def test_mutant_without_the_check_another_environment_deletes(side, monkeypatch):
     fill(side.svix)
     await side.run()
-    side.svix.apps.clear()
-    side.svix.add_app("Staging", "staging")
+    become_another_environment(side.svix)
     monkeypatch.setattr(Importer, "_is_same_environment", lambda *_: True)
-    assert "deleted" in changes(await side.run(deletes=True)).values()
+    deleted = {name for name, what in changes(await side.run(deletes=True)).items() if what == "deleted"}
+    assert {"application acme", "operational webhooks, endpoint ops"} <= deleted
+
+
+async def test_another_environment_with_the_same_uids_changes_nothing_unless_told(side):
+    fill(side.svix)
+    await side.run()
+    side.svix.apps.clear()
+    other = side.svix.add_app("Acme of staging", "acme")
+    side.svix.add_endpoint(other, "https://staging.example.com/", uid="crm")
+    before = await side.rows()
+    report = await side.run()
+    assert list(failures(report)) == ["application acme, uid", "the server, --token"]
+    assert await side.rows() == before
+    report = await side.run(deletes=True)
+    assert (await side.endpoint("acme", "crm"))["url"] == "https://staging.example.com/"
+    assert changes(report)["application acme"] == ["name", "throttleRate", "metadata"]
 
 
 def now_and_then(answers: list[Answer]) -> Callable[[str], Answer | None]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from boathook.admin.svix import fields
-from boathook.admin.svix.reader import SourceEndpoint
+from boathook.admin.svix.reader import RemoteEndpoint
 from boathook.domain.errors import InvalidValue
 from boathook.outbound.signer import read_signer
 from tests.support import examples
@@ -45,7 +45,7 @@ def test_any_object_is_read_or_refused_by_field(wire: dict[str, Any]) -> None:
 @hypothesis.settings(max_examples=examples(200))
 @hypothesis.given(st.dictionaries(st.text(max_size=12), st.text(max_size=12) | st.integers()))
 def test_any_header_is_read_or_named(headers: dict[str, Any]) -> None:
-    moved = fields.read_headers(SourceEndpoint(wire={"id": "ep_1"}, secret=None, headers=headers))
+    moved = fields.read_headers(RemoteEndpoint(wire={"id": "ep_1"}, secret=None, headers=headers))
     assert {*moved.value, *(name.removeprefix("headers.") for name in moved.not_moved)} == set(headers)
 
 

@@ -135,7 +135,7 @@ def _print(report: "Report", *, is_dry: bool) -> None:
         out.print(f"{kind}s: {told or 'none'}", markup=False)
     _print_findings("cannot move", report.not_moved)
     if report.gone:
-        out.print(f"no longer in the source, kept here; --delete deletes ({len(report.gone):,}):", markup=False)
+        out.print(f"no longer on the server, kept here; --delete deletes ({len(report.gone):,}):", markup=False)
         for name in report.gone:
             out.print(show.text(f"  {name}"), soft_wrap=True)
     _print_findings("failed", report.failed)

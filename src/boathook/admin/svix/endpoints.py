@@ -1,4 +1,4 @@
-"""Applies the endpoints of one application of a source, in one transaction."""
+"""Applies the endpoints of one application of a server, in one transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from boathook.admin.endpoint_values import read_url, read_values
 from boathook.admin.endpoints import NewEndpoint
 from boathook.admin.svix import notes
 from boathook.admin.svix.fields import read_endpoint, read_headers, read_secret, why_no_secret
-from boathook.admin.svix.reader import SourceEndpoint
+from boathook.admin.svix.reader import RemoteEndpoint
 from boathook.admin.svix.report import Kind, Outcome, Report, part
 from boathook.domain.endpoints import OPERATIONAL
 from boathook.domain.errors import InvalidValue
@@ -33,7 +33,7 @@ _HIDDEN: Final = "its value is not shown; set it with `boathook endpoints header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a source is imported."""
+    """How a server's set-up is imported."""
 
     organization: str = DEFAULT_ORGANIZATION
     actor: str = "import"
@@ -41,17 +41,17 @@ class Options:
     is_dry: bool = False
     """Whether every transaction is rolled back."""
     deletes: bool = False
-    """Whether what the source has deleted is deleted here."""
+    """Whether what the server has deleted is deleted here."""
     is_disabled: bool = False
     """Whether endpoints are created disabled, and those that are here stay enabled or disabled as they are."""
     grace: timedelta = endpoint_secrets.GRACE
-    """For which a secret signs along once the source has another."""
+    """For which a secret signs along once the server has another."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Secrets that the source does not show, by the endpoint's id there."""
+    """Secrets that the server does not show, by the endpoint's id there."""
 
 
 async def list_imported(work: Work, application: Application) -> dict[str, Endpoint]:
-    """Return an application's endpoints of earlier imports, by their ids in the source."""
+    """Return an application's endpoints of earlier imports, by their ids on the server."""
     return await notes.imported_endpoints(work, await _list_all(work, application))
 
 
@@ -81,20 +81,20 @@ class EndpointsImport:
         self._others: Mapping[str | None, Endpoint] = {}
         self._written: set[str] = set()
 
-    async def write(self, sources: Sequence[SourceEndpoint]) -> None:
+    async def write(self, remotes: Sequence[RemoteEndpoint]) -> None:
         """Create or change endpoints; one that is refused is reported, and the others are written."""
         rows = await _list_all(self._work, self._application)
         self._known = await notes.imported_endpoints(self._work, rows)
-        kept = {self._known[source.id].id for source in sources if source.id in self._known}
+        kept = {self._known[remote.id].id for remote in remotes if remote.id in self._known}
         self._others = {row.uid: row for row in rows if row.uid is not None and row.id not in kept}
         # Those known by id first, as their uids may have gone to others.
-        for source in sorted(sources, key=lambda one: one.id not in self._known):
-            label = self._label(source.wire.get("uid") or source.id)
+        for remote in sorted(remotes, key=lambda one: one.id not in self._known):
+            label = self._label(remote.wire.get("uid") or remote.id)
             async with part(self._work, self._report, label) as draft:
-                await self._write(source, label, draft)
+                await self._write(remote, label, draft)
 
     async def end(self, gone: Sequence[Endpoint]) -> None:
-        """Delete or report what the source no longer has, unless another of its endpoints took the place."""
+        """Delete or report what the server no longer has, unless another of its endpoints took the place."""
         for endpoint in gone:
             if endpoint.shown_id in self._written:
                 continue
@@ -109,21 +109,21 @@ class EndpointsImport:
     def _label(self, name: str) -> str:
         return f"{self._owner}, endpoint {name}"
 
-    async def _write(self, source: SourceEndpoint, label: str, draft: Report) -> None:
-        values, headers = read_endpoint(source.wire), read_headers(source)
-        wanted = _Wanted(*values.value, headers.value, self._secret(source))
+    async def _write(self, remote: RemoteEndpoint, label: str, draft: Report) -> None:
+        values, headers = read_endpoint(remote.wire), read_headers(remote)
+        wanted = _Wanted(*values.value, headers.value, self._secret(remote))
         draft.leave(label, {**values.not_moved, **headers.not_moved, **self._unknown_types(wanted.new)})
-        found = self._known.get(source.id) or self._others.get(wanted.new.uid)
+        found = self._known.get(remote.id) or self._others.get(wanted.new.uid)
         if found is None:
-            found, left = await self._create(source, wanted)
+            found, left = await self._create(remote, wanted)
             draft.record_write(Kind.ENDPOINT, label, is_new=True)
         else:
-            changed, left = await self._update(source, found, wanted)
+            changed, left = await self._update(remote, found, wanted)
             draft.record_write(Kind.ENDPOINT, label, is_new=False, fields=changed)
         draft.leave(label, left)
         self._written.add(found.shown_id)
-        if source.id not in self._known:
-            await notes.remember(self._work, Kind.ENDPOINT, found.shown_id, source.id)
+        if remote.id not in self._known:
+            await notes.remember(self._work, Kind.ENDPOINT, found.shown_id, remote.id)
 
     def _unknown_types(self, new: NewEndpoint) -> dict[str, str]:
         unknown = [
@@ -131,24 +131,24 @@ class EndpointsImport:
         ]
         return {"eventTypes": f"boathook sends no {', '.join(sorted(unknown))}"} if unknown else {}
 
-    def _secret(self, source: SourceEndpoint) -> str | None:
-        """Return what signs: as given, or as shown; None where neither does. Raises InvalidValue."""
-        given = self._options.secrets.get(source.id)
-        if given is None:
-            return read_secret(source.secret)
+    def _secret(self, remote: RemoteEndpoint) -> str | None:
+        """Return what signs: as shown, else as given; None where neither does. Raises InvalidValue."""
+        shown, given = read_secret(remote.secret), self._options.secrets.get(remote.id)
+        if shown is not None or given is None:
+            return shown
         try:
             public = read_signer(given).public
         except ValueError as error:
-            raise InvalidValue(str(error), "--secrets", source.id) from None
-        if source.secret is not None and source.secret.startswith(PUBLIC_PREFIX) and public != source.secret:
-            raise InvalidValue(f"it is not the private key of {source.secret}", "--secrets", source.id)
+            raise InvalidValue(str(error), "--secrets", remote.id) from None
+        if remote.secret is not None and remote.secret.startswith(PUBLIC_PREFIX) and public != remote.secret:
+            raise InvalidValue(f"it is not the private key of {remote.secret}", "--secrets", remote.id)
         return given
 
-    async def _create(self, source: SourceEndpoint, wanted: "_Wanted") -> tuple[Endpoint, dict[str, str]]:
+    async def _create(self, remote: RemoteEndpoint, wanted: "_Wanted") -> tuple[Endpoint, dict[str, str]]:
         """Create an endpoint; return it and what of it cannot move, by field."""
-        held = _reasons_to_hold(source, has_secret=wanted.secret is not None)
+        held = _reasons_to_hold(remote, has_secret=wanted.secret is not None)
         secret = wanted.secret
-        if secret is None and (source.secret or "").startswith(PUBLIC_PREFIX):
+        if secret is None and (remote.secret or "").startswith(PUBLIC_PREFIX):
             secret = make_ed25519_secret()
         is_disabled = wanted.new.is_disabled or self._options.is_disabled or bool(held)
         made = await endpoints.create(
@@ -159,15 +159,15 @@ class EndpointsImport:
             headers=wanted.headers,
             kept_types=wanted.new.event_types or (),
         )
-        return made, held | _hidden(source, {}) | _idle_code(source)
+        return made, held | _hidden(remote, {}) | _idle_code(remote)
 
     async def _update(
-        self, source: SourceEndpoint, found: Endpoint, wanted: "_Wanted"
+        self, remote: RemoteEndpoint, found: Endpoint, wanted: "_Wanted"
     ) -> tuple[list[str], dict[str, str]]:
         """Change what differs; return the changed fields, and what cannot move, by field."""
         at = (self._work, self._application, found.shown_id)
         signs = await endpoint_secrets.get_secret(*at)
-        held = _reasons_to_hold(source, has_secret=wanted.secret is not None or signs == source.secret)
+        held = _reasons_to_hold(remote, has_secret=wanted.secret is not None or signs == remote.secret)
         changes = await self._changes(found, wanted)
         if not held and self._follows(found) and found.is_disabled is not wanted.new.is_disabled:
             changes["is_disabled"] = wanted.new.is_disabled
@@ -175,14 +175,14 @@ class EndpointsImport:
             await endpoints.change(*at, changes, kept_types=wanted.new.event_types or ())
         changed = list(changes)
         present = endpoints.open_headers(self._work, found)
-        headers = _with_hidden(source, present, wanted.headers)
+        headers = _with_hidden(remote, present, wanted.headers)
         if headers != present:
             await endpoint_secrets.set_headers(*at, headers)
             changed.append("headers")
         if wanted.secret is not None and read_signer(wanted.secret).public != signs:
             await endpoint_secrets.rotate_secret(*at, secret=wanted.secret, grace=self._options.grace)
             changed.append("secret")
-        return changed, held | _hidden(source, present) | _idle_code(source)
+        return changed, held | _hidden(remote, present) | _idle_code(remote)
 
     def _follows(self, found: Endpoint) -> bool:
         # What boathook disabled because its receiver fails or is gone must not be enabled by each run anew.
@@ -209,7 +209,7 @@ class _Wanted:
 
     new: NewEndpoint
     names: Sequence[str]
-    """Of the values of `new` that the source has."""
+    """Of the values of `new` that the server has."""
     headers: Mapping[str, str]
     secret: str | None
 
@@ -219,29 +219,29 @@ def _normal(value: object) -> object:
     return frozenset(value) if isinstance(value, tuple) else value
 
 
-def _reasons_to_hold(source: SourceEndpoint, *, has_secret: bool) -> dict[str, str]:
+def _reasons_to_hold(remote: RemoteEndpoint, *, has_secret: bool) -> dict[str, str]:
     """Return why an endpoint's messages would be wrong here, by field."""
     reasons = {}
     if not has_secret:
-        reasons["secret"] = _NEW_KEY.format(why_no_secret(source.secret))
-    if source.transformation is not None and source.transformation.get("enabled"):
+        reasons["secret"] = _NEW_KEY.format(why_no_secret(remote.secret))
+    if remote.transformation is not None and remote.transformation.get("enabled"):
         reasons["transformation"] = _NO_CODE_ON
     return reasons
 
 
-def _idle_code(source: SourceEndpoint) -> dict[str, str]:
+def _idle_code(remote: RemoteEndpoint) -> dict[str, str]:
     """Return that a transformation which is not enabled does not move."""
-    code = source.transformation
+    code = remote.transformation
     return {"transformation": _NO_CODE} if code and code.get("code") and not code.get("enabled") else {}
 
 
-def _with_hidden(source: SourceEndpoint, present: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, str]:
+def _with_hidden(remote: RemoteEndpoint, present: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that are shown, with those here whose values are not."""
-    hidden = {str(name).lower() for name in source.sensitive}
+    hidden = {str(name).lower() for name in remote.sensitive}
     return {name: value for name, value in present.items() if name.lower() in hidden} | dict(shown)
 
 
-def _hidden(source: SourceEndpoint, present: Mapping[str, str]) -> dict[str, str]:
+def _hidden(remote: RemoteEndpoint, present: Mapping[str, str]) -> dict[str, str]:
     """Return the headers whose values are not shown and that the endpoint here does not have."""
     have = {name.lower() for name in present}
-    return {f"headers.{name}": _HIDDEN for name in source.sensitive if str(name).lower() not in have}
+    return {f"headers.{name}": _HIDDEN for name in remote.sensitive if str(name).lower() not in have}

@@ -16,7 +16,7 @@ from boathook.admin.api.event_types import EventTypeIn
 from boathook.admin.applications import NewApplication
 from boathook.admin.endpoints import NewEndpoint
 from boathook.admin.event_types import NewEventType
-from boathook.admin.svix.reader import SourceEndpoint, Wire
+from boathook.admin.svix.reader import RemoteEndpoint, Wire
 from boathook.domain.endpoints import check_header
 from boathook.domain.errors import InvalidValue
 from boathook.outbound.signer import PUBLIC_PREFIX, read_signer
@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 
 _MAX_RATE: Final = 65_535
 _PREFIX: Final = "svix-"
-"""Begins the uids of objects that have none in the source; their id follows."""
+"""Begins the uids of objects that have no uid on the server; their id follows."""
 _COMMON: Final = frozenset({"id", "createdAt", "updatedAt"})
 _RATES: Final = ("throttleRate", "rateLimit")
 _TYPES: Final = ("eventTypes", "filterTypes")
@@ -55,12 +55,12 @@ class Moved(Generic[Value]):
 
 
 def uid_for(id: str) -> str:
-    """Return the uid of what has none in the source."""
+    """Return the uid of an object that has none on the server."""
     return _PREFIX + id
 
 
 def id_from_uid(uid: str | None, prefix: str) -> str | None:
-    """Return the source's id that a uid of `uid_for` holds; *prefix* is that of the ids, such as ``app``."""
+    """Return the server's id that a uid of `uid_for` holds; *prefix* is that of the ids, such as ``app``."""
     return uid.removeprefix(_PREFIX) if uid and uid.startswith(f"{_PREFIX}{prefix}_") else None
 
 
@@ -88,7 +88,7 @@ def read_application(wire: Wire) -> Moved[NewApplication]:
 
 
 def read_endpoint(wire: Wire) -> Moved[tuple[NewEndpoint, list[str]]]:
-    """Return the values of an endpoint and which of their names the source has. Raises InvalidValue."""
+    """Return the values of an endpoint and which of their names the server has. Raises InvalidValue."""
     rate, lost = _rate(wire)
     given = _pick(wire, _ENDPOINT | _BOATHOOK.keys()) | rate
     types = next((wire[name] for name in _TYPES if wire.get(name)), None)
@@ -110,11 +110,11 @@ def read_endpoint(wire: Wire) -> Moved[tuple[NewEndpoint, list[str]]]:
     )
 
 
-def read_headers(source: SourceEndpoint) -> Moved[dict[str, str]]:
+def read_headers(remote: RemoteEndpoint) -> Moved[dict[str, str]]:
     """Return the headers that are shown and may be sent."""
     headers: dict[str, str] = {}
     lost: dict[str, str] = {}
-    for name, value in source.headers.items():
+    for name, value in remote.headers.items():
         try:
             check_header(name, str(value))
             headers[name] = str(value)

@@ -1,4 +1,4 @@
-"""Applies a source's set-up through the actions, one transaction for each application."""
+"""Applies a server's set-up through the actions, one transaction for each application."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from boathook.admin.event_types import NewEventType
 from boathook.admin.svix import notes
 from boathook.admin.svix.endpoints import EndpointsImport, Options, list_imported
 from boathook.admin.svix.fields import Moved, read_application, read_event_type
-from boathook.admin.svix.reader import OPERATIONAL, Reader, SourceEndpoint, Wire, application_path
+from boathook.admin.svix.reader import OPERATIONAL, Reader, RemoteEndpoint, Wire, application_path
 from boathook.admin.svix.report import REFUSALS, Finding, Kind, Outcome, Report, changed_fields, part
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed, InvalidValue
 from boathook.journal import applications as stored
@@ -28,11 +28,11 @@ class _RolledBack(Exception):
 
 
 class Importer:
-    """Imports one environment of a source into one organization.
+    """Imports one environment of a server into one organization.
 
     Args:
         desk: what actions need.
-        reader: reads the source.
+        reader: reads the server.
         options: how it is imported.
         progress: told how many applications are done.
     """
@@ -45,10 +45,12 @@ class Importer:
         self._options = options
         self._progress = progress
         self._endpoints: set[str] = set()
-        """Ids of all endpoints of the source."""
+        """Ids of all endpoints of the server."""
         self._report = Report()
+        self._remote_ids: Mapping[str, str] = {}
+        """Ids on the server of the applications of earlier imports."""
         self._recognized = 0
-        """Applications of earlier imports that the source has."""
+        """Applications of earlier imports that the server has."""
 
     async def run(self) -> Report:
         """Import everything, and return what was done; what stopped it halfway is among what failed.
@@ -67,13 +69,14 @@ class Importer:
     async def _import_all(self) -> None:
         gone_types = await self._import_event_types()
         gone = await self._import_applications()
-        await self._import_operational()
-        if self._is_same_environment(gone):
+        is_same = self._is_same_environment(gone)
+        await self._import_operational(is_same=is_same)
+        if is_same:
             await self._end_applications(gone)
             await self._end_event_types(gone_types)
         await self._report_environment()
         for id in sorted(self._options.secrets.keys() - self._endpoints):
-            self._report.fail(f"endpoint {id}", InvalidValue("the source has no such endpoint", "--secrets"))
+            self._report.fail(f"endpoint {id}", InvalidValue("the server has no such endpoint", "--secrets"))
 
     @contextlib.asynccontextmanager
     async def _work(self) -> AsyncIterator[Work]:
@@ -97,7 +100,7 @@ class Importer:
             self._report.add(draft)
 
     async def _import_event_types(self) -> list[str]:
-        """Import all event types; return those of earlier imports that the source no longer has."""
+        """Import all event types; return those of earlier imports that the server no longer has."""
         wires = await self._reader.event_types()
         async with self._object("event types") as (work, draft):
             known = {one.name: one for one in await environment.export(work)}
@@ -121,8 +124,9 @@ class Importer:
                     draft.gone.append(f"event type {name}")
 
     async def _import_applications(self) -> dict[str, Application]:
-        """Import all applications; return those of earlier imports that the source no longer has, by its ids."""
+        """Import all applications; return those of earlier imports that the server no longer has, by its ids."""
         known = await self._known_applications()
+        self._remote_ids = {application.shown_id: id for id, application in known.items()}
         seen: set[str] = set()
         async for wire in self._reader.applications():
             seen.add(wire["id"])
@@ -153,48 +157,81 @@ class Importer:
         label, path = f"application {wire.get('uid') or wire['id']}", application_path(wire["id"])
         try:
             moved = read_application(wire)
-            sources = await self._reader.endpoints(path)
-            if sources is None:
+            remotes = await self._reader.endpoints(path)
+            if remotes is None:
                 return  # deleted since it was listed
-            gone = await self._missing_endpoints(known, path, sources)
+            gone = await self._missing_endpoints(known, path, remotes)
         except (InvalidValue, FetchFailed) as error:
             if isinstance(error, FetchFailed) and not _concerns_one(error):
                 raise
             self._report.fail(label, error)
             return
         async with self._object(label) as (work, draft):
-            application = await _put_application(work, draft, label, wire["id"], moved, known)
-            await self._import_endpoints(work, draft, application, label, sources, gone)
+            application = await self._put_application(work, draft, label, wire["id"], moved, known)
+            await self._import_endpoints(work, draft, application, label, remotes, gone)
 
-    async def _import_operational(self) -> None:
+    async def _put_application(
+        self, work: Work, draft: Report, label: str, id: str, moved: Moved[NewApplication], known: Application | None
+    ) -> Application:
+        new = moved.value
+        found = await self._find_application(work, id, new.uid, known)
+        changed = changed_fields(found, new)
+        application = found or await applications.create(work, new)
+        if changed:
+            changes = {name: getattr(new, name) for name in changed}
+            application = await applications.change(work, application.shown_id, changes)
+        if known is None or known.id != application.id:
+            await notes.remember(work, Kind.APPLICATION, application.shown_id, id)
+        draft.record_write(Kind.APPLICATION, label, is_new=found is None, fields=changed)
+        draft.leave(label, moved.not_moved)
+        return application
+
+    async def _find_application(
+        self, work: Work, id: str, uid: str | None, known: Application | None
+    ) -> Application | None:
+        if await stored.find(work.connection, work.organization, id) is not None:
+            raise ConfigError("--from and --token name the organization that is imported into; write another one")
+        found = None if known is None else await stored.find(work.connection, work.organization, known.shown_id)
+        if found is None and uid is not None:
+            found = await stored.find(work.connection, work.organization, uid)
+            earlier = None if found is None else self._remote_ids.get(found.shown_id)
+            if earlier not in {None, id} and not self._options.deletes:
+                raise InvalidValue(
+                    f"the application of this uid was imported as {earlier} before, and is {id} on the server; "
+                    "is this another environment? If it was created anew there, add --delete",
+                    "uid",
+                )
+        return found
+
+    async def _import_operational(self, *, is_same: bool) -> None:
         """Import the endpoints that are told of the organization's own sending."""
-        sources = await self._reader.endpoints(OPERATIONAL)
-        if sources is None:
+        remotes = await self._reader.endpoints(OPERATIONAL)
+        if remotes is None:
             return
         async with self._work() as work:
             known = await stored.find_operational(work.connection, work.organization)
-        gone = await self._missing_endpoints(known, OPERATIONAL, sources)
-        if not sources and not gone:
+        gone = await self._missing_endpoints(known, OPERATIONAL, remotes) if is_same else []
+        if not remotes and not gone:
             return
         async with self._object(_OPERATIONAL) as (work, draft):
             application = await stored.ensure_operational(work.connection, new_id(), work.organization)
-            await self._import_endpoints(work, draft, application, _OPERATIONAL, sources, gone)
+            await self._import_endpoints(work, draft, application, _OPERATIONAL, remotes, gone)
 
     async def _missing_endpoints(
-        self, known: Application | None, path: str, sources: list[SourceEndpoint]
+        self, known: Application | None, path: str, remotes: list[RemoteEndpoint]
     ) -> list[Endpoint]:
-        """Return the endpoints of earlier imports that the source no longer has; one passed over joins *sources*."""
+        """Return the endpoints of earlier imports that the server no longer has; one passed over joins *remotes*."""
         if known is None:
             return []
         async with self._work() as work:
             imported = await list_imported(work, known)
         gone = []
-        for id in sorted(imported.keys() - {source.id for source in sources}):
+        for id in sorted(imported.keys() - {remote.id for remote in remotes}):
             passed_over = await self._reader.endpoint(path, id)
             if passed_over is None:
                 gone.append(imported[id])
             else:
-                sources.append(passed_over)
+                remotes.append(passed_over)
         return gone
 
     async def _import_endpoints(
@@ -203,23 +240,23 @@ class Importer:
         draft: Report,
         application: Application,
         label: str,
-        sources: Sequence[SourceEndpoint],
+        remotes: Sequence[RemoteEndpoint],
         gone: Sequence[Endpoint],
     ) -> None:
-        self._endpoints.update(source.id for source in sources)
+        self._endpoints.update(remote.id for remote in remotes)
         importing = EndpointsImport(work, draft, application, label, self._options)
-        await importing.write(sources)
+        await importing.write(remotes)
         await importing.end(gone)
 
     def _is_same_environment(self, gone: Mapping[str, Application]) -> bool:
-        """Return whether the source may be believed that applications are gone."""
+        """Return whether the server is the one imported before; deletions are not applied otherwise."""
         if self._recognized or not gone:
             return True
         reason = (
-            f"the source has none of the {len(gone):,} applications imported before, so nothing was deleted; "
+            f"the server has none of the {len(gone):,} applications imported before, so nothing was deleted; "
             "is this the token of another environment?"
         )
-        self._report.failed.append(Finding("the source", "--token", reason))
+        self._report.failed.append(Finding("the server", "--token", reason))
         return False
 
     async def _end_applications(self, gone: Mapping[str, Application]) -> None:
@@ -233,7 +270,7 @@ class Importer:
                     draft.gone.append(label)
 
     async def _report_environment(self) -> None:
-        """Report what of the source's environment has no place here."""
+        """Report the parts of the environment that cannot move."""
         found = await self._reader.environment()
         settings = {
             f"settings.{name}": "boathook has no such setting" for name, value in found.settings.items() if value
@@ -264,27 +301,6 @@ async def _put_event_type(work: Work, draft: Report, label: str, wire: Wire, fou
 async def _save_event_type(work: Work, name: str, new: NewEventType, found: EventType | None) -> None:
     if found is None or changed_fields(found, new):
         await event_types.put(work, name, new)
-
-
-async def _put_application(
-    work: Work, draft: Report, label: str, id: str, moved: Moved[NewApplication], known: Application | None
-) -> Application:
-    if await stored.find(work.connection, work.organization, id) is not None:
-        raise ConfigError("--from: the source is the organization that is imported into; write another --organization")
-    new = moved.value
-    found = None if known is None else await stored.find(work.connection, work.organization, known.shown_id)
-    if found is None and new.uid is not None:
-        found = await stored.find(work.connection, work.organization, new.uid)
-    changed = changed_fields(found, new)
-    application = found or await applications.create(work, new)
-    if changed:
-        changes = {name: getattr(new, name) for name in changed}
-        application = await applications.change(work, application.shown_id, changes)
-    if known is None or known.id != application.id:
-        await notes.remember(work, Kind.APPLICATION, application.shown_id, id)
-    draft.record_write(Kind.APPLICATION, label, is_new=found is None, fields=changed)
-    draft.leave(label, moved.not_moved)
-    return application
 
 
 def _concerns_one(error: FetchFailed) -> bool:

@@ -1,7 +1,7 @@
-"""Remembers in the audit which object here is which of the source.
+"""Remembers in the audit which object on the server an object here is.
 
-What an import creates or finds is noted with its id in the source. By these notes the next import knows it again, also
-under another uid, and knows what the source has deleted.
+What an import creates or finds is noted with its id on the server. By these notes the next import knows it again, also
+under another uid, and knows what the server has deleted.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ _ACTIONS: Final = {
 }
 
 
-async def remember(work: Work, kind: Kind, shown_id: str, source_id: str) -> None:
-    """Note which object of the source an application or endpoint is."""
-    await note(work.connection, work.actor, _ACTIONS[kind], shown_id, source_id)
+async def remember(work: Work, kind: Kind, shown_id: str, remote_id: str) -> None:
+    """Note which object on the server an application or endpoint is."""
+    await note(work.connection, work.actor, _ACTIONS[kind], shown_id, remote_id)
 
 
 async def remember_event_type(work: Work, name: str) -> None:
@@ -39,14 +39,14 @@ async def imported_event_types(work: Work, names: Sequence[str]) -> set[str]:
 
 
 async def imported_applications(work: Work, rows: Sequence[Application]) -> dict[str, Application]:
-    """Return those of these applications that were imported, by their ids in the source."""
+    """Return those of these applications that were imported, by their ids on the server."""
     noted = dict(await find_notes(work.connection, _ACTIONS[Kind.APPLICATION], [row.shown_id for row in rows]))
     known = {noted.get(row.shown_id) or id_from_uid(row.uid, ids.APPLICATION): row for row in rows}
     return {id: row for id, row in known.items() if id is not None}
 
 
 async def imported_endpoints(work: Work, rows: Sequence[Endpoint]) -> dict[str, Endpoint]:
-    """Return those of these endpoints that were imported, by their ids in the source."""
+    """Return those of these endpoints that were imported, by their ids on the server."""
     noted = dict(await find_notes(work.connection, _ACTIONS[Kind.ENDPOINT], [row.shown_id for row in rows]))
     known = {noted.get(row.shown_id) or id_from_uid(row.uid, ids.ENDPOINT): row for row in rows}
     return {id: row for id, row in known.items() if id is not None}

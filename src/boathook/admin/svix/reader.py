@@ -42,8 +42,8 @@ def application_path(id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceEndpoint:
-    """An endpoint with what has routes of its own."""
+class RemoteEndpoint:
+    """An endpoint with its secret, headers and transformation."""
 
     wire: Wire
     secret: str | None
@@ -55,13 +55,13 @@ class SourceEndpoint:
 
     @property
     def id(self) -> str:
-        """Its id in the source."""
+        """Its id on the server."""
         return str(self.wire["id"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What of a source has no place here."""
+    """Parts of an environment that cannot move."""
 
     settings: Wire = field(default_factory=dict)
     connectors: Sequence[Wire] = ()
@@ -73,7 +73,7 @@ class Reader:
     """Reads one environment.
 
     Args:
-        settings: how requests go out; they must allow the source's network.
+        settings: how requests go out; they must allow the server's network.
         url: the server's address, with or without ``/api/v1``.
         token: an API token of the environment.
         say: told of a request that is repeated, and when.
@@ -119,8 +119,8 @@ class Reader:
         """Return an application by id."""
         return await self._find(application_path(id))
 
-    async def endpoints(self, owner: str) -> list[SourceEndpoint] | None:
-        """Return the endpoints of `application_path` or `OPERATIONAL`; None where the source has no such owner."""
+    async def endpoints(self, owner: str) -> list[RemoteEndpoint] | None:
+        """Return the endpoints of `application_path` or `OPERATIONAL`; None where the server has no such owner."""
         also = (403,) if owner == OPERATIONAL else ()
         rows = await _or_none(self._read_all(f"{owner}/endpoint", "id"), *also)
         if rows is None:
@@ -128,13 +128,13 @@ class Reader:
         found = await asyncio.gather(*(self._complete(owner, row) for row in rows))
         return [endpoint for endpoint in found if endpoint is not None]
 
-    async def endpoint(self, owner: str, id: str) -> SourceEndpoint | None:
+    async def endpoint(self, owner: str, id: str) -> RemoteEndpoint | None:
         """Return one endpoint of an owner."""
         wire = await self._find(f"{owner}/endpoint/{quote(id, safe='')}")
         return None if wire is None else await self._complete(owner, wire)
 
     async def environment(self) -> Environment:
-        """Return what of the environment has no place here, as far as the source has routes for it."""
+        """Return the parts of the environment that cannot move, as far as the server has routes for them."""
         path = "/environment/export"
         exported = await _or_none(self._read(path, method="POST"), 403) or {}
         sources = await _or_none(self._read_all("/source", "id", api="/ingest/api/v1"), 403)
@@ -144,8 +144,8 @@ class Reader:
             sources=sources or (),
         )
 
-    async def _complete(self, owner: str, wire: Wire) -> SourceEndpoint | None:
-        """Return an endpoint with what has routes of its own; None if it was deleted meanwhile."""
+    async def _complete(self, owner: str, wire: Wire) -> RemoteEndpoint | None:
+        """Return an endpoint with its secret, headers and transformation; None if it was deleted meanwhile."""
         path = f"{owner}/endpoint/{quote(str(wire['id']), safe='')}"
         async with self._turn:
             secret = await self._find(f"{path}/secret")
@@ -153,7 +153,7 @@ class Reader:
                 return None
             headers = await self._find(f"{path}/headers") or {}
             transformation = None if owner == OPERATIONAL else await self._find(f"{path}/transformation")
-        return SourceEndpoint(
+        return RemoteEndpoint(
             wire=wire,
             secret=None if secret is None else str(secret.get("key") or "") or None,
             headers=_member(path, headers, "headers", dict),
@@ -227,7 +227,7 @@ class Reader:
 
 
 async def _or_none(reading: Awaitable[Found], *also: int) -> Found | None:
-    """Return what is read; None where the source does not have it, which *also* are statuses for."""
+    """Return what is read; None where the server does not have it, which *also* are statuses for."""
     try:
         return await reading
     except FetchFailed as error:

@@ -65,7 +65,7 @@ class Report:
     counts: Counter[tuple[Kind, Outcome]] = field(default_factory=Counter)
     changes: list[Change] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
-    """Objects that an earlier import brought here and the source no longer has; they were left as they are."""
+    """Objects that an earlier import brought here and the server no longer has; they were left as they are."""
     not_moved: list[Finding] = field(default_factory=list)
     failed: list[Finding] = field(default_factory=list)
 
