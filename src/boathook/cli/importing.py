@@ -33,7 +33,7 @@ def choose() -> None:
     "svix",
     epilog=example(
         "boathook import svix --from https://api.eu.svix.com --token env:SVIX_TOKEN --dry-run",
-        "boathook import svix --from https://hooks.example.com --token file:token.txt --delete",
+        "boathook import svix --from https://hooks.example.com --token file:token.txt --secrets @keys.json --delete",
     ),
 )
 def import_svix(
