@@ -20,7 +20,7 @@ from boathook.inbound.providers import RECIPES
 from boathook.inbound.providers.recipe import Capture, Echo, Recipe, Say, SignText, Sure, Visit
 from boathook.journal.rules import LINES, SEALS, WALKS, WHOLE, Rule
 from boathook.telemetry.metrics import TABLE, Kind, Metric
-from scripts import docs_http, docs_providers, docs_python
+from scripts import docs_http, docs_providers, docs_python, docs_svix
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ROOT / "src/boathook/defaults.toml"
@@ -483,6 +483,7 @@ def pages() -> dict[Path, str]:
         docs / "providers.md": providers(),
         docs / "books.md": books(),
         docs / "http-api.md": docs_http.page(GENERATED.format(origin="src/boathook/admin/api")),
+        docs / "svix-clients.md": docs_svix.page(GENERATED.format(origin="tests/acceptance/svix/scenario.py")),
         docs / "python-api.md": docs_python.page(GENERATED.format(origin="the docstrings")),
     }
 

@@ -39,7 +39,7 @@ EXCUSED = {
     "docs/how-to/move-from-a-view.md:python:4": "needs Django set up: TestMovingFromAView runs it",
     "docs/sending.md:python:1": "asks a running server: tests/acceptance/svix/test_move_from_svix.py runs it",
     "docs/apps.md:js:1": "a piece of a page in a browser: tests/acceptance/test_mounts.py does the same",
-    "docs/sending.md:js:1": "tests/acceptance/svix/npm makes the same calls with the same client",
+    "docs/sending.md:js:1": "tests/acceptance/svix/clients/npm makes the same calls with the same client",
     "docs/apps.md:sql:1": "tests/acceptance/test_app_platform.py applies it",
     "docs/states.md:mermaid:1": "test_docs.py compares it with the legal moves",
     "docs/how-to/deploy-containers.md:dockerfile:1": "its base image exists on the reader's machine alone",

@@ -5,7 +5,7 @@ Arguments: JSON with ``base``, ``token``, the receivers ``good`` (answers 200), 
 each step with everything that differs from run to run taken out; ``called`` and ``offered``, the methods used and those
 the version has; ``secrets``, the keys the receivers need to judge signatures.
 
-`sdk_driver.mjs` takes the same steps with the npm package and must print the same facts.
+Clients of other languages take the way of `scenario.py`.
 """
 
 import importlib
