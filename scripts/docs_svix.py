@@ -18,12 +18,15 @@ HEAD: Final = """\
 {generated}
 
 The official clients of five languages call every method that they have on a running boathook, in
-[one scenario](../tests/acceptance/svix/scenario.py), and each answer is compared with what the client read: Python {python}, npm {npm}, Go {go},
-Java {java} and Rust {rust}. They are used unchanged. Older Python clients are tested in a scenario of their own. Both run in `make test-all`;
-where a language is not installed, its client is skipped.
+[one scenario](../tests/acceptance/svix/scenario.py), and each answer is compared with what the client read:
+Python {python}, npm {npm}, Go {go}, Java {java} and Rust {rust}. They are used unchanged. Older Python clients are
+tested in a scenario of their own. Both run in `make test-all`; where a language is not installed, its client is
+skipped.
 
-Names of methods are those of the newest clients; older ones say `update` for `upsert`, and `update_headers` for `set_headers`. Paths are below
-`/api/v1`, except those of `/ingest`. The reference is [Svix's API](https://api.svix.com/docs): the *cloud* is the hosted service, the *open server* the one that is published.
+Names of methods are those of the newest clients; older ones say `update` for `upsert`, and `update_headers` for
+`set_headers`. Paths are below `/api/v1`, except those of `/ingest`. The reference is
+[Svix's API](https://api.svix.com/docs): the *cloud* is the hosted service, the *open server* the one whose source is
+published.
 
 ## What differs from the reference
 

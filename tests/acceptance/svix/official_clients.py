@@ -46,11 +46,15 @@ FILTERED = re.compile(r"(operational_webhook[._])?endpoint\.(create|update|patch
 """Methods of older clients whose bodies say filterTypes for eventTypes."""
 
 
-def need(program: str, reason: str) -> str:
-    """Return where a program is, or skip the test."""
+def need(program: str, *least: int) -> str:
+    """Return where a program of a language is; skip the test if it is not installed, or is older than *least*."""
     path = shutil.which(program)
     if path is None:
-        pytest.skip(f"{reason}: {program} is not installed")
+        pytest.skip(f"the client of this language needs {program}, which is not installed")
+    shown = run(path, "version" if program == "go" else "-version" if program == "javac" else "--version", cwd=SOURCES)
+    version = tuple(map(int, re.findall(r"\d+", shown)))
+    if version < least:
+        pytest.skip(f"the client of this language needs {program} {'.'.join(map(str, least))}, not {shown.strip()}")
     return path
 
 
@@ -90,17 +94,19 @@ def npm() -> list[str | Path]:
 
 
 def go() -> list[str | Path]:
-    compiler = need("go", "the Go client is compiled")
+    compiler = need("go", 1, 21)
     with folder("go") as built:
-        run(compiler, "build", "-mod=readonly", "-p=2", "-o", built / "client", ".", cwd=SOURCES / "go")
+        run(
+            compiler, "build", "-mod=readonly", "-p=2", "-o", built / "client", ".",
+            cwd=SOURCES / "go", GOTOOLCHAIN="local",
+        )  # fmt: skip
     return [built / "client"]
 
 
 def java() -> list[str | Path]:
-    compiler, virtual_machine, maven = (need(name, "the Java client is compiled") for name in ("javac", "java", "mvn"))
-    wanted: dict[str, str] = dict(
-        reversed(line.split()) for line in (SOURCES / "java" / "jars.sha256").read_text().splitlines()
-    )
+    compiler, virtual_machine, maven = need("javac", 17), need("java"), need("mvn")
+    lines = (SOURCES / "java" / "jars.sha256").read_text().splitlines()
+    wanted = {name: digest for digest, name in map(str.split, lines)}
     with folder("java") as built:
         jars = built / "jars"
         if hashes(jars) != wanted:
@@ -119,7 +125,7 @@ def hashes(jars: Path) -> dict[str, str]:
 
 
 def rust() -> list[str | Path]:
-    cargo = need("cargo", "the Rust client is compiled")
+    cargo = need("cargo", 1, 88)
     with folder("rust") as built:
         run(cargo, "build", "--quiet", "--locked", "--jobs=2", cwd=SOURCES / "rust", CARGO_TARGET_DIR=str(built))
     return [built / "debug" / "client"]
@@ -136,9 +142,7 @@ PROGRAMS: Mapping[str, Callable[[], list[str | Path]]] = {
 
 def methods_in_crate() -> Counter[str]:
     """Return the methods that the Rust client's source has, by the last part of their names."""
-    text = run(
-        need("cargo", "the Rust client is compiled"), "metadata", "--locked", "--format-version=1", cwd=SOURCES / "rust"
-    )
+    text = run(need("cargo", 1, 88), "metadata", "--locked", "--format-version=1", cwd=SOURCES / "rust")
     manifest = next(one["manifest_path"] for one in json.loads(text)["packages"] if one["name"] == "svix")
     found: Counter[str] = Counter()
     for file in (Path(manifest).parent / "src" / "api").glob("*.rs"):
