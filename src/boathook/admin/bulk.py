@@ -17,6 +17,7 @@ from boathook.journal import dead_groups, moves, tasks
 from boathook.journal.audit import note as note_down
 from boathook.journal.dead_groups import Group
 from boathook.journal.ledger import Filter
+from boathook.journal.routing import check_handler
 from boathook.journal.tasks import Kind, Task, TaskState
 
 _LONGEST_NOTE: Final = 2_000
@@ -24,12 +25,13 @@ HIGHEST_RATE: Final = 100_000.0
 LOWEST_RATE: Final = 0.001
 _MOST_COUNTED: Final = 100_000
 PURGE_WORD: Final = "purge"
-KINDS: Final = (Kind.REPLAY_GROUP, Kind.IGNORE_GROUP, Kind.PURGE_GROUP, Kind.REPLAY_EVENTS)
+KINDS: Final = (Kind.REPLAY_GROUP, Kind.IGNORE_GROUP, Kind.PURGE_GROUP, Kind.REPLAY_EVENTS, Kind.ROUTE_EVENTS)
 _VERBS: Final = {
     Kind.REPLAY_GROUP: ("Replay", "replayed"),
     Kind.IGNORE_GROUP: ("Ignore", "ignored"),
     Kind.PURGE_GROUP: ("Purge", "purged"),
     Kind.REPLAY_EVENTS: ("Replay", "replayed"),
+    Kind.ROUTE_EVENTS: ("Re-route", "looked at"),
 }
 
 
@@ -102,11 +104,34 @@ async def purge_group(work: Work, reference: str, *, typed: str, note: str = "")
 
 async def replay_events(work: Work, wanted: Filter, *, rate: float | None = None, note: str = "") -> Task:
     """Owe the events of a filter again, at most *rate* deliveries a second. Raises as `replay_group` does."""
+    request = await _events(work, wanted) | {"rate": check_rate(rate), "note": check_note(note)}
+    return await _begin(work, Kind.REPLAY_EVENTS, request, subject=_subject(wanted))
+
+
+async def route_events(
+    work: Work, wanted: Filter, *, to: str | None = None, rate: float | None = None, note: str = ""
+) -> Task:
+    """Owe the events of a filter to the handlers that match them now, or to one of them; never twice.
+
+    Raises:
+        NotFound: there is no handler *to*.
+        InvalidValue, LimitReached: as `replay_group` does.
+    """
+    to = None if to is None else await check_handler(work.connection, to)
+    request = await _events(work, wanted) | {"rate": check_rate(rate), "note": check_note(note), "to": to}
+    return await _begin(work, Kind.ROUTE_EVENTS, request, subject=_subject(wanted))
+
+
+async def _events(work: Work, wanted: Filter) -> dict[str, Any]:
+    """Return a filter of events as a task's request has it, with their number."""
     chosen = {"source": wanted.source, "application": wanted.application, "type": wanted.type}
     spans = {name: value and value.isoformat() for name, value in (("since", wanted.since), ("until", wanted.until))}
     total = await moves.count_events(work.connection, wanted, most=_MOST_COUNTED)
-    request = chosen | spans | {"rate": check_rate(rate), "note": check_note(note), "total": total}
-    return await _begin(work, Kind.REPLAY_EVENTS, request, subject=wanted.source or wanted.application or "events")
+    return chosen | spans | {"is_unhandled": wanted.is_unhandled, "total": total}
+
+
+def _subject(wanted: Filter) -> str:
+    return wanted.source or wanted.application or "events"
 
 
 async def stop(work: Work, reference: str) -> Task:

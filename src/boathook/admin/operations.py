@@ -19,11 +19,12 @@ from boathook.domain import ids
 from boathook.domain.errors import IllegalMove, InvalidMessage, NotFound
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Message, Outbox, memory_days, receipt_of
-from boathook.journal import dead_groups, ledger, moves
+from boathook.journal import dead_groups, ledger, moves, routing
 from boathook.journal.database import Connection, Database
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Key, Pace, Replayed, Selection
 from boathook.journal.registry import read_routing
+from boathook.journal.routing import Routed
 
 BATCH: Final = 500
 
@@ -174,6 +175,44 @@ async def replay_events(
         pace = Pace(start, 1 / rate if rate else 0.0, total.added + total.revived)
         part = await moves.replay_events(database, batch, action, pace=pace, type=wanted_type, is_once=is_once)
         total = Replayed(total.events + part.events, total.added + part.added, total.revived + part.revived)
+        if report is not None:
+            report(total.events)
+    return total
+
+
+async def route_events(
+    database: Database,
+    chosen: Filter | Sequence[UUID],
+    action: Action,
+    *,
+    to: str | None = None,
+    rate: float | None = None,
+    is_rehearsal: bool = False,
+    report: Report | None = None,
+) -> Routed:
+    """Owe events to the handlers that match them now and that they are not and never were owed to.
+
+    Repeating it adds nothing, so an interrupted one is finished by repeating it.
+
+    Args:
+        chosen: the events, or a filter; of a filter, those accepted before this call.
+        to: the one handler that is meant, by its name; None: all that match.
+        rate: at most so many deliveries fall due a second.
+        is_rehearsal: take back what was done, so that only the numbers are learned.
+
+    Raises:
+        NotFound: one of the events, or the handler, does not exist.
+        IllegalMove: an event would come to more deliveries than it can be owed.
+    """
+    start = await moves.read_clock(database)
+    to = None if to is None else await routing.check_handler(database, to)
+    wanted_type = chosen.type if isinstance(chosen, Filter) else None
+    total = Routed()
+    async for batch in _event_batches(database, chosen, start):
+        pace = Pace(start, 1 / rate if rate else 0.0, total.added)
+        total += await routing.route_events(
+            database, batch, action, pace=pace, to=to, type=wanted_type, is_rehearsal=is_rehearsal
+        )
         if report is not None:
             report(total.events)
     return total

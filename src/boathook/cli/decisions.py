@@ -26,13 +26,14 @@ from boathook.cli.options import (
     Since,
     Source,
     Type,
+    Unhandled,
     Until,
     Yes,
     read_delivery_ids,
     read_ids,
 )  # fmt: skip
 from boathook.cli.progress import Progress
-from boathook.cli.session import Misused, action, journal, out, run, session
+from boathook.cli.session import Misused, action, err, journal, out, run, session
 from boathook.cli.show import Column
 from boathook.domain import ids
 from boathook.journal import dead_groups, moves
@@ -46,7 +47,15 @@ __all__ = ["dead", "events", "rejections"]
 RunName = Annotated[
     str | None, typer.Option("--run", help="A name: what this run has replayed it will not replay again.")
 ]
+Route = Annotated[
+    bool, typer.Option("--route", help="Add deliveries for handlers that match now and that it was never owed to.")
+]
+To = Annotated[str | None, typer.Option(metavar="HANDLER", help="With --route: to this handler only.")]
 
+_LEFT = (
+    "{} left alone: a dead letter of it was purged (--to HANDLER routes it all the same), or it may be a batch that an"
+    " older boathook stored"
+)
 _GROUPS = (
     Column("number", lambda group: group.number),
     Column("from", lambda group: group.source or group.application),
@@ -60,20 +69,34 @@ _GROUPS = (
 @events.command("replay", epilog=example(
     "boathook events replay evt_01h455vb4pex5vsknk084sn02q4",
     "boathook events replay --source stripe --since 1d --rate 50 --run after-the-fix --yes",
+    "boathook events replay --route --unhandled --since 7d",
+    "boathook events replay --route --to handler:invoice --since 7d --dry-run",
 ))  # fmt: skip
 def replay_events(
     ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
-    since: Since = None, until: Until = None, everything: All = False, rate: Rate = None,
-    run_name: RunName = None,
+    since: Since = None, until: Until = None, unhandled: Unhandled = False, everything: All = False, rate: Rate = None,
+    run_name: RunName = None, route: Route = False, to: To = None, note: Note = None,
     dry_run: DryRun = False, yes: Yes = False,
 ) -> None:  # fmt: skip
     """
     Run events again: for recipients that have ended theirs another delivery is added, dead letters are revived.
 
-    What is pending or being run is left alone.
+    What is pending or being run is left alone. With --route, events are routed by the handlers that are registered now
+    instead: those that match, and that an event was never owed to, are owed it. Repeating that adds nothing.
     """
-    wanted = Filter(source=source, application=application, type=type, since=since, until=until)
+    wanted = Filter(
+        source=source, application=application, type=type, since=since, until=until, is_unhandled=unhandled
+    )
     _check_choice(chosen, wanted, everything)
+    if to is not None and not route:
+        raise Misused("--to needs --route: a replay goes to those that an event was owed to")
+    if route and run_name is not None:
+        raise Misused("--route needs no --run: what an event was owed to once is not added again")
+    if note is not None and run_name is not None:
+        raise Misused("give --run or --note, not both: the run's name is the note")
+    if route:
+        _route_events(ctx, chosen, wanted, to, rate, note, dry_run, yes)
+        return
 
     async def work() -> None:
         named = read_ids(ids.EVENT, chosen) if chosen else None
@@ -90,9 +113,41 @@ def replay_events(
                 number = len(named)
             with Progress("replaying", number) as report:
                 done = await operations.replay_events(
-                    database, named or wanted, action(run_name), rate=rate, is_once=run_name is not None, report=report
+                    database, named or wanted, action(run_name or note), rate=rate, is_once=run_name is not None, report=report
                 )
         out.print(f"replayed {done.events} events: {done.added} deliveries added, {done.revived} dead letters revived")
+
+    run(work())
+
+
+def _route_events(
+    ctx: typer.Context,
+    chosen: Sequence[str] | None,
+    wanted: Filter,
+    to: str | None,
+    rate: float | None,
+    note: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Route events again by today's handlers; a dry run does so too, and takes it back."""
+
+    async def work() -> None:
+        named = read_ids(ids.EVENT, chosen) if chosen else None
+        async with journal(session(ctx).settings()) as database:
+            number = len(named) if named else await moves.count_events(database, wanted)
+            if not named and not dry_run:
+                out.print(f"{number} events")
+                if number == 0 or not _may_act(dry_run, yes, f"route {number} events"):
+                    return
+            with Progress("routing", number) as report:
+                done = await operations.route_events(
+                    database, named or wanted, action(note), to=to, rate=rate, is_rehearsal=dry_run, report=report
+                )
+        verb = "would be added" if dry_run else "added"
+        out.print(f"{done.events} events, {done.routed} routed: {done.added} deliveries {verb}")
+        if done.left:
+            err.print(_LEFT.format(done.left), soft_wrap=True)
 
     run(work())
 

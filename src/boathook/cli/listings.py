@@ -22,6 +22,7 @@ from boathook.cli.options import (
     Since,
     Source,
     Type,
+    Unhandled,
     Until,
     read_delivery_ids,
     read_ids,
@@ -95,16 +96,20 @@ def _list(
     run(work())
 
 
-@events.command("list", epilog=example("boathook events list --source stripe --type 'invoice.*' --since 2h"))
+@events.command("list", epilog=example(
+    "boathook events list --source stripe --type 'invoice.*' --since 2h",
+    "boathook events list --unhandled --since 1d",
+))  # fmt: skip
 def list_events(
     ctx: typer.Context, source: Source = None, application: Application = None, type: Type = None, since: Since = None,
-    until: Until = None, limit: Limit = 50, after: After = None, as_json: Json = False,
+    until: Until = None, unhandled: Unhandled = False, limit: Limit = 50, after: After = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """List events, newest first."""
     after = after and ids.show(ids.EVENT, *read_ids(ids.EVENT, [after]))
     wanted = Filter(
-        source=source, application=application, type=type, since=since, until=until, limit=limit, after=after
-    )
+        source=source, application=application, type=type, since=since, until=until, is_unhandled=unhandled, limit=limit,
+        after=after,
+    )  # fmt: skip
     _list(ctx, ledger.list_events, wanted, _EVENTS, as_json)
 
 

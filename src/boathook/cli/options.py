@@ -38,6 +38,7 @@ Since = Annotated[
     datetime | None, typer.Option(parser=read_moment, metavar="TIME", help="Not before: 2h, 7d or ISO 8601.")
 ]
 Until = Annotated[datetime | None, typer.Option(parser=read_moment, metavar="TIME", help="Before: 2h, 7d or ISO 8601.")]
+Unhandled = Annotated[bool, typer.Option("--unhandled", help="Only events that no handler matched.")]
 Limit = Annotated[int, typer.Option(min=0, help="Most rows; 0 for all.")]
 After = Annotated[str | None, typer.Option(help="The id of the last row of the page before.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]

@@ -1,4 +1,4 @@
-"""Bulk decisions of operators, a step at a time: a group of dead letters replayed, ignored or purged, events replayed.
+"""Bulk decisions, a step at a time: a group of dead letters replayed, ignored or purged, events replayed or routed again.
 
 A capped replay makes pending what may run within a second, and goes on when that second is over, so that it can be
 stopped at any time, and what runs is what its progress says.
@@ -10,15 +10,20 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from boathook.dispatch.pieces import Piece
-from boathook.journal import dead_groups, moves
+from boathook.journal import dead_groups, moves, routing
 from boathook.journal.database import Connection
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Key, Pace
+from boathook.journal.registry import is_registered
 from boathook.journal.tasks import BulkKind, Kind, Task
 
 STEP: Final = 500
 MOST_IN_STEP: Final = 2_000
 """However high the rate is."""
+_AHEAD: Final = timedelta(minutes=10)
+_PAUSE: Final = timedelta(seconds=30)
+_PATIENCE: Final = timedelta(days=1)
+"""For a handler that is not registered any more, once it was and asked for the past."""
 
 
 async def take_step(connection: Connection, task: Task, kind: BulkKind) -> Piece:
@@ -27,6 +32,8 @@ async def take_step(connection: Connection, task: Task, kind: BulkKind) -> Piece
     match kind:
         case Kind.REPLAY_EVENTS:
             return await _replay_events(connection, task, now)
+        case Kind.ROUTE_EVENTS:
+            return await _route_events(connection, task, now)
         case Kind.REPLAY_GROUP:
             keys = await _lock(connection, task, is_to_revive=True)
             await moves.revive_locked(connection, keys, _action(task), pace=_pace(task, now))
@@ -59,15 +66,34 @@ async def _replay_events(connection: Connection, task: Task, now: datetime) -> P
     return Piece(data, _later(task, now, done.added + done.revived) | {"after": str(found[-1])})
 
 
+async def _route_events(connection: Connection, task: Task, now: datetime) -> Piece:
+    to, wanted = task.request.get("to"), _filter(task)
+    if task.request.get("is_first") and now - task.created_at < _PATIENCE and not await is_registered(connection, to):
+        # An older release may have retired the handler for as long as both are deployed.
+        return Piece(task.data, {**task.place, "not_before": (now + _PAUSE).isoformat()})
+    after = UUID(task.place["after"]) if "after" in task.place else None
+    found = await moves.page_events(connection, wanted, after=after, limit=_step(task))
+    pace = _pace(task, now)
+    done = await routing.route_events_in(connection, found, _action(task), pace=pace, to=to, type=wanted.type)
+    counted = {"done": done.events, "added": done.added, "left": done.left}
+    data = {name: task.data.get(name, 0) + number for name, number in counted.items()}
+    if len(found) < _step(task):
+        return Piece(data, None)
+    return Piece(data, _later(task, now, done.added) | {"after": str(found[-1])})
+
+
 def _filter(task: Task) -> Filter:
     asked = task.request
+    # Routing again adds nothing twice, so it may go on to events whose gateways' clocks are ahead of the server's.
+    latest = task.created_at + (_AHEAD if task.kind is Kind.ROUTE_EVENTS else timedelta(0))
     since, until = (asked.get(name) and datetime.fromisoformat(asked[name]) for name in ("since", "until"))
     return Filter(
         source=asked.get("source"),
         application=asked.get("application"),
         type=asked.get("type"),
         since=since,
-        until=min(until or task.created_at, task.created_at),
+        until=min(until or latest, latest),
+        is_unhandled=bool(asked.get("is_unhandled")),
     )
 
 

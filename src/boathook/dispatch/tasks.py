@@ -112,7 +112,7 @@ async def _work(connection: Connection, task: Task, after: UUID) -> Piece:
             return await _aggregate(connection, task, after)
         case Kind.COUNT_USAGE:
             return await _count(connection, task, after)
-        case Kind.REPLAY_GROUP | Kind.IGNORE_GROUP | Kind.PURGE_GROUP | Kind.REPLAY_EVENTS:
+        case Kind.REPLAY_GROUP | Kind.IGNORE_GROUP | Kind.PURGE_GROUP | Kind.REPLAY_EVENTS | Kind.ROUTE_EVENTS:
             return await take_step(connection, task, task.kind)
         case _:
             assert_never(task.kind)

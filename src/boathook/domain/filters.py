@@ -211,9 +211,7 @@ class Router:
             body: the bytes; read as JSON only if a fitting route has a filter or an order.
             channels: what a message is published under; a route with channels wants one of them.
         """
-        plan = self._known.get((source, application, type))
-        if plan is None:
-            plan = self._plan(source, application, type)
+        plan = self._plan_of(source, application, type)
         if plan.always is not None:
             return plan.always
         document = self._parse(body) if plan.reads_body else UNREADABLE
@@ -233,11 +231,22 @@ class Router:
         """
         owed: list[NewDelivery] = []
         for position, (type, document) in enumerate(items):
-            plan = self._known.get((source, None, type)) or self._plan(source, None, type)
+            plan = self._plan_of(source, None, type)
             owed += self._judge(plan.lines, Subject(document, headers), position)
             if len(owed) > MAX_DELIVERIES:
                 break
         return tuple(owed)
+
+    def fits(self, *, source: str | None, application: str | None, type: str) -> bool:
+        """Return whether a route names events of this origin and type, whatever its filter says of them."""
+        return bool(self._plan_of(source, application, type).lines)
+
+    def reads_body(self, *, source: str | None, application: str | None, type: str) -> bool:
+        """Return whether a filter or an order of a fitting route looks at the body."""
+        return self._plan_of(source, application, type).reads_body
+
+    def _plan_of(self, source: str | None, application: str | None, type: str) -> "_Plan":
+        return self._known.get((source, application, type)) or self._plan(source, application, type)
 
     def _plan(self, source: str | None, application: str | None, type: str) -> "_Plan":
         lines = tuple(line for line in self._lines_for(source, application) if line.fits(type))

@@ -205,6 +205,8 @@ class Route:
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     timeout_s: float = 30.0
     """How long one attempt may take."""
+    since_s: float | None = None
+    """How many seconds before its recipient's first registration events were accepted that it is owed too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,3 +34,18 @@ def read_moment(text: str, now: datetime, *where: str) -> datetime:
     if not _FIRST_YEAR <= moment.year < _LAST_YEAR:
         raise InvalidValue(f"{text!r} is not between {_FIRST_YEAR} and {_LAST_YEAR}", *where)
     return max(moment, _BEGINNING)
+
+
+def read_span(text: str, *where: str) -> float:
+    """Read a length of time, such as ``90s``, ``2h`` or ``7d``, and return its seconds.
+
+    Args:
+        where: the field that it stands in, for the error.
+
+    Raises:
+        InvalidValue: it is none.
+    """
+    found = _AGO.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        raise InvalidValue(f"{text!r} is no length of time: write 90s, 2h, 7d or 1w", *where)
+    return float(int(found[1]) * _UNITS[found[2]])

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -226,6 +226,7 @@ class Boathook:
         name: str | None = None,
         order_by: str | None = None,
         filter: Mapping[str, Any] | None = None,
+        since: str | timedelta | None = None,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
         concurrency: int | Callable[[], int | None] | None = None,
@@ -248,6 +249,8 @@ class Boathook:
             name: The handler's stable name, under which its deliveries are stored; its function's name if absent.
             order_by: Dotted path into the JSON body; events with an equal value there are handled one after another.
             filter: Conditions on body and headers, see `boathook.domain.filters`.
+            since: When this handler is first registered, it is owed the matching events accepted so long before too,
+                such as ``"7d"`` or ``"2h"``. It is done once, in the background.
             retry: When to try again and when to give up.
             timeout: Seconds one attempt may take.
             concurrency: Most attempts at once, over all workers; a function is asked once the app's settings are known.
@@ -258,7 +261,7 @@ class Boathook:
         Raises:
             ConfigError: an argument is wrong, or another function has this handler's name.
         """
-        line = make_line(source, application, types, order_by, filter)
+        line = make_line(source, application, types, order_by, filter, since)
         options = {
             "retry": retry,
             "timeout_s": timeout,

@@ -3,14 +3,17 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Final
 
-from boathook.domain.errors import ConfigError
+from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.domain.filters import Pattern, compile_filter
 from boathook.domain.model import Route
+from boathook.domain.moments import read_span
 from boathook.domain.policy import Breaker, RetryPolicy
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 
+_MOST_SINCE_S: Final = 3_650 * 86_400.0
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -23,6 +26,8 @@ class Line:
     types: tuple[str, ...]
     order_by: str | None
     filter: Mapping[str, Any] | None
+    since_s: float | None = None
+    """Seconds of the past that are asked for when the handler is first registered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,7 @@ class Handler:
                 order_by=line.order_by,
                 policy=self.retry or RetryPolicy(),
                 timeout_s=self.timeout_s or timeout_s,
+                since_s=line.since_s,
             )
             for line in self.lines
         ]
@@ -79,6 +85,7 @@ def make_line(
     types: tuple[str, ...],
     order_by: str | None,
     filter: Mapping[str, Any] | None,
+    since: str | timedelta | None = None,
 ) -> Line:
     """Return what one `on` asks for. Raises ConfigError where it cannot be."""
     if source is not None and application is not None:
@@ -94,7 +101,20 @@ def make_line(
             compile_filter(filter)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"hook.on({source or application!r}): {error}") from None
-    return Line(source=source, application=application, types=types or ("*",), order_by=order_by, filter=filter)
+    since_s = None if since is None else _read_since(source or application, since)
+    return Line(
+        source=source, application=application, types=types or ("*",), order_by=order_by, filter=filter, since_s=since_s
+    )
+
+
+def _read_since(origin: str | None, since: str | timedelta) -> float:
+    try:
+        seconds = since.total_seconds() if isinstance(since, timedelta) else read_span(since)
+    except InvalidValue as error:
+        raise ConfigError(f"hook.on({origin!r}): since: {error}") from None
+    if not 0 < seconds <= _MOST_SINCE_S:
+        raise ConfigError(f"hook.on({origin!r}): since: more than nothing and at most 3650d, not {since!r}")
+    return seconds
 
 
 def make_handler(function: Callable[..., Any], name: str | None, line: Line, app: str) -> Handler:

@@ -47,7 +47,7 @@ class Balance:
     owed: int
     """Deliveries owed when their events were accepted."""
     replayed: int
-    """Deliveries added by replaying events whose first deliveries had ended."""
+    """Deliveries added later: by replaying events whose first deliveries had ended, or by routing events again."""
     succeeded: int
     ignored: int
     dead: int

@@ -109,7 +109,8 @@ async def _receipt(connection: Connection, event: NewEvent, stored: Record) -> R
     if conflicts:
         await _record(connection, event, conflicts)
     if is_accepted:
-        return Accepted(event.id, conflict=bool(conflicts), is_new=bool(fresh) and not stored["is_stored"])
+        is_new = bool(fresh) and not stored["is_stored"]
+        return Accepted(event.id, conflict=bool(conflicts), is_owed=stored["is_owed"] or not is_new, is_new=is_new)
     return Duplicate(seen[event.items[0].key_hash][0], conflict=bool(conflicts))
 
 

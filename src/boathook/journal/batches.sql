@@ -30,9 +30,14 @@ owed as materialized (
 ),
 stored as (
     insert into boathook.event (
-        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
-    select $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10, $11, $12, (select count(*) from owed)
+        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout, items)
+    select $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10, $11, $12, (select count(*) from owed),
+        (select json_agg(json_build_array(i.path, i.type) order by i.place) from item i join fresh f on f.key = i.key)
     where exists (select from fresh)
+),
+unhandled as (
+    insert into boathook.unhandled (event_id, source)
+    select $2, $3 where exists (select from fresh) and not exists (select from owed)
 ),
 delivered as (
     insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked, item_path, item_type)
@@ -52,6 +57,7 @@ select
     exists (select from earlier) as is_stored,
     array(select key from expired) as expired,
     array(select key from fresh) as fresh,
+    exists (select from owed) as is_owed,
     exists (select from delivered where is_blocked) as has_blocked
 
 -- name: find_items

@@ -26,7 +26,7 @@ import asyncpg
 from boathook.domain import ids
 from boathook.journal.balance import Balance, Books, Example, Imbalance, Step
 from boathook.journal.database import Database, Record, translated
-from boathook.journal.moves import IGNORE_DEAD, PURGE_DEAD
+from boathook.journal.moves import IGNORE_DEAD, PURGE_DEAD, ROUTE_EVENT
 from boathook.journal.rules import GUARDS, LINES, RULES, SEALS, WALKS, WHOLE, Gathered, Rule, Walk
 from boathook.journal.sending import OVERTAKEN
 from boathook.journal.statements import load
@@ -242,7 +242,7 @@ class _Check:
         days_of = self._scope.dedup_days_of
         match walk.gathered:
             case Gathered.EVENTS:
-                return [PURGE_DEAD, [IGNORE_DEAD, OVERTAKEN]]
+                return [PURGE_DEAD, [IGNORE_DEAD, OVERTAKEN], ROUTE_EVENT]
             case Gathered.MEMORY:
                 events, keys = [id for id, _ in self._witnesses.values()], [key for _, key in self._witnesses.values()]
                 return [events, keys, list(days_of), list(days_of.values()), self._scope.dedup_days]

@@ -46,8 +46,8 @@ select (select id from boathook.event order by id limit 1) as first, (select id 
     now() as now
 
 -- name: gather_range
--- Gathers all that belongs to a range of events; $3 and $4 name the actions of the audit that explain what is gone and
--- what was ignored.
+-- Gathers all that belongs to a range of events; $3, $4 and $5 name the actions of the audit that explain what is gone,
+-- what was ignored, and what was owed to handlers that did not match when the event was accepted.
 with events as materialized (
     select id, source, application, origin, fanout::integer as fanout, expunged_at, octet_length(body) as size
     from boathook.event where id >= $1 and id < $2
@@ -100,6 +100,17 @@ undecided as materialized (
     from (select event_id, ordinal, attempts from ended where state = 'ignored') as o
     left join attempts a on a.event_id = o.event_id and a.ordinal = o.ordinal and a.number = o.attempts
     where a.outcome is distinct from 'ignored'
+),
+unfounded as materialized (
+    select o.event_id, o.ordinal, o.recipient, o.item_path
+    from owed o
+    left join (
+        select distinct event_id, recipient, coalesce(item_path, '') as item_path, coalesce(item_type, '') as item_type
+        from owed where not is_replay
+    ) as f on f.event_id = o.event_id and f.recipient = o.recipient and f.item_path = coalesce(o.item_path, '')
+        and f.item_type = coalesce(o.item_type, '')
+    where o.is_replay and f.event_id is null
+        and 0 = (select count(*) from boathook.audit where action = $5::text and subject = boathook.show_id('evt', o.event_id))
 )
 
 -- name: sum_range
@@ -173,16 +184,12 @@ having count(*) > 1
 
 -- name: find_wrong_replays
 -- Finds replays that are about something else than the first delivery to their recipient was. A message may be owed to an
--- endpoint without a first delivery: one that was made, or asked for it, only later.
-select o.event_id as id, o.ordinal, 'a first delivery of the same to ' || o.recipient as expected,
-    'none; the replay is of ' || coalesce('item ' || o.item_path, 'the whole event') as found
-from owed o
-left join (
-    select distinct event_id, recipient, coalesce(item_path, '') as item_path, coalesce(item_type, '') as item_type
-    from owed where not is_replay
-) as f on f.event_id = o.event_id and f.recipient = o.recipient and f.item_path = coalesce(o.item_path, '')
-    and f.item_type = coalesce(o.item_type, '')
-where o.is_replay and f.event_id is null and not (starts_with(o.recipient, 'endpoint:') and o.item_path is null)
+-- endpoint without a first delivery: one that was made, or asked for it, only later. So may an event that was routed again
+-- to a handler, which the audit tells.
+select event_id as id, ordinal, 'a first delivery of the same to ' || recipient as expected,
+    'none; the replay is of ' || coalesce('item ' || item_path, 'the whole event') as found
+from unfounded
+where not (starts_with(recipient, 'endpoint:') and item_path is null)
 
 -- name: find_misnumbered
 -- Finds first deliveries numbered like replays, and replays numbered like first ones.

@@ -106,11 +106,12 @@ class EventStore:
             for ordinal, delivery in enumerate(event.deliveries)
         ]
         has_order = any(row[3] is not None for row in owed)
+        has_unhandled = any(not event.deliveries for event in events)
         columns = _columns(_row(event) for event in events)
         memories = [self._memory_for(event) for event in events]
         owed_columns = _columns(owed) or [(), (), (), ()]
         row = await connection.fetchrow(
-            SQL["append_events"], events[0].routes_version, *columns, memories, *owed_columns, has_order
+            SQL["append_events"], events[0].routes_version, *columns, memories, *owed_columns, has_order, has_unhandled
         )
         if row is None or not row["is_current"]:
             raise RegistryChanged("the routes changed after these events were routed")

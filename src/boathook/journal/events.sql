@@ -24,10 +24,16 @@ fresh as (
 ),
 stored as (
     insert into boathook.event (
-        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
+        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout, items)
     select i.id, i.source, i.application, i.type, i.dedup_key, i.grade, i.origin, i.headers::json, i.content_type, i.body,
-        i.body_sha256, i.fanout
+        i.body_sha256, i.fanout, null
     from input i join fresh f on f.event_id = i.id
+    order by i.id
+),
+unhandled as (
+    insert into boathook.unhandled (event_id, source)
+    select i.id, i.source from input i join fresh f on f.event_id = i.id
+    where $22 and i.fanout = 0 and i.source is not null
     order by i.id
 ),
 owed as (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 from uuid import UUID
 
 import msgspec
@@ -35,6 +35,8 @@ class Filter:
     """Inclusive. Of dead letters the time of death, of all else the time it was accepted or refused."""
     until: datetime | None = None
     """Exclusive."""
+    is_unhandled: bool = False
+    """Of events: only those of sources that no handler matched."""
     after: str | None = None
     """The id of the last row of the page before."""
     limit: int = 50
@@ -164,7 +166,7 @@ class StoredRequest:
 async def list_events(database: Database, wanted: Filter) -> list[EventRow]:
     """Return events, newest first."""
     rows = await database.fetch(
-        SQL["list_events"], wanted.source, wanted.application, like(wanted.type), *_span(wanted),
+        over(SQL["list_events"], wanted), wanted.source, wanted.application, like(wanted.type), *_span(wanted),
         _after(ids.EVENT, wanted), wanted.limit,
     )  # fmt: skip
     return [_event(row) for row in rows]
@@ -276,6 +278,15 @@ def like(pattern: str | None) -> str | None:
     for special in "\\%_":
         pattern = pattern.replace(special, f"\\{special}")
     return pattern.replace("*", "%")
+
+
+_EVENTS: Final = "from boathook.event e\n"
+_UNHANDLED: Final = "from boathook.unhandled u join boathook.event e on e.id = u.event_id\n"
+
+
+def over(sql: str, wanted: Filter) -> str:
+    """Return a statement over events such that it goes over no more of them than *wanted* needs."""
+    return sql.replace(_EVENTS, _UNHANDLED) if wanted.is_unhandled else sql
 
 
 def _span(wanted: Filter) -> tuple[UUID | None, UUID | None]:

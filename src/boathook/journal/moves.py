@@ -16,7 +16,7 @@ from boathook.domain import ids
 from boathook.domain.errors import IllegalMove
 from boathook.domain.model import MAX_DELIVERIES
 from boathook.journal.database import Connection, Database, Record
-from boathook.journal.ledger import Filter, like
+from boathook.journal.ledger import Filter, like, over
 from boathook.journal.lines import unblock
 from boathook.journal.statements import load
 
@@ -29,6 +29,7 @@ REPLAY_DEAD: Final = "dead.replay"
 IGNORE_DEAD: Final = "dead.ignore"
 PURGE_DEAD: Final = "dead.purge"
 REPLAY_EVENT: Final = "event.replay"
+ROUTE_EVENT: Final = "event.route"
 ACCEPT_REJECTION: Final = "rejection.accept"
 
 
@@ -223,13 +224,13 @@ async def wake(connection: Connection, event_id: UUID, action: Action) -> int:
 
 async def count_events(database: Database | Connection, wanted: Filter, *, most: int | None = None) -> int:
     """Return how many events *wanted* names; counting goes no further than *most*."""
-    number: int = await database.fetchval(SQL["count_events"], *_event_arguments(wanted), most)
+    number: int = await database.fetchval(over(SQL["count_events"], wanted), *_event_arguments(wanted), most)
     return number
 
 
 async def page_events(database: Database | Connection, wanted: Filter, *, after: UUID | None, limit: int) -> list[UUID]:
     """Return the next ids of the events *wanted* names, oldest first."""
-    rows = await database.fetch(SQL["page_events"], *_event_arguments(wanted), after, limit)
+    rows = await database.fetch(over(SQL["page_events"], wanted), *_event_arguments(wanted), after, limit)
     return [row["id"] for row in rows]
 
 

@@ -162,7 +162,8 @@ where ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3
         or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
-        or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3))
+        or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3)
+        or exists (select from json_array_elements(e.items) as i (item) where i.item ->> 1 like $3))
     and ($4::uuid is null or e.id >= $4)
     and ($5::uuid is null or e.id < $5)
     and ($6::uuid is null or e.id > $6)
@@ -177,7 +178,8 @@ select count(*) from (
         and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
         and ($3::text is null or e.type like $3
             or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
-            or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3))
+            or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3)
+            or exists (select from json_array_elements(e.items) as i (item) where i.item ->> 1 like $3))
         and ($4::uuid is null or e.id >= $4)
         and ($5::uuid is null or e.id < $5)
     limit $6::bigint

@@ -1,14 +1,17 @@
 """The routes: which recipient gets which events, versioned so that no event is routed by outdated ones."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import secrets
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
+from boathook.domain import ids
 from boathook.domain.filters import Router
-from boathook.domain.model import Route
+from boathook.domain.model import DEFAULT_ORGANIZATION, Route
 from boathook.journal.database import Connection, Database, Record, translated
 from boathook.journal.statements import load
 from boathook.telemetry.log import get_logger
@@ -49,6 +52,9 @@ class Routing:
 
 READ_ROUTES = SQL["read_routes"]
 """The statement whose one value `decode_routes` understands; needs nothing but a connection."""
+
+_FIRST: Final = "asked for by since= at its first registration"
+_RANDOM_BITS: Final = 74
 
 _ROUTES = msgspec.json.Decoder(Routes)
 _ROUTE = msgspec.json.Decoder(Route)
@@ -100,6 +106,12 @@ async def read_router(database: Database, *, within_s: float | None = None) -> R
     return Router(found.routes, found.version)
 
 
+async def is_registered(connection: Connection, recipient: str) -> bool:
+    """Return whether an active route names this recipient."""
+    is_active: bool = await connection.fetchval(SQL["is_registered"], recipient)
+    return is_active
+
+
 async def list_owners(database: Database) -> list[str]:
     """Return who has declared active routes: modules, or ``module:attribute``."""
     return [row["app"] for row in await database.fetch(SQL["list_owners"])]
@@ -110,6 +122,7 @@ async def register(database: Database, app: str, routes: Sequence[Route]) -> Non
 
     Nothing is written when nothing changes, so the version does not rise with every start. A recipient that
     another app declared before is taken over, so that a moved module keeps its deliveries; the audit says so.
+    One that was never registered before, and whose routes ask for the past, gets a task that routes it again.
     """
     wanted = _number(routes)
     async with database.transaction() as connection:
@@ -123,6 +136,7 @@ async def register(database: Database, app: str, routes: Sequence[Route]) -> Non
             await connection.execute(SQL["save_lines"], _encode(changed))
         if retired:
             await connection.execute(SQL["retire_lines"], *map(list, zip(*retired, strict=True)))
+        await _owe_past(connection, app, routes, {recipient for recipient, _ in known})
 
 
 def _number(routes: Sequence[Route]) -> dict[tuple[str, int], Route]:
@@ -135,13 +149,34 @@ def _number(routes: Sequence[Route]) -> dict[tuple[str, int], Route]:
     return lines
 
 
+async def _owe_past(connection: Connection, app: str, routes: Sequence[Route], known: Set[str]) -> None:
+    """Have the events routed again that handlers ask for which are registered for the first time.
+
+    Whatever was routed without them is committed by now, as appending holds the lock of the registry's row.
+    """
+    asked: dict[str, float] = {}
+    for route in routes:
+        if route.since_s is not None and route.recipient not in known:
+            asked[route.recipient] = max(route.since_s, asked.get(route.recipient, 0.0))
+    for recipient, since_s in asked.items():
+        now: datetime = await connection.fetchval(SQL["read_clock"])
+        task_id = ids.make(int(now.timestamp() * 1000), secrets.randbits(_RANDOM_BITS))
+        since = now - timedelta(seconds=since_s)
+        request = {"to": recipient, "since": since.isoformat(), "actor": app, "note": _FIRST, "is_first": True}
+        await connection.execute(
+            SQL["insert_route_task"], task_id, DEFAULT_ORGANIZATION, msgspec.json.encode(request).decode()
+        )
+        await connection.execute(SQL["note_past"], app, recipient, f"since {since.isoformat(timespec='seconds')}")
+        get_logger("registry").info("handler_owed_past", recipient=recipient, since=since.isoformat())
+
+
 def _is_same(row: Record | None, route: Route) -> bool:
     return row is not None and bool(row["is_active"]) and _ROUTE.decode(row["route"]) == _normal(route)
 
 
 def _normal(route: Route) -> Route:
-    """Return *route* as it comes back from JSON, so that the two can be compared."""
-    return _ROUTE.decode(msgspec.json.encode(route))
+    """Return *route* as it comes back from the journal, so that the two can be compared."""
+    return _ROUTE.decode(msgspec.json.encode(replace(route, since_s=None)))
 
 
 def _encode(lines: dict[tuple[str, int], Route]) -> str:

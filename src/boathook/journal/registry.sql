@@ -54,3 +54,19 @@ select boathook.routes_for($1, $2)
 -- name: list_owners
 -- Lists who has declared active routes.
 select distinct app from boathook.route where is_active and app <> '' order by app
+
+-- name: is_registered
+-- Says whether an active route names a recipient.
+select exists (select from boathook.route where recipient = $1 and is_active)
+
+-- name: read_clock
+-- Reads the server's clock.
+select clock_timestamp()
+
+-- name: insert_route_task
+-- Stores the task that routes the past to a handler; tasks.py reads it.
+insert into boathook.task (id, organization, kind, request) values ($1, $2, 'event.route-many', $3::text::json)
+
+-- name: note_past
+-- Records that a handler asked for events accepted before its first registration.
+insert into boathook.audit (actor, action, subject, note) values ($1, 'route.since', $2, $3)

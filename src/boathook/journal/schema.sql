@@ -4,6 +4,7 @@
 --   route, registry      who gets which events; registry.version rises with every change
 --   dedup                which events were seen, until their memory expires
 --   event                one accepted fact, immutable                      (partitioned by id)
+--   unhandled            events of sources that nothing was ever owed for, as no handler matched
 --   delivery             what is owed: pending and leased deliveries, and dead letters
 --   attempt              one try of a delivery                             (partitioned by event id)
 --   outcome              deliveries that succeeded or were ignored         (partitioned by event id)
@@ -104,12 +105,22 @@ create table boathook.event (
     deliver_at timestamptz,
     content_until timestamptz,
     expunged_at timestamptz,
+    -- Of a batch: path and type of each item that came first here, whether a handler matched it or not. The default says
+    -- that nobody has noted whether it is a batch.
+    items json default '[]',
     check (origin <> 'received' or source is not null),
     check (source is null or application is null)
 ) partition by range (id);
 create table boathook.event_default partition of boathook.event default;
 create index event_of_application on boathook.event (application, id) where application is not null;
 create index event_content on boathook.event (content_until) where content_until is not null and expunged_at is null;
+
+-- Events of sources that are owed to nobody, as no handler matched. A row leaves when its event is routed again, or as old
+-- as events may become.
+create table boathook.unhandled (
+    event_id uuid primary key,
+    source text not null
+);
 
 create table boathook.delivery (
     event_id uuid not null,

@@ -39,6 +39,7 @@ class Kind(StrEnum):
     IGNORE_GROUP = dead_groups.IGNORE_GROUP
     PURGE_GROUP = dead_groups.PURGE_GROUP
     REPLAY_EVENTS = "event.replay-many"
+    ROUTE_EVENTS = "event.route-many"
 
 
 OF_API: Final = (
@@ -46,8 +47,8 @@ OF_API: Final = (
 )  # fmt: skip
 """What customers of the API may ask for; its clients know no other kinds."""
 
-BulkKind = Literal[Kind.REPLAY_GROUP, Kind.IGNORE_GROUP, Kind.PURGE_GROUP, Kind.REPLAY_EVENTS]
-"""What operators ask for on the console."""
+BulkKind = Literal[Kind.REPLAY_GROUP, Kind.IGNORE_GROUP, Kind.PURGE_GROUP, Kind.REPLAY_EVENTS, Kind.ROUTE_EVENTS]
+"""What operators ask for on the console; events are also routed again where a new handler asks for the past."""
 
 
 class TaskState(StrEnum):

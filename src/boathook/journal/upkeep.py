@@ -113,6 +113,7 @@ class _Round:
         await self._thin_out("event_default", cutoff)
         await self._expunge()
         await self._forget_keys()
+        await self._bound("unhandled", "forget_unhandled", retention.events_days)
         await self._bound("conflict", "drop_old_conflicts", retention.conflicts_days)
         rejections = (retention.rejections_days, retention.rejections_count, retention.rejections_bytes)
         await self._bound("rejection", "bound_rejections", *rejections)

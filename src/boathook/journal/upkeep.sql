@@ -173,6 +173,17 @@ gone as (
 )
 select 'age' as reason, count(*) as dropped from gone
 
+-- name: forget_unhandled
+-- Forgets that events older than $1 days were unhandled, as retention takes the events themselves.
+with gone as (
+    delete from boathook.unhandled
+    where event_id in (
+        select event_id from boathook.unhandled
+        where event_id < boathook.first_id(now() - make_interval(secs => 86400 * $1::float8)) order by event_id limit $2)
+    returning 1
+)
+select 'age' as reason, count(*) as dropped from gone
+
 -- name: bound_rejections
 -- Drops rejections older than $1 days, and of each source the oldest beyond $2 in number or $3 bytes of body.
 with ranked as (

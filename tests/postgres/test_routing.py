@@ -1,0 +1,513 @@
+"""Events that no handler matched, and how they are routed again by the handlers of today."""
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from boathook.admin import bulk, operations
+from boathook.admin.desk import Desk
+from boathook.config import load
+from boathook.dispatch import bulk as steps
+from boathook.dispatch import tasks as runner
+from boathook.domain import ids
+from boathook.domain.errors import JournalError, NotFound, RowRefused
+from boathook.domain.model import Accepted, NewEvent, Route
+from boathook.handlers.outbox import Message, Outbox
+from boathook.inbound.arrival import hash_of
+from boathook.journal import ledger, moves, registry, routing
+from boathook.journal.database import Database
+from boathook.journal.ledger import Filter
+from boathook.journal.moves import Action, Selection
+from boathook.journal.registry import read_router, read_routes, register
+from boathook.journal.routing import Routed, count_unhandled
+from boathook.journal.upkeep import run_upkeep
+from boathook.journal.vault import Vault
+from tests.endpoint_factory import add_application
+from tests.postgres.test_batches import Sender, thing
+from tests.postgres.test_books import Store
+from tests.postgres.test_events import event as arrived
+from tests.support import eventually
+
+ACTION = Action(actor="test", note="the typo is mended")
+ALL = Filter()
+WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+
+
+def new_event(key: str, type: str = "payment.paid", source: str = "stripe", **more) -> NewEvent:
+    return replace(arrived(key, owed=(), **more), type=type, source=source, key_hash=hash_of(source, key.encode()))
+
+
+def to(name: str, **more) -> Route:
+    return Route(recipient=f"handler:{name}", app="shop", **{"source": "stripe", **more})
+
+
+class Journal(Store):
+    """A store whose events are routed by what is registered, as a gateway does it."""
+
+    async def receive(self, key: str, type: str = "payment.paid", body: bytes = b"{}", **more) -> UUID:
+        made = await self.routed(new_event(key, type=type, body=body, **more))
+        assert await self.events.append([made]) == [Accepted(made.id)]
+        return made.id
+
+    async def routed(self, event: NewEvent) -> NewEvent:
+        router = await read_router(self.db)
+        owed = router.route(source=event.source, application=None, type=event.type, headers={}, body=event.body)
+        return replace(event, deliveries=owed, routes_version=router.version)
+
+    async def owed(self, event_id: UUID) -> list[str]:
+        return [row.recipient for row in await ledger.list_deliveries_of(self.db, event_id)]
+
+    async def unhandled(self) -> list[str]:
+        return [row.id for row in await ledger.list_events(self.db, Filter(is_unhandled=True))]
+
+    async def route(self, chosen: Filter | list[UUID] = ALL, **more) -> Routed:
+        return await operations.route_events(self.db, chosen, ACTION, **more)
+
+    async def assert_balanced(self) -> None:
+        assert (await self.verify(is_deep=True)).imbalances == ()
+
+
+@pytest.fixture
+def store(db: Database) -> Journal:
+    return Journal(db)
+
+
+@pytest.fixture
+def context(db: Database) -> Desk:
+    return Desk(load(None), db, Vault(["a key that only tests know"]), Outbox())
+
+
+class TestUnhandled:
+    async def test_an_event_of_a_source_that_nobody_is_owed_is_unhandled(self, store: Journal):
+        await register(store.db, "shop", [to("pay", types=("payment.*",))])
+        lost = await store.receive("one", "refund.made")
+        await store.receive("two", "payment.paid")
+        assert await store.unhandled() == [ids.show(ids.EVENT, lost)]
+        assert await count_unhandled(store.db, datetime.now(UTC) - timedelta(hours=1)) == {"stripe": 1}
+        assert await count_unhandled(store.db, datetime.now(UTC) + timedelta(hours=1)) == {}
+
+    async def test_a_duplicate_is_not_counted_again(self, store: Journal):
+        made = await store.routed(new_event("one"))
+        await store.events.append([made, replace(made, id=ids.make(5, 5))])
+        await store.events.append([replace(made, id=ids.make(6, 6))])
+        assert await store.unhandled() == [ids.show(ids.EVENT, made.id)]
+
+    async def test_what_is_published_for_nobody_is_not_unhandled(self, store: Journal):
+        application = await add_application(store.db)
+        message = Message(application=application, type="user.created", payload=b"{}")
+        async with store.db.transaction() as connection:
+            await Outbox().publish(connection, message)
+        assert await store.one("select count(*) from boathook.event") == 1
+        assert await store.unhandled() == []
+
+    async def test_of_a_filter_only_unhandled_ones_are_counted_and_paged(self, store: Journal):
+        await register(store.db, "shop", [to("pay", types=("payment.*",))])
+        lost = [await store.receive(f"lost-{number}", "refund.made") for number in range(3)]
+        await store.receive("paid")
+        wanted = Filter(is_unhandled=True, source="stripe", type="refund.*")
+        assert await moves.count_events(store.db, wanted) == 3
+        assert await moves.page_events(store.db, wanted, after=lost[0], limit=1) == [lost[1]]
+        assert await moves.count_events(store.db, replace(wanted, source="github")) == 0
+        page = await ledger.list_events(store.db, replace(wanted, limit=2, after=ids.show(ids.EVENT, lost[2])))
+        assert [row.id for row in page] == [ids.show(ids.EVENT, one) for one in (lost[1], lost[0])]
+
+
+class TestRoute:
+    async def test_handlers_that_match_now_are_owed_what_none_matched(self, store: Journal):
+        await register(store.db, "shop", [to("pay", source="strpe")])
+        event = await store.receive("one")
+        assert await store.owed(event) == []
+        assert (await operations.replay_events(store.db, [event], ACTION)).added == 0, "a replay cannot help here"
+        await register(store.db, "shop", [to("pay")])
+        assert await store.route() == Routed(events=1, routed=1, added=1)
+        (row,) = await ledger.list_deliveries_of(store.db, event)
+        assert (row.recipient, row.state, row.is_replay) == ("handler:pay", "pending", True)
+        assert await store.unhandled() == []
+        (note,) = await ledger.list_audit(store.db, Filter(), action=moves.ROUTE_EVENT)
+        assert (note.actor, note.subject) == ("test", ids.show(ids.EVENT, event))
+        assert note.note == "the typo is mended; to handler:pay"
+        await store.assert_balanced()
+        await store.end(event)
+        await store.assert_balanced()
+
+    async def test_repeating_it_adds_nothing_whatever_became_of_it(self, store: Journal):
+        events = [await store.receive(f"e{number}") for number in range(4)]
+        await register(store.db, "shop", [to("pay")])
+        assert (await store.route()).added == 4
+        await store.end(events[0])
+        await store.end(events[1], state="ignored", note="not for us")
+        await store.fail(events[2], is_last=True)
+        assert await store.route() == Routed(events=4)
+        assert await store.route(to="pay") == Routed(events=4)
+        assert len(await ledger.list_audit(store.db, Filter(), action=moves.ROUTE_EVENT)) == 4
+        await store.assert_balanced()
+
+    async def test_mutant_without_knowing_what_was_owed_it_would_be_owed_twice(self, store: Journal, monkeypatch):
+        event = await store.receive("one")
+        await register(store.db, "shop", [to("pay")])
+        forgetful = routing.SQL["owe_routed"].replace("k.recipient = w.recipient", "k.recipient is null")
+        monkeypatch.setitem(routing.SQL, "owe_routed", forgetful)
+        assert (await store.route()).added == (await store.route()).added == 1
+        assert await store.owed(event) == ["handler:pay", "handler:pay"]
+
+    async def test_only_those_that_it_was_never_owed_to_are_added(self, store: Journal):
+        await register(store.db, "shop", [to("old")])
+        event = await store.receive("one")
+        await register(store.db, "shop", [to("old"), to("new"), to("other")])
+        assert await store.route([event], to="handler:new") == Routed(events=1, routed=1, added=1)
+        assert await store.owed(event) == ["handler:old", "handler:new"]
+        assert (await store.route([event])).added == 1
+        assert await store.owed(event) == ["handler:old", "handler:new", "handler:other"]
+        await store.assert_balanced()
+
+    async def test_a_replay_then_runs_all_of_them_again(self, store: Journal):
+        await register(store.db, "shop", [to("old")])
+        event = await store.receive("one")
+        await register(store.db, "shop", [to("old"), to("new")])
+        await store.route()
+        await store.end(event, 0)
+        await store.end(event, 1)
+        assert (await operations.replay_events(store.db, [event], ACTION)).added == 2
+        await store.assert_balanced()
+
+    async def test_types_filters_sources_and_orders_are_those_of_today(self, store: Journal):
+        big = await store.receive("big", body=b'{"amount": 500, "customer": "c"}')
+        small = await store.receive("small", body=b'{"amount": 5, "customer": "c"}')
+        again = await store.receive("again", body=b'{"amount": 700, "customer": "c"}')
+        await store.receive("other", "refund.made", body=b'{"amount": 500}')
+        wanted = to("big", types=("payment.*",), filter={"body": {"amount": {"gt": 100}}}, order_by="customer")
+        await register(store.db, "shop", [wanted, to("elsewhere", source="github")])
+        assert await store.route() == Routed(events=4, routed=2, added=2)
+        assert await store.owed(small) == []
+        rows = await store.db.fetch("select event_id, order_key, is_blocked from boathook.delivery order by seq")
+        assert [tuple(row) for row in rows] == [(big, "c", False), (again, "c", True)]
+        assert await store.claim(again) is None
+        await store.end(big)
+        assert await store.claim(again) is not None
+
+    async def test_it_joins_the_end_of_its_order_keys_line(self, store: Journal):
+        first = await store.receive("first", body=b'{"c": 1}')
+        await register(store.db, "shop", [to("pay", order_by="c")])
+        second = await store.receive("second", body=b'{"c": 1}')
+        await store.route([first])
+        assert await store.claim(first) is None
+        await store.end(second)
+        assert await store.claim(first) is not None
+
+    async def test_a_rate_spreads_what_falls_due(self, store: Journal, monkeypatch):
+        monkeypatch.setattr(operations, "BATCH", 2)
+        for number in range(4):
+            await store.receive(f"e{number}")
+        await register(store.db, "shop", [to("pay")])
+        seen: list[int] = []
+        await store.route(rate=0.5, report=seen.append)
+        assert seen == [2, 4]
+        spread = await store.one("select max(due_at) - min(due_at) from boathook.delivery")
+        assert spread > timedelta(seconds=5)
+
+    async def test_a_rehearsal_tells_the_numbers_and_changes_nothing(self, store: Journal):
+        event = await store.receive("one")
+        await register(store.db, "shop", [to("pay")])
+        assert await store.route(is_rehearsal=True) == Routed(events=1, routed=1, added=1)
+        assert await store.owed(event) == []
+        assert await store.one("select count(*) from boathook.audit where action = 'event.route'") == 0
+        assert len(await store.unhandled()) == 1
+
+    async def test_an_unknown_handler_is_refused_with_one_like_it(self, store: Journal):
+        await register(store.db, "shop", [to("upgrade")])
+        with pytest.raises(NotFound, match=r"no handler handler:upgrad is registered; did you mean handler:upgrade\?"):
+            await store.route(to="upgrad")
+        await register(store.db, "shop", [])
+        with pytest.raises(NotFound, match="registered are: none"):
+            await store.route(to="upgrade")
+
+    async def test_an_unknown_event_is_refused(self, store: Journal):
+        with pytest.raises(NotFound):
+            await store.route([ids.make(1, 1)])
+
+    async def test_what_was_purged_is_left_alone_unless_a_handler_is_named(self, store: Journal):
+        event = await store.receive("one")
+        await register(store.db, "shop", [to("pay")])
+        await store.route()
+        await store.fail(event, is_last=True)
+        assert await operations.purge_dead(store.db, Selection(Filter()), ACTION) == 1
+        assert await store.route() == Routed(events=1, left=1)
+        assert await store.owed(event) == []
+        assert (await store.route(to="pay")).added == 1
+
+    async def test_mutant_without_the_audit_what_was_purged_would_come_back(self, store: Journal, monkeypatch):
+        await store.receive("one")
+        await register(store.db, "shop", [to("pay")])
+        monkeypatch.setitem(routing.SQL, "owe_routed", routing.SQL["owe_routed"].replace("a.action = $10", "a.action = 'x' || $10"))
+        await store.route()
+        await store.fail(await store.one("select id from boathook.event"), is_last=True)
+        await operations.purge_dead(store.db, Selection(Filter()), ACTION)
+        assert (await store.route()).added == 1
+
+    async def test_what_has_no_content_any_more_is_left(self, store: Journal):
+        event = await store.receive("one")
+        await store.db.execute("update boathook.event set body = '', expunged_at = now() where id = $1", event)
+        await register(store.db, "shop", [to("pay")])
+        assert (await store.route()).added == 0
+
+    async def test_events_in_any_partition_are_routed(self, store: Journal):
+        made = await store.routed(new_event("old"))
+        old = replace(made, id=ids.make(1_600_000_000_000, 7))
+        await store.events.append([old])
+        assert await store.one("select tableoid::regclass::text from boathook.event") == "boathook.event_default"
+        await register(store.db, "shop", [to("pay")])
+        assert (await store.route()).added == 1
+
+    async def test_large_bodies_are_read_a_few_at_a_time(self, store: Journal, monkeypatch):
+        monkeypatch.setattr(routing, "_MOST_BYTES", 100)
+        for number in range(5):
+            await store.receive(f"e{number}", body=json.dumps({"amount": number, "text": "x" * 60}).encode())
+        await register(store.db, "shop", [to("pay", filter={"body": {"amount": {"gt": 1}}})])
+        assert await store.route() == Routed(events=5, routed=3, added=3)
+
+    async def test_messages_of_applications_reach_handlers_by_id_or_uid(self, store: Journal):
+        application = await add_application(store.db, uid="acme")
+        message = Message(application="acme", type="user.created", payload=b"{}")
+        async with store.db.transaction() as connection:
+            await Outbox().publish(connection, message)
+        await register(store.db, "shop", [to("a", source=None, application="acme")])
+        assert (await store.route()).added == 1
+        await register(
+            store.db, "shop", [to("b", source=None, application=application), to("any", source=None, application="other")]
+        )
+        assert (await store.route()).added == 1
+        await store.assert_balanced()
+
+
+class TestAtOnce:
+    async def two_at_once(self, store: Journal, monkeypatch) -> list:
+        """Route one event twice, the first not committing before the second waits for it."""
+        unblock = routing.unblock
+
+        async def once_the_other_waits(*args):
+            await eventually(lambda: store.one(WAITING))
+            monkeypatch.setattr(routing, "unblock", unblock)
+            await unblock(*args)
+
+        monkeypatch.setattr(routing, "unblock", once_the_other_waits)
+        event = await store.receive("one")
+        await register(store.db, "shop", [to("pay")])
+        return await asyncio.gather(*(store.route([event]) for _ in range(2)), return_exceptions=True)
+
+    async def test_two_operators_at_once_add_one_delivery(self, store: Journal, monkeypatch):
+        done = await self.two_at_once(store, monkeypatch)
+        assert sorted(one.added for one in done) == [0, 1]
+        await store.assert_balanced()
+
+    async def test_mutant_without_the_lock_they_would_collide(self, store: Journal, monkeypatch):
+        monkeypatch.setitem(moves.SQL, "lock_replays", "select $1::uuid[]")
+        done = await self.two_at_once(store, monkeypatch)
+        assert [type(one) for one in done if isinstance(one, Exception)] == [RowRefused]
+
+    async def test_one_that_breaks_down_midway_is_finished_by_repeating_it(self, store: Journal, monkeypatch):
+        monkeypatch.setattr(operations, "BATCH", 2)
+        for number in range(5):
+            await store.receive(f"e{number}")
+        await register(store.db, "shop", [to("pay")])
+        calls = []
+        note = routing._record
+
+        async def break_down(*args):
+            calls.append(1)
+            if len(calls) == 2:
+                raise JournalError("the connection is gone")
+            return await note(*args)
+
+        monkeypatch.setattr(routing, "_record", break_down)
+        with pytest.raises(JournalError):
+            await store.route()
+        assert await store.one("select count(*) from boathook.delivery") == 2
+        assert await store.route() == Routed(events=5, routed=3, added=3)
+        await store.assert_balanced()
+
+
+class TestBatches:
+    async def test_each_item_is_routed_by_itself(self, db: Database):
+        sender, store = Sender(db), Journal(db)
+        await register(db, "shop", [to("opened", source="mail", types=("mail.opened",))])
+        receipt = await sender.send(thing("1"), thing("2", "mail.bounced", who="x"), thing("3", "mail.bounced"))
+        assert len(await store.owed(receipt.event_id)) == 1
+        bounced = to("bounced", source="mail", types=("mail.bounced",), filter={"body": {"who": "x"}})
+        await register(db, "shop", [bounced, to("all", source="mail")])
+        assert await store.route() == Routed(events=1, routed=1, added=4)
+        rows = await ledger.list_deliveries_of(db, receipt.event_id)
+        assert sorted((row.recipient, row.item_path, row.type) for row in rows[1:]) == [
+            ("handler:all", "events.0", "mail.opened"), ("handler:all", "events.1", "mail.bounced"),
+            ("handler:all", "events.2", "mail.bounced"), ("handler:bounced", "events.1", "mail.bounced"),
+        ]  # fmt: skip
+        assert (await store.route()).added == 0
+        await store.assert_balanced()
+
+    async def test_a_batch_that_no_handler_matched_is_unhandled(self, db: Database):
+        sender, store = Sender(db), Journal(db)
+        receipt = await sender.send(thing("1"), thing("2", "mail.bounced"))
+        assert receipt == Accepted(receipt.event_id)
+        assert not receipt.is_owed
+        assert len(await store.unhandled()) == 1
+        await register(db, "shop", [to("all", source="mail")])
+        assert (await store.route(Filter(is_unhandled=True))).added == 2
+        assert await store.unhandled() == []
+
+    async def test_a_type_chooses_the_items(self, db: Database):
+        sender, store = Sender(db), Journal(db)
+        await sender.send(thing("1"), thing("2", "mail.bounced"))
+        await register(db, "shop", [to("all", source="mail")])
+        assert (await store.route(Filter(type="mail.b*"))).added == 1
+
+    async def test_items_that_came_first_in_another_batch_stay_there(self, db: Database):
+        sender, store = Sender(db), Journal(db)
+        first = await sender.send(thing("1"))
+        second = await sender.send(thing("1"), thing("2"))
+        await register(db, "shop", [to("all", source="mail")])
+        assert (await store.route()).added == 2
+        assert (len(await store.owed(first.event_id)), len(await store.owed(second.event_id))) == (1, 1)
+
+    async def test_of_what_an_older_boathook_stored_only_what_is_known_is_routed(self, db: Database):
+        sender, store = Sender(db), Journal(db)
+        await register(db, "shop", [to("opened", source="mail", types=("mail.opened",))])
+        partly = await sender.send(thing("1"), thing("2", "mail.bounced"))
+        wholly = await sender.send(thing("3", "mail.bounced"))
+        plain = await store.receive("plain", "mail.bounced", source="mail")
+        await db.execute("update boathook.event set items = default")
+        await register(db, "shop", [to("all", source="mail")])
+        assert await store.route() == Routed(events=3, routed=2, added=2, left=1)
+        assert await store.owed(partly.event_id) == ["handler:opened", "handler:all"]
+        assert await store.owed(wholly.event_id) == []
+        assert await store.owed(plain) == ["handler:all"]
+
+
+class TestTheMomentOfRegistration:
+    async def past(self, db: Database) -> None:
+        """Do what the keeper does, without end."""
+        while await runner.run_piece(db, Outbox()):
+            pass
+
+    async def test_a_new_handler_is_owed_the_past_that_it_asks_for(self, store: Journal):
+        old = await store.routed(new_event("old"))
+        long_ago = int((datetime.now(UTC) - timedelta(days=8)).timestamp() * 1000)
+        await store.events.append([replace(old, id=ids.make(long_ago, 1))])
+        await register(store.db, "shop", [to("old")])
+        recent = await store.receive("recent")
+        await register(store.db, "shop", [to("old"), to("new", since_s=7 * 86_400.0)])
+        await self.past(store.db)
+        assert await store.owed(recent) == ["handler:old", "handler:new"]
+        assert await store.one("select count(*) from boathook.delivery") == 2, "nothing of the time before, nor to others"
+        assert await store.one("select subject from boathook.audit where action = 'route.since'") == "handler:new"
+        await store.assert_balanced()
+
+    async def test_it_is_done_at_the_first_registration_alone(self, store: Journal):
+        await store.receive("one")
+        asking = to("new", since_s=3_600.0)
+        for routes in ([asking], [asking], [replace(asking, timeout_s=3.0)], [], [asking]):
+            await register(store.db, "shop", routes)
+        assert await store.one("select count(*) from boathook.task") == 1
+        version = (await read_routes(store.db)).version
+        await register(store.db, "shop", [asking])
+        assert (await read_routes(store.db)).version == version
+
+    async def test_two_processes_that_register_at_once_ask_once(self, store: Journal):
+        await store.receive("one")
+        asking = [to("new", since_s=3_600.0)]
+        await asyncio.gather(*(register(store.db, "shop", asking) for _ in range(4)))
+        await asyncio.gather(*(self.past(store.db) for _ in range(3)))
+        assert await store.one("select count(*) from boathook.task") == 1
+        assert await store.one("select count(*) from boathook.delivery") == 1
+
+    async def test_mutant_without_the_registrys_lock_they_would_ask_twice(self, store: Journal, monkeypatch):
+        monkeypatch.setitem(registry.SQL, "lock_registry", "select 1")
+        owe = registry._owe_past
+        met = asyncio.Barrier(2)
+
+        async def both_at_once(*args):
+            await asyncio.wait_for(met.wait(), 60)
+            await owe(*args)
+
+        monkeypatch.setattr(registry, "_owe_past", both_at_once)
+        monkeypatch.setitem(registry.SQL, "save_lines", "select $1::jsonb")
+        asking = [to("new", since_s=3_600.0)]
+        await asyncio.gather(*(register(store.db, "shop", asking) for _ in range(2)))
+        assert await store.one("select count(*) from boathook.task") == 2
+
+    async def test_an_event_accepted_meanwhile_is_owed_once(self, store: Journal):
+        """Those routed without the handler are committed before it is registered, the others are routed with it."""
+        made = await store.routed(new_event("racing"))
+        receive = asyncio.gather(*(store.receive(f"e{number}") for number in range(10)), return_exceptions=True)
+        await register(store.db, "shop", [to("new", since_s=3_600.0)])
+        await receive
+        with pytest.raises(JournalError):
+            await store.events.append([made])
+        await store.events.append([await store.routed(made)])
+        await self.past(store.db)
+        stored = await store.one("select count(*) from boathook.event")
+        assert await store.one("select count(*) from boathook.delivery") == stored
+        assert await store.one("select count(distinct event_id) from boathook.delivery") == stored
+
+    async def test_a_keeper_that_dies_midway_loses_nothing_and_repeats_nothing(self, store: Journal, monkeypatch):
+        monkeypatch.setattr(steps, "STEP", 2)
+        for number in range(7):
+            await store.receive(f"e{number}")
+        await register(store.db, "shop", [to("new", since_s=3_600.0)])
+        await runner.run_piece(store.db, Outbox())
+        save = runner.tasks.save
+
+        async def killed(*_args, **_more):
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(runner.tasks, "save", killed)
+        with pytest.raises(asyncio.CancelledError):
+            await runner.run_piece(store.db, Outbox())
+        monkeypatch.setattr(runner.tasks, "save", save)
+        assert await store.one("select count(*) from boathook.delivery") == 2
+        await asyncio.gather(*(self.past(store.db) for _ in range(2)))
+        assert await store.one("select count(*) from boathook.delivery") == 7
+        assert await store.one("select count(*) from boathook.audit where action = 'event.route'") == 7
+
+    async def test_a_handler_that_an_older_release_retires_is_waited_for(self, store: Journal):
+        await store.receive("one")
+        await register(store.db, "shop", [to("new", since_s=3_600.0)])
+        await register(store.db, "shop", [])
+        await self.past(store.db)
+        assert await store.one("select state from boathook.task") == "running"
+        await register(store.db, "shop", [to("new", since_s=3_600.0)])
+        await store.db.execute("update boathook.task set place = null")
+        await self.past(store.db)
+        assert await store.one("select state from boathook.task") == "finished"
+        assert await store.one("select count(*) from boathook.delivery") == 1
+
+
+async def test_the_bulk_decision_of_the_console_routes_what_a_filter_names(store: Journal, context: Desk):
+    lost = await store.receive("lost", "refund.made")
+    other = await store.receive("other", "payout.made")
+    await register(store.db, "shop", [to("refund"), to("all")])
+    wanted = Filter(is_unhandled=True, type="refund.*")
+    async with context.work() as work:
+        task = await bulk.route_events(work, wanted, to="refund", note="the typo")
+    while await runner.run_piece(store.db, Outbox()):
+        pass
+    async with context.work() as work:
+        progress = await bulk.follow(work, task.shown_id)
+    assert (progress.state, progress.done, progress.total, progress.title) == ("finished", 1, 1, "Re-route events")
+    assert (await store.owed(lost), await store.owed(other)) == (["handler:refund"], [])
+    async with context.work() as work:
+        with pytest.raises(NotFound, match="did you mean"):
+            await bulk.route_events(work, wanted, to="refun")
+
+
+async def test_retention_forgets_them_with_their_events(store: Journal):
+    made = await store.routed(new_event("old"))
+    await store.events.append([replace(made, id=ids.make(1_600_000_000_000, 7))])
+    await store.receive("new")
+    retention = load(None).retention.model_copy(update={"events_days": 7.0})
+    report = await run_upkeep(store.db, retention)
+    assert report.dropped["unhandled", "age"] == 1
+    assert len(await store.unhandled()) == 1
+    assert await store.one("select count(*) from boathook.unhandled") == 1
