@@ -143,6 +143,54 @@ def test_an_event_is_replayed_to_one_and_to_all_with_a_note(console: ConsoleServ
     until(lambda: console.ask(ended, event)[0][0] == 3)
 
 
+def match_also(server: ConsoleServer, types: str) -> None:
+    """Have the handler match more types, as a later release would."""
+    server.db.execute(
+        "update boathook.route set types = array_append(types, %s) where recipient = 'handler:pay' and line = 0",
+        (types,),
+    )
+
+
+def test_an_unhandled_event_is_seen_counted_and_routed_again(console: ConsoleServer, admin_page: CheckedPage):
+    event = console.post_event("lost", "refunnd.made")
+    page = admin_page.go("/events?state=unhandled")
+    expect(page.locator("#found tbody tr", has_text=event).locator(".badge")).to_have_text("unhandled")
+    page = admin_page.go(f"/events/{event}")
+    expect(page.locator("#story")).to_contain_text("No handler matched it")
+    page.get_by_role("button", name="Route by today's handlers").click()
+    expect(page.locator(".notice.bad")).to_contain_text("No handler was added")
+    page.get_by_label("Handler; empty: all that match").fill("pai")
+    page.get_by_role("button", name="Route by today's handlers").click()
+    expect(page.locator(".notice.bad")).to_contain_text("did you mean handler:pay?")
+    match_also(console, "refunnd.*")
+    page.locator("#route-note").fill("the typo is mended")
+    page.get_by_role("button", name="Route by today's handlers").click()
+    expect(page.locator(".notice.good")).to_contain_text("1 delivery was added")
+    expect(page.locator("#story")).to_contain_text("the typo is mended; to handler:pay")
+    wait_for_state(console, event, "succeeded")
+
+
+def test_all_unhandled_events_of_a_filter_are_routed_again(console: ConsoleServer, admin_page: CheckedPage):
+    events = [console.post_event(f"lost-{number}", "payuot.made") for number in range(3)]
+    other = console.post_event("lost-other", "mandate.made")
+    match_also(console, "*.made")
+    page = admin_page.go("/events?state=unhandled&type=payuot.*")
+    expect(page.locator("#found tbody tr")).to_have_count(3)
+    page.locator("#route-note").fill("mended")
+    page.get_by_role("button", name="Route by today's handlers").click()
+    page.wait_for_url("**/console/jobs/*")
+    expect(page.locator("#job")).to_contain_text("finished", timeout=60_000)
+    expect(page.locator("#job")).to_contain_text("3 deliveries added")
+    for event in events:
+        wait_for_state(console, event, "succeeded")
+    page = admin_page.go("/events?state=unhandled")
+    assert rows(page) == [other]
+    page = admin_page.go("")
+    expect(page.locator("#n-in")).to_contain_text("no handler matched", timeout=60_000)
+    page.locator("#n-in a").click()
+    page.wait_for_url("**/console/events?state=unhandled")
+
+
 def test_a_page_keeps_up_with_an_event_that_is_being_handled(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("watched", "slow.watched", seconds=4)
     page = admin_page.go(f"/events/{event}")
@@ -158,7 +206,7 @@ def test_a_viewer_sees_no_way_to_replay_and_is_refused(console: ConsoleServer, a
     page = anonymous_page.go(f"/events/{event}")
     expect(page.get_by_text("Replay", exact=True)).to_have_count(0)
     token = page.locator("meta[name=csrf-token]").get_attribute("content")
-    for path in ("replay", "curl"):
+    for path in ("replay", "route", "curl"):
         answer = page.request.post(
             f"{console.base}/console/events/{event}/{path}", form={"csrf": str(token)}, headers={"origin": console.base}
         )

@@ -242,7 +242,9 @@ class TestRoute:
     async def test_mutant_without_the_audit_what_was_purged_would_come_back(self, store: Journal, monkeypatch):
         await store.receive("one")
         await register(store.db, "shop", [to("pay")])
-        monkeypatch.setitem(routing.SQL, "owe_routed", routing.SQL["owe_routed"].replace("a.action = $10", "a.action = 'x' || $10"))
+        monkeypatch.setitem(
+            routing.SQL, "owe_routed", routing.SQL["owe_routed"].replace("a.action = $10", "a.action = 'x' || $10")
+        )
         await store.route()
         await store.fail(await store.one("select id from boathook.event"), is_last=True)
         await operations.purge_dead(store.db, Selection(Filter()), ACTION)
@@ -277,7 +279,9 @@ class TestRoute:
         await register(store.db, "shop", [to("a", source=None, application="acme")])
         assert (await store.route()).added == 1
         await register(
-            store.db, "shop", [to("b", source=None, application=application), to("any", source=None, application="other")]
+            store.db,
+            "shop",
+            [to("b", source=None, application=application), to("any", source=None, application="other")],
         )
         assert (await store.route()).added == 1
         await store.assert_balanced()
@@ -400,7 +404,9 @@ class TestTheMomentOfRegistration:
         await register(store.db, "shop", [to("old"), to("new", since_s=7 * 86_400.0)])
         await self.past(store.db)
         assert await store.owed(recent) == ["handler:old", "handler:new"]
-        assert await store.one("select count(*) from boathook.delivery") == 2, "nothing of the time before, nor to others"
+        assert await store.one("select count(*) from boathook.delivery") == 2, (
+            "nothing of the time before, nor to others"
+        )
         assert await store.one("select subject from boathook.audit where action = 'route.since'") == "handler:new"
         await store.assert_balanced()
 

@@ -23,7 +23,7 @@ from boathook.journal.schema import migrate, pending
 
 SCHEMA = Path(schema.__file__).with_name("schema.sql")
 FIRST = "0001_pre_first_schema"
-LAST = "0012_pre_dedup_order"
+LAST = "0013_pre_unhandled"
 
 CATALOG = """
     select 'column' as kind, c.relname || '.' || a.attname as name,

@@ -47,6 +47,10 @@ class Progress:
     total: int
     """What was counted when it was begun; 0 where that is not known."""
     done_verb: str
+    added: int | None
+    """Deliveries added, where that is what it does."""
+    left: int
+    """What was left alone, where it says so."""
     error: str
     group: str | None
     """The group's id, where it is about one."""
@@ -162,6 +166,8 @@ def progress_of(task: Task) -> Progress:
         done=task.data.get("done", 0),
         total=task.request.get("total", 0),
         done_verb=done_verb,
+        added=task.data.get("added"),
+        left=task.data.get("left", 0),
         error=error,
         group=group and ids.show(ids.DEAD_GROUP, UUID(group)),
         actor=task.request["actor"],

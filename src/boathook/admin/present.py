@@ -92,6 +92,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
     breakers_open: int
     failing_endpoints: int
     disabled_endpoints: int
+    unhandled: int
+    """Events of the last day that no handler matched; 10,000 at most."""
     xmin_age_s: float
     connections: int
     sources: list[Inflow]
@@ -165,6 +167,7 @@ def present(samples: Sequence[HostSample]) -> Present:
         breakers_open=int(whole.breakers_open),
         failing_endpoints=int(whole.failing),
         disabled_endpoints=int(whole.disabled),
+        unhandled=int(whole.unhandled),
         xmin_age_s=whole.xmin_age_s,
         connections=int(whole.connections),
         sources=inflows[:_MOST_SHOWN],

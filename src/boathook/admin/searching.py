@@ -18,6 +18,8 @@ from boathook.journal import search
 from boathook.journal.database import Database
 from boathook.journal.search import FoundEvent, Known, Look, Wanted
 
+UNHANDLED: Final = "unhandled"
+"""In place of a delivery's state: events of sources that no handler matched."""
 LONGEST_TEXT: Final = 200
 """Characters of a text that is looked for."""
 _MOST_KNOWN: Final = 50
@@ -76,7 +78,7 @@ async def answer(database: Database, question: Question, sources: Iterable[str])
         InvalidValue: a field of it makes no sense.
         JournalUnavailable: PostgreSQL is away or too busy.
     """
-    _check(question)
+    check(question)
     if question.below is None and question.words and (found := await _find_named(database, question, sources)):
         return found
     return await search.look(database, _wanted(question))
@@ -133,7 +135,8 @@ def _event_of(name: str) -> UUID | None:
     return ids.read(ids.EVENT, name) if name.startswith(f"{ids.EVENT}_") else None
 
 
-def _check(question: Question) -> None:
+def check(question: Question) -> None:
+    """Raise InvalidValue where a field makes no sense."""
     texts = {"q": question.words, "text": question.text, "key": question.key}
     for name, text in texts.items():
         if len(text) > LONGEST_TEXT:
@@ -142,8 +145,8 @@ def _check(question: Question) -> None:
     for name, text in named.items():
         if "\x00" in text or any("\ud800" <= one <= "\udfff" for one in text):
             raise InvalidValue("it holds a character that no text can hold", name)
-    if question.state and question.state not in set(State):
-        raise InvalidValue(f"a delivery's state is one of {', '.join(State)}", "state")
+    if question.state and question.state not in {*State, UNHANDLED}:
+        raise InvalidValue(f"write one of {', '.join(State)}, or {UNHANDLED}", "state")
     if question.since and question.until and question.since >= question.until:
         raise InvalidValue("it must be later than the beginning", "until")
 
@@ -154,7 +157,8 @@ def _wanted(question: Question) -> Wanted:
         application=question.application or None,
         type=question.type or None,
         key=question.key or None,
-        state=State(question.state) if question.state else None,
+        state=State(question.state) if question.state not in {"", UNHANDLED} else None,
+        is_unhandled=question.state == UNHANDLED,
         since=question.since,
         until=question.until,
         below=question.below,

@@ -84,9 +84,7 @@ def replay_events(
     What is pending or being run is left alone. With --route, events are routed by the handlers that are registered now
     instead: those that match, and that an event was never owed to, are owed it. Repeating that adds nothing.
     """
-    wanted = Filter(
-        source=source, application=application, type=type, since=since, until=until, is_unhandled=unhandled
-    )
+    wanted = Filter(source=source, application=application, type=type, since=since, until=until, is_unhandled=unhandled)
     _check_choice(chosen, wanted, everything)
     if to is not None and not route:
         raise Misused("--to needs --route: a replay goes to those that an event was owed to")
@@ -113,7 +111,12 @@ def replay_events(
                 number = len(named)
             with Progress("replaying", number) as report:
                 done = await operations.replay_events(
-                    database, named or wanted, action(run_name or note), rate=rate, is_once=run_name is not None, report=report
+                    database,
+                    named or wanted,
+                    action(run_name or note),
+                    rate=rate,
+                    is_once=run_name is not None,
+                    report=report,
                 )
         out.print(f"replayed {done.events} events: {done.added} deliveries added, {done.revived} dead letters revived")
 

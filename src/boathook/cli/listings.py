@@ -107,8 +107,8 @@ def list_events(
     """List events, newest first."""
     after = after and ids.show(ids.EVENT, *read_ids(ids.EVENT, [after]))
     wanted = Filter(
-        source=source, application=application, type=type, since=since, until=until, is_unhandled=unhandled, limit=limit,
-        after=after,
+        source=source, application=application, type=type, since=since, until=until, is_unhandled=unhandled,
+        limit=limit, after=after,
     )  # fmt: skip
     _list(ctx, ledger.list_events, wanted, _EVENTS, as_json)
 

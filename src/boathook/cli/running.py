@@ -114,10 +114,27 @@ def check_up(ctx: typer.Context, as_json: Json = False) -> None:
                     await database.close()
         except BoathookError as error:
             findings += [finding async for finding in doctor.examine(settings, None, str(error))]
+        findings += _look_at_handlers(settings)
         _print_findings(findings, as_json=as_json)
         return any(finding.verdict is doctor.Verdict.FAIL for finding in findings)
 
     raise typer.Exit(1 if run(work()) else 0)
+
+
+def _look_at_handlers(settings: Settings) -> "list[Finding]":
+    """Return what is wrong with the handlers, if there are any: whether they load, and what they name."""
+    if not settings.server.app and not settings.apps.load:
+        return []
+    from boathook.admin.doctor import Finding, Verdict, examine_handlers
+    from boathook.server import load_hooks
+
+    try:
+        hooks = load_hooks(settings)
+    except ConfigError as error:
+        return [Finding("handlers", Verdict.FAIL, str(error), "correct that; boathook does not start without them")]
+    routes = [route for some in hooks.routes(timeout_s=settings.worker.timeout_s).values() for route in some]
+    found = f"{len(hooks.handlers)} can be loaded, each for a source that is there"
+    return list(examine_handlers(settings, routes)) or [Finding("handlers", Verdict.OK, found)]
 
 
 def _look_at_apps(settings: Settings) -> "tuple[Settings, list[tuple[str, Path]], list[Finding]]":

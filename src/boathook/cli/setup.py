@@ -14,7 +14,7 @@ from boathook.admin import told_secrets
 from boathook.admin.shown_settings import all_settings
 from boathook.admin.trial import Step, try_source
 from boathook.cli import apps, show, source_secrets
-from boathook.cli.session import action, journal, out, session
+from boathook.cli.session import action, err, journal, out, session
 from boathook.cli.show import Column
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
@@ -150,11 +150,14 @@ def show_settings(ctx: typer.Context, as_json: Json = False) -> None:
 @settings_app.command("check", epilog="Example: boathook --config boathook.toml config check")
 def check_settings(ctx: typer.Context) -> None:
     """Check the settings, every source with its secrets, and that your handlers can be loaded; start nothing."""
+    from boathook.admin.doctor.finding import Verdict
+    from boathook.admin.doctor.handlers import examine
     from boathook.dispatch.alarms.service import check_alarms
     from boathook.server import load_hooks, with_apps
 
     settings, loaded = with_apps(session(ctx).plain_settings())
-    handlers = len(load_hooks(settings).handlers)
+    hooks = load_hooks(settings)
+    handlers = len(hooks.handlers)
     settings.database_url()
     check_alarms(settings)
     paths = compile_gates(settings)
@@ -162,6 +165,12 @@ def check_settings(ctx: typer.Context) -> None:
     counts = f"{len(settings.sources)} sources on {len(paths)} paths, {handlers} handlers"
     if loaded:
         counts += f", {len(loaded)} apps"
+    routes = [route for some in hooks.routes(timeout_s=settings.worker.timeout_s).values() for route in some]
+    findings = list(examine(settings, routes))
+    for finding in findings:
+        err.print(show.text(f"{finding.verdict}: {finding.found}; {finding.fix}"), soft_wrap=True)
+    if any(finding.verdict is Verdict.FAIL for finding in findings):
+        raise typer.Exit(1)
     out.print(show.text(f"{where}: understood; {counts}"), soft_wrap=True)
 
 

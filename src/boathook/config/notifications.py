@@ -13,7 +13,7 @@ from boathook.config.types import Count, NotNegative, Positive, Secret, Table
 
 Severity = Literal["warning", "critical"]
 Measure = Literal["value", "increase", "share", "p50", "p95", "p99"]
-Rows = Literal["", "dead_letters", "disabled_endpoints"]
+Rows = Literal["", "dead_letters", "disabled_endpoints", "unhandled"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _QUIET: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -78,8 +78,8 @@ class RuleSettings(Table):
     by: tuple[str, ...] = ()
     """Labels that tell subjects apart, each with an alarm of its own; ``host`` is one of every metric."""
     rows: Rows = ""
-    """What is looked up in the journal's tables in place of a metric: dead letters of `over_s`, by recipient, or
-    endpoints that boathook has disabled."""
+    """What is looked up in the journal's tables in place of a metric: dead letters of `over_s`, by recipient, endpoints
+    that boathook has disabled, or unhandled events accepted in `over_s`, by source."""
     measure: Measure = "value"
     against: tuple[Selection, ...] = ()
     """Of a share: what the metric is compared with; the share is metric / (metric + these)."""

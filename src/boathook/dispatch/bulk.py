@@ -1,4 +1,4 @@
-"""Bulk decisions, a step at a time: a group of dead letters replayed, ignored or purged, events replayed or routed again.
+"""Bulk decisions, a step at a time: dead letters replayed, ignored or purged, events replayed or routed again.
 
 A capped replay makes pending what may run within a second, and goes on when that second is over, so that it can be
 stopped at any time, and what runs is what its progress says.
@@ -68,7 +68,8 @@ async def _replay_events(connection: Connection, task: Task, now: datetime) -> P
 
 async def _route_events(connection: Connection, task: Task, now: datetime) -> Piece:
     to, wanted = task.request.get("to"), _filter(task)
-    if task.request.get("is_first") and now - task.created_at < _PATIENCE and not await is_registered(connection, to):
+    is_new = task.request.get("is_first") and now - task.created_at < _PATIENCE
+    if is_new and not await is_registered(connection, str(to)):
         # An older release may have retired the handler for as long as both are deployed.
         return Piece(task.data, {**task.place, "not_before": (now + _PAUSE).isoformat()})
     after = UUID(task.place["after"]) if "after" in task.place else None

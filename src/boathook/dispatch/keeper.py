@@ -9,6 +9,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from boathook.config import Settings
@@ -23,6 +24,7 @@ from boathook.handlers.outbox import Outbox, memory_days
 from boathook.journal import audit
 from boathook.journal.database import Connection, Database, reached, translated
 from boathook.journal.deliveries import Backlog, DeliveryStore, keeper_seat
+from boathook.journal.routing import count_unhandled
 from boathook.journal.samples import roll_up
 from boathook.journal.sending import bury_barred, free_expired
 from boathook.journal.upkeep import run_upkeep
@@ -177,6 +179,8 @@ class Keeper:
         failing, disabled = await self._store.troubled_endpoints()
         emit.gauge("boathook_failing_endpoints", failing)
         emit.gauge("boathook_disabled_endpoints", disabled)
+        unhandled = await count_unhandled(self._database, datetime.now(UTC) - timedelta(days=1))
+        emit.gauge("boathook_unhandled_events", sum(unhandled.values()))
 
 
 def _forget_counts() -> None:
@@ -192,6 +196,7 @@ _COUNTED: Final = (
     "boathook_oldest_xmin_age_seconds",
     "boathook_failing_endpoints",
     "boathook_disabled_endpoints",
+    "boathook_unhandled_events",
 )
 _STATES: Final = ("due", "later", "blocked", "leased", "dead")
 

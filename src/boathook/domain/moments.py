@@ -45,7 +45,7 @@ def read_span(text: str, *where: str) -> float:
     Raises:
         InvalidValue: it is none.
     """
-    found = _AGO.fullmatch(text.strip()) if isinstance(text, str) else None
+    found = _AGO.fullmatch(text.strip())
     if found is None:
         raise InvalidValue(f"{text!r} is no length of time: write 90s, 2h, 7d or 1w", *where)
     return float(int(found[1]) * _UNITS[found[2]])

@@ -109,7 +109,7 @@ def make_line(
 
 def _read_since(origin: str | None, since: str | timedelta) -> float:
     try:
-        seconds = since.total_seconds() if isinstance(since, timedelta) else read_span(since)
+        seconds = since.total_seconds() if isinstance(since, timedelta) else read_span(str(since))
     except InvalidValue as error:
         raise ConfigError(f"hook.on({origin!r}): since: {error}") from None
     if not 0 < seconds <= _MOST_SINCE_S:

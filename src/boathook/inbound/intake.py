@@ -251,7 +251,11 @@ class Intake:
     def _note(self, event: NewEvent, receipt: Receipt) -> None:
         if not receipt.conflict:  # a copy of it is to be counted as a conflict again
             self._recent.remember(event, receipt.event_id)
-        if self._announcer is not None and isinstance(receipt, Accepted) and receipt.is_owed:
+        if not isinstance(receipt, Accepted):
+            return
+        if receipt.is_new and not receipt.is_owed:
+            emit.count("boathook_events_unhandled_total", source=event.source)
+        if self._announcer is not None and receipt.is_owed:
             self._announcer.ring()
 
     def _leave_journal(self, why: str, failed: Sequence[Entry] = ()) -> bool:

@@ -192,6 +192,11 @@ async def count_dead(connection: Connection, over_s: float, limit: int) -> list[
     return [(row["subject"], row["value"]) for row in await connection.fetch(SQL["count_dead"], over_s, limit)]
 
 
+async def count_unhandled(connection: Connection, over_s: float, limit: int) -> list[tuple[str, float]]:
+    """Return how many events accepted within so many seconds no handler matched, by source, most first."""
+    return [(row["subject"], row["value"]) for row in await connection.fetch(SQL["count_unhandled"], over_s, limit)]
+
+
 async def list_disabled(connection: Connection, limit: int) -> list[tuple[str, float]]:
     """Return the endpoints that boathook has disabled, the latest first."""
     return [(row["subject"], row["value"]) for row in await connection.fetch(SQL["list_disabled"], limit)]

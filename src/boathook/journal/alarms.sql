@@ -97,6 +97,19 @@ group by recipient
 order by value desc, recipient
 limit $2
 
+-- name: count_unhandled
+-- Counts what was accepted within some seconds and is unhandled, by source, of the latest twenty thousand.
+select source as subject, count(*)::float8 as value
+from (
+    select source from boathook.unhandled
+    where event_id >= boathook.first_id(now() - make_interval(secs => $1))
+    order by event_id desc
+    limit 20000
+) as latest
+group by source
+order by value desc, source
+limit $2
+
 -- name: list_disabled
 -- Reads the endpoints that boathook has disabled, the latest first.
 select boathook.show_id('ep', id) as subject, 1::float8 as value

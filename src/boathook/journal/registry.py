@@ -1,7 +1,7 @@
 """The routes: which recipient gets which events, versioned so that no event is routed by outdated ones."""
 
 import secrets
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -149,7 +149,7 @@ def _number(routes: Sequence[Route]) -> dict[tuple[str, int], Route]:
     return lines
 
 
-async def _owe_past(connection: Connection, app: str, routes: Sequence[Route], known: Set[str]) -> None:
+async def _owe_past(connection: Connection, app: str, routes: Sequence[Route], known: Collection[str]) -> None:
     """Have the events routed again that handlers ask for which are registered for the first time.
 
     Whatever was routed without them is committed by now, as appending holds the lock of the registry's row.

@@ -151,7 +151,7 @@ async def check_handler(connection: Connection | Database, name: str) -> str:
 
 
 async def count_unhandled(database: Database | Connection, since: datetime) -> Mapping[str, int]:
-    """Return how many events accepted since a moment are unhandled, by source; no more than `MOST_COUNTED` are counted."""
+    """Return how many events accepted since a moment are unhandled, by source; `MOST_COUNTED` are counted at most."""
     rows = await database.fetch(SQL["count_unhandled"], ids.first_of(since), MOST_COUNTED)
     return {row["source"]: row["number"] for row in rows}
 
@@ -170,7 +170,8 @@ async def _candidates(
     unclear = [row["id"] for row in rows if row["is_unclear"]]
     known = await _known_items(connection, unclear) if unclear else {}
     wanted = Pattern(type)
-    candidates, left = [], 0
+    candidates: list[_Candidate] = []
+    left = 0
     for row in rows:
         if row["is_unclear"] and row["id"] not in known:
             left += router.fits(source=row["source"], application=None, type=row["type"])
@@ -209,11 +210,15 @@ def _items_of(row: Record) -> Sequence[tuple[str, str]] | None:
     return None if row["items"] is None else msgspec.json.decode(row["items"], type=list[tuple[str, str]])
 
 
-async def _wishes(connection: Connection, router: Router, candidates: Sequence[_Candidate]) -> AsyncIterator[list[_Wish]]:
+async def _wishes(
+    connection: Connection, router: Router, candidates: Sequence[_Candidate]
+) -> AsyncIterator[list[_Wish]]:
     """Yield who wants what, few bytes at a time."""
     for portion in _portions(candidates):
         wanting = [one.row["id"] for one in portion if one.reads_body]
-        bodies = {row["id"]: row["body"] for row in await connection.fetch(SQL["read_bodies"], wanting)} if wanting else {}
+        bodies = (
+            {row["id"]: row["body"] for row in await connection.fetch(SQL["read_bodies"], wanting)} if wanting else {}
+        )
         yield [wish for one in portion for wish in _wishes_of(router, one, bodies.get(one.row["id"], b""))]
 
 
@@ -270,9 +275,7 @@ async def _record(connection: Connection, action: Action, added: Sequence[Record
     recipients: dict[UUID, dict[str, None]] = defaultdict(dict)
     for row in added:
         recipients[row["event_id"]][row["recipient"]] = None
-    notes = [
-        "; ".join(filter(None, (action.note, f"to {', '.join(names)}"))) for names in recipients.values()
-    ]
+    notes = ["; ".join(filter(None, (action.note, f"to {', '.join(names)}"))) for names in recipients.values()]
     subjects = [ids.show(ids.EVENT, event_id) for event_id in recipients]
     await connection.execute(SQL["record_routed"], action.actor, ROUTE_EVENT, subjects, notes)
     return len(recipients)

@@ -58,6 +58,8 @@ class Wanted:
     """The whole dedup key."""
     state: State | None = None
     """Events with a delivery in it."""
+    is_unhandled: bool = False
+    """Only events of sources that no handler matched."""
     texts: tuple[bytes, ...] = ()
     """Events whose bytes hold one of these as they are."""
     words: tuple[bytes, ...] = ()
@@ -233,7 +235,9 @@ async def find_messages(database: Database, key: str, application: str | None = 
 
 def _statement(wanted: Wanted) -> str:
     """Return the step over the fewest rows: what is open or dead is little, and an application has an index."""
-    if wanted.state in _OPEN:
+    if wanted.is_unhandled:
+        walk, events = "walk_unhandled", "select * from walked"
+    elif wanted.state in _OPEN:
         walk, events = "walk_open", SQL["events_of_deliveries"]
     elif wanted.application is not None:
         walk, events = "walk_application", "select * from walked"

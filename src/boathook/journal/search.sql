@@ -8,6 +8,12 @@
 select e.id, e.source, e.application, e.type, e.dedup_key, octet_length(e.body) as size
 from boathook.event e where e.id < $1 and e.id >= $2 order by e.id desc limit $3
 
+-- name: walk_unhandled
+-- Events that no handler matched.
+select e.id, e.source, e.application, e.type, e.dedup_key, octet_length(e.body) as size
+from boathook.unhandled u join boathook.event e on e.id = u.event_id
+where u.event_id < $1 and u.event_id >= $2 order by u.event_id desc limit $3
+
 -- name: walk_application
 -- Events of an application, which may be stored under several names.
 select found.*
@@ -46,7 +52,10 @@ fitting as (
         and ($5::text is null or e.application = any ((select boathook.application_names($5))::text[]))
         and ($6::text is null or e.type like $6 or (e.type = $9 and (
             exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $6)
-            or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $6))))
+            or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $6)
+            or exists (
+                select from boathook.event b cross join lateral json_array_elements(b.items) as i (item)
+                where b.id = e.id and i.item ->> 1 like $6))))
         and ($7::text is null or e.dedup_key = $7)
         {standing}
 )

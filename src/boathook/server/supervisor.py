@@ -9,9 +9,12 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Final
 
+from boathook.admin.doctor.finding import Verdict
+from boathook.admin.doctor.handlers import examine as examine_handlers
 from boathook.config import Settings
 from boathook.dispatch.alarms.service import check_alarms
 from boathook.domain.errors import AddressRefused, BoathookError, ConfigError, JournalError, JournalUnavailable
@@ -59,6 +62,7 @@ async def _serve(settings: Settings) -> int:
     settings, apps = with_apps(settings)
     hooks = load_hooks(settings)
     compile_gates(settings)
+    _check_handlers(settings, hooks)
     check_alarms(settings)
     traces.check(settings)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
@@ -94,6 +98,15 @@ class _Stop:
         if self.gently.is_set() and number == signal.SIGINT:
             self.at_once.set()
         self.gently.set()
+
+
+def _check_handlers(settings: Settings, hooks: Hooks) -> None:
+    """Warn of handlers that name unknown sources, and refuse those of types that a sender never names."""
+    routes = chain.from_iterable(hooks.routes(timeout_s=settings.worker.timeout_s).values())
+    for finding in examine_handlers(settings, routes):
+        if finding.verdict is Verdict.FAIL:
+            raise ConfigError(f"{finding.found}; {finding.fix}")
+        _LOG.warning("handler_without_events", note=finding.found, fix=finding.fix)
 
 
 def _bind(settings: Settings) -> socket.socket:

@@ -95,6 +95,7 @@ _COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 TABLE: Final = (
     Metric("boathook_requests_total", _COUNTER, "Requests at sources, by the status answered.", ("source", "status")),
     Metric("boathook_events_accepted_total", _COUNTER, "Events committed to the journal.", ("source",)),
+    Metric("boathook_events_unhandled_total", _COUNTER, "Events accepted that no handler matched.", ("source",)),
     Metric("boathook_duplicates_total", _COUNTER, "Requests whose event was there already.", ("source",)),
     Metric("boathook_conflicts_total", _COUNTER, "Requests, or items, whose body or key differed from the first.",
            ("source",)),
@@ -152,6 +153,8 @@ TABLE: Final = (
     Metric("boathook_backlog", _GAUGE, "Deliveries not ended, by state.", ("recipient", "state"), (), Merge.MAX),
     Metric("boathook_backlog_age", _GAUGE, "Deliveries that are due, by how long they have been so.",
            ("recipient", "age"), (), Merge.MAX),
+    Metric("boathook_unhandled_events", _GAUGE, "Events of the last day that no handler matched; 10000 at most.",
+           (), (), Merge.MAX),
     Metric("boathook_oldest_due_seconds", _GAUGE, "How long the oldest due delivery has been waiting.",
            (), (), Merge.MAX),
     Metric("boathook_oldest_xmin_age_seconds", _GAUGE, "Age of the oldest open snapshot in PostgreSQL.",

@@ -150,6 +150,8 @@ class Tally(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Enabled endpoints whose latest requests failed."""
     disabled: float = 0
     """Endpoints that stand disabled."""
+    unhandled: float = 0
+    """Events of the last day that no handler matched."""
 
     @property
     def arrived(self) -> Arrived:
@@ -212,6 +214,7 @@ _PEAKS: Final = {
     "dependencies_open": "boathook_breaker_open",
     "failing": "boathook_failing_endpoints",
     "disabled": "boathook_disabled_endpoints",
+    "unhandled": "boathook_unhandled_events",
 }
 """Levels of which the highest counts: every host would say the same, or only the worst matters."""
 _ARRIVED: Final = {

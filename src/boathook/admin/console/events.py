@@ -5,16 +5,20 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
+from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
-from boathook.admin import searching
+from boathook.admin import bulk, searching
 from boathook.admin.console import asking
+from boathook.admin.console.jobs import JOBS
 from boathook.admin.console.one_event import routes
 from boathook.admin.console.pages import BASE, Visit
-from boathook.admin.searching import Direct, Question
+from boathook.admin.searching import UNHANDLED, Direct, Question
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue
+from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.model import State
+from boathook.domain.roles import Role
+from boathook.journal.ledger import Filter
 from boathook.journal.search import LARGEST_BODY, Look
 
 __all__ = ["list_events", "routes"]
@@ -30,7 +34,7 @@ async def list_events(visit: Visit) -> Response:
     """Show what fits a question."""
     fields = {name: visit.query.get(name, "").strip() for name in _FIELDS}
     try:
-        question = _question(visit, fields)
+        question = _question(visit.query, fields)
         found = await searching.answer(visit.desk.database, question, visit.desk.settings.sources)
     except InvalidValue as error:
         return _list(visit, 400, fields, None, {str(error.where[0]): str(error)})
@@ -39,7 +43,7 @@ async def list_events(visit: Visit) -> Response:
     return _list(visit, 200, fields, found, {})
 
 
-def _question(visit: Visit, fields: Mapping[str, str]) -> Question:
+def _question(form: QueryParams | FormData, fields: Mapping[str, str]) -> Question:
     return Question(
         words=fields["q"],
         text=fields["text"],
@@ -48,9 +52,9 @@ def _question(visit: Visit, fields: Mapping[str, str]) -> Question:
         application=fields["application"],
         type=fields["type"],
         state=fields["state"],
-        since=asking.moment(visit.query, "since"),
-        until=asking.moment(visit.query, "until"),
-        below=_below(visit.query.get("below", "")),
+        since=asking.moment(form, "since"),
+        until=asking.moment(form, "until"),
+        below=_below(str(form.get("below", ""))),
     )
 
 
@@ -73,7 +77,12 @@ def _list(
         status,
         fields=fields,
         errors=errors,
-        states=[("", "any"), *((str(state), str(state)) for state in State)],
+        states=[
+            ("", "any"),
+            *((str(state), str(state)) for state in State),
+            (UNHANDLED, "unhandled: no handler matched"),
+        ],
+        can_route=_can_route(fields),
         sources=asking.sources(visit.desk.settings.sources, fields["source"]),
         look=look,
         direct=found if isinstance(found, Direct) else None,
@@ -85,6 +94,35 @@ def _list(
         has_filters=any(text for name, text in fields.items() if name != "q"),
         text_url=asking.link(_EVENTS, {}, text=fields["q"]),
     )
+
+
+def _can_route(fields: Mapping[str, str]) -> bool:
+    """Return whether a bulk decision can be about just what is shown: it knows no texts, keys or deliveries."""
+    return not any(fields[name] for name in ("q", "text", "key")) and fields["state"] in {"", UNHANDLED}
+
+
+@routes.post("/events/route", role=Role.OPERATOR)
+async def route(visit: Visit) -> Response:
+    """Begin to route the events of a filter again, by today's handlers."""
+    fields = {name: str(visit.form.get(name, "")).strip() for name in _FIELDS}
+    try:
+        if not _can_route(fields):
+            raise InvalidValue("routing again takes no text, key or state of deliveries", "state")
+        searching.check(_question(visit.form, fields))
+        wanted = Filter(
+            source=fields["source"] or None,
+            application=fields["application"] or None,
+            type=fields["type"] or None,
+            since=asking.moment(visit.form, "since"),
+            until=asking.moment(visit.form, "until"),
+            is_unhandled=fields["state"] == UNHANDLED,
+        )
+        async with visit.work() as work:
+            to = str(visit.form.get("to", "")).strip() or None
+            task = await bulk.route_events(work, wanted, to=to, note=str(visit.form.get("note", "")))
+    except (InvalidValue, LimitReached, NotFound) as error:
+        return visit.to(asking.link(_EVENTS, fields), str(error), kind="bad")
+    return visit.to(f"{JOBS}/{task.shown_id}")
 
 
 def _keep(text: str) -> int:

@@ -103,6 +103,26 @@ async def replay(visit: Visit) -> Response:
     return visit.to(f"/console/events/{name}", f"{number} {owed} owed again")
 
 
+@routes.post("/events/{id}/route", role=Role.OPERATOR)
+async def route(visit: Visit) -> Response:
+    """Owe the event to the handlers that match it now and never were owed it, or to the one that is named."""
+    event_id = _event_id(visit)
+    page = f"/console/events/{ids.show(ids.EVENT, event_id)}"
+    action = Action(actor=visit.actor, note=str(visit.form.get("note", "")).strip()[:_LONGEST_NOTE] or None)
+    to = str(visit.form.get("to", "")).strip() or None
+    try:
+        done = await operations.route_events(visit.desk.database, [event_id], action, to=to)
+    except NotFound as error:
+        return visit.to(page, str(error), kind="bad")
+    if done.left:
+        text = "It was left alone: a dead letter of it was purged, or it may be a batch that an older boathook stored."
+        return visit.to(page, f"{text} Name a handler to route it all the same", kind="bad")
+    if not done.added:
+        return visit.to(page, "No handler was added: each one that matches is or was owed it already", kind="bad")
+    owed = "delivery was" if done.added == 1 else "deliveries were"
+    return visit.to(page, f"{done.added} {owed} added")
+
+
 def attachment(body: bytes, name: str) -> Response:
     """Return bytes of strangers as a file that no browser shows or runs."""
     headers = {"content-disposition": f'attachment; filename="{name}"', "x-content-type-options": "nosniff"}

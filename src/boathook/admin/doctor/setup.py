@@ -5,7 +5,7 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from boathook.inbound.providers.proofs import NoProof
 from boathook.journal import schema
 from boathook.journal.app_schema import pending_apps
 from boathook.journal.database import Database, check_safety
+from boathook.journal.routing import MOST_COUNTED, count_unhandled
 from boathook.journal.vitals import Vitals, read_clock, read_vitals
 
 _MIB: Final = 1 << 20
@@ -73,6 +74,7 @@ async def _database(
     yield _partitions(vitals)
     yield _backlog(vitals)
     yield _routes(vitals)
+    yield _unhandled(await count_unhandled(database, vitals.now - timedelta(days=1)))
     yield _dead(vitals)
     yield _snapshot(vitals)
     yield await spool.compare(settings, database)
@@ -151,6 +153,19 @@ def _routes(vitals: Vitals) -> Finding:
         )
         return Finding("routes", Verdict.WARN, f"owed to recipients that no active route names: {names}", fix)
     return Finding("routes", Verdict.OK, "everything owed has its recipient")
+
+
+def _unhandled(counts: Mapping[str, int]) -> Finding:
+    if not counts:
+        return Finding("unhandled", Verdict.OK, "every event of the last day was owed to a handler")
+    number = sum(counts.values())
+    shown = f"{number:,} or more" if number >= MOST_COUNTED else f"{number:,}"
+    sources = ", ".join(f"{source} ({of_source:,})" for source, of_source in list(counts.items())[:5])
+    fix = (
+        "see `boathook events list --unhandled`; once a handler matches them, run"
+        " `boathook events replay --route --unhandled`"
+    )
+    return Finding("unhandled", Verdict.WARN, f"{shown} events of the last day matched no handler: {sources}", fix)
 
 
 def _dead(vitals: Vitals) -> Finding:

@@ -85,6 +85,8 @@ class Watch:
                 rows = await kept.count_dead(connection, rule.settings.over_s, MOST_SUBJECTS)
             case "disabled_endpoints":
                 rows = await kept.list_disabled(connection, MOST_SUBJECTS)
+            case "unhandled":
+                rows = await kept.count_unhandled(connection, rule.settings.over_s, MOST_SUBJECTS)
             case _:
                 latest = self._chart.latest
                 if latest is None or (now - latest).total_seconds() > self._fresh_s:

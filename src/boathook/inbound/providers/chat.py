@@ -1,6 +1,7 @@
 """Senders that people talk through."""
 
 import re
+from typing import Final
 
 from boathook.domain.model import Grade
 from boathook.domain.signing import Encoding
@@ -128,6 +129,13 @@ DISCORD = Recipe(
     retries_for_days=0.01,
     checked=("discord-interactions (Python), which verifies", "1 vector of webhook.co's registry"),
 )
+_TELEGRAM_TYPES: Final = (
+    "message", "edited_message", "channel_post", "edited_channel_post", "business_connection", "business_message",
+    "edited_business_message", "deleted_business_messages", "message_reaction", "message_reaction_count",
+    "inline_query", "chosen_inline_result", "callback_query", "shipping_query", "pre_checkout_query",
+    "purchased_paid_media", "poll", "poll_answer", "my_chat_member", "chat_member", "chat_join_request",
+    "chat_boost", "removed_chat_boost",
+)  # fmt: skip
 
 TELEGRAM = Recipe(
     name="telegram",
@@ -140,7 +148,10 @@ TELEGRAM = Recipe(
         b'"text":"boathook-sample"}}'
     ),
     id=EventId(places=(Json("update_id"),)),
-    type=EventType(keys_besides=("update_id",)),
+    type=EventType(
+        keys_besides=("update_id",),
+        known=_TELEGRAM_TYPES,
+    ),
     retries="a reasonable number of times; updates not fetched are kept for a day",
     retries_for_days=1.0,
     checked=("built by hand from its documentation",),

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from boathook.domain.model import Grade
@@ -112,6 +112,16 @@ def claim_netlify(facts: Facts, _now: float) -> dict[str, Any]:
     return {"iss": "netlify", "sha256": hashlib.sha256(facts.request.body).hexdigest()}
 
 
+_GITHUB_TYPES: Final = (
+    "branch_protection_rule", "check_run", "check_suite", "code_scanning_alert", "commit_comment", "create",
+    "delete", "dependabot_alert", "deployment", "deployment_status", "discussion", "discussion_comment", "fork",
+    "installation", "installation_repositories", "issue_comment", "issues", "label", "marketplace_purchase",
+    "member", "membership", "merge_group", "milestone", "organization", "package", "ping", "public", "pull_request",
+    "pull_request_review", "pull_request_review_comment", "pull_request_review_thread", "push", "release",
+    "repository", "repository_dispatch", "secret_scanning_alert", "sponsorship", "star", "status", "team",
+    "team_add", "watch", "workflow_dispatch", "workflow_job", "workflow_run",
+)  # fmt: skip
+
 GITHUB = Recipe(
     name="github",
     title="GitHub",
@@ -124,7 +134,10 @@ GITHUB = Recipe(
     ),
     id=EventId(places=(Header("x-github-delivery"),), is_signed=False),
     # Hooks may be set to send a form, whose field payload holds the JSON.
-    type=EventType(places=((Header("x-github-event"), Json("action"), Form("payload", "action")),)),
+    type=EventType(
+        places=((Header("x-github-event"), Json("action"), Form("payload", "action")),),
+        known=_GITHUB_TYPES,
+    ),
     body=BodyForm.ANY,
     keep=("x-github-hook-id", "x-github-hook-installation-target-id", "x-github-hook-installation-target-type"),
     answer_within_s=10.0,

@@ -41,6 +41,13 @@ from boathook.inbound.providers.recipe import (
 )
 
 FORM: Final = "application/x-www-form-urlencoded"
+_STRIPE_TYPES: Final = (
+    "account", "application_fee", "balance", "capability", "charge", "checkout", "coupon", "credit_note",
+    "customer", "entitlements", "file", "identity", "invoice", "invoice_payment", "invoiceitem",
+    "issuing_authorization", "issuing_card", "issuing_transaction", "mandate", "payment_intent", "payment_link",
+    "payment_method", "payout", "person", "plan", "price", "product", "promotion_code", "quote", "radar", "refund",
+    "review", "setup_intent", "source", "subscription_schedule", "tax", "tax_rate", "terminal", "topup", "transfer",
+)  # fmt: skip
 
 STRIPE: Final = Recipe(
     name="stripe",
@@ -59,7 +66,10 @@ STRIPE: Final = Recipe(
         secret="whsec_boathook-sample-secret",
     ),
     id=EventId(places=(Json("id"),)),
-    type=EventType(places=(Json("type"),)),
+    type=EventType(
+        places=(Json("type"),),
+        known=_STRIPE_TYPES,
+    ),
     volatile=("pending_webhooks",),
     answer_within_s=30.0,
     retries="for up to 3 days with growing pauses, each signed anew",

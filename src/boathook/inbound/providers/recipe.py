@@ -59,6 +59,14 @@ class EventType:
     read: Callable[[Facts], str | None] | None = None
     """For what no place can name, such as XML in a form: finds it in a proven request where no place holds something;
     one that raises has found nothing."""
+    known: tuple[str, ...] = ()
+    """Types, or their first parts, that the sender is known to send; a spelling close to one of them is taken for a
+    mistake. Senders add types whenever they like, so others are never refused."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a request can say what happened; else the type of each is ``unknown``."""
+        return bool(self.places) or self.keys_besides is not None or self.read is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +290,11 @@ class Recipe:
                 return False
             case _:
                 return True
+
+    @property
+    def names_types(self) -> bool:
+        """Whether its requests or their items can say what happened; else ``unknown`` is all its types there are."""
+        return self.type.is_named or (self.items is not None and self.items.type.is_named)
 
     needs_url: bool = False
     """For proofs whose `state` reads the address."""
