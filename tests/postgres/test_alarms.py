@@ -9,13 +9,19 @@ from typing import ClassVar
 
 import pytest
 
+from boathook.admin import operations
 from boathook.dispatch.alarms.alone import Alone
 from boathook.dispatch.alarms.rules import compile_rules
 from boathook.dispatch.alarms.service import Alarms, Reporter
 from boathook.dispatch.alarms.watch import after_quiet
+from boathook.domain.model import Route
 from boathook.journal import alarms as kept
+from boathook.journal.events import EventStore
+from boathook.journal.moves import Action
+from boathook.journal.registry import register
 from boathook.outbound.notifier import Notifier
 from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
+from tests.postgres.test_events import event
 from tests.support import eventually
 from tests.unit.receivers import OK, Receiver
 
@@ -60,6 +66,24 @@ async def test_what_is_not_the_matter_is_not_told(db, receiver):
         await harness.evaluate(3)
         await harness.deliver()
         assert (await harness.open_alarms(), receiver.requests) == ([], [])
+
+
+async def test_unhandled_events_are_told_by_source_until_they_are_routed(db, receiver):
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, own=True)
+    store = EventStore(db)
+    async with open_harness(db, settings) as harness:
+        made = event("one", owed=())
+        await store.append([made])
+        await harness.evaluate()
+        assert [(one.rule, one.subject, one.value) for one in await harness.open_alarms()] == [
+            ("unhandled_events", "stripe", 1.0)
+        ]
+        await register(db, "shop", [Route(recipient="handler:pay", app="shop", source="stripe")])
+        await operations.route_events(db, [made.id], Action(actor="test"))
+        await harness.evaluate()
+        await harness.advance_time(minutes=2)
+        await harness.evaluate()
+        assert await harness.open_alarms() == []
 
 
 async def test_a_change_of_keeper_neither_tells_twice_nor_forgets(db, receiver):

@@ -57,7 +57,7 @@ def _types(recipe: Recipe, route: Route) -> Iterator[Finding]:
         for pattern in patterns:
             if near := _misspelt(pattern, recipe.type.known):
                 found = (
-                    f"{route.recipient} wants {pattern!r} of {route.source!r}, which {recipe.title} is not known to send;"
+                    f"{route.recipient} wants {pattern!r} of {route.source!r}, a type unknown of {recipe.title};"
                     f" did you mean {near!r}?"
                 )
                 yield Finding("handlers", Verdict.WARN, found, "correct the type in hook.on")

@@ -1,0 +1,118 @@
+"""What is said of handlers that no event can reach: of sources that are not there, and types that nobody sends."""
+
+from pathlib import Path
+
+import pytest
+
+from boathook.admin.doctor import Verdict, examine_handlers
+from boathook.config import Settings, load
+from boathook.domain.errors import ConfigError
+from boathook.domain.model import Route
+from boathook.handlers.api import Boathook
+from boathook.handlers.hooks import Hooks
+from boathook.inbound.providers import RECIPES
+from boathook.server import supervisor
+
+SOURCES = """
+[sources.stripe]
+secrets = ["whsec_x"]
+[sources.github]
+secrets = ["abc"]
+[sources.plain]
+provider = "hmac"
+header = "x-signature"
+secrets = ["abcdefgh"]
+[sources.typed]
+provider = "hmac"
+header = "x-signature"
+type_path = "kind"
+secrets = ["abcdefgh"]
+[sources.broken]
+provider = "stripe"
+scheme = "none such"
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "boathook.toml").write_text(SOURCES)
+    return load(tmp_path / "boathook.toml")
+
+
+def route(source: str | None, *types: str) -> Route:
+    return Route(recipient="handler:x", app="shop", source=source, types=types or ("*",))
+
+
+def looked(settings: Settings, source: str | None, *types: str) -> list[tuple[str, str]]:
+    return [(one.verdict, one.found) for one in examine_handlers(settings, [route(source, *types)])]
+
+
+@pytest.mark.parametrize(("written", "meant"), [("strpe", "stripe"), ("Stripe", "stripe"), ("git-hub", "github")])
+def test_an_unknown_source_is_a_warning_with_what_was_probably_meant(settings: Settings, written: str, meant: str):
+    ((verdict, found),) = looked(settings, written)
+    assert (verdict, found.endswith(f"did you mean {meant!r}?")) == (Verdict.WARN, True)
+
+
+def test_a_source_like_none_is_told_with_those_that_there_are(settings: Settings):
+    (finding,) = examine_handlers(settings, [route("wholly-other")])
+    assert (finding.verdict, "stripe, github" in finding.fix) == (Verdict.WARN, True)
+
+
+@pytest.mark.parametrize("source", [None, "stripe", "github", "plain", "broken"])
+def test_a_handler_of_every_type_fits_any_source(settings: Settings, source: str | None):
+    assert looked(settings, source) == []
+
+
+def test_where_no_request_tells_a_type_a_handler_of_one_can_never_run(settings: Settings):
+    ((verdict, found),) = looked(settings, "plain", "order.*", "refund")
+    assert verdict == Verdict.FAIL
+    assert "wants order.*, refund of 'plain'" in found
+    assert looked(settings, "plain", "unknown") == looked(settings, "plain", "order.*", "unk*") == []
+    assert looked(settings, "typed", "order.*") == []
+
+
+@pytest.mark.parametrize(
+    ("source", "type", "meant"),
+    [
+        ("stripe", "paymnt_intent.*", "payment_intent"), ("stripe", "custommer.created", "customer"),
+        ("github", "pull_requst.opened", "pull_request"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_type_is_a_warning(settings: Settings, source: str, type: str, meant: str):
+    ((verdict, found),) = looked(settings, source, type)
+    assert (verdict, found.endswith(f"did you mean {meant!r}?")) == (Verdict.WARN, True)
+
+
+@pytest.mark.parametrize(
+    "type", ["payment_intent.*", "customer.subscription.updated", "brand_new.thing", "v2.*", "pay*"]
+)
+def test_a_type_that_is_known_or_new_is_none_of_our_business(settings: Settings, type: str):
+    assert looked(settings, "stripe", type) == []
+
+
+@pytest.mark.parametrize("recipe", [one for one in RECIPES if one.type.known], ids=lambda one: one.name)
+def test_known_types_are_names_that_stand_for_themselves(recipe):
+    assert len(set(recipe.type.known)) == len(recipe.type.known)
+    assert not any("." in name or "*" in name for name in recipe.type.known)
+
+
+def test_no_start_with_a_handler_that_can_never_run_but_with_one_of_an_unknown_source(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    hook = Boathook()
+    hook.on("strpe")(lost)
+    told: list[dict] = []
+    monkeypatch.setattr(supervisor._LOG, "warning", lambda *_args, **more: told.append(more))
+    supervisor._check_handlers(settings, Hooks({"shop": hook}))
+    assert [one["note"].endswith("did you mean 'stripe'?") for one in told] == [True]
+    hook.on("plain", "order.*")(impossible)
+    with pytest.raises(ConfigError, match=r"handler:impossible wants order\.\*.*leave out the types"):
+        supervisor._check_handlers(settings, Hooks({"shop": hook}))
+
+
+def lost(_event: object) -> None:
+    """Handle nothing."""
+
+
+def impossible(_event: object) -> None:
+    """Handle nothing."""
