@@ -146,8 +146,8 @@ async def check_handler(connection: Connection | Database, name: str) -> str:
     if recipient in known:
         return recipient
     near = get_close_matches(recipient, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"registered are: {', '.join(sorted(known)) or 'none'}"
-    raise NotFound(f"no handler {recipient} is registered; {hint} Handlers are registered when `boathook serve` starts")
+    hint = f"did you mean {near[0]}?" if near else f"registered are: {', '.join(sorted(known)) or 'none'}."
+    raise NotFound(f"no handler {recipient} is registered; {hint} `boathook serve` registers them when it starts")
 
 
 async def count_unhandled(database: Database | Connection, since: datetime) -> Mapping[str, int]:
