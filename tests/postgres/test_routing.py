@@ -18,7 +18,7 @@ from boathook.domain.errors import JournalError, NotFound, RowRefused
 from boathook.domain.model import Accepted, NewEvent, Route
 from boathook.handlers.outbox import Message, Outbox
 from boathook.inbound.arrival import hash_of
-from boathook.journal import ledger, moves, registry, routing
+from boathook.journal import ledger, lines, moves, registry, routing, tasks
 from boathook.journal.database import Database
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Selection
@@ -290,14 +290,14 @@ class TestRoute:
 class TestAtOnce:
     async def two_at_once(self, store: Journal, monkeypatch) -> list:
         """Route one event twice, the first not committing before the second waits for it."""
-        unblock = routing.unblock
+        unblock = lines.unblock
 
         async def once_the_other_waits(*args):
             await eventually(lambda: store.one(WAITING))
-            monkeypatch.setattr(routing, "unblock", unblock)
+            monkeypatch.setattr("boathook.journal.routing.unblock", unblock)
             await unblock(*args)
 
-        monkeypatch.setattr(routing, "unblock", once_the_other_waits)
+        monkeypatch.setattr("boathook.journal.routing.unblock", once_the_other_waits)
         event = await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         return await asyncio.gather(*(store.route([event]) for _ in range(2)), return_exceptions=True)
@@ -463,15 +463,15 @@ class TestTheMomentOfRegistration:
             await store.receive(f"e{number}")
         await register(store.db, "shop", [to("new", since_s=3_600.0)])
         await runner.run_piece(store.db, Outbox())
-        save = runner.tasks.save
+        save = tasks.save
 
         async def killed(*_args, **_more):
             raise asyncio.CancelledError
 
-        monkeypatch.setattr(runner.tasks, "save", killed)
+        monkeypatch.setattr(tasks, "save", killed)
         with pytest.raises(asyncio.CancelledError):
             await runner.run_piece(store.db, Outbox())
-        monkeypatch.setattr(runner.tasks, "save", save)
+        monkeypatch.setattr(tasks, "save", save)
         assert await store.one("select count(*) from boathook.delivery") == 2
         await asyncio.gather(*(self.past(store.db) for _ in range(2)))
         assert await store.one("select count(*) from boathook.delivery") == 7

@@ -103,7 +103,7 @@ EVENTS: Final = Walk(
         Rule(
             "find_wrong_replays",
             "replays are about what was owed first",
-            "A handler would be given an event, or a part of one, that it was never owed, nor routed to by an operator.",
+            "A handler would be given an event, or a part of one, that was never owed or routed to it.",
             _CLOCKWORK,
         ),
         Rule(

@@ -97,7 +97,7 @@ def _list(
 
 
 def _can_route(fields: Mapping[str, str]) -> bool:
-    """Return whether a bulk decision can be about what is shown: part of all events, and by no text, key or delivery."""
+    """Return whether a bulk decision can be about what is shown: part of all events, by no text, key or delivery."""
     is_known = not any(fields[name] for name in ("q", "text", "key")) and fields["state"] in {"", UNHANDLED}
     return is_known and any(fields.values())
 
@@ -108,7 +108,9 @@ async def route(visit: Visit) -> Response:
     fields = {name: str(visit.form.get(name, "")).strip() for name in _FIELDS}
     try:
         if not _can_route(fields):
-            raise InvalidValue("choose a filter, but no text, key or state of deliveries, to route events again", "state")
+            raise InvalidValue(
+                "choose a filter, but no text, key or state of deliveries, to route events again", "state"
+            )
         searching.check(_question(visit.form, fields))
         wanted = Filter(
             source=fields["source"] or None,
