@@ -390,6 +390,13 @@ HOSTILE = [
 ]
 
 
+def test_a_router_tells_beforehand_what_fits_and_what_reads_the_body():
+    router = Router([route(source="a", types=("x.*",)), route("b", source="a", types=("y",), order_by="id")], 1)
+    asked = [{"source": source, "application": None, "type": type} for source in "ab" for type in ("x.1", "y", "z")]
+    assert [router.fits(**one) for one in asked] == [True, True, False, False, False, False]
+    assert [router.reads_body(**one) for one in asked] == [False, True, False, False, False, False]
+
+
 @pytest.mark.parametrize("body", HOSTILE, ids=lambda body: repr(body[:12]))
 def test_hostile_bodies_are_routed_without_an_exception(body):
     router = Router([route(), route("b", filter={"body": {"a": {"gt": 1}}}), route("c", order_by="a")], 1)

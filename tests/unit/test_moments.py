@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from boathook.domain.errors import InvalidValue
-from boathook.domain.moments import read_moment
+from boathook.domain.moments import read_moment, read_span
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
@@ -46,3 +46,14 @@ def test_what_is_none_is_refused_at_its_field(text):
     with pytest.raises(InvalidValue) as caught:
         read_moment(text, NOW, "since")
     assert caught.value.where == ("since",)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("2h", 7_200), (" 7 d ", 604_800), ("1w", 604_800)])
+def test_lengths_of_time(text, seconds):
+    assert read_span(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "7", "soon", "-1d", "1y", "2026-01-01", "1d2h"])
+def test_what_is_no_length_of_time_is_refused_with_an_example(text):
+    with pytest.raises(InvalidValue, match="write 90s, 2h, 7d or 1w"):
+        read_span(text)
