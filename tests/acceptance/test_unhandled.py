@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import httpx
 import psycopg
+import pytest
 
 from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.support import until
@@ -83,6 +84,7 @@ def test_what_a_typo_lost_is_found_told_of_and_handled_once_it_is_mended(boathoo
     running.cli("verify")
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_new_handler_gets_the_past_that_it_asks_for_though_its_keeper_is_killed(
     boathook: Callable[..., BoathookProcess],
 ):
