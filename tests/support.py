@@ -1,9 +1,13 @@
-"""Waiting in tests: for a condition with a deadline, never for a length of time."""
+"""Waiting in tests: for a condition with a deadline, never for a length of time; and forks in which a crash is seen."""
 
 import asyncio
+import faulthandler
 import inspect
 import math
+import os
+import resource
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -91,3 +95,24 @@ LOCK_WAITED_FOR = """
         select pid from pg_stat_activity where datname = current_database()))
 """
 """Asks whether somebody waits for a lock in this database; other tests have others on the same server."""
+
+
+def exit_code(call: Callable[[], object], *, cpu_s: int, refusal: type[Exception] | None = None) -> int:
+    """Run *call* in a fork with a limit of processor time in seconds, so that a crash is seen.
+
+    Returns its exit code: 0, 22 where it raised *refusal*, 1 for another exception, negative where a signal ended it.
+    """
+    if (pid := os.fork()) == 0:
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+        try:
+            call()
+            os._exit(0)
+        except BaseException as error:  # noqa: BLE001 - the fork must not go on as a second test run
+            if refusal is not None and isinstance(error, refusal):
+                os._exit(22)
+            traceback.print_exc()
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)

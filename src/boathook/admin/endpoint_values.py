@@ -26,6 +26,8 @@ _LONGEST_TYPE: Final = 256
 _MOST_HEADERS: Final = 50
 _MOST_HEADER_TEXT: Final = 16_384
 """Characters of names and values; they are sent and recorded with each attempt."""
+MAX_PEM: Final = 65_536
+"""Characters of a certificate, with its chain, and of its key."""
 
 Values = dict[str, Any]
 
@@ -199,9 +201,13 @@ def _read_pair(value: Mapping[str, str]) -> Mapping[str, str]:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
     from cryptography.x509 import load_pem_x509_certificates
 
+    for name in ("certificate", "key"):
+        if len(value[name]) > MAX_PEM:
+            raise InvalidValue(f"a PEM text has at most {MAX_PEM:,} characters", "auth", "mtls", name)
     try:
         certificate = load_pem_x509_certificates(value["certificate"].encode())[0]
-        key = load_pem_private_key(value["key"].encode(), None)
+        # Whether the numbers of a key are primes takes a minute to tell of a large one; the certificate's must match.
+        key = load_pem_private_key(value["key"].encode(), None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, TypeError) as error:
         message = f"write the certificate and its key, not encrypted, as PEM texts: {_first_line(error)}"
         raise InvalidValue(message, "auth", "mtls") from None

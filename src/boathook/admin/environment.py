@@ -1,19 +1,18 @@
 """What an organization has set up, taken out and put in: its event types, also from an OpenAPI document."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from boathook.admin import event_types
 from boathook.admin.desk import Work
 from boathook.admin.event_types import NewEventType
-from boathook.admin.openapi import WebhookType, read_types
+from boathook.admin.openapi import WebhookType, read_webhooks, schemas_of
 from boathook.journal.event_types import EventType
 
 VERSION: Final = 1
 """Of the form in which an environment is taken out."""
 _PAGE: Final = 250
-_FIRST: Final = "1"
-"""The version under which schemas are kept unless told otherwise."""
 
 
 async def export(work: Work) -> list[EventType]:
@@ -33,14 +32,23 @@ async def take_in(work: Work, types: Sequence[tuple[str, NewEventType]]) -> None
         await event_types.put(work, name, new)
 
 
+async def read_openapi(document: str | Mapping[str, Any]) -> list[WebhookType]:
+    """Return the event types that an OpenAPI document's webhooks are, reading it in a thread.
+
+    Raises:
+        InvalidValue: it is no such document, is too large, or a schema is none.
+    """
+    return await asyncio.to_thread(read_webhooks, document)
+
+
 async def import_openapi(
-    work: Work, document: Mapping[str, Any], *, is_dry: bool = False, is_whole: bool = False
+    work: Work, named: Sequence[WebhookType], *, is_dry: bool = False, is_whole: bool = False
 ) -> list[WebhookType]:
     """Make or change the event types that an OpenAPI document's webhooks are; archived ones come back.
 
     Args:
         work: the transaction.
-        document: the parsed document.
+        named: what `read_openapi` has read.
         is_dry: change nothing.
         is_whole: archive the event types that the document does not name.
 
@@ -48,9 +56,8 @@ async def import_openapi(
         Those that are new or were otherwise before.
 
     Raises:
-        InvalidValue: the document holds no such webhooks, or a schema is none.
+        InvalidValue: a schema is none.
     """
-    named = read_types(document)
     known = {one.name: one for one in await export(work)}
     changed = [one for one in named if not _is_same(known.get(one.name), one)]
     if is_dry:
@@ -63,11 +70,6 @@ async def import_openapi(
             if name not in names and not type.is_archived:
                 await event_types.delete(work, name)
     return changed
-
-
-def schemas_of(type: WebhookType) -> dict[str, Any] | None:
-    """Return an event type's schemas by version, as they are kept."""
-    return None if type.schema is None else {_FIRST: dict(type.schema)}
 
 
 def _values(known: EventType | None, new: WebhookType) -> NewEventType:

@@ -1,5 +1,6 @@
 """What can be done with event types, by the API and the command line alike."""
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -76,7 +77,7 @@ async def create(work: Work, name: str, new: NewEventType) -> EventType:
         raise Taken(f"there is an event type {name} already", "event_type_exists")
     if found is not None:
         return await _save(work, found, _columns(new))
-    made = await event_types.insert(work.connection, _new(work, name, new))
+    made = await event_types.insert(work.connection, await _new(work, name, new))
     if made is None:
         raise Taken(f"there is an event type {name} already", "event_type_exists")
     await note(work.connection, work.actor, "event_type.create", name)
@@ -87,7 +88,7 @@ async def put(work: Work, name: str, new: NewEventType) -> tuple[EventType, bool
     """Give an event type these values, or make it; and whether it was made. Raises InvalidValue."""
     found = await event_types.lock(work.connection, work.organization, name)
     if found is None:
-        made = await event_types.insert(work.connection, _new(work, name, new))
+        made = await event_types.insert(work.connection, await _new(work, name, new))
         if made is not None:
             await note(work.connection, work.actor, "event_type.create", name)
             return made, True
@@ -111,8 +112,8 @@ async def delete(work: Work, name: str, *, is_expunged: bool = False) -> None:
     await note(work.connection, work.actor, "event_type.delete" if is_expunged else "event_type.archive", name)
 
 
-def _new(work: Work, name: str, new: NewEventType) -> EventType:
-    return EventType(organization=work.organization, name=name, **_checked(_columns(new)))
+async def _new(work: Work, name: str, new: NewEventType) -> EventType:
+    return EventType(organization=work.organization, name=name, **await _checked(_columns(new)))
 
 
 def _columns(new: NewEventType) -> dict[str, Any]:
@@ -127,12 +128,13 @@ def _columns(new: NewEventType) -> dict[str, Any]:
 
 
 async def _save(work: Work, found: EventType, columns: dict[str, Any]) -> EventType:
-    saved = await event_types.save(work.connection, replace(found, **_checked(columns)))
+    saved = await event_types.save(work.connection, replace(found, **await _checked(columns)))
     await note(work.connection, work.actor, "event_type.update", found.name)
     return saved
 
 
-def _check_schemas(schemas: Mapping[str, Any]) -> None:
+def check_schemas(schemas: Mapping[str, Any], *where: str) -> None:
+    """Accept schemas that payloads can be judged by; *where* is the place that errors name. Raises InvalidValue."""
     # What judges by schemas takes longer to import than most commands take; the gateway has it from its start.
     from boathook.inbound.schemas import check_schema
 
@@ -140,15 +142,16 @@ def _check_schemas(schemas: Mapping[str, Any]) -> None:
         try:
             check_schema(schema)
         except ValueError as error:
-            raise InvalidValue(str(error), "schemas", version) from None
+            raise InvalidValue(str(error), *where, version) from None
 
 
-def _checked(columns: dict[str, Any]) -> dict[str, Any]:
+async def _checked(columns: dict[str, Any]) -> dict[str, Any]:
     schemas = columns.get("schemas") or {}
     if len(schemas) > MOST_VERSIONS:
         raise InvalidValue(f"an event type has at most {MOST_VERSIONS} versions; leave out old ones", "schemas")
     if schemas:
-        _check_schemas(schemas)
+        # In a thread, as patterns take up to half a second to be made ready.
+        await asyncio.to_thread(check_schemas, schemas, "schemas")
     if "feature_flags" in columns:
         # No flag at all means what null does: everybody sees it.
         columns["feature_flags"] = tuple(dict.fromkeys(columns["feature_flags"] or ())) or None

@@ -127,16 +127,16 @@ def import_openapi(
 ) -> None:
     """Make or change the event types that a document's webhooks are, and say which."""
     from boathook.admin import environment
-    from boathook.admin.openapi import read_document
+    from boathook.admin.openapi import read_webhooks
 
     try:
-        document = read_document(file.read_text(encoding="utf-8"))
+        named = read_webhooks(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise Misused(f"FILE: cannot read {file}: {error}") from None
 
     async def take_in() -> list[str]:
         async with work(session(ctx).settings()) as one:
-            changed = await environment.import_openapi(one, document, is_dry=dry_run, is_whole=replace_all)
+            changed = await environment.import_openapi(one, named, is_dry=dry_run, is_whole=replace_all)
             return [type.name for type in changed]
 
     for name in run(take_in()):

@@ -179,3 +179,13 @@ def test_the_document_gives_examples_and_says_what_each_operation_does(server):
             assert operation.get("summary"), name
             assert operation.get("operationId"), name
             assert any(status.startswith("2") for status in operation["responses"]), name
+
+
+@pytest.mark.parametrize("text", ["? " * 50_000, "? " * 30_000, "[" * 250_000, "[" * 60_000])
+def test_a_hostile_document_does_not_end_the_gateway(server, api, text):
+    """The mutant is in tests/unit/test_openapi.py: without the bounds the process ends with SIGSEGV."""
+    before = [child.pid for child in server.running.children("gateway")]
+    body = {"specRaw": text}
+    refused = api.post("/event-type/import/openapi", body, expect=422)
+    assert refused["detail"][0]["loc"] == ["body", "specRaw"]
+    assert [child.pid for child in server.running.children("gateway")] == before

@@ -1,6 +1,5 @@
 """Routes that take what an organization has set up out and put it in."""
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +10,7 @@ from boathook.admin import environment
 from boathook.admin.api.calls import OrganizationCall, router
 from boathook.admin.api.event_types import EventTypeIn, EventTypeOut, show_event_type
 from boathook.admin.api.fields import Flag, Input, Moment, Output
-from boathook.admin.openapi import MOST_TYPES, read_document
+from boathook.admin.openapi import MOST_TYPES, schemas_of
 from boathook.domain.errors import InvalidValue
 
 routes = router("Environment")
@@ -40,7 +39,9 @@ class ImportOpenApiIn(Input):
     """An OpenAPI document whose webhooks become event types."""
 
     spec: dict[str, Any] | None = Field(default=None, description="The document.")
-    spec_raw: str | None = Field(default=None, description="The document as text, JSON or YAML.")
+    spec_raw: str | None = Field(
+        default=None, description="The document as text: JSON, or YAML of at most 65,536 characters."
+    )
     dry_run: Flag = Field(default=False, description="Only tell what would change.")
     replace_all: Flag = Field(default=False, description="Archive event types that the document does not name.")
 
@@ -101,17 +102,14 @@ async def import_openapi(call: OrganizationCall, body: ImportOpenApiIn) -> Impor
     """Make or change the event types that the document's webhooks, or x-webhooks, are."""
     if (body.spec is None) is (body.spec_raw is None):
         raise InvalidValue("write spec or specRaw, one of the two", "spec")
-    # Reading YAML takes a while, which others should not wait for.
-    document = body.spec if body.spec_raw is None else await asyncio.to_thread(read_document, body.spec_raw)
-    changed = await environment.import_openapi(
-        call.work, document or {}, is_dry=body.dry_run, is_whole=body.replace_all
-    )
+    named = await environment.read_openapi((body.spec or {}) if body.spec_raw is None else body.spec_raw)
+    changed = await environment.import_openapi(call.work, named, is_dry=body.dry_run, is_whole=body.replace_all)
     shown = [
         EventTypeFromOpenApi(
             name=one.name,
             description=one.description,
             deprecated=one.is_deprecated,
-            schemas=environment.schemas_of(one),
+            schemas=schemas_of(one),
         )
         for one in changed
     ]

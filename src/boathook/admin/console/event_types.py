@@ -1,5 +1,6 @@
 """Event types: what applications' endpoints can ask for, with the schemas that payloads are judged by."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -13,7 +14,6 @@ from boathook.admin import event_types as actions
 from boathook.admin.console import asking
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.event_types import NewEventType
-from boathook.admin.openapi import read_document
 from boathook.domain.endpoints import check_type
 from boathook.domain.errors import AdminError, InvalidValue
 from boathook.inbound.schemas import check_schema, validate
@@ -154,9 +154,10 @@ async def create(visit: Visit) -> Response:
     form = TypeForm.of(visit.form)
     try:
         if visit.form.get("check"):
-            return _form(visit, form, judged=form.judge())
+            return _form(visit, form, judged=await asyncio.to_thread(form.judge))
+        new = await asyncio.to_thread(form.value)
         async with visit.work() as work:
-            made = await actions.create(work, _name(form.name), form.value())
+            made = await actions.create(work, _name(form.name), new)
     except AdminError as error:
         return _form(visit, form, error=error)
     return visit.to(f"{_LIST}/{made.name}", f"The event type {made.name} is there.")
@@ -176,8 +177,9 @@ async def change(visit: Visit) -> Response:
     name, form = visit.path["name"], TypeForm.of(visit.form)
     try:
         if visit.form.get("check"):
-            return _form(visit, form, name=name, judged=form.judge())
-        changes = {key: value for key, value in asdict(form.value()).items() if key != "is_archived"}
+            return _form(visit, form, name=name, judged=await asyncio.to_thread(form.judge))
+        new = await asyncio.to_thread(form.value)
+        changes = {key: value for key, value in asdict(new).items() if key != "is_archived"}
         async with visit.work() as work:
             await actions.change(work, name, changes)
     except AdminError as error:
@@ -237,9 +239,9 @@ async def import_document(visit: Visit) -> Response:
     text, is_whole = str(visit.form.get("document", "")), bool(visit.form.get("is_whole"))
     is_dry = not visit.form.get("do")
     try:
-        document = read_document(text)
+        named = await environment.read_openapi(text)
         async with visit.work() as work:
-            changed = await environment.import_openapi(work, document, is_dry=is_dry, is_whole=is_whole)
+            changed = await environment.import_openapi(work, named, is_dry=is_dry, is_whole=is_whole)
     except AdminError as error:
         return visit.page("event_types/import.html", 400, text=text, is_whole=is_whole, changed=None, error=str(error))
     if is_dry:

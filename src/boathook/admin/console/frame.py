@@ -191,7 +191,7 @@ async def read_form(request: Request) -> FormData:
         HTTPException: it is too large, or no form.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    body = b""
+    body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > _LARGEST_FORM:

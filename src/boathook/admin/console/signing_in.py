@@ -230,7 +230,7 @@ class SigningIn:
 def _read_attempt(request: Request) -> Attempt | None:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(request.cookies.get(_ATTEMPT, "")), type=Attempt)
-    except (ValueError, msgspec.DecodeError):
+    except (ValueError, msgspec.DecodeError, RecursionError):
         return None
 
 

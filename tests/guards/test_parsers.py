@@ -1,0 +1,211 @@
+"""Every parser of text and every function that calls itself, with what bounds it: a new one must be entered here."""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Final
+
+import boathook
+from boathook import config
+
+SOURCE: Final = Path(boathook.__file__).parent
+NOT_SERVED: Final = {"bench", "demo", "testing"}
+"""Rooms that read what they have made themselves."""
+PARSERS: Final = {
+    "json": {"json.load", "json.loads", "msgspec.json.Decoder", "msgspec.json.decode"},
+    "yaml": {"yaml.compose", "yaml.load", "yaml.load_all", "yaml.parse", "yaml.safe_load", "yaml.scan"},
+    "xml": {"ET.XML", "ET.XMLParser", "ET.XMLPullParser", "ET.fromstring", "ET.iterparse", "ET.parse"},
+    "toml": {"tomllib.load", "tomllib.loads"},
+    "form": {"parse_qs", "parse_qsl", "request.form"},
+    "python": {"ast.literal_eval", "ast.parse", "compile", "eval", "exec", "marshal.loads", "pickle.loads"},
+    "token": {"jwt.decode", "jwt.decode_complete", "jwt.get_unverified_header"},
+    "key": {"load_pem_private_key", "load_pem_x509_certificates", "serialization.load_der_public_key",
+            "serialization.load_pem_private_key", "serialization.load_pem_public_key", "x509.load_pem_x509_certificate"},
+}  # fmt: skip
+
+OURS: Final = "ours"
+"""Text that boathook or its app has written: rows, files of the data folder, orders to processes."""
+OWNER: Final = "owner"
+"""The configuration, and files that the owner names on the command line."""
+API: Final = "settings:outbound.max_message"
+BODY: Final = "settings:limits.max_body"
+HEAD: Final = "settings:limits.max_head"
+DEPTH: Final = "boathook.domain.documents:MAX_DEPTH"
+FORM: Final = "boathook.admin.console.frame:_LARGEST_FORM"
+SCHEMA: Final = "boathook.inbound.schemas:MAX_SCHEMA"
+OPENAPI: Final = "boathook.admin.openapi:"
+
+CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "admin/api/calls.py": {"json": (API,)},
+    "admin/api/examples.py": {"json": (API,)},
+    "admin/api/idempotency.py": {"json": (OURS,)},
+    "admin/api/messages.py": {"json": (API,)},
+    "admin/comparing.py": {"json": ("boathook.admin.contents:MOST", DEPTH)},
+    "admin/console/app.py": {"json": ("boathook.admin.console.app:_LARGEST_REPORT",)},
+    "admin/console/applications.py": {"json": (FORM,)},
+    "admin/console/endpoint_forms.py": {"json": (FORM,)},
+    "admin/console/event_types.py": {"json": (FORM, SCHEMA)},
+    "admin/console/frame.py": {"form": (FORM, "boathook.admin.console.frame:_MOST_FIELDS")},
+    "admin/console/signing_in.py": {"json": (HEAD,)},
+    "admin/endpoint_values.py": {"key": ("boathook.admin.endpoint_values:MAX_PEM",)},
+    "admin/endpoints.py": {"json": (OURS,)},
+    "admin/messages.py": {"json": (API,)},
+    "admin/oidc.py": {"json": ("boathook.admin.oidc:_MAX_BYTES",), "token": ("boathook.admin.oidc:_MAX_BYTES",)},
+    "admin/openapi.py": {
+        "json": (API, DEPTH),
+        "yaml": (OPENAPI + "MAX_YAML", OPENAPI + "MAX_YAML_TOKENS", DEPTH),
+        "_rewritten": (OPENAPI + "_MOST_STEPS", OPENAPI + "MAX_REFERENCE", DEPTH),
+    },
+    "admin/operations.py": {"json": (API,)},
+    "apps/billing/payload.py": {"json": (BODY,)},
+    "apps/billing/simulator.py": {"json": (OURS,)},
+    "apps/billing/tilda.py": {"form": (BODY, "boathook.apps.billing.tilda:_MOST_FIELDS"), "json": (BODY,)},
+    "apps/cashdesk/api.py": {"json": (BODY,)},
+    "apps/cashdesk/fiscal.py": {"json": (OURS,)},
+    "apps/cashdesk/ledger.py": {"json": (OURS,)},
+    "apps/cashdesk/receiver.py": {"json": (OURS,)},
+    "apps/cashdesk/sending.py": {"json": ("settings:outbound.max_response",)},
+    "apps/cashdesk/simulator.py": {"json": (OURS,)},
+    "apps/cashdesk/web.py": {"form": (BODY, "boathook.apps.cashdesk.web:_MOST_FIELDS")},
+    "apps/fleet/alarms.py": {"json": ("settings:outbound.max_response",)},
+    "apps/fleet/parse.py": {"json": (BODY,), "clean": ("boathook.apps.fleet.parse:MAX_DEPTH",)},
+    "apps/fleet/records.py": {"json": (OURS,)},
+    "apps/fleet/ruby.py": dict.fromkeys(("_hash", "_key", "_list", "value"), ("boathook.apps.fleet.ruby:MAX_DEPTH",)),
+    "apps/fleet/sending.py": {"json": (OURS,)},
+    "apps/fleet/simulator.py": {"write_hash": (OURS,)},
+    "apps/fleet/status.py": {"json": (OURS,)},
+    "apps/music/commands.py": {"json": (OWNER,)},
+    "apps/music/routes.py": {"json": ("boathook.apps.music.routes:_MOST_BODY",)},
+    "apps/music/s3.py": {"xml": ("boathook.apps.music.s3:_MOST_LISTED",)},
+    "apps/music/storage.py": {"_walk": (OURS,)},
+    "apps/music/tracks.py": {"json": (OURS,)},
+    "apps/terminal.py": {"plain": (OURS,)},
+    "cli/apps.py": {"_hidden": (OWNER,), "_unread": (OWNER,)},
+    "cli/feeds.py": {"json": (OURS,)},
+    "cli/options.py": {"json": (OWNER,)},
+    "cli/setup.py": {"json": (OURS,)},
+    "cli/show.py": {"plain": (OURS,)},
+    "cli/spool.py": {"json": (OURS,)},
+    "config/complaints.py": {"_is_table": (OWNER,)},
+    "config/notifications.py": {"toml": (OURS,)},
+    "config/reading.py": {"json": (OWNER,), "toml": (OWNER,), "_references": (OWNER,), "add_overrides": (OWNER,)},
+    "config/tables.py": {"json": (OWNER,), "_resolved": (OWNER,)},
+    "domain/documents.py": {"json": (BODY, DEPTH, "boathook.domain.documents:MAX_DIGITS")},
+    "domain/filters.py": dict.fromkeys(
+        ("_branches", "_compile", "_compile_part"),
+        (API, "boathook.domain.filters:MAX_NESTING", "boathook.domain.conditions:MAX_CONDITIONS"),
+    ),
+    "domain/json_text.py": {"json": ("boathook.domain.json_text:LONGEST",)},
+    "handlers/event.py": {"json": (BODY,)},
+    "inbound/added.py": {"json": (OURS,)},
+    "inbound/arrival.py": {"json": (OURS,)},
+    "inbound/extract.py": {"json": (BODY, DEPTH), "_struct": (OWNER,)},
+    "inbound/facts.py": {"_expand": (BODY, DEPTH)},
+    "inbound/items.py": {"_without": (OWNER,)},
+    "inbound/naming.py": {"json": (BODY,)},
+    "inbound/proving/proof.py": {"make_check": (OWNER,)},
+    "inbound/proving/publickeys.py": {"key": ("boathook.inbound.proving.publickeys:MAX_TEXT",)},
+    "inbound/quarantine.py": {"form": (HEAD,)},
+    "inbound/schemas.py": {"json": (SCHEMA, DEPTH), "_check_parts": (SCHEMA, DEPTH)},
+    "inbound/sender_keys.py": {"json": (OURS,), "key": (OURS,)},
+    "inbound/senders.py": {"_plant": (OURS,)},
+    "inbound/sockets.py": dict.fromkeys(
+        ("_after_frames", "_close", "_go_on", "_put", "_read_frames", "_read_on", "_take"),
+        ("boathook.inbound.sockets:MOST_MESSAGE", "boathook.inbound.sockets:_MOST_AT_ONCE"),
+    ),
+    "inbound/traced.py": {"json": (OURS,)},
+    "journal/alarms.py": {"json": (OURS,)},
+    "journal/applications.py": {"json": (OURS,)},
+    "journal/batches.py": {"json": (BODY, DEPTH), "_cut": (BODY, DEPTH)},
+    "journal/broadcasts.py": {"json": (OURS,)},
+    "journal/deliveries.py": {"json": (OURS,)},
+    "journal/endpoint_sights.py": {"json": (OURS,)},
+    "journal/endpoints.py": {"json": (OURS,)},
+    "journal/event_types.py": {"json": (OURS,)},
+    "journal/events.py": {"json": (API,)},
+    "journal/ledger.py": {"json": (OURS,)},
+    "journal/outages.py": {"_burn": (OURS,), "_light": (OURS,)},
+    "journal/registry.py": {"json": (OURS,)},
+    "journal/resends.py": {"json": (OURS,)},
+    "journal/samples.py": {"json": (OURS,)},
+    "journal/sending.py": {"json": (OURS,)},
+    "journal/tasks.py": {"json": (OURS,)},
+    "journal/timeline.py": {"json": (OURS,)},
+    "journal/verify_runs.py": {"json": (OURS,)},
+    "outbound/loopback.py": {"json": (OURS,)},
+    "outbound/notifier.py": {"json": ("boathook.outbound.notifier:_MOST_ANSWER",)},
+    "outbound/oauth.py": {"json": ("boathook.outbound.oauth:_MOST_BODY",)},
+    "outbound/part.py": {"json": (OURS,)},
+    "outbound/tap.py": {"json": ("boathook.outbound.tap:_MOST_TOLD",)},
+    "server/child.py": {"json": (OURS,)},
+    "server/sampler.py": {"json": (OURS,)},
+    "spool/shelf.py": {"oldest": (OURS,)},
+    "telemetry/exporters.py": {"json": (OURS,)},
+    "telemetry/log.py": {"_protect_value": ("boathook.telemetry.log:_MOST_ELEMENTS",)},
+    "verification.py": {"json": (OWNER,)},
+}  # fmt: skip
+
+
+def found_in(source: str) -> set[str]:
+    """Return the kinds of parsers that a module names, and its functions that walk a value by calling themselves."""
+    tree = ast.parse(source)
+    names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Name)}
+    return {kind for kind, calls in PARSERS.items() if calls & names} | set(_recursive(tree))
+
+
+def _recursive(tree: ast.Module) -> Iterator[str]:
+    """Yield functions, and methods, that call themselves, also by way of others of their module or class."""
+    for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]:
+        functions = [node for node in scope.body if isinstance(node, ast.FunctionDef)]
+        calls = {one.name: _called(one, is_method=scope is not tree) for one in functions}
+        for name, called in calls.items():
+            seen, to_see = set[str](), called & calls.keys()
+            while to_see:
+                seen |= to_see
+                to_see = {further for one in to_see for further in calls[one]} & calls.keys() - seen
+            if name in seen:
+                yield name
+
+
+def _called(function: ast.FunctionDef, *, is_method: bool) -> set[str]:
+    """Return the names that a function calls, or hands to a call, such as to map(), of its scope."""
+    own = {one.arg for one in [*function.args.args, *function.args.kwonlyargs]}
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    named = [node for call in calls for node in (call.func, *call.args)]
+    if is_method:
+        return {node.attr for node in named if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"}
+    return {node.id for node in named if isinstance(node, ast.Name)} - own
+
+
+def found() -> dict[str, set[str]]:
+    files = [file.relative_to(SOURCE) for file in SOURCE.rglob("*.py")]
+    served = [file for file in files if file.parts[0] not in NOT_SERVED]
+    return {file.as_posix(): kinds for file in served if (kinds := found_in((SOURCE / file).read_text()))}
+
+
+def test_every_parser_is_entered_with_its_caps():
+    entered = {name: set(caps) for name, caps in CAPS.items()}
+    assert found() == entered, "enter new parsers in CAPS with what bounds them, and take out those that are gone"
+
+
+def test_every_cap_is_a_number_that_code_has():
+    settings = config.load(None, {})
+    named = {cap for caps in CAPS.values() for one in caps.values() for cap in one} - {OURS, OWNER}
+    assert all(_number(cap, settings) > 0 for cap in named)
+
+
+def _number(cap: str, settings: config.Settings) -> float:
+    module, _, name = cap.partition(":")
+    return attrgetter(name)(settings if module == "settings" else importlib.import_module(module))
+
+
+def test_a_parser_that_is_not_entered_is_seen():
+    """The mutant: modules that bring a parser, or a walk without an end."""
+    assert found_in("import yaml\nload = yaml.safe_load") == {"yaml"}
+    assert found_in("async def f(text):\n    return await to_thread(json.loads, text)") == {"json"}
+    assert found_in("def walk(value):\n    return list(map(walk, value))") == {"walk"}
+    assert found_in("def a(v):\n    return b(v)\ndef b(v):\n    return a(v)") == {"a", "b"}
+    assert found_in("class A:\n    def f(self, v):\n        return self.f(v)") == {"f"}
+    assert found_in("def f(v):\n    return g(v)\ndef g(v):\n    return v") == set()
