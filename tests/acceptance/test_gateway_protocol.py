@@ -448,8 +448,8 @@ def test_connections_are_capped_for_one_client_and_freed_again(make_gateway: Cal
     held = []
     for _ in range(5):
         client = one.connect()
-        client.sendall(post(b"x"))
-        assert read_response(client)[0] == 200
+        client.sendall(post(b"x", extra=b"Expect: 100-continue\r\n")[:-1])
+        assert client.recv(100).startswith(b"HTTP/1.1 100")
         held.append(client)
     got = one.ask(post(b"x"))
     assert statuses(got) in ([503], [])
@@ -459,6 +459,24 @@ def test_connections_are_capped_for_one_client_and_freed_again(make_gateway: Cal
         assert time.monotonic() < deadline
     for client in held:
         client.close()
+
+
+def test_an_idle_connection_makes_room_for_a_new_one_of_its_client(make_gateway: Callable[..., Gateway]):
+    one = make_gateway(limits={"max_connections_per_client": 2})
+    with contextlib.ExitStack() as stack:
+        first, second, third = (stack.enter_context(_answered(one)) for _ in range(3))
+        assert first.recv(1) == b""
+        for client in (second, third):
+            client.sendall(post(b"x"))
+            assert read_response(client)[0] == 200
+
+
+def _answered(one: Gateway) -> socket.socket:
+    """Return a connection that has had one answer."""
+    client = one.connect()
+    client.sendall(post(b"x"))
+    assert read_response(client)[0] == 200
+    return client
 
 
 def test_a_flood_of_single_byte_chunks_is_cut_off(gateway: Gateway):

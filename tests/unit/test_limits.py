@@ -1,12 +1,15 @@
 """Rates, connection counts, and whose address counts."""
 
+import resource
 from ipaddress import ip_network
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.inbound.limits import Connections, Rate, client_address
+from boathook.inbound import limits
+from boathook.inbound.limits import LIGHT, Connections, Rate, client_address, client_key
+from boathook.server.gateway import affordable
 
 OURS = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
 
@@ -70,6 +73,102 @@ def test_a_trusted_proxy_is_exempt_from_the_limit_for_one():
     assert [connections.open("10.0.0.1", is_exempt=True) for _ in range(5)] == [True] * 5
 
 
+class Idle:
+    """A connection that waits for its client."""
+
+    def __init__(self, connections: Connections, client: str) -> None:
+        self._connections, self.client, self.is_open = connections, client, connections.open(client)
+        if self.is_open:
+            connections.rest(client, self)
+
+    def evict(self) -> None:
+        self.is_open = False
+        self._connections.close(self.client)
+
+    def __repr__(self) -> str:
+        return self.client
+
+
+def test_when_all_are_open_the_largest_client_loses_the_idle_one_that_waited_longest():
+    connections = Connections(6, 4)
+    held = [Idle(connections, client) for client in "abbbbc"]
+    assert Idle(connections, "d").is_open
+    assert [one.is_open for one in held] == [True, False, True, True, True, True]
+    held[2].evict()
+    assert connections.total == 5
+
+
+def test_a_client_at_its_limit_loses_its_own():
+    connections = Connections(10, 2)
+    held = [Idle(connections, client) for client in "bbb"] + [Idle(connections, client) for client in "aaa"]
+    assert [one.is_open for one in held] == [False, True, True, False, True, True]
+
+
+def test_a_connection_with_something_under_way_is_not_evicted():
+    connections = Connections(2, 2)
+    busy, idle = Idle(connections, "a"), Idle(connections, "b")
+    connections.wake("a", busy)
+    assert Idle(connections, "c").is_open
+    assert (busy.is_open, idle.is_open) == (True, False)
+    connections.wake("c", idle)
+    connections.close("a")
+    assert connections.total == 1
+
+
+def test_nothing_is_evicted_for_nobody():
+    connections = Connections(1, 2)
+    assert connections.open("a")
+    assert not connections.open("b")
+    assert connections.total == 1
+
+
+def test_an_eighth_of_the_places_is_for_clients_with_few():
+    connections = Connections(160, 1_000)
+    opened = sum(connections.open("attacker") for _ in range(200))
+    assert opened == 140
+    assert connections.is_scarce
+    assert sum(connections.open("sender") for _ in range(200)) == LIGHT
+
+
+def test_a_trusted_proxy_is_evicted_last_and_not_limited():
+    connections = Connections(32, 1)
+    proxy = "10.0.0.1"
+    assert all(connections.open(proxy, is_exempt=True) for _ in range(30))
+    first, other = Idle(connections, "b"), Idle(connections, "c")
+    assert connections.open(proxy, is_exempt=True)
+    assert not first.is_open
+    assert other.is_open
+
+
+@pytest.mark.parametrize(
+    ("address", "key"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::/64", "2001:db8:1:2::/64"),
+        ("", ""),
+        ("no address", "no address"),
+    ],
+)
+def test_a_client_is_an_address_or_a_prefix(address: str, key: str):
+    assert client_key(address) == key
+
+
+def _opened_from_one_prefix() -> int:
+    connections = Connections(4_096, 1_024)
+    return sum(connections.open(f"2001:db8::{n:x}") for n in range(4_096))
+
+
+def test_all_addresses_of_one_prefix_have_the_places_of_one_client():
+    assert _opened_from_one_prefix() == 1_024
+
+
+def test_mutant_by_address_one_prefix_takes_all(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "client_key", lambda address: address)
+    assert _opened_from_one_prefix() > 3_000
+
+
 @pytest.mark.parametrize(
     ("peer", "forwarded", "client"),
     [
@@ -99,3 +198,23 @@ def test_the_address_is_the_last_that_no_proxy_of_ours_vouches_for(peer: str, fo
 def test_no_header_raises_or_impersonates_another_peer(text: str):
     assert client_address("1.2.3.4", text, OURS) == "1.2.3.4"
     client_address("10.0.0.1", text, OURS)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "connections"),
+    [
+        (8_000, 8_000, None, 4_096),
+        (1_024, 524_288, 4_352, 4_096),
+        (1_024, 2_000, 2_000, 1_744),
+        (100, 100, 100, 50),
+        (1_024, resource.RLIM_INFINITY, 4_352, 4_096),
+    ],
+)
+def test_a_gateway_has_as_many_connections_as_it_may_open_files(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int | None, connections: int
+):
+    limits_set: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda *given: limits_set.append(given))
+    assert affordable(4_096) == connections
+    assert limits_set == ([] if raised is None else [(resource.RLIMIT_NOFILE, (raised, hard))])

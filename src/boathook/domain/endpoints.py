@@ -117,7 +117,8 @@ def _names(names: Iterable[str], form: re.Pattern[str], most: int, rule: str) ->
 
 
 SENSITIVE_HEADERS: Final = frozenset({
-    "authorization", "proxy-authenticate", "proxy-authorization", "www-authenticate", "x-api-key", "x-auth-token",
+    "authorization", "cookie", "proxy-authenticate", "proxy-authorization", "www-authenticate", "x-api-key",
+    "x-auth-token",
 })  # fmt: skip
 """Headers whose values are never shown."""
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")

@@ -23,7 +23,8 @@ from boathook.inbound.encoding import Decoder
 from boathook.inbound.errands import RETRY_S, Errands, Failed
 from boathook.inbound.gates import Gate
 from boathook.inbound.inline import InlinePolicy, Outcome, Question, WaitingRoom
-from boathook.inbound.limits import Rate, client_address
+from boathook.inbound.limits import Rate, client_address, client_key
+from boathook.inbound.paths import hides_letters
 from boathook.inbound.quarantine import Quarantine
 from boathook.inbound.verify import Challenge, KeyWanted, Reason, Rejected, Reply, Request, Verified, Verifier
 from boathook.telemetry import emit
@@ -92,6 +93,12 @@ def refuse(status: int, reason: str, request_id: str, *headers: tuple[bytes, byt
     return Answer(status, body, "refused", reason=reason, headers=headers)
 
 
+async def _refuse_path(_scope: dict[str, Any], _receive: Receive, send: Send) -> None:
+    body = b'{"ok":false,"error":"the path percent-encodes letters, digits, -, ., _ or /; write them as they are"}'
+    await send({"type": "http.response.start", "status": 400, "headers": [_JSON, _NO_SNIFFING]})
+    await send({"type": "http.response.body", "body": body})
+
+
 def _wait(seconds: float) -> tuple[bytes, bytes]:
     return (b"retry-after", b"%d" % max(1, math.ceil(seconds)))
 
@@ -144,7 +151,7 @@ class IngestApp:
         """Answer one HTTP request."""
         gate = self._gates.get(scope["path"])
         if gate is None:
-            await self._others(scope, receive, send)
+            await (_refuse_path if hides_letters(scope["raw_path"]) else self._others)(scope, receive, send)
             return
         started = time.monotonic()
         request_id = f"{self._request_prefix}{next(self._numbers):08x}"
@@ -225,7 +232,7 @@ class IngestApp:
         if method not in gate.methods:
             allow = ", ".join(sorted(gate.methods)).encode()
             return refuse(405, "method", request_id, (b"allow", allow))
-        if self._client_rate is not None and (wait_s := self._client_rate.wait_s(client, now)) > 0:
+        if self._client_rate is not None and (wait_s := self._client_rate.wait_s(client_key(client), now)) > 0:
             return refuse(gate.busy_status, "client_rate", request_id, _wait(wait_s))
         if gate.rate is not None and (wait_s := gate.rate.wait_s("", now)) > 0:
             return refuse(gate.busy_status, "source_rate", request_id, _wait(wait_s))

@@ -4,10 +4,17 @@ All of it is memory of one gateway process, bounded whatever strangers do.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final, Protocol
 
 _MOST_KEYS = 65_536
+_IPV6_BITS: Final = 64
+LIGHT: Final = 16
+"""A client with fewer connections may open one while few places are left."""
+_RESERVED: Final = 8
+"""One of so many places is kept for such clients."""
 
 Network = IPv4Network | IPv6Network
 
@@ -46,35 +53,106 @@ class Rate:
         return len(self._paid_at)
 
 
+class Evictable(Protocol):
+    """A connection that waits for its client, with nothing under way."""
+
+    def evict(self) -> None:
+        """Give its place back with `Connections.close`, and close it."""
+        ...
+
+
+@dataclass(slots=True)
+class _Client:
+    is_exempt: bool
+    count: int = 0
+    idle: dict[Evictable, None] = field(default_factory=dict)
+    """Its connections that wait for it, the one that has waited longest first."""
+
+
 class Connections:
-    """Open connections, in all and by client."""
+    """Open connections, in all and by client; idle ones make room for new ones.
+
+    A client is what `client_key` says. Where every place is taken, the client with most connections loses the idle one
+    that has waited longest. An eighth of the places is for clients with fewer than `LIGHT` connections, so that a few
+    clients that keep theirs busy shut nobody out.
+    """
 
     def __init__(self, most: int, most_per_client: int) -> None:
-        self._most = most
+        self.most = most
         self._most_per_client = most_per_client
-        self._by_client: dict[str, int] = {}
+        self._open_to_all = most - most // _RESERVED
+        self._clients: dict[str, _Client] = {}
         self.total = 0
 
-    def open(self, client: str, *, is_exempt: bool = False) -> bool:
-        """Count one more connection of *client*; False, uncounted, if that is too many.
+    @property
+    def is_scarce(self) -> bool:
+        """Whether only clients with few connections may open more."""
+        return self.total >= self._open_to_all
 
-        A trusted proxy stands for many clients, so it is exempt from the limit for one.
+    def open(self, client: str, *, is_exempt: bool = False) -> bool:
+        """Count one more connection of *client*, an address; False, uncounted, if that is too many.
+
+        A trusted proxy stands for many clients, so it is exempt from the limits for one.
         """
-        mine = self._by_client.get(client, 0)
-        if self.total >= self._most or (mine >= self._most_per_client and not is_exempt):
+        key = client_key(client)
+        mine = self._clients[key].count if key in self._clients else 0
+        is_over = mine >= self._most_per_client or (mine >= LIGHT and self.is_scarce)
+        if is_over and not is_exempt and not self._evict(self._clients[key]):
             return False
-        self._by_client[client] = mine + 1
+        if self.total >= self.most and not self._evict(self._largest()):
+            return False
+        self._clients.setdefault(key, _Client(is_exempt)).count += 1
         self.total += 1
         return True
+
+    def rest(self, client: str, connection: Evictable) -> None:
+        """Take note that an open connection waits for its client."""
+        self._clients[client_key(client)].idle[connection] = None
+
+    def wake(self, client: str, connection: Evictable) -> None:
+        """Take note that it waits no longer."""
+        self._clients[client_key(client)].idle.pop(connection, None)
 
     def close(self, client: str) -> None:
         """Count one less; call it once for each `open` that said True."""
         self.total -= 1
-        mine = self._by_client[client] - 1
-        if mine:
-            self._by_client[client] = mine
-        else:
-            del self._by_client[client]
+        key = client_key(client)
+        mine = self._clients[key]
+        mine.count -= 1
+        if not mine.count:
+            del self._clients[key]
+
+    def _largest(self) -> _Client | None:
+        """Return the client with most connections of those that have an idle one; a trusted proxy only at last."""
+        idle = (client for client in self._clients.values() if client.idle)
+        return max(idle, key=lambda client: (not client.is_exempt, client.count), default=None)
+
+    @staticmethod
+    def _evict(client: _Client | None) -> bool:
+        """Close the connection of *client* that has waited longest; False where none waits."""
+        if client is None or not client.idle:
+            return False
+        connection = next(iter(client.idle))
+        del client.idle[connection]
+        connection.evict()
+        return True
+
+
+@lru_cache(maxsize=4096)
+def client_key(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the /64 of an IPv6 one; what is no address, as it is.
+
+    Whoever has one IPv6 address has all that begin alike. An IPv4 address may be written as IPv6 has it.
+    """
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is None:
+            return str(IPv6Network((found.packed, _IPV6_BITS), strict=False))
+        found = found.ipv4_mapped
+    return str(found)
 
 
 @lru_cache(maxsize=4096)

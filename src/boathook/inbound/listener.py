@@ -44,7 +44,9 @@ class Listener:
             for connection in list(self._house.open):
                 connection.check(now)
             self._house.date_line = _date_line()
-            emit.gauge("boathook_connections", self._house.connections.total)
+            connections = self._house.connections
+            emit.gauge("boathook_connections", connections.total)
+            emit.gauge("boathook_connections_filled", round(connections.total / connections.most, 4))
 
     async def drain(self, *, linger_s: float, drain_s: float) -> bool:
         """Stop without failing a request that a client has begun, or begins on a connection it keeps open.

@@ -33,6 +33,7 @@ from uvicorn.server import ServerState
 from boathook.config import LimitSettings, Network
 from boathook.inbound.exchange import Exchange, Message, refusal
 from boathook.inbound.limits import Connections, is_trusted
+from boathook.inbound.paths import hides_letters
 from boathook.telemetry import emit
 from boathook.telemetry.log import get_logger, is_on
 
@@ -60,6 +61,7 @@ class Phase(Enum):
 
 
 _ENDING: Final = frozenset({Phase.CLOSING, Phase.FLUSHING})
+_RESTING: Final = frozenset({Phase.FRESH, Phase.IDLE})
 
 
 class NoSocket(Enum):
@@ -145,7 +147,9 @@ class Connection(HttpToolsProtocol):
         is_proxy = is_trusted(self.client[0], self.house.trusted_proxies)
         self._is_counted = self.house.connections.open(self.client[0], is_exempt=is_proxy)
         self.house.open.add(self)
-        if not self._is_counted:
+        if self._is_counted:
+            self.house.connections.rest(self.client[0], self)
+        else:
             emit.count("boathook_connections_refused_total", reason="too_many")
             transport.write(refusal(503))
             self._close_gently()
@@ -153,14 +157,31 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Let the application know, and forget the connection."""
         self.house.open.discard(self)
-        if self._is_counted:
-            self._is_counted = False
-            self.house.connections.close(self.client[0] if self.client else "")
+        self._give_back_place()
         for exchange in (self.cycle, *self._waiting):
             if exchange is not None and not exchange.response_complete:
                 exchange.disconnect()
         self.flow.resume_writing()
         self.parser = None  # type: ignore[assignment]
+
+    def _give_back_place(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self.house.connections.wake(self._address, self)
+            self.house.connections.close(self._address)
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def evict(self) -> None:
+        """Close an idle connection, as another client needs its place."""
+        emit.count("boathook_connections_refused_total", reason="evicted")
+        self._give_back_place()
+        if self._has_unread_answer():
+            self._cut_off()
+        else:
+            self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Stay open for a client that has only finished sending and still waits for its answer."""
@@ -315,7 +336,10 @@ class Connection(HttpToolsProtocol):
         is_socket = tuple(value.lower() for name, value in self.headers if name == b"upgrade") == (b"websocket",)
         if owes or has_body or not is_socket or version != "1.1" or self.parser.get_method() != b"GET":
             raise _Refused(400, "upgrade")
-        found = self.house.sockets(self._scope(version)["path"])
+        scope = self._scope(version)
+        if hides_letters(scope["raw_path"]):
+            raise _Refused(400, "upgrade")
+        found = self.house.sockets(scope["path"])
         if isinstance(found, NoSocket):
             raise _Refused(found.value, "upgrade")
         return found
@@ -402,7 +426,7 @@ class Connection(HttpToolsProtocol):
         """Answer *status* in place of the application and close; answers still owed to earlier requests go first."""
         emit.count("boathook_connections_refused_total", reason=reason)
         if is_on("debug"):
-            _LOG.debug("request_refused", status=status, reason=reason, client=self.client[0] if self.client else "")
+            _LOG.debug("request_refused", status=status, reason=reason, client=self._address)
         latest = self.cycle
         if latest is not None and (self._in_head or not latest.more_body):
             latest = None
@@ -436,6 +460,11 @@ class Connection(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _enter(self, phase: Phase) -> None:
+        if self._is_counted:
+            if phase in _RESTING:
+                self.house.connections.rest(self._address, self)
+            elif self.phase in _RESTING:
+                self.house.connections.wake(self._address, self)
         self.phase = phase
         self.since = self.loop.time()
 

@@ -107,6 +107,8 @@ TABLE: Final = (
     Metric("boathook_connections_refused_total", _COUNTER, "Connections closed by the protocol, by reason.",
            ("reason",)),
     Metric("boathook_connections", _GAUGE, "Open connections of the gateways."),
+    Metric("boathook_connections_filled", _GAUGE, "Share of limits.max_connections that is open, of the fullest "
+           "gateway; idle ones are closed for new clients.", merge=Merge.MAX),
     Metric("boathook_ack_seconds", _HISTOGRAM, "From a request's head to its reply, for accepted events.",
            (), SECONDS),
     Metric("boathook_inline_replies_total", _COUNTER, "Senders that waited for a handler: answered by it, told the "

@@ -6,7 +6,6 @@ import time
 import unicodedata
 from collections import OrderedDict
 from datetime import timedelta
-from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -23,6 +22,7 @@ from boathook.admin.oidc import Attempt, Provider, Refused
 from boathook.admin.operators import SignedIn
 from boathook.domain.errors import BoathookError, FetchFailed, LimitReached, NotPossible
 from boathook.domain.roles import Role
+from boathook.inbound.limits import client_key
 from boathook.journal.operators import Browser
 from boathook.telemetry.log import get_logger
 
@@ -39,8 +39,6 @@ _TRIES_OF_ADDRESS: Final = 60
 _TRIES_OF_NAME: Final = 120
 """More again, and ten times as fast refilled: else a single stranger who keeps guessing would keep its owner out."""
 _NAME_REFILL_S: Final = _REFILL_S / 10
-_NETWORK: Final = 64
-"""Bits of an IPv6 address that count: whoever has one has all that begin alike."""
 _REMEMBERED: Final = 10_000
 _LONGEST_AGENT: Final = 300
 _LONGEST_NAME: Final = 120
@@ -91,12 +89,12 @@ class Tries:
 
     def take(self, name: str, address: str) -> bool:
         """Count one try for a name from an address; return whether there was one left."""
-        name, address = _folded(name), _network_of(address)
+        name, address = _folded(name), client_key(address)
         return self._both.take(f"{address} {name}") and self._addresses.take(address) and self._names.take(name)
 
     def forget(self, name: str, address: str) -> None:
         """Let this name begin anew, as somebody has proved to be its owner; to the address that says little."""
-        name, address = _folded(name), _network_of(address)
+        name, address = _folded(name), client_key(address)
         self._both.forget(f"{address} {name}")
         self._addresses.give_back(address)
         self._names.forget(name)
@@ -106,14 +104,6 @@ def _folded(name: str) -> str:
     """Return a name without what the database may hold for the same: case, accents and compatible forms."""
     plain = unicodedata.normalize("NFKD", name[:_LONGEST_NAME]).casefold()
     return "".join(char for char in plain if not unicodedata.combining(char))
-
-
-def _network_of(address: str) -> str:
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address
-    return str(found) if found.version == 4 else str(ip_network((found.packed, _NETWORK), strict=False))
 
 
 class SigningIn:
