@@ -14,6 +14,7 @@ from boathook.inbound.arrival import Arrivals
 from boathook.inbound.condition import ANSWER_WITHIN_S, journal_problems
 from boathook.inbound.gates import Gate
 from boathook.inbound.intake import Intake, Mode
+from boathook.inbound.limits import Connections
 from boathook.inbound.verify import Rejected, Request, Verified
 from boathook.journal.database import Database
 from boathook.journal.rehearsal import rehearse
@@ -32,6 +33,8 @@ class Probes:
     Args:
         database: gives the journal's connections; None while PostgreSQL has not been reached yet.
         intake: None where nothing is taken in yet.
+        connections: those of the listener.
+        console_problem: says what keeps the API and the console from answering, None where nothing does.
         is_draining: whether the gateway is stopping.
     """
 
@@ -45,6 +48,8 @@ class Probes:
         gates: Iterable[Gate] = (),
         arrivals: Arrivals | None = None,
         fallback: Asgi | None = None,
+        connections: Connections | None = None,
+        console_problem: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._history = history
         self._is_draining = is_draining
@@ -53,6 +58,8 @@ class Probes:
         self._gates = {gate.source: gate for gate in gates}
         self._arrivals = arrivals
         self._fallback = fallback
+        self._connections = connections
+        self._console_problem = console_problem
         self._pages: dict[str, Callable[[], Awaitable[Reply]]] = {
             "/healthz": self._health,
             "/readyz": self._readiness,
@@ -95,9 +102,15 @@ class Probes:
         takes = self._intake is not None and self._intake.takes_without_journal
         if not takes:
             problems += journal
+        notes = journal if takes else []
+        if (console := self._console_problem()) is not None:
+            # Without PostgreSQL nothing but the intake can work, and that is to go on.
+            (notes if notes else problems).append(console)
         if self._intake is not None and self._intake.is_refusing:
             problems.append("the spool takes no events: its disk is full, fails or does not answer")
-        notes = journal if takes else []
+        if self._connections is not None and self._connections.is_scarce:
+            count = f"{self._connections.total:,} of {self._connections.most:,} connections are open"
+            notes.append(f"{count}; idle ones are closed for new clients")
         return 503 if problems else 200, _JSON, _dump({"ok": not problems, "problems": problems, "notes": notes})
 
     async def _selftest(self) -> Reply:

@@ -54,6 +54,20 @@ class Console:
         self._stack = AsyncExitStack()
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
+        self._has_failed = False
+        self.settled = asyncio.Event()
+        """Set once everything answers, or will not."""
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps the API, the pages or the apps' paths from answering; None where nothing does."""
+        if self._has_failed:
+            return "the API, the console or an app's path failed to start: see console_failed in the log"
+        if self._api is None or self._pages is None:
+            return "the API and the console are starting"
+        if self._has_apps and self._mounts is None:
+            return "the apps' paths are starting"
+        return None
 
     def open(self) -> None:
         """Begin to bring everything up."""
@@ -73,21 +87,26 @@ class Console:
 
     async def _open(self) -> None:
         try:
-            build = await asyncio.to_thread(_prepare, self._settings, self._history, self._closing)
-            database = await self._reach()
-            self._stack.push_async_callback(database.close)
-            await self._open_api(build, database)
-            if self._has_apps:
-                opened = await asyncio.to_thread(_prepare_mounts, self._settings, self._history)
-                self._mounts = await self._stack.enter_async_context(opened(database))
+            await self._open_all()
         except BoathookError as error:
+            self._has_failed = True
             _LOG.error("console_failed", error=str(error))
-            return
         except Exception as error:  # noqa: BLE001 - apps are somebody else's code, and a task tells nobody of its end
+            self._has_failed = True
             _LOG.error("console_failed", exc_info=error)
-            return
-        gc.freeze()
-        _LOG.debug("console_ready")
+        else:
+            gc.freeze()
+            _LOG.debug("console_ready")
+        self.settled.set()
+
+    async def _open_all(self) -> None:
+        build = await asyncio.to_thread(_prepare, self._settings, self._history, self._closing)
+        database = await self._reach()
+        self._stack.push_async_callback(database.close)
+        await self._open_api(build, database)
+        if self._has_apps:
+            opened = await asyncio.to_thread(_prepare_mounts, self._settings, self._history)
+            self._mounts = await self._stack.enter_async_context(opened(database))
 
     async def _open_api(self, build: "Build", database: Database) -> None:
         announcer = Announcer(functools.partial(announce_due, database))

@@ -1,6 +1,8 @@
 """A gateway process: the intake, its connections to the journal, and the listener in front of them."""
 
 import asyncio
+import contextlib
+import resource
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -46,6 +48,10 @@ from boathook.telemetry.log import get_logger
 
 _RETRY_S: Final = 0.5
 _SAMPLE_S: Final = 1.0
+_SETTLED_WITHIN_S: Final = 60.0
+"""How long a service manager waits for the API and the console of a gateway that takes events in already."""
+_FILES_BESIDES: Final = 256
+"""Open files a gateway needs besides its clients' connections."""
 _WAITED_FOR: Final = 0.8
 """Share of the time for stopping that senders may go on waiting for a handler."""
 _LOG = get_logger("server")
@@ -58,17 +64,17 @@ async def run_gateway(life: Life) -> None:
     gates = compile_gates(settings, added)
     limits, server = settings.limits, settings.server
     history = History(server.data_dir, life.order.slot)
-    connections = Connections(limits.max_connections, limits.max_connections_per_client)
+    connections = Connections(affordable(limits.max_connections), limits.max_connections_per_client)
     console = Console(settings, history) if "console" in server.roles else None
     house = House(_answer_503, limits, connections, server.trusted_proxies, _sockets(gates, console))
     desk = _Desk(settings, gates, added, house, history, console, life.prepared)
     listener = Listener(house)
     async with desk:
         await listener.start(socket.socket(fileno=life.order.socket))
-        life.ready()
         learning = asyncio.create_task(_learn_metrics(settings)) if console is None else None
         if console is not None:
             console.open()
+        telling = asyncio.create_task(_tell_ready(life, console if desk.has_reached else None))
         sampling = asyncio.create_task(history.keep_sampling())
         collector.calm()
         try:
@@ -79,10 +85,38 @@ async def run_gateway(life: Life) -> None:
             await _drain(listener, settings)
         finally:
             sampling.cancel()
+            telling.cancel()
             if learning is not None:
                 learning.cancel()
             if console is not None:
                 await console.close()
+
+
+def affordable(max_connections: int) -> int:
+    """Return how many connections the limit of open files allows, which is raised as far as the system lets us.
+
+    Past that limit no connection is accepted at all, so none could take an idle one's place.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = max_connections + _FILES_BESIDES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return max_connections
+    allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    connections = max(1, min(max_connections, soft - min(_FILES_BESIDES, soft // 2)))
+    if connections < max_connections:
+        _LOG.warning("few_open_files", allowed=soft, connections=connections, fix=f"ulimit -n {needed}")
+    return connections
+
+
+async def _tell_ready(life: Life, console: Console | None) -> None:
+    """Tell that this process is ready, once its API and console are; those wait for PostgreSQL, this does not."""
+    with contextlib.suppress(TimeoutError):
+        if console is not None:
+            await asyncio.wait_for(console.settled.wait(), _SETTLED_WITHIN_S)
+    life.ready()
 
 
 async def _learn_metrics(settings: Settings) -> None:
@@ -247,6 +281,8 @@ class _Desk:
                 gates=gates.values(),
                 arrivals=arrivals,
                 fallback=_answer_503 if console is None else console,
+                connections=house.connections,
+                console_problem=lambda: None if console is None else console.problem,
             ),
             client_rate=Rate(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
             trusted_proxies=settings.server.trusted_proxies,
@@ -272,6 +308,11 @@ class _Desk:
             self._chores.append(asyncio.create_task(self._hear_replies(self._waiting_room)))
             self._chores.append(asyncio.create_task(self._waiting_room.run()))
         return self
+
+    @property
+    def has_reached(self) -> bool:
+        """Whether PostgreSQL has been reached."""
+        return self._journal.reached.is_set()
 
     def hurry(self, within_s: float) -> None:
         """Keep no sender waiting for a handler longer than *within_s*."""
