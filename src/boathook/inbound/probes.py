@@ -105,7 +105,7 @@ class Probes:
         notes = journal if takes else []
         if (console := self._console_problem()) is not None:
             # Without PostgreSQL nothing but the intake can work, and that is to go on.
-            (notes if notes else problems).append(console)
+            (notes or problems).append(console)
         if self._intake is not None and self._intake.is_refusing:
             problems.append("the spool takes no events: its disk is full, fails or does not answer")
         if self._connections is not None and self._connections.is_scarce:
