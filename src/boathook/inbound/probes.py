@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import Grade
@@ -23,8 +23,34 @@ from boathook.telemetry.exporters import History, to_prometheus
 _PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _JSON: Final = b"application/json"
 
+_COUNTED_S: Final = 1.0
+"""How old an answer that tells what was counted may be; files of other processes are as old."""
+_LOOKED_S: Final = 0.25
+"""How old a look at the journal may be; who asks meanwhile gets what the first one found."""
+
 Reply = tuple[int, bytes, bytes]
 """Status, content type and body."""
+Answer = TypeVar("Answer")
+
+
+class _Shared(Generic[Answer]):
+    """One answer for all who ask at about the same time."""
+
+    def __init__(self, find: Callable[[], Awaitable[Answer]], keep_s: float) -> None:
+        self._find, self._keep_s = find, keep_s
+        self._finding: asyncio.Task[Answer] | None = None
+        self._until = 0.0
+
+    async def get(self) -> Answer:
+        """Return the answer that is being found, or was found lately; else find one."""
+        if self._finding is None or (self._finding.done() and time.monotonic() >= self._until):
+            self._finding = asyncio.create_task(self._renewed())
+        return await asyncio.shield(self._finding)
+
+    async def _renewed(self) -> Answer:
+        found = await self._find()
+        self._until = time.monotonic() + self._keep_s
+        return found
 
 
 class Probes:
@@ -63,11 +89,12 @@ class Probes:
         self._pages: dict[str, Callable[[], Awaitable[Reply]]] = {
             "/healthz": self._health,
             "/readyz": self._readiness,
-            "/selftest": self._selftest,
-            "/metrics": self._prometheus,
-            "/metrics.json": self._metrics,
-            "/metrics/history": self._last_hour,
+            "/selftest": _Shared(self._selftest, 0).get,
+            "/metrics": _Shared(self._prometheus, _COUNTED_S).get,
+            "/metrics.json": _Shared(self._metrics, _COUNTED_S).get,
+            "/metrics/history": _Shared(self._last_hour, _COUNTED_S).get,
         }
+        self._journal_problems = _Shared(self._look_at_journal, _LOOKED_S)
 
     @property
     def _database(self) -> Database | None:
@@ -98,11 +125,11 @@ class Probes:
         problems = []
         if self._is_draining():
             problems.append("stopping")
-        journal = await journal_problems(self._database)
+        journal = await self._journal_problems.get()
         takes = self._intake is not None and self._intake.takes_without_journal
         if not takes:
             problems += journal
-        notes = journal if takes else []
+        notes = list(journal) if takes else []
         if (console := self._console_problem()) is not None:
             # Without PostgreSQL nothing but the intake can work, and that is to go on.
             (notes or problems).append(console)
@@ -112,6 +139,9 @@ class Probes:
             count = f"{self._connections.total:,} of {self._connections.most:,} connections are open"
             notes.append(f"{count}; idle ones are closed for new clients")
         return 503 if problems else 200, _JSON, _dump({"ok": not problems, "problems": problems, "notes": notes})
+
+    async def _look_at_journal(self) -> list[str]:
+        return await journal_problems(self._database)
 
     async def _selftest(self) -> Reply:
         checks = [await _timed("journal", self._check_journal()), await _timed("accept", self._check_accept())]
