@@ -25,6 +25,9 @@ PARSERS: Final = {
             "serialization.load_pem_private_key", "serialization.load_pem_public_key", "x509.load_pem_x509_certificate"},
 }  # fmt: skip
 
+LATER: Final = (".call_soon", ".call_later", ".call_at", ".create_task")
+"""What is handed to these begins with a stack of its own."""
+
 OURS: Final = "ours"
 """Text that boathook or its app has written: rows, files of the data folder, orders to processes."""
 OWNER: Final = "owner"
@@ -111,10 +114,6 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "inbound/schemas.py": {"json": (SCHEMA, DEPTH), "_check_parts": (SCHEMA, DEPTH)},
     "inbound/sender_keys.py": {"json": (OURS,), "key": (OURS,)},
     "inbound/senders.py": {"_plant": (OURS,)},
-    "inbound/sockets.py": dict.fromkeys(
-        ("_after_frames", "_close", "_go_on", "_put", "_read_frames", "_read_on", "_take"),
-        ("boathook.inbound.sockets:MOST_MESSAGE", "boathook.inbound.sockets:_MOST_AT_ONCE"),
-    ),
     "inbound/traced.py": {"json": (OURS,)},
     "journal/alarms.py": {"json": (OURS,)},
     "journal/applications.py": {"json": (OURS,)},
@@ -126,7 +125,6 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "journal/event_types.py": {"json": (OURS,)},
     "journal/events.py": {"json": (API,)},
     "journal/ledger.py": {"json": (OURS,)},
-    "journal/outages.py": {"_burn": (OURS,), "_light": (OURS,)},
     "journal/registry.py": {"json": (OURS,)},
     "journal/resends.py": {"json": (OURS,)},
     "journal/samples.py": {"json": (OURS,)},
@@ -173,7 +171,8 @@ def _called(function: ast.FunctionDef, *, is_method: bool) -> set[str]:
     """Return the names that a function calls, or hands to a call, such as to map(), of its scope."""
     own = {one.arg for one in [*function.args.args, *function.args.kwonlyargs]}
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    named = [node for call in calls for node in (call.func, *call.args)]
+    now = [call for call in calls if not ast.unparse(call.func).endswith(LATER)]
+    named = [node for call in now for node in (call.func, *call.args)]
     if is_method:
         return {node.attr for node in named if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"}
     return {node.id for node in named if isinstance(node, ast.Name)} - own

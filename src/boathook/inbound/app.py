@@ -4,6 +4,7 @@ A request passes, in this order: its source, the method, the rates, the encoding
 really has, its proof, and only then the journal. What fails answers in one word; why is for the operator's eyes.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -23,7 +24,7 @@ from boathook.inbound.encoding import Decoder
 from boathook.inbound.errands import RETRY_S, Errands, Failed
 from boathook.inbound.gates import Gate
 from boathook.inbound.inline import InlinePolicy, Outcome, Question, WaitingRoom
-from boathook.inbound.limits import Rate, client_address, client_key
+from boathook.inbound.limits import Rate, Turns, client_address, client_key
 from boathook.inbound.paths import hides_letters
 from boathook.inbound.quarantine import Quarantine
 from boathook.inbound.verify import Challenge, KeyWanted, Reason, Rejected, Reply, Request, Verified, Verifier
@@ -41,6 +42,12 @@ _JSON: Final = (b"content-type", b"application/json")
 # A challenge's answer may be a stranger's own text: nobody's browser is to take it for a page.
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _SHOWN_KEY: Final = 100
+API: Final = "/api/"
+IS_KNOWN: Final = "boathook.is_known"
+"""Set in the scope of a request once its credentials are known to be valid."""
+_LATELY_S: Final = 1.0
+_KNOWN_S: Final = 60.0
+_MOST_CALLERS: Final = 10_000
 _LOG = get_logger("inbound")
 
 
@@ -99,6 +106,30 @@ async def _refuse_path(_scope: dict[str, Any], _receive: Receive, send: Send) ->
     await send({"type": "http.response.body", "body": body})
 
 
+class _Callers:
+    """The credentials of API calls that were valid lately, as hashes."""
+
+    def __init__(self) -> None:
+        self._until: dict[bytes, float] = {}
+
+    def __contains__(self, caller: bytes) -> bool:
+        return self._until.get(caller, 0.0) > time.monotonic()
+
+    def add(self, caller: bytes) -> None:
+        """Remember one; of too many, all others are forgotten."""
+        if len(self._until) >= _MOST_CALLERS and caller not in self._until:
+            self._until.clear()
+        self._until[caller] = time.monotonic() + _KNOWN_S
+
+
+def _caller(scope: dict[str, Any]) -> bytes | None:
+    """Return what tells one caller of the API from another; None for all other requests."""
+    if not scope["path"].startswith(API):
+        return None
+    found = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+    return None if found is None else hashlib.sha256(found).digest()
+
+
 def _wait(seconds: float) -> tuple[bytes, bytes]:
     return (b"retry-after", b"%d" % max(1, math.ceil(seconds)))
 
@@ -145,15 +176,18 @@ class IngestApp:
         self._request_log = RequestLog("inbound") if is_on("info") else None
         self._request_prefix = f"req_{os.urandom(6).hex()}"
         self._numbers = count()
+        self._latest = -_LATELY_S
+        self._turns = Turns(self._takes_in)
+        self._callers = _Callers()
         self._ack = emit.histogram("boathook_ack_seconds")
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         gate = self._gates.get(scope["path"])
         if gate is None:
-            await (_refuse_path if hides_letters(scope["raw_path"]) else self._others)(scope, receive, send)
+            await self._hand_over(scope, receive, send)
             return
-        started = time.monotonic()
+        started = self._latest = time.monotonic()
         request_id = f"{self._request_prefix}{next(self._numbers):08x}"
         try:
             answer = await self._answer(gate, scope, receive, request_id, started)
@@ -166,6 +200,25 @@ class IngestApp:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
         self._record(gate, answer, request_id, started)
+
+    async def _hand_over(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if hides_letters(scope["raw_path"]):
+            await _refuse_path(scope, receive, send)
+            return
+        caller = _caller(scope)
+        if caller is None or caller not in self._callers:
+            await self._turns.take(client_key(self._client(scope)))
+        await self._others(scope, receive, send)
+        if caller is not None and scope.get(IS_KNOWN):
+            self._callers.add(caller)
+
+    def _client(self, scope: dict[str, Any]) -> str:
+        headers = read_headers(scope["headers"]) if self._trusted else {}
+        return client_address(scope["client"][0], headers.get("x-forwarded-for"), self._trusted)
+
+    def _takes_in(self) -> bool:
+        """Return whether requests for sources have come lately."""
+        return time.monotonic() - self._latest < _LATELY_S
 
     def _record(self, gate: Gate, answer: Answer, request_id: str, started: float) -> None:
         seconds = time.monotonic() - started

@@ -3,7 +3,9 @@
 All of it is memory of one gateway process, bounded whatever strangers do.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -15,6 +17,10 @@ LIGHT: Final = 16
 """A client with fewer connections may open one while few places are left."""
 _RESERVED: Final = 8
 """One of so many places is kept for such clients."""
+_PAUSE: Final = 3.0
+_LONGEST_PAUSE_S: Final = 0.1
+_SLICES: Final = 2
+"""Turns of the event loop that a beginning is measured over."""
 
 Network = IPv4Network | IPv6Network
 
@@ -51,6 +57,64 @@ class Rate:
 
     def __len__(self) -> int:
         return len(self._paid_at)
+
+
+class Turns:
+    """Lets requests begin one after another, those of each client in its turn, while something else goes first.
+
+    After each beginning nobody begins for some times as long as the event loop was busy with it, so that what goes
+    first has most of the loop's time however many others there are.
+    """
+
+    def __init__(self, goes_first: Callable[[], bool], *, pause: float = _PAUSE) -> None:
+        """Create turns that count while *goes_first* says so; *pause* is how many times as long nobody begins."""
+        self._goes_first = goes_first
+        self._pause = pause
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._is_taken = False
+
+    async def take(self, client: str) -> None:
+        """Return once a request of *client* may begin."""
+        if not self._is_taken:
+            if self._goes_first():
+                self._begin()
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, deque()).append(turn)
+        await turn
+
+    def _begin(self) -> None:
+        self._is_taken = True
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._measure, loop.time(), _SLICES)
+
+    def _measure(self, began: float, slices: int) -> None:
+        loop = asyncio.get_running_loop()
+        if slices:
+            loop.call_soon(self._measure, began, slices - 1)
+        else:
+            loop.call_later(min((loop.time() - began) * self._pause, _LONGEST_PAUSE_S), self._next)
+
+    def _next(self) -> None:
+        self._is_taken = False
+        while (turn := self._pop()) is not None:
+            if turn.done():  # its client has gone
+                continue
+            turn.set_result(None)
+            if self._goes_first():
+                self._begin()
+                return
+
+    def _pop(self) -> asyncio.Future[None] | None:
+        """Return the oldest turn of the client whose turn it is, which is the last one then."""
+        if not self._waiting:
+            return None
+        client = next(iter(self._waiting))
+        turns = self._waiting.pop(client)
+        turn = turns.popleft()
+        if turns:
+            self._waiting[client] = turns
+        return turn
 
 
 class Evictable(Protocol):

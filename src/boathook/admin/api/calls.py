@@ -39,6 +39,7 @@ from boathook.admin.api.auth import Capability, Principal, authenticate, refused
 from boathook.admin.api.errors import RESPONSES, ApiError, invalid, not_found, to_response
 from boathook.admin.api.idempotency import IdempotencyKey, once, read_key
 from boathook.admin.desk import Desk, Work
+from boathook.inbound.app import IS_KNOWN
 from boathook.journal import applications
 from boathook.journal.applications import Application
 from boathook.journal.database import Connection, translated
@@ -136,6 +137,7 @@ class ApiRoute(APIRoute):
         desk: Desk = request.app.state.desk
         async with _session(desk, request.method) as connection:
             principal = await authenticate(connection, request.headers)
+            request.scope[IS_KNOWN] = True
             # Not before: parsed, a body may take thirty times its size, and only as many as there are connections do.
             whole.document = _read_json(raw) if raw and self.body_field is not None else None
             key = read_key(request, principal, raw) if request.method == "POST" else None
