@@ -62,6 +62,8 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "_rewritten": (OPENAPI + "_MOST_STEPS", OPENAPI + "MAX_REFERENCE", DEPTH),
     },
     "admin/operations.py": {"json": (API,)},
+    "admin/svix/fields.py": {"_validate": ("boathook.admin.svix.reader:_MAX_ANSWER",)},
+    "admin/svix/reader.py": {"json": ("boathook.admin.svix.reader:_MAX_ANSWER",)},
     "apps/billing/payload.py": {"json": (BODY,)},
     "apps/billing/simulator.py": {"json": (OURS,)},
     "apps/billing/tilda.py": {"form": (BODY, "boathook.apps.billing.tilda:_MOST_FIELDS"), "json": (BODY,)},
@@ -155,7 +157,9 @@ def found_in(source: str) -> set[str]:
 
 def _recursive(tree: ast.Module) -> Iterator[str]:
     """Yield functions, and methods, that call themselves, also by way of others of their module or class."""
-    for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]:
+    scopes: list[ast.Module | ast.ClassDef] = [tree]
+    scopes += [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    for scope in scopes:
         functions = [node for node in scope.body if isinstance(node, ast.FunctionDef)]
         calls = {one.name: _called(one, is_method=scope is not tree) for one in functions}
         for name, called in calls.items():

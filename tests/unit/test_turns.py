@@ -112,7 +112,12 @@ async def test_no_pause_is_longer_than_a_tenth_of_a_second(monkeypatch: pytest.M
     loop, pauses = asyncio.get_running_loop(), list[float]()
     turns = Turns(lambda: True, pause=1e9)
     call_later = loop.call_later
-    monkeypatch.setattr(loop, "call_later", lambda s, *a: pauses.append(s) or call_later(0, *a))
+
+    def noted(seconds, *more):
+        pauses.append(seconds)
+        return call_later(0, *more)
+
+    monkeypatch.setattr(loop, "call_later", noted)
     await asyncio.gather(turns.take("a"), turns.take("a"))
     assert pauses[0] == limits._LONGEST_PAUSE_S
 
