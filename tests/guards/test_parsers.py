@@ -129,6 +129,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "journal/ledger.py": {"json": (OURS,)},
     "journal/registry.py": {"json": (OURS,)},
     "journal/resends.py": {"json": (OURS,)},
+    "journal/routing.py": {"json": (OURS,)},
     "journal/samples.py": {"json": (OURS,)},
     "journal/sending.py": {"json": (OURS,)},
     "journal/tasks.py": {"json": (OURS,)},
