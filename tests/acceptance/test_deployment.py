@@ -95,7 +95,8 @@ def test_a_container_of_the_compose_file_takes_webhooks_in_and_tells_its_manager
     (place / "secrets/database_url").write_text(pg_url)
     secret = (place / "secrets/stripe_secret").read_text()
     toml = place / "boathook.toml"
-    toml.write_text(toml.read_text().replace("/run/secrets", str(place / "secrets")))
+    patient = toml.read_text().replace("[server]", "[server]\ndrain_s = 300.0")
+    toml.write_text(patient.replace("/run/secrets", str(place / "secrets")))
     port = free_port()
     environment = {
         **os.environ,

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -173,6 +174,7 @@ def test_rejections_are_kept_within_bounds_and_without_credentials(boathook: Cal
             secrets = ["canary-door"]
         """,
     )
+    began = time.monotonic()
     with httpx.Client(base_url=running.base) as client:
         for n in range(60):
             answer = client.post(
@@ -194,9 +196,10 @@ def test_rejections_are_kept_within_bounds_and_without_credentials(boathook: Cal
                 "select source, reason, body, body_size, headers::text || url || detail from boathook.rejection"
             ).fetchall()
 
+    most = 5 + 5 * (time.monotonic() - began)
     until(lambda: {row[0] for row in kept()} == {"stripe", "door"})
     stripe = [row for row in kept() if row[0] == "stripe"]
-    assert 5 <= len(stripe) <= 30
+    assert 5 <= len(stripe) <= most
     assert all(len(row[2]) == 65_536 and row[3] == 120_000 for row in stripe)
     assert "canary" not in str([row[4] for row in kept()])
     metrics = httpx.get(f"{running.base}/metrics").text
