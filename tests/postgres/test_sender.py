@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,14 @@ from boathook.admin.desk import new_id
 from boathook.dispatch import lanes
 from boathook.domain import ids
 from boathook.domain.policy import RetryPolicy
+from boathook.domain.windows import range_of
+from boathook.journal import moves, resends
 from boathook.journal import sending as journal
 from boathook.journal.books import verify
 from boathook.journal.database import Database
+from boathook.journal.ledger import Filter
+from boathook.journal.messages import Wanted
+from boathook.journal.moves import Action, Pace, Selection
 from boathook.journal.sending import SendStore
 from tests.sender_harness import (
     Reply,
@@ -564,6 +569,77 @@ async def _resend(db: Database, event: Any, endpoint: StoredEndpoint) -> None:
         "insert into boathook.delivery (event_id, ordinal, recipient, is_replay, is_manual) values ($1, 1, $2, true, true)",
         event, endpoint.recipient,
     )  # fmt: skip
+
+
+SPAN = (datetime(2020, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
+BY_HAND = Action(actor="test", note="sent again")
+
+
+async def attempts_at_a_receiver_that_stays_down(db: Database, kind: str) -> list[tuple[int, bool]]:
+    """Exhaust five messages, send them again as *kind* does, and return each attempt's number and trigger."""
+    await listen(db)
+    async with Sink(lambda _: Reply(503)).open() as sink:
+        endpoint = await add_endpoint(
+            db, sink.base, application=await add_application(db),
+            retry=RetryPolicy(delays_s=(0.01, 0.01), jitter=0.0),
+        )  # fmt: skip
+        async with running_sender(db, outbound={"breaker_after": 0}):
+            await add_deliveries(db, endpoint, 5)
+            await until_dead(db, 5, replays=0)
+            async with db.transaction() as connection:
+                if kind == "recover":
+                    step = await resends.recover(
+                        connection, endpoint.recipient, range_of(*SPAN), datetime.now(UTC), BY_HAND
+                    )
+                else:
+                    name = ids.show(ids.APPLICATION, endpoint.application)
+                    choice = resends.Choice(wanted=Wanted())
+                    step = await resends.owe_again(
+                        connection, name, endpoint.recipient, range_of(*SPAN), choice, datetime.now(UTC), BY_HAND
+                    )
+            assert step.number == 5
+            await until_dead(db, 5, replays=1)
+    made = "select number, is_manual from boathook.attempt where recipient = $1 order by number"
+    rows = await db.fetch(made, endpoint.recipient)
+    return [(row["number"], row["is_manual"]) for row in rows]
+
+
+async def until_dead(db: Database, number: int, *, replays: int) -> None:
+    async def are_dead() -> bool:
+        dead = "select count(*) from boathook.delivery where state = 'dead' and replays = $1"
+        return await db.fetchval(dead, replays) == number
+
+    await eventually(are_dead)
+
+
+@pytest.mark.parametrize("kind", ["recover", "bulk-replay"])
+async def test_what_is_sent_again_in_bulk_gets_one_attempt_each(db: Database, kind: str) -> None:
+    attempts = await attempts_at_a_receiver_that_stays_down(db, kind)
+    assert attempts == [(1, False)] * 5 + [(2, False)] * 5 + [(3, False)] * 5 + [(4, True)] * 5
+    told = [name for name, _ in await operational_messages(db)]
+    assert told == ["message.attempt.exhausted"] * 5, "once each, by the schedule alone"
+
+
+@pytest.mark.parametrize("kind", ["recover", "bulk-replay"])
+async def test_with_a_new_schedule_the_failures_would_multiply(
+    db: Database, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant of the test above, which shows that it can fail."""
+    statement = resends.SQL["revive_dead"]
+    assert "is_manual = true" in statement
+    monkeypatch.setitem(resends.SQL, "revive_dead", statement.replace("is_manual = true", "is_manual = false"))
+    assert len(await attempts_at_a_receiver_that_stays_down(db, kind)) == 30
+    assert len(await operational_messages(db)) == 10
+
+
+async def test_an_operator_who_replays_dead_letters_gives_them_their_schedule_again(db: Database) -> None:
+    endpoint = await add_endpoint(db, "http://127.0.0.1:9/never", application=await add_application(db))
+    await add_deliveries(db, endpoint, is_manual=True)
+    await db.execute("update boathook.delivery set state = 'dead', died_at = now(), code = 'HTTP_500', attempts = 1")
+    pace = Pace(await moves.read_clock(db))
+    assert len(await moves.replay_dead(db, Selection(Filter()), BY_HAND, pace=pace, limit=10)) == 1
+    (row,) = await db.fetch("select state, is_manual, attempts_before from boathook.delivery")
+    assert tuple(row) == ("pending", False, 1)
 
 
 # Operational events

@@ -77,7 +77,9 @@ async def three_hundred_failed(factory: MessageFactory, endpoint_id: UUID) -> li
 async def revived(factory: MessageFactory, endpoint_id: UUID) -> list[UUID]:
     rows = await factory.pending_deliveries(endpoint_id)
     assert all(
-        row["replays"] == 1 and row["attempts_before"] == row["attempts"] for row in rows if row["state"] == "pending"
+        row["replays"] == 1 and row["attempts_before"] == row["attempts"] and row["is_manual"]
+        for row in rows
+        if row["state"] == "pending"
     )
     return [row["event_id"] for row in rows if row["state"] == "pending"]
 
@@ -253,6 +255,7 @@ async def test_bulk_replay_sends_successes_and_failures_again(factory: MessageFa
     rows = await factory.pending_deliveries(endpoint_id)
     assert sorted(row["event_id"] for row in rows if row["is_replay"]) == sorted(done)
     assert [row["replays"] for row in rows if row["event_id"] == failed] == [1]
+    assert {row["event_id"] for row in rows if row["is_manual"]} == {*done, failed}
     assert [row["replays"] for row in rows if row["event_id"] == running] == [0]
 
 

@@ -33,7 +33,7 @@ class Span:
 
 
 async def recover(work: Work, application: Application, endpoint: str, span: Span) -> Task:
-    """Let an endpoint's failed messages of a span be tried again.
+    """Let each of an endpoint's failed messages of a span have one attempt.
 
     Raises:
         NotFound: there is no such endpoint.
@@ -52,7 +52,7 @@ async def replay_missing(work: Work, application: Application, endpoint: str, sp
 async def bulk_replay(
     work: Work, application: Application, endpoint: str, span: Span, filters: Mapping[str, Any]
 ) -> Task:
-    """Let an endpoint have the messages of a span once more, those that succeeded and those that failed alike.
+    """Let each message of a span have one attempt at an endpoint, those that succeeded and those that failed alike.
 
     Args:
         filters: any of types, channel, tag, status, status_class, as `boathook.journal.resends.Choice` has them.

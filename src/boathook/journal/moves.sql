@@ -53,7 +53,7 @@ for update of d
 -- attempt, so that it can be seen what was wrong.
 update boathook.delivery d
 set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, lost = 0, excused = 0, died_at = null,
-    owed_since = u.due_at, due_at = u.due_at, is_blocked = d.order_key is not null
+    is_manual = false, owed_since = u.due_at, due_at = u.due_at, is_blocked = d.order_key is not null
 from (
     select event_id, ordinal, greatest(now(), $3::timestamptz + make_interval(secs => $5::float8 * ($4::integer + place - 1))) as due_at
     from unnest($1::uuid[], $2::integer[]) with ordinality as k (event_id, ordinal, place)

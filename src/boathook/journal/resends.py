@@ -1,5 +1,8 @@
 """Messages owed to an endpoint once more: what died there, what it was never owed, or whatever is asked for.
 
+What was sent before is sent once, as a resend by hand is: a receiver that is still down costs one request for each
+message, and not its whole retry schedule. What was never sent has its schedule.
+
 Each step deals with a bounded number of messages in the caller's transaction and says where the next one goes on.
 Messages that are to be owed again are locked first, in order, so two such steps at once never owe one twice.
 """
@@ -60,7 +63,7 @@ class Choice:
 
 
 async def recover(connection: Connection, recipient: str, window: Window, died_by: datetime, action: Action) -> Step:
-    """Make the next failed messages of a window pending again, of those that were dead at *died_by*.
+    """Make the next failed messages of a window pending for one attempt, of those that were dead at *died_by*.
 
     Messages that succeeded in the meantime are left alone, those of which something is still owed, and canceled ones.
     """
@@ -93,7 +96,7 @@ async def owe_again(
     connection: Connection, application: str, recipient: str, window: Window, choice: Choice, asked_at: datetime,
     action: Action,
 ) -> Step:  # fmt: skip
-    """Owe a recipient the next chosen messages of a window once more, those that succeeded and those that failed alike.
+    """Owe a recipient one attempt at each of the next chosen messages of a window, whether it succeeded or failed there.
 
     What is still owed is on its way and left alone; of a dead message its dead letter is revived.
     """
@@ -104,7 +107,7 @@ async def owe_again(
     dead = [key for key, row in chosen.items() if row["status"] in {Status.FAIL, Status.CANCELED}]
     revived = await _revive(connection, recipient, dead, asked_at, has_canceled=True, action=action)
     ended = [(key, row["order_key"]) for key, row in chosen.items() if row["status"] == Status.SUCCESS]
-    added = await owe(connection, recipient, ended, Owe.ENDED, action=action)
+    added = await owe(connection, recipient, ended, Owe.ENDED, is_manual=True, action=action)
     return Step(revived + added, _place([row["id"] for row in rows], PAGE))
 
 

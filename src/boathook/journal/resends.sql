@@ -21,9 +21,9 @@ order by event_id, ordinal
 for update
 
 -- name: revive_dead
--- Makes one dead letter of each of these messages pending again, with a new budget of attempts, where nothing of the
--- message is owed to the recipient or came to a good end there, and it still has its content. Those that died after $3
--- are left, and canceled ones unless $4. An ordered one waits until `lines.unblock` finds it first in its line.
+-- Makes one dead letter of each of these messages pending again, for one attempt, where nothing of the message is owed
+-- to the recipient or came to a good end there, and it still has its content. Those that died after $3 are left, and
+-- canceled ones unless $4. An ordered one waits until `lines.unblock` finds it first in its line.
 with chosen as (
     select distinct on (d.event_id) d.event_id, d.ordinal
     from boathook.delivery d
@@ -39,7 +39,7 @@ with chosen as (
 )
 update boathook.delivery d
 set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, lost = 0, excused = 0, died_at = null,
-    is_manual = false, owed_since = clock_timestamp(), due_at = clock_timestamp(), is_blocked = d.order_key is not null
+    is_manual = true, owed_since = clock_timestamp(), due_at = clock_timestamp(), is_blocked = d.order_key is not null
 from chosen c
 where d.event_id = c.event_id and d.ordinal = c.ordinal
 returning d.event_id, d.ordinal::integer as ordinal, d.order_key

@@ -212,7 +212,7 @@ back as (
         owed_since = case when h.is_revived then h.ended_at else d.owed_since end,
         attempts_before = case when h.is_revived then d.attempts else d.attempts_before end,
         excused = case when h.is_revived then 0 else d.excused end,
-        replays = d.replays + h.is_revived::integer,
+        replays = d.replays + h.is_revived::integer, is_manual = d.is_manual and not h.is_revived,
         lost = 0, leased_by = null, lease_until = null, woken_by = null,
         died_at = case when h.next_state = 'dead' and not h.is_revived then h.ended_at end,
         code = h.next_code, error = h.next_error

@@ -144,7 +144,7 @@ def _show_whole(task: Task) -> dict[str, Any]:
     response_model=TaskOut,
 )
 async def recover(call: AttemptCall, endpoint_id: EndpointRef, body: RecoverIn) -> Response:
-    """Try an endpoint's failed messages of a time again, in the background."""
+    """Make one attempt at each of an endpoint's failed messages of a time, in the background."""
     return answer_json(202, show_task(await tasks.recover(call.work, call.application, endpoint_id, body.value())))
 
 
@@ -156,7 +156,7 @@ async def recover(call: AttemptCall, endpoint_id: EndpointRef, body: RecoverIn) 
     response_model=TaskOut,
 )
 async def replay_missing(call: AttemptCall, endpoint_id: EndpointRef, body: ReplayIn) -> Response:
-    """Send an endpoint the messages of a time that it listens to and was never sent, in the background."""
+    """Send an endpoint the messages of a time that it listens to and was never sent, in the background, by its schedule."""
     task = await tasks.replay_missing(call.work, call.application, endpoint_id, body.value())
     return answer_json(202, show_task(task))
 
@@ -169,7 +169,7 @@ async def replay_missing(call: AttemptCall, endpoint_id: EndpointRef, body: Repl
     response_model=TaskOut,
 )
 async def bulk_replay(call: AttemptCall, endpoint_id: EndpointRef, body: BulkReplayIn) -> Response:
-    """Send an endpoint messages of a time once more, in the background, whether they succeeded or failed."""
+    """Make one attempt at each of an endpoint's messages of a time, in the background, succeeded or failed."""
     task = await tasks.bulk_replay(call.work, call.application, endpoint_id, body.value(), body.filters())
     return answer_json(202, show_task(task))
 
