@@ -109,7 +109,7 @@ async def test_28_attempts_are_paged_forward_and_back(api, factory):
     assert back == {"data": [], "iterator": None, "done": True}
     times = [row["timestamp"] for row in (await api.ask(200, "GET", path))["data"]]
     between = await listed(api, f"{path}&before={times[3]}&after={times[7]}")
-    assert between == made[4:7]
+    assert between == made[4:8]
 
 
 async def test_attempts_are_filtered(api, factory):

@@ -1,15 +1,29 @@
 """Windows of time over lists of ids: what is shown with which of cursor, before and after."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from boathook.domain import ids
-from boathook.domain.windows import LONGEST, Cursor, Window, open_window, range_of
+from boathook.domain import ids, windows
+from boathook.domain.windows import (
+    LATEST_COMMIT,
+    LONGEST,
+    Cursor,
+    Window,
+    after_message,
+    open_window,
+    range_of,
+    resume_at,
+)
+from tests.support import examples
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
+US = timedelta(microseconds=1)
 
 
 def made(moment: datetime, entropy: int = 7) -> UUID:
@@ -30,12 +44,12 @@ def test_without_anything_the_last_90_days_and_a_little_of_the_future_are_shown(
     assert not holds(window, NOW + timedelta(hours=1))
 
 
-def test_before_and_after_are_exclusive_to_the_millisecond():
+def test_a_window_begins_with_after_and_ends_before_before():
     early, late = NOW - timedelta(days=2), NOW - timedelta(days=1)
     window = open_window(NOW, before=late, after=early)
     assert not window.is_upward
-    assert not holds(window, early)
-    assert holds(window, early + MS)
+    assert not holds(window, early - MS)
+    assert holds(window, early)
     assert holds(window, late - MS)
     assert not holds(window, late)
 
@@ -44,24 +58,68 @@ def test_every_millisecond_is_its_own_bound():
     for milliseconds in range(1000):
         moment = NOW - timedelta(days=3) + milliseconds * MS
         assert not holds(open_window(NOW, before=moment), moment)
-        assert holds(open_window(NOW, before=moment + timedelta(microseconds=1)), moment)
-        assert not holds(open_window(NOW, after=moment), moment)
-        assert holds(open_window(NOW, after=moment - timedelta(microseconds=1)), moment)
+        assert holds(open_window(NOW, before=moment + US), moment)
+        assert holds(open_window(NOW, after=moment), moment)
+        assert not holds(open_window(NOW, after=moment + US), moment)
 
 
-def test_before_alone_looks_back_90_days_and_after_alone_ahead_as_many():
+MOMENTS = st.integers(0, 40_000).map(lambda us: NOW - timedelta(days=3) + us * US)
+CUTS = st.lists(MOMENTS, min_size=2, max_size=8).map(sorted)
+
+
+def rows_between(cuts: list[datetime], rows: list[UUID]) -> tuple[list[UUID], list[UUID]]:
+    """Return the rows of one window from the first cut to the last, and those of all windows between cuts in turn."""
+    whole = open_window(NOW, after=cuts[0], before=cuts[-1])
+    parts = [open_window(NOW, after=since, before=until) for since, until in pairwise(cuts)]
+    return rows_in(whole, rows), [row for part in parts for row in rows_in(part, rows)]
+
+
+def rows_in(window: Window, rows: list[UUID]) -> list[UUID]:
+    return [row for row in rows if window.low <= row < window.high]
+
+
+@settings(max_examples=examples(500))
+@given(CUTS, st.lists(MOMENTS, max_size=40))
+def test_windows_that_meet_share_no_row_and_miss_none(cuts: list[datetime], moments: list[datetime]):
+    rows = sorted(made(moment, entropy) for entropy, moment in enumerate(moments))
+    whole, parts = rows_between(cuts, rows)
+    assert whole == parts
+    assert whole == [row for row in rows if cuts[0] <= ids.made_at(row) < cuts[-1]]
+    ranges = [range_of(since, until) for since, until in pairwise(cuts)]
+    assert whole == [row for window in ranges for row in rows_in(window, rows)]
+
+
+def test_with_an_exclusive_start_windows_that_meet_would_lose_rows(monkeypatch: pytest.MonkeyPatch):
+    """The mutant: what was made in the millisecond of a window's start belongs to no window."""
+    rows = [made(NOW - timedelta(days=3) + number * MS) for number in range(40)]
+    cuts = [NOW - timedelta(days=3) + number * 10 * MS for number in range(5)]
+    bound = windows.first_from
+
+    def open_exclusive(now: datetime, *, before: datetime, after: datetime) -> Window:
+        return Window(bound(after + MS), bound(before))
+
+    monkeypatch.setitem(globals(), "open_window", open_exclusive)
+    _, parts = rows_between(cuts, rows)
+    assert len(parts) == 36
+
+
+def test_a_window_that_names_both_ends_is_as_long_as_it_says():
+    window = open_window(NOW, after=NOW - timedelta(days=300), before=NOW)
+    assert holds(window, NOW - timedelta(days=300))
+
+
+def test_before_alone_looks_back_90_days_and_after_alone_up_to_now():
     moment = NOW - timedelta(days=200)
     back = open_window(NOW, before=moment)
     assert holds(back, moment - LONGEST)
     assert not holds(back, moment - LONGEST - MS)
     assert not back.is_upward
     ahead = open_window(NOW, after=moment)
-    assert holds(ahead, moment + LONGEST)
-    assert not holds(ahead, moment + LONGEST + 2 * MS)
+    assert holds(ahead, NOW)
     assert ahead.is_upward
 
 
-def test_a_cursor_looks_90_days_from_its_own_time():
+def test_a_cursor_looks_90_days_back_and_forward_up_to_now():
     old = made(NOW - timedelta(days=300))
     onward = open_window(NOW, cursor=Cursor(old))
     assert onward.high == old
@@ -71,15 +129,26 @@ def test_a_cursor_looks_90_days_from_its_own_time():
     back = open_window(NOW, cursor=Cursor(old, is_back=True))
     assert back.low.int == old.int + 1
     assert back.is_upward
-    assert holds(back, NOW - timedelta(days=211))
-    assert not holds(back, NOW - timedelta(days=209))
+    assert holds(back, NOW)
+
+
+def test_a_reader_goes_on_where_rows_may_still_appear():
+    old, young = made(NOW - timedelta(days=1)), made(NOW - timedelta(seconds=1))
+    assert resume_at(old, NOW) == old
+    assert ids.made_at(resume_at(young, NOW)) == NOW - LATEST_COMMIT
+
+
+def test_what_belongs_to_a_message_may_bear_the_time_of_a_slower_clock():
+    window = after_message(made(NOW), NOW)
+    assert holds(window, NOW - timedelta(minutes=59))
+    assert holds(window, NOW + timedelta(minutes=59))
 
 
 def test_a_cursor_stays_inside_before_and_after():
     early, late, place = (NOW - timedelta(days=days) for days in (9, 3, 5))
     onward = open_window(NOW, cursor=Cursor(made(place)), before=late, after=early)
-    assert holds(onward, early + MS)
-    assert not holds(onward, early)
+    assert holds(onward, early)
+    assert not holds(onward, early - MS)
     assert not holds(onward, place + MS)
     back = open_window(NOW, cursor=Cursor(made(place), is_back=True), before=late, after=early)
     assert holds(back, late - MS)

@@ -1,7 +1,8 @@
 """Which part of a list of ids a page shows: ids carry their time, so a window of time is a range of ids.
 
-Lists are shown newest first. A cursor is the id of a row: a page goes on behind it, towards older rows, or in front of
-it, towards newer ones. The rules are those of Svix's API, whose lists never look further than 90 days at once.
+A window begins with its start and ends before its end, so windows that meet share no row and miss none. Lists are shown
+newest first. A cursor is the id of a row: a page goes on behind it, towards older rows, or in front of it, towards
+newer ones. Where nothing bounds a list downwards it looks 90 days back, as Svix's API does.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from uuid import UUID
 from boathook.domain import ids
 
 LONGEST: Final = timedelta(days=90)
+LATEST_COMMIT: Final = timedelta(minutes=2)
+"""How long after the time in its id a row may appear: ids are made before commits, an attempt's before its request."""
 _AHEAD: Final = timedelta(hours=1)
 """Clocks of several hosts differ; rows of the near future are shown."""
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -45,40 +48,43 @@ class Window:
 def open_window(
     now: datetime, *, cursor: Cursor | None = None, before: datetime | None = None, after: datetime | None = None
 ) -> Window:
-    """Return the window that a request names; both times are exclusive.
+    """Return the window that a request names: from *after*, inclusive, to *before*, exclusive.
 
-    Without either it ends at *now*, or at the cursor. With `after` alone and no cursor the page is filled upwards.
+    Without *before* it ends an hour after *now*, or at the cursor. Without *after* it begins 90 days before its end, or
+    behind a cursor that leads back. With *after* alone and no cursor the page is filled upwards.
     """
-    low, high = _times(now, cursor, before, after)
-    low_id, high_id = ids.first_of(low), ids.first_of(min(high, now + _AHEAD))
+    end = now if before is None else min(_sane(before), now)
+    high = first_from(now + _AHEAD if before is None else min(_sane(before), now + _AHEAD))
+    low = None if after is None else first_from(after)
     if cursor is None:
-        return Window(low_id, high_id, is_upward=after is not None and before is None)
+        return Window(low or first_from(end - LONGEST), high, is_upward=after is not None and before is None)
     if cursor.is_back:
-        return Window(max(low_id, _successor(cursor.id)), high_id, is_upward=True)
-    return Window(low_id, min(high_id, cursor.id))
+        return Window(max(low or cursor.id, _successor(cursor.id)), high, is_upward=True)
+    return Window(low or first_from(_made_at(cursor.id) - LONGEST), min(high, cursor.id))
 
 
 def range_of(since: datetime, until: datetime) -> Window:
     """Return the ids made from *since*, inclusive, to *until*, exclusive, to be walked from the oldest."""
-    return Window(ids.first_of(_sane(since)), ids.first_of(_sane(until)), is_upward=True)
+    return Window(first_from(since), first_from(until), is_upward=True)
 
 
-def _times(
-    now: datetime, cursor: Cursor | None, before: datetime | None, after: datetime | None
-) -> tuple[datetime, datetime]:
-    # Ids know milliseconds only: one made in the millisecond of `after` is not after it as far as can be told.
-    start = None if after is None else _floor(_sane(after)) + _MILLISECOND
-    end = None if before is None else _floor(_sane(before) + _MILLISECOND - timedelta(microseconds=1))
-    if start is not None and end is not None:
-        return max(start, end - LONGEST), end
-    if end is not None:
-        return end - LONGEST, end
-    if start is not None:
-        return start, start + LONGEST
-    if cursor is None:
-        return now - LONGEST, now + _AHEAD
-    made = _made_at(cursor.id)
-    return (made, made + LONGEST) if cursor.is_back else (made - LONGEST, now + _AHEAD)
+def after_message(message_id: UUID, now: datetime) -> Window:
+    """Return the ids that what belongs to a message may have, whichever host's clock made them."""
+    return Window(first_from(_made_at(message_id) - _AHEAD), first_from(now + _AHEAD))
+
+
+def resume_at(last: UUID, now: datetime) -> UUID:
+    """Return the id behind which a reader goes on later who has seen everything up to *last*.
+
+    What lies behind it may be read once more, as rows may still appear in between.
+    """
+    return min(last, first_from(now - LATEST_COMMIT))
+
+
+def first_from(moment: datetime) -> UUID:
+    """Return the bound between ids made before *moment* and those made then or later."""
+    # Ids know milliseconds only, and are shown so: one made within the millisecond of a bound lies before it.
+    return ids.first_of(_EPOCH - (_EPOCH - _sane(moment)) // _MILLISECOND * _MILLISECOND)
 
 
 def _made_at(identifier: UUID) -> datetime:
@@ -88,10 +94,6 @@ def _made_at(identifier: UUID) -> datetime:
 
 def _sane(moment: datetime) -> datetime:
     return min(max(moment, _FIRST), _LAST)
-
-
-def _floor(moment: datetime) -> datetime:
-    return _EPOCH + (moment - _EPOCH) // _MILLISECOND * _MILLISECOND
 
 
 def _successor(identifier: UUID) -> UUID:

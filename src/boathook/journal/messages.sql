@@ -161,6 +161,6 @@ where application = $1 and origin = 'published'
 -- Reads the next messages of an application, oldest first.
 select id
 from boathook.event
-where application = $1 and origin = 'published' and id > $2 and id < $3
+where application = $1 and origin = 'published' and id >= $2 and id < $3
 order by id
 limit $4

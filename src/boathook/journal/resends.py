@@ -96,7 +96,7 @@ async def owe_again(
     connection: Connection, application: str, recipient: str, window: Window, choice: Choice, asked_at: datetime,
     action: Action,
 ) -> Step:  # fmt: skip
-    """Owe a recipient one attempt at each of the next chosen messages of a window, whether it succeeded or failed there.
+    """Owe a recipient one attempt at each of the next chosen messages of a window, whether it succeeded or failed.
 
     What is still owed is on its way and left alone; of a dead message its dead letter is revived.
     """

@@ -1,4 +1,4 @@
-"""The move from Svix by the command, with another boathook as the server of Svix's API; and the first five minutes of sending."""
+"""The move from Svix by the command, with another boathook as the server of Svix's API; and pages that use Svix's client."""
 
 import json
 import subprocess
@@ -167,3 +167,29 @@ def test_the_first_message_of_the_page_on_sending_is_sent(server):
     (message,) = side.pages("/app/acme/msg")
     assert (message["eventType"], message["eventId"]) == ("invoice.paid", "in_1")
     side.close()
+
+
+COPY = """
+import sys
+from datetime import UTC, timedelta
+from svix.api import SvixOptions
+
+base, token, application, iterator = sys.argv[1:]
+since = datetime.now(UTC) - timedelta(minutes=30)
+svix = Svix(token, SvixOptions(server_url=base))
+print(copy_messages(svix, application, since, iterator or None, lambda message: print(message.id)))
+"""
+
+
+def test_the_copy_of_the_page_on_the_api_misses_nothing(server):
+    (block,) = (block for block in blocks(PAGE.parents[1] / "api.md") if block.language == "python")
+    app, iterator = server.application(), ""
+    sent, copied = list[str](), set[str]()
+    for _ in range(3):
+        sent += [app.send({"n": n}) for n in range(3)]
+        command = [sys.executable, "-c", block.text + COPY, server.base, app.api.token, app.id, iterator]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        *found, iterator = done.stdout.split()
+        copied.update(found)
+        assert copied == set(sent)

@@ -14,7 +14,7 @@ from boathook.admin.api.errors import answer_json
 from boathook.admin.api.fields import Moment, Output, show_moment
 from boathook.admin.api.messages import MessageOut, MessageRef, show_message
 from boathook.admin.api.pages import ListOf
-from boathook.admin.api.spans import AttemptPage, Filters, StatusClassParam, StatusParam, WithContent, answer_page
+from boathook.admin.api.spans import AttemptPage, Filters, StatusClassParam, StatusParam, WithContent
 from boathook.admin.api.standings import show_status
 from boathook.domain import ids
 from boathook.journal import attempts as journal
@@ -135,7 +135,7 @@ async def _list(
             message_id=None if of_message is None else of_message.id,
             endpoint_id=None if of_endpoint is None else of_endpoint.id,
         )
-    return answer_page(
+    return query.page.answer(
         found,
         lambda row: ids.show(ids.ATTEMPT, row.id),
         lambda row: _show_attempt(row, has_content=query.with_content, has_message=query.with_msg),

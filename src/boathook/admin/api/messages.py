@@ -24,7 +24,7 @@ from boathook.admin.api.calls import (
 from boathook.admin.api.errors import answer_json, invalid
 from boathook.admin.api.fields import Channels, Input, Moment, Output, TypeName, Whole, show_moment
 from boathook.admin.api.pages import ListOf
-from boathook.admin.api.spans import Messages, WithContent, answer_page
+from boathook.admin.api.spans import Messages, WithContent
 from boathook.admin.messages import NewMessage
 from boathook.domain import ids
 from boathook.domain.endpoints import check_tags, check_uid
@@ -184,7 +184,9 @@ async def list_messages(call: ApplicationCall, query: Messages) -> Response:
         limit=query.page.limit,
         has_content=query.with_content,
     )
-    return answer_page(found, lambda row: row.shown_id, lambda row: show_message(row, has_content=query.with_content))
+    return query.page.answer(
+        found, lambda row: row.shown_id, lambda row: show_message(row, has_content=query.with_content)
+    )
 
 
 @routes.post(

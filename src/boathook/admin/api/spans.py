@@ -1,6 +1,8 @@
 """Lists in windows of time: messages and attempts, newest first, and the filters that they have in common.
 
-A page's place is an id, and ids carry their time; `boathook.domain.windows` tells which ids a page shows.
+A page's place is an id, and ids carry their time; `boathook.domain.windows` tells which ids a page shows. A list
+with `after` alone is walked from there towards newer rows, and its iterators begin with ``~``: a reader who passes them
+on gets every row, and one who keeps the last iterator goes on from there later.
 """
 
 import re
@@ -8,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
+from uuid import UUID
 
 from fastapi import Depends, Query, Request
 from pydantic import AfterValidator
@@ -15,14 +18,34 @@ from starlette.responses import Response
 
 from boathook.admin.api.errors import answer_json, invalid
 from boathook.admin.api.fields import Moment
-from boathook.admin.api.pages import Iterator, Limit, read_place, split_iterator
+from boathook.admin.api.pages import Limit, read_place, split_iterator
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags, check_type
-from boathook.domain.windows import Cursor, Window, open_window
+from boathook.domain.windows import Cursor, Window, first_from, open_window, resume_at
 from boathook.journal.messages import Page, Wanted
 
 Row = TypeVar("Row")
+_AHEAD: Final = "~"
+_LOWEST: Final = UUID(int=0)
 _TYPES: Final = re.compile(r"event_types(\[\d*\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A list that is walked towards newer rows, from its first page on."""
+
+    prefix: str
+    now: datetime
+    first: UUID
+    """Nothing before this is wanted."""
+    place: UUID
+    """Behind which this page begins."""
+
+    def iterator(self, page: Page[Row], name: Callable[[Row], str]) -> str:
+        """Return where the walk goes on: behind the newest row or, at its end, where rows may still appear."""
+        newest = read_place(self.prefix, name(page.rows[0])) if page.rows else self.place
+        goes_on = max(self.first, resume_at(newest, self.now)) if page.is_last else newest
+        return f"{_AHEAD}{ids.show(self.prefix, goes_on)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +54,46 @@ class TimePage:
 
     limit: int
     window: Window
+    walk: _Walk | None = None
+
+    def answer(self, page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any]) -> Response:
+        """Return a page as the API shows it; *name* returns a row's iterator."""
+        shown = _page(page, name, show)
+        return answer_json(200, shown if self.walk is None else shown | {"iterator": self.walk.iterator(page, name)})
 
 
 def answer_page(page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any]) -> Response:
     """Return a page as the API shows it; *name* returns a row's iterator."""
+    return answer_json(200, _page(page, name, show))
+
+
+def _page(page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {"data": [show(row) for row in page.rows], "iterator": None, "done": page.is_last}
     if page.rows:
         shown |= {"iterator": name(page.rows[-1]), "prevIterator": f"-{name(page.rows[0])}"}
-    return answer_json(200, shown)
+    return shown
 
 
-Before = Annotated[Moment | None, Query(description="Only what is older than this.")]
-After = Annotated[Moment | None, Query(description="Only what is younger than this.")]
+Before = Annotated[Moment | None, Query(description="Only what is older than this: its end, exclusive.")]
+After = Annotated[
+    Moment | None,
+    Query(description="Only what is as old as this or newer; without before, the list is walked towards newer rows."),
+]
+TimeIterator = Annotated[
+    str | None, Query(description="The iterator of the page before, or its prevIterator to walk back again.")
+]
 
 
 def _time_page(prefix: str) -> Any:
-    def read(limit: Limit = 50, iterator: Iterator = None, before: Before = None, after: After = None) -> TimePage:
-        cursor = read_cursor(prefix, iterator)
-        return TimePage(limit, open_window(datetime.now(UTC), cursor=cursor, before=before, after=after))
+    def read(limit: Limit = 50, iterator: TimeIterator = None, before: Before = None, after: After = None) -> TimePage:
+        is_walk = iterator.startswith(_AHEAD) if iterator else after is not None and before is None
+        cursor = read_cursor(prefix, f"-{iterator[1:]}" if iterator and is_walk else iterator)
+        now = datetime.now(UTC)
+        window = open_window(now, cursor=cursor, before=before, after=after)
+        if not is_walk:
+            return TimePage(limit, window)
+        first = _LOWEST if after is None else first_from(after)
+        return TimePage(limit, window, _Walk(prefix, now, first, first if cursor is None else cursor.id))
 
     return Depends(read)
 

@@ -71,7 +71,7 @@ async def list_attempted_messages(
         limit=query.page.limit,
         has_content=query.with_content,
     )
-    return answer_page(
+    return query.page.answer(
         found,
         lambda row: row.message.shown_id,
         lambda row: _show_owed(row, has_content=query.with_content, is_expanded=expanded_statuses),

@@ -156,7 +156,7 @@ async def recover(call: AttemptCall, endpoint_id: EndpointRef, body: RecoverIn) 
     response_model=TaskOut,
 )
 async def replay_missing(call: AttemptCall, endpoint_id: EndpointRef, body: ReplayIn) -> Response:
-    """Send an endpoint the messages of a time that it listens to and was never sent, in the background, by its schedule."""
+    """Send an endpoint, by its schedule, the messages of a time that it listens to and was never sent."""
     task = await tasks.replay_missing(call.work, call.application, endpoint_id, body.value())
     return answer_json(202, show_task(task))
 

@@ -17,7 +17,7 @@ from boathook.admin.desk import Work
 from boathook.domain import ids
 from boathook.domain.endpoints import SENSITIVE_HEADERS
 from boathook.domain.errors import InvalidValue
-from boathook.domain.windows import open_window
+from boathook.domain.windows import after_message
 from boathook.journal import attempts as attempt_journal
 from boathook.journal import endpoint_sights as sights
 from boathook.journal import messages as message_journal
@@ -164,7 +164,7 @@ async def show_message(side: Side) -> Response:
     async with side.work() as (work, application):
         found = await messages.get(work, application, side.visit.path["message"])
         places = await message_journal.list_destinations(work.connection, application.id, found.id, None, limit=_PAGE)
-        listing = Listing(window=open_window(datetime.now(UTC)), limit=_PAGE, has_response=False)
+        listing = Listing(window=after_message(found.id, datetime.now(UTC)), limit=_PAGE, has_response=False)
         tries = await attempt_journal.list_some(work.connection, application.shown_id, listing, message_id=found.id)
     return side.page(
         "applications/message.html",

@@ -1,7 +1,7 @@
 """Pages on which an endpoint is tried out, and sent again what it missed, with their progress."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from starlette.responses import Response
 
@@ -13,7 +13,7 @@ from boathook.admin.console.endpoints import known_types
 from boathook.admin.tasks import Span
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
-from boathook.domain.windows import Window
+from boathook.domain.windows import after_message
 from boathook.journal import attempts as attempt_journal
 from boathook.journal.attempts import AttemptRow, Listing
 from boathook.journal.tasks import Kind, Task, TaskState
@@ -52,7 +52,7 @@ async def watch_test(side: Side) -> Response:
         found = await attempt_journal.list_some(
             work.connection,
             application.shown_id,
-            Listing(window=_all_of(message.id), limit=1),
+            Listing(window=after_message(message.id, datetime.now(UTC)), limit=1),
             message_id=message.id,
             endpoint_id=endpoint.id,
         )
@@ -68,11 +68,6 @@ async def watch_test(side: Side) -> Response:
         answer=_snippet(row),
         at=ids.made_at(message.id),
     )
-
-
-def _all_of(message_id: Any) -> Window:
-    """Return the attempts that can have been made at a message."""
-    return Window(message_id, ids.first_of(datetime.now(UTC) + timedelta(hours=1)))
 
 
 def _snippet(row: AttemptRow | None) -> str:
