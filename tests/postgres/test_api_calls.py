@@ -8,6 +8,7 @@ import pytest
 
 from boathook.admin import keys
 from boathook.admin.api import calls
+from boathook.admin.api import idempotency as idempotency_keys
 from boathook.journal import idempotency
 from boathook.journal.database import Database
 from tests.postgres.api_client import ApiClient, make_context, make_token, open_api_client
@@ -262,6 +263,56 @@ async def test_a_key_that_came_with_another_request_is_refused(api):
     await api.ask(201, "POST", "/event-type", {"name": "a", "description": "a"}, **with_key("k"))
 
 
+ENDPOINT = {"url": "https://example.com/a", "description": "x", "eventTypes": ["a", "b"], "timeoutSeconds": 5}
+SAME_ENDPOINT = [
+    '{"description":"x","url":"https://example.com/a","eventTypes":["b","a"],"timeoutSeconds":5.0}',
+    '{ "url" : "https://example.com/a", "description" : "x", "filterTypes": ["a", "b", "a"], "timeoutSeconds": 50e-1}',
+    '{"url":"https:\\/\\/example.com/a","description":"\\u0078","eventTypes":["a","b"],"timeoutSeconds":5,"metadata":null}',
+    '{"url":"https://example.com/a","description":"x","eventTypes":["a","b"],"timeoutSeconds":5,"disabled":false}',
+]
+OTHER_ENDPOINT = [
+    ENDPOINT | {"eventTypes": ["a"]},
+    ENDPOINT | {"timeoutSeconds": 6},
+    ENDPOINT | {"metadata": {"a": "b"}},
+    {name: value for name, value in ENDPOINT.items() if name != "description"},
+]
+
+
+async def test_a_request_that_is_written_anew_is_the_same(api):
+    for name in "ab":
+        await api.ask(201, "POST", "/event-type", {"name": name, "description": name})
+    first = await api.ask(201, "POST", "/app/acme/endpoint", ENDPOINT, **with_key("k"))
+    for text in SAME_ENDPOINT:
+        assert await api.ask(201, "POST", "/app/acme/endpoint", content=text.encode(), **with_key("k")) == first, text
+    for body in OTHER_ENDPOINT:
+        await api.ask(409, "POST", "/app/acme/endpoint", body, **with_key("k"))
+    made = await api.ask(201, "POST", "/app?get_if_exists=true", {"name": "x", "uid": "x"}, **with_key("l"))
+    assert made == await api.ask(
+        201, "POST", "/app/?get_if_exists=1&other=2", {"uid": "x", "name": "x"}, **with_key("l")
+    )
+
+
+async def test_an_answer_of_an_older_version_is_given_to_the_same_bytes(api, db):
+    first = await api.ask(201, "POST", "/app", {"name": "Once"}, **with_key("k"))
+    await db.execute("update boathook.idempotency set canonical = null")
+    assert await api.ask(201, "POST", "/app", {"name": "Once"}, **with_key("k")) == first
+    await api.ask(409, "POST", "/app", content=b'{"name": "Once" }', **with_key("k"))
+
+
+async def test_an_older_version_finds_the_fingerprint_that_it_compares(api, db):
+    body = b'{"name":"Once"}'
+    await api.ask(201, "POST", "/app?get_if_exists=false", content=body, **with_key("k"))
+    expected = idempotency_keys._hash(b"get_if_exists=false", body)
+    assert await db.fetchval("select fingerprint from boathook.idempotency") == expected
+
+
+async def test_compared_as_they_are_written_they_would_differ(api, monkeypatch):
+    """The mutant: the canonical form of a request is its bytes."""
+    monkeypatch.setattr(idempotency_keys.Understanding, "canonical", lambda _self, _request, body: body)
+    await api.ask(201, "POST", "/app", content=b'{"name":"Once"}', **with_key("k"))
+    await api.ask(409, "POST", "/app", content=b'{"name": "Once"}', **with_key("k"))
+
+
 async def test_a_key_belongs_to_whom_it_came_from(api):
     other = ApiClient(api.context, await make_token(api.context, "other"))
     first = await api.ask(201, "POST", "/app", {"name": "Mine"}, **with_key("k"))
@@ -329,7 +380,7 @@ async def test_two_servers_do_a_request_once_though_both_have_it_in_flight(pg_ur
 
 
 async def test_without_the_claim_both_would_do_it(pg_url, monkeypatch):
-    async def claim(_connection, _key, _fingerprint):
+    async def claim(_connection, _key, _fingerprint, _canonical):
         return None
 
     monkeypatch.setattr(idempotency, "claim", claim)

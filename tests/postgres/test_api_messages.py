@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -135,6 +136,47 @@ async def test_an_idempotency_key_publishes_once_and_costs_no_row(api, app):
     assert await api.context.database.fetchval("select count(*) from boathook.idempotency") == 0
     await api.ask(201, "POST", "/app", {"name": "Other", "uid": "other"})
     assert (await api.ask(202, "POST", "/app/other/msg", PAID, headers=headers))["id"] != first["id"]
+
+
+MESSAGE = {"eventType": "a.b", "payload": {"amount": 1.5, "names": ["b", "a"]}, "channels": ["x", "y"], "tags": ["t", "u"]}
+SAME_MESSAGE = [
+    '{"payload":{"names":["b","a"],"amount":1.5},"tags":["u","t"],"channels":["y","x"],"eventType":"a.b"}',
+    '{"eventType":"a.b", "data":{ "amount" : 1.50, "names":["b" , "a"]}, "channels":["x","y"], "tags":["t","u"]}',
+    '{"eventType":"a.b","payload":{"amount":15e-1,"names":["\\u0062","a"]},"channels":["x","y","x"],"tags":["t","u"],"eventId":null}',
+]
+OTHER_PAYLOADS = [
+    {"amount": 1.5, "names": ["a", "b"]},
+    {"amount": "1.5", "names": ["b", "a"]},
+    {"amount": 1.5, "names": ["b", "a"], "more": None},
+]
+
+
+@pytest.mark.parametrize("with_content", ["", "?with_content=false", "?with_content=true"])
+async def test_a_message_that_is_written_anew_is_the_same(api, app, with_content):
+    headers = {"idempotency-key": "auto_1"}
+    first = await api.ask(202, "POST", "/app/acme/msg", MESSAGE, headers=headers)
+    for text in SAME_MESSAGE:
+        again = await api.ask(202, "POST", f"/app/acme/msg{with_content}", content=text.encode(), headers=headers)
+        assert again["id"] == first["id"], text
+    for payload in OTHER_PAYLOADS:
+        await api.ask(409, "POST", "/app/acme/msg", MESSAGE | {"payload": payload}, headers=headers)
+    await api.ask(409, "POST", "/app/acme/msg", MESSAGE | {"channels": ["x"]}, headers=headers)
+
+
+async def test_a_message_of_an_older_version_is_known_by_its_bytes_and_to_it(api, app):
+    headers, db = {"idempotency-key": "auto_1"}, api.context.database
+    first = await api.ask(202, "POST", "/app/acme/msg", MESSAGE, headers=headers)
+    fingerprint = await db.fetchval("select fingerprint from boathook.dedup where replay_key is not null")
+    await db.execute("update boathook.dedup set canonical = null")
+    assert (await api.ask(202, "POST", "/app/acme/msg", MESSAGE, headers=headers))["id"] == first["id"]
+    await api.ask(409, "POST", "/app/acme/msg", content=SAME_MESSAGE[0].encode(), headers=headers)
+    other = await api.ask(202, "POST", "/app/acme/msg", MESSAGE, headers={"idempotency-key": "auto_2"})
+    stored = await db.fetchrow("select fingerprint, canonical from boathook.dedup where event_id = $1", uuid_of(other))
+    assert (stored["fingerprint"], len(stored["canonical"])) == (fingerprint, 32)
+
+
+def uuid_of(message: dict[str, Any]) -> UUID:
+    return ids.read(ids.MESSAGE, message["id"])
 
 
 async def test_a_refused_message_leaves_its_idempotency_key_free(api, app):

@@ -272,6 +272,11 @@ async def test_the_same_idempotency_key(db: Database) -> None:
     assert await publish(db, outbox, acme, **key) == Repeated(first.event_id)
     assert await publish(db, outbox, acme, **key | {"fingerprint": digest_of("other")}) == Clash(first.event_id)
     assert isinstance(await publish(db, outbox, acme, **key | {"idempotency": digest_of("key 2")}), Accepted)
+    form = {"idempotency": digest_of("key 5"), "fingerprint": digest_of("a"), "canonical": digest_of("form")}
+    fifth = await publish(db, outbox, acme, **form)
+    assert await publish(db, outbox, acme, **form | {"fingerprint": digest_of("b")}) == Repeated(fifth.event_id)
+    assert await publish(db, outbox, acme, **form | {"canonical": None}) == Repeated(fifth.event_id), "an older version"
+    assert await publish(db, outbox, acme, **form | {"canonical": digest_of("other")}) == Clash(fifth.event_id)
     named = await publish(db, outbox, acme, id="a", idempotency=digest_of("key 3"), fingerprint=digest_of("r"))
     again = await publish(db, outbox, acme, id="a", idempotency=digest_of("key 3"), fingerprint=digest_of("r"))
     assert again == Repeated(named.event_id)

@@ -138,8 +138,8 @@ async def test_a_kept_answer_is_not_given_to_who_may_not_do_what_was_answered(ap
 async def test_without_rights_in_the_key_a_reader_is_given_the_secret(api, endpoint, monkeypatch):
     read_key = idempotency.read_key
 
-    def forgetful(request, principal, body):
-        return read_key(request, Principal(principal.key_id, principal.organization, principal.application_id), body)
+    def forgetful(request, principal, *rest):
+        return read_key(request, Principal(principal.key_id, principal.organization, principal.application_id), *rest)
 
     monkeypatch.setattr("boathook.admin.api.calls.read_key", forgetful)
     _, told = await rotate(await application_client(api), endpoint)

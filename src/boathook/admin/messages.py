@@ -42,8 +42,8 @@ class NewMessage:
     deliver_at: datetime | None = None
     content_until: datetime | None = None
     """When its content may be forgotten; None: with the message."""
-    idempotency: tuple[bytes, bytes] | None = None
-    """The hashes of the idempotency key and of the request that came with it."""
+    idempotency: tuple[bytes, bytes, bytes] | None = None
+    """Hashes: of the idempotency key, and of the request it came with, as it is written and as it is understood."""
 
 
 async def create(work: Work, application: Application, new: NewMessage) -> tuple[MessageRow, bool]:
@@ -61,7 +61,7 @@ async def create(work: Work, application: Application, new: NewMessage) -> tuple
         case Accepted():
             return _row(new, outcome.event_id), False
         case Repeated():
-            # The request is the same to the byte, so what it made looks the same.
+            # The request means the same, so what it made looks the same.
             return _row(new, outcome.event_id), True
         case Duplicate():
             raise Taken(f"a message of this application has the eventId {new.uid} already")
@@ -72,7 +72,7 @@ async def create(work: Work, application: Application, new: NewMessage) -> tuple
 
 
 def _to_publish(work: Work, application: Application, new: NewMessage) -> Message:
-    key, fingerprint = new.idempotency or (None, None)
+    key, fingerprint, canonical = new.idempotency or (None, None, None)
     return Message(
         organization=work.organization,
         application=application.shown_id,
@@ -86,6 +86,7 @@ def _to_publish(work: Work, application: Application, new: NewMessage) -> Messag
         content_until=new.content_until,
         idempotency=key,
         fingerprint=fingerprint,
+        canonical=canonical,
     )
 
 

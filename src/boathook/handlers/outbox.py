@@ -80,7 +80,9 @@ class Message:
     idempotency: bytes | None = None
     """Hash of the idempotency key with everything it is valid for."""
     fingerprint: bytes | None = None
-    """Hash of the request that carries it: the same key with another fingerprint is a `Clash`."""
+    """Hash of the request that carries it, as it is written: the same key with another one is a `Clash`."""
+    canonical: bytes | None = None
+    """Hash of that request as it is understood, which is compared instead where the key's first request had one."""
 
 
 class Outbox:
@@ -288,6 +290,7 @@ def _draft(message: Message, memory_days: float) -> _Draft:
         "dedup_key": dedup_key,
         "replay_key": message.idempotency and _hash_key(b"idempotency\x00" + message.idempotency),
         "fingerprint": message.fingerprint and "\\x" + message.fingerprint.hex(),
+        "canonical": message.canonical and "\\x" + message.canonical.hex(),
         "memory": f"{memory_days if own_id else _ONE_DAY} days",
         "headers": headers,
         "content_type": _name("content_type", message.content_type or content_type),

@@ -20,18 +20,26 @@ class Answered:
     """An earlier request with the same key."""
 
     fingerprint: bytes
+    canonical: bytes | None
+    """None where an older version answered it."""
     status: int
     sealed_response: bytes
 
 
-async def claim(connection: Connection, key: bytes, fingerprint: bytes) -> Answered | None:
-    """Claim a key (32 bytes) for this transaction; returns the earlier request that has it, if any."""
-    if await connection.fetchval(SQL["claim_key"], key, fingerprint, KEPT):
+async def claim(connection: Connection, key: bytes, fingerprint: bytes, canonical: bytes) -> Answered | None:
+    """Claim a key for this transaction; returns the earlier request that has it, if any.
+
+    Args:
+        key: 32 bytes, as the next two.
+        fingerprint: of the request as it is written, for older versions that look at the same rows.
+        canonical: of the request as it is understood.
+    """
+    if await connection.fetchval(SQL["claim_key"], key, fingerprint, canonical, KEPT):
         return None
     row = await connection.fetchrow(SQL["find_answer"], key)
     if row is None:
-        return await claim(connection, key, fingerprint)  # it expired and was deleted in between
-    return Answered(row["fingerprint"], row["status"], row["sealed_response"])
+        return await claim(connection, key, fingerprint, canonical)  # it expired and was deleted in between
+    return Answered(row["fingerprint"], row["canonical"], row["status"], row["sealed_response"])
 
 
 async def save(connection: Connection, key: bytes, status: int, sealed_response: bytes) -> None:

@@ -78,7 +78,8 @@ create table boathook.dedup (
     body_sha256 bytea not null check (octet_length(body_sha256) = 32),
     expires_at timestamptz not null,
     item_path text,
-    fingerprint bytea
+    fingerprint bytea,
+    canonical bytea
 );
 create unique index dedup_replay_key on boathook.dedup (replay_key) where replay_key is not null;
 -- Rows lie on disk about in the order of their events, and each page that is free again fills with those of one time: so
@@ -407,7 +408,8 @@ create table boathook.idempotency (
     fingerprint bytea not null check (octet_length(fingerprint) = 32),
     status smallint,
     sealed_response bytea,
-    expires_at timestamptz not null
+    expires_at timestamptz not null,
+    canonical bytea check (octet_length(canonical) = 32)
 );
 create index idempotency_expiry on boathook.idempotency (expires_at);
 
@@ -905,7 +907,8 @@ $$;
 --   missing           nothing is stored: the application was deleted
 --   duplicate ID      a message with this key and body is there already
 --   conflict ID       one with this key is, but with another body
---   repeated ID       one with this idempotency key and fingerprint is
+--   repeated ID       one with this idempotency key is, made of the same request: by its canonical form, or as it is
+--                     written where an older version knew only that
 --   clash ID          one with this idempotency key is, made of another request
 -- Versions are compared without a lock: a publisher's transaction may be long, and must not hold up a deployment. A key
 -- that another transaction is about to store is waited for.
@@ -919,7 +922,7 @@ declare
 begin
     select * into m from json_to_record(p_message) as r (
         id uuid, organization text, application uuid, uid text, name text, registry text, routes text, type text,
-        dedup_key text, key uuid, replay_key uuid, fingerprint bytea, memory interval, headers json, content_type text,
+        dedup_key text, key uuid, replay_key uuid, fingerprint bytea, canonical bytea, memory interval, headers json, content_type text,
         channels text[], tags text[], deliver_at timestamptz, content_until timestamptz);
     if m.registry is distinct from (select version || '.' || xmin::text from boathook.registry) then
         return 'outdated';
@@ -940,13 +943,14 @@ begin
         end if;
     end if;
     delete from boathook.dedup where (key = m.key or replay_key = m.replay_key) and expires_at < now();
-    insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at, fingerprint)
-    values (m.key, m.replay_key, m.id, sha, now() + m.memory, m.fingerprint)
+    insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at, fingerprint, canonical)
+    values (m.key, m.replay_key, m.id, sha, now() + m.memory, m.fingerprint, m.canonical)
     on conflict do nothing;
     if not found then
-        select event_id, fingerprint into seen from boathook.dedup where replay_key = m.replay_key;
+        select event_id, coalesce(canonical = m.canonical, fingerprint is not distinct from m.fingerprint) as is_same
+        into seen from boathook.dedup where replay_key = m.replay_key;
         if found then
-            return case when seen.fingerprint is not distinct from m.fingerprint then 'repeated ' else 'clash ' end || seen.event_id;
+            return case when seen.is_same then 'repeated ' else 'clash ' end || seen.event_id;
         end if;
         select event_id, body_sha256 into seen from boathook.dedup where key = m.key;
         if not found then

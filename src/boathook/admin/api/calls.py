@@ -22,9 +22,11 @@ raised rolls all of it back and becomes JSON by `errors.to_response`. Raise doma
 `@remembers_itself` keeps `call.idempotency` by means of its own. `body_of(request)` returns the exact bytes.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar, cast
 
 import msgspec
@@ -37,7 +39,7 @@ from starlette.types import Receive, Scope
 
 from boathook.admin.api.auth import Capability, Principal, authenticate, refused
 from boathook.admin.api.errors import RESPONSES, ApiError, invalid, not_found, to_response
-from boathook.admin.api.idempotency import IdempotencyKey, once, read_key
+from boathook.admin.api.idempotency import IdempotencyKey, Understanding, once, read_key
 from boathook.admin.desk import Desk, Work
 from boathook.inbound.app import IS_KNOWN
 from boathook.journal import applications
@@ -46,6 +48,10 @@ from boathook.journal.database import Connection, translated
 
 Route = TypeVar("Route", bound=Callable[..., Any])
 _READING: Final = frozenset({"GET", "HEAD"})
+_LARGE: Final = 65_536
+"""Bytes of a body from which on it is compared with another in a thread, as that may take a tenth of a second."""
+_SHOWN_ONLY: Final = frozenset({"with_content"})
+"""Query parameters that choose what of the effect is shown, and not what it is."""
 
 
 @dataclass(slots=True)
@@ -107,6 +113,11 @@ async def body_of(request: Request) -> bytes:
 class ApiRoute(APIRoute):
     """A route with a transaction around it."""
 
+    @cached_property
+    def _understanding(self) -> Understanding:
+        query = {field.alias: field for field in self.dependant.query_params if field.alias not in _SHOWN_ONLY}
+        return Understanding(query, self.body_field)
+
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """Return what answers a request."""
         inner = super().get_route_handler()
@@ -140,11 +151,18 @@ class ApiRoute(APIRoute):
             request.scope[IS_KNOWN] = True
             # Not before: parsed, a body may take thirty times its size, and only as many as there are connections do.
             whole.document = _read_json(raw) if raw and self.body_field is not None else None
-            key = read_key(request, principal, raw) if request.method == "POST" else None
+            key = await self._read_key(request, principal, raw)
             whole.state.call = Call(desk, connection, principal, key)
             if key is None or getattr(self.endpoint, "remembers_itself", False):
                 return await inner(whole)
             return await once(connection, desk.vault, key, lambda: inner(whole))
+
+    async def _read_key(self, request: Request, principal: Principal, raw: bytes) -> IdempotencyKey | None:
+        if request.method != "POST":
+            return None
+        if len(raw) < _LARGE:
+            return read_key(request, principal, raw, self._understanding)
+        return await asyncio.to_thread(read_key, request, principal, raw, self._understanding)
 
 
 @contextlib.asynccontextmanager

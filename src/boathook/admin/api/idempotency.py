@@ -2,15 +2,20 @@
 
 The key is claimed in the transaction of the request's effect (`journal/idempotency.py`), so a second request waits for
 the first one, and an answer is kept exactly when the effect is. Only 2xx answers are kept, for 12 hours. The same key
-with another query or body is refused with 409 ``idempotency_key_reused``.
+with another request is refused with 409 ``idempotency_key_reused``. Requests are compared as they are understood, not
+as they are written: clients write the same request anew, with other blanks, orders of keys and defaults left out.
 """
 
 import base64
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
 
 import msgspec
+from fastapi._compat import ModelField
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,6 +23,7 @@ from boathook.admin.api.auth import Principal
 from boathook.admin.api.errors import ApiError
 from boathook.journal import idempotency
 from boathook.journal.database import Connection
+from boathook.journal.idempotency import Answered
 from boathook.journal.vault import Vault
 
 
@@ -28,7 +34,9 @@ class IdempotencyKey:
     key: bytes
     """32 bytes, made of whose it is and what they may do, the client's key, and the route."""
     fingerprint: bytes
-    """32 bytes, made of all else that decides what the request does."""
+    """32 bytes, made of the query and the body as they are written: all that older versions compare."""
+    canonical: bytes
+    """32 bytes, made of all that decides what the request does."""
 
     @property
     def context(self) -> str:
@@ -43,7 +51,72 @@ class _Kept(msgspec.Struct):
     type: str
 
 
-def read_key(request: Request, principal: Principal, body: bytes) -> IdempotencyKey | None:
+@dataclass(frozen=True, slots=True)
+class Understanding:
+    """How a route reads what decides what a request does."""
+
+    query: Mapping[str, ModelField]
+    """The parameters that do; those that only choose what is shown do not."""
+    body: ModelField | None
+
+    def canonical(self, request: Request, body: bytes) -> bytes:
+        """Return a request in the one form that all ways to write it have in common."""
+        try:
+            document = _EXACT.decode(body) if body and self.body is not None else None
+            asked = [_read(self.body, document), {name: self._value(request, name) for name in self.query}]
+            return _ENCODER.encode(asked)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return body  # it is refused, or cannot be compared but as it is
+
+    def _value(self, request: Request, name: str) -> Any:
+        field = self.query[name]
+        return _read(field, request.query_params[name]) if name in request.query_params else field.default
+
+
+def _read(field: ModelField | None, given: Any) -> Any:
+    if field is None or given is None:
+        return None
+    value, errors = field.validate(given, {}, loc=())
+    if errors:
+        raise ValueError("the request is refused")
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without what is at its default, so that a field more in a later version changes nothing."""
+    if not isinstance(value, BaseModel):
+        return [_plain(one) for one in value] if isinstance(value, list) else value
+    given = {
+        name: getattr(value, name)
+        for name, field in type(value).model_fields.items()
+        if getattr(value, name) != field.get_default(call_default_factory=True)
+    }
+    # Lists of words are sets: channels, tags, types.
+    return {name: sorted(set(one)) if _is_words(one) else _plain(one) for name, one in given.items()}
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _number(text: str) -> int | float | Decimal:
+    """Read a number such that two are equal where they are the same, however they are written."""
+    number = float(text)
+    if repr(number) == text and not number.is_integer():
+        return number
+    exact = Decimal(text)
+    if number.is_integer() and int(exact) == exact:
+        return int(exact)
+    return number if Decimal(repr(number)) == exact else exact
+
+
+_EXACT: Final = msgspec.json.Decoder(float_hook=_number)
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic", decimal_format="number")
+
+
+def read_key(
+    request: Request, principal: Principal, body: bytes, understanding: Understanding
+) -> IdempotencyKey | None:
     """Return the key of a request that brings one."""
     word = request.headers.get("idempotency-key")
     if not word:
@@ -55,6 +128,7 @@ def read_key(request: Request, principal: Principal, body: bytes) -> Idempotency
     return IdempotencyKey(
         key=_hash(whose.encode(), route.encode(), word.encode("utf-8", "surrogateescape")),
         fingerprint=_hash(request.url.query.encode(), body),
+        canonical=_hash(understanding.canonical(request, body)),
     )
 
 
@@ -73,9 +147,9 @@ async def once(
     Raises:
         ApiError: 409, the earlier request was another one.
     """
-    earlier = await idempotency.claim(connection, key.key, key.fingerprint)
+    earlier = await idempotency.claim(connection, key.key, key.fingerprint, key.canonical)
     if earlier is not None:
-        check_same(earlier.fingerprint, key)
+        check_same(earlier, key)
         kept = msgspec.json.decode(vault.open(earlier.sealed_response, key.context), type=_Kept)
         return Response(base64.b64decode(kept.body), earlier.status, {"idempotent-replayed": "true"}, kept.type or None)
     response = await work()
@@ -85,7 +159,11 @@ async def once(
     return response
 
 
-def check_same(fingerprint: bytes, key: IdempotencyKey) -> None:
+def check_same(earlier: Answered, key: IdempotencyKey) -> None:
     """Refuse a key that came with another request. Raises ApiError 409."""
-    if fingerprint != key.fingerprint:
+    # An older version kept no canonical form.
+    by_form = (
+        (earlier.fingerprint, key.fingerprint) if earlier.canonical is None else (earlier.canonical, key.canonical)
+    )
+    if by_form[0] != by_form[1]:
         raise ApiError(409, "idempotency_key_reused", "this Idempotency-Key came with another request before")

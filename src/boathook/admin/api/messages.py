@@ -22,7 +22,7 @@ from boathook.admin.api.calls import (
     router,
 )
 from boathook.admin.api.errors import answer_json, invalid
-from boathook.admin.api.fields import Channels, Input, Moment, Output, TypeName, Whole, show_moment
+from boathook.admin.api.fields import Channels, Input, Moment, Output, TypeName, Whole, either, show_moment
 from boathook.admin.api.pages import ListOf
 from boathook.admin.api.spans import Messages, WithContent
 from boathook.admin.messages import NewMessage
@@ -62,6 +62,7 @@ class MessageIn(Input):
     event_type: TypeName = Field(examples=["invoice.paid"])
     payload: Any = Field(
         default=None,
+        validation_alias=either("payload", "data"),
         examples=[{"id": "inv_17", "amount": 4200}],
         description="A JSON object, sent byte for byte as it is given; `data` is another name for it.",
         json_schema_extra={"type": "object"},
@@ -226,7 +227,7 @@ def _new(call: Call, body: MessageIn, raw: bytes) -> NewMessage:
         tags=tuple(body.tags or ()),
         deliver_at=body.deliver_at,
         content_until=body.content_until,
-        idempotency=None if identity is None else (identity.key, identity.fingerprint),
+        idempotency=None if identity is None else (identity.key, identity.fingerprint, identity.canonical),
     )
 
 
