@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - a fixture
 from tests.browser.conftest import ADMIN, CheckedPage, ConsoleServer, take_screenshots
@@ -142,6 +142,49 @@ def test_the_portal_works_within_a_page_of_the_same_site(
     frame.get_by_role("button", name="Create").click()
     expect(frame.get_by_text("The endpoint is made")).to_be_visible()
     anonymous_page.expected |= {"Blocked autofocusing"}
+
+
+SIZING = """<!doctype html><title>Product</title><iframe src="{link}" width="900"></iframe>
+<script>addEventListener("message", ({{ data, source }}) => {{
+  if (data?.type === "svix.iframe-resizer-height" && typeof data.payload?.height === "number")
+    document.querySelector("iframe").style.height = `${{data.payload.height}}px`;
+}});</script>"""
+"""What svix-react does with fullSize."""
+
+
+def test_svix_react_gives_the_portal_its_look_and_all_the_height_it_needs(
+    console: ConsoleServer, anonymous_page: CheckedPage, product: Receiver
+):
+    link, _, token = make_link(console, "Auk").partition("#")
+    look = "darkMode=true&primaryColor=%23ff8800&fontFamily=Georgia&icon=https%3A%2F%2Fcdn.example.com%2Flogo.svg"
+    product.body = SIZING.format(link=f"{link}?{look}#{token}").encode()
+    page = anonymous_page.page
+    picture = '<svg xmlns="http://www.w3.org/2000/svg" width="24" height="24"/>'
+    page.route(
+        "https://cdn.example.com/logo.svg", lambda route: route.fulfill(body=picture, content_type="image/svg+xml")
+    )
+    page.goto(product.base)
+    frame = page.frame_locator("iframe")
+    expect(frame.get_by_text("There is no endpoint yet")).to_be_visible()
+    assert frame.locator("html").get_attribute("data-theme") == "dark"
+    assert "Georgia" in frame.locator("html").evaluate("one => getComputedStyle(one).fontFamily")
+    assert frame.locator(".brand img").evaluate("one => one.complete && one.naturalWidth") == 24
+    short = until(lambda: fits(page))
+    frame.get_by_role("link", name="New endpoint").click()
+    expect(frame.get_by_label("Address", exact=True)).to_be_visible()
+    until(lambda: fits(page) > short)
+    frame.get_by_role("link", name="Endpoints", exact=True).first.click()
+    until(lambda: fits(page) == short)
+    anonymous_page.expected |= {"Blocked autofocusing"}
+
+
+def fits(page: Page) -> int:
+    """Return the height of the page's frame, once it is that of the portal within it; else 0."""
+    height = page.locator("iframe").evaluate("one => one.clientHeight")
+    inside = (
+        page.frame_locator("iframe").locator("body").evaluate("one => Math.ceil(one.getBoundingClientRect().height)")
+    )
+    return int(height) if height == inside else 0
 
 
 def test_where_no_cookie_is_kept_within_another_site_a_tab_of_its_own_is_offered(

@@ -1,14 +1,16 @@
 """The customers' portal: who may enter, what each may see and do there, and that no data of other customers can be reached."""
 
+import html
 import itertools
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
-from boathook.admin import endpoints, event_types, keys
+from boathook.admin import endpoints, event_types, keys, portal
 from boathook.admin.api.auth import Capability, Principal
 from boathook.admin.console import portal_visits, visits
 from boathook.admin.console.application_visits import Page
@@ -396,6 +398,49 @@ async def test_a_links_look_is_taken_only_where_it_is_one(console: ConsoleApp):
         assert "look.css" not in page
         assert "data-theme" not in page
         assert (await pages.get(f"/portal/look.css?{query}")).text == ""
+
+
+async def test_the_look_that_svix_react_asks_for_is_kept_with_the_session(customer: CustomerData):
+    pages = PageClient(customer.console.app)
+    icon = "https://cdn.example.com/logo.png"
+    look = {"darkMode": "true", "primaryColor": "#ff8800", "icon": icon, "fontFamily": "Inter"}
+    entrance = await pages.get(f"/portal?{urlencode(look)}")
+    assert f'<img src="{icon}" alt=""' in entrance.text
+    assert "img-src 'self' https://cdn.example.com;" in entrance.headers["content-security-policy"]
+    entered = await pages.post("/portal/enter", data={"key": await customer.console.token(customer.tenant), **look})
+    assert entered.status_code == 204
+    inside = await pages.get("/portal/endpoints")
+    assert 'data-theme="dark"' in inside.text
+    assert f'<img src="{icon}" alt=""' in inside.text
+    assert "img-src 'self' https://cdn.example.com;" in inside.headers["content-security-policy"]
+    (sheet,) = re.findall(r'href="(/portal/look.css[^"]*)"', inside.text)
+    rules = (await pages.get(html.unescape(sheet))).text
+    assert 'font-family: "Inter"' in rules
+    assert "--accent: #ff8800" in rules
+
+
+EVIL_ICON = urlencode({"icon": "https://x.example; script-src *"})
+
+
+async def test_an_icon_cannot_change_the_policy_of_a_page(console: ConsoleApp):
+    wrong = await PageClient(console.app).get(f"/portal?{EVIL_ICON}")
+    assert "x.example" not in wrong.headers["content-security-policy"]
+    assert "x.example" not in wrong.text
+
+
+async def test_an_icon_that_is_not_looked_at_would_change_it(console: ConsoleApp, monkeypatch: pytest.MonkeyPatch):
+    """The mutant of the test above."""
+    monkeypatch.setattr(portal, "_is_icon", lambda _address: True)
+    wrong = await PageClient(console.app).get(f"/portal?{EVIL_ICON}")
+    assert "https://x.example; script-src *;" in wrong.headers["content-security-policy"]
+
+
+async def test_a_look_that_an_older_version_kept_is_read(console: ConsoleApp):
+    pages = PageClient(console.app)
+    pages.cookies.set("boathook-portal-look", "dark.aa0044", domain="portal.test", path="/portal")
+    page = await pages.get_page("/portal")
+    assert 'data-theme="dark"' in page
+    assert "colour=aa0044" in page
 
 
 async def test_files_of_the_portal_are_served_below_it(console: ConsoleApp):

@@ -1,6 +1,7 @@
 """The portal's appearance within the owner's product: it is readable with every colour."""
 
 import re
+from urllib.parse import parse_qsl
 
 import pytest
 from hypothesis import example, given
@@ -36,6 +37,46 @@ def test_nothing_but_a_theme_and_a_colour_gets_into_a_page(theme: str, colour: s
     assert look.theme in {"", "light", "dark"}
     assert re.fullmatch(r"([0-9a-f]{6})?", look.colour)
     assert re.fullmatch(r"[a-z0-9=&]*", look.query)
+
+
+@given(st.text(), st.text())
+def test_an_icon_and_a_font_cannot_leave_their_place(icon: str, font: str):
+    look = Look.tolerant("", "", icon, font)
+    assert re.fullmatch(r"(https://[A-Za-z0-9.-]+(:\d+)?([/?][^\s\"'<>;,`\\]*)?)?", look.icon)
+    assert re.fullmatch(r"[A-Za-z0-9_, -]*", look.font)
+
+
+ICONS = [
+    "http://cdn.example.com/a.png", "javascript:alert(1)", "data:image/svg+xml,<svg/>", "//cdn.example.com/a.png",
+    "https://cdn.example.com/a.png; script-src *", "https://cdn.example.com/a,b", "https://a@b.example/",
+    'https://cdn.example.com/"onerror="alert(1)', "https://*/a.png", "https://", "https://[::1]/", "https://a.example/" + "a" * 1024,
+]  # fmt: skip
+FONTS = [
+    'Inter"; } * { display: none', "a} body{", "Inter;color:red", "url(https://x)", "Inter\\", "<style>", "a" * 1_025, "Inter,,", "/**/",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("icon", ICONS)
+def test_what_is_no_plain_https_address_is_no_icon(icon: str):
+    assert Look.of({"icon": icon}) == Look()
+
+
+@pytest.mark.parametrize("font", FONTS)
+def test_what_is_no_name_of_fonts_is_no_font(font: str):
+    assert stylesheet_of(Look.of({"fontFamily": font}) or Look()) == ""
+
+
+def test_svix_react_names_the_same_in_its_own_words():
+    icon = "https://cdn.example.com:8443/logo.png?v=2"
+    theirs = {"darkMode": "true", "primaryColor": "#F80", "icon": icon, "fontFamily": "Open Sans, serif"}
+    look = Look.of(theirs)
+    assert look == Look("dark", "ff8800", icon, "Open Sans, serif")
+    assert look.icon_origin == "https://cdn.example.com:8443"
+    assert Look.of(dict(parse_qsl(look.query))) == look
+    assert 'html { font-family: "Open Sans", serif, system-ui, sans-serif; }' in stylesheet_of(look)
+    assert Look.of({"darkMode": "auto"}) == Look()
+    assert Look.of({"darkMode": "false"}) == Look("light")
+    assert Look.of({"after": "x"}) is None
 
 
 @pytest.mark.parametrize(("theme", "colour"), [("pink", ""), ("", "red"), ("", "ff88001"), ("dark;", "")])

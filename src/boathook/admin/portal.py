@@ -1,9 +1,10 @@
 """The way into the customers' portal: a link with a token of one application, and how the portal shall look there."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from boathook.domain.errors import InvalidValue
 
@@ -20,6 +21,10 @@ class Look:
     """``light`` or ``dark``; empty: as the visitor's system has it."""
     colour: str = ""
     """Of buttons and links, as six hexadecimal digits; empty: ours."""
+    icon: str = ""
+    """The https address of a picture beside the title; empty: none."""
+    font: str = ""
+    """Names of fonts that the visitor may have, separated by commas; empty: the system's."""
 
     @classmethod
     def read(cls, theme: str, colour: str) -> Self:
@@ -31,15 +36,56 @@ class Look:
         return cls(theme, colour.lower())
 
     @classmethod
-    def tolerant(cls, theme: str, colour: str) -> Self:
+    def tolerant(cls, theme: str, colour: str, icon: str = "", font: str = "") -> Self:
         """Return the same, without what is none: a link that was mistyped shows the portal all the same."""
-        colour = colour.lower()
-        return cls(theme if theme in THEMES else "", colour if _COLOUR.fullmatch(colour) else "")
+        digits = colour.lower().removeprefix("#")
+        colour = "".join(2 * digit for digit in digits) if len(digits) == _SHORT else digits
+        return cls(
+            theme=theme if theme in THEMES else "",
+            colour=colour if _COLOUR.fullmatch(colour) else "",
+            icon=icon if _is_icon(icon) else "",
+            font=font if len(font) <= _LONGEST and _FONTS.fullmatch(font) else "",
+        )
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Self | None:
+        """Return the look that a link's parameters name, ours or those of svix-react; None where none of them does."""
+        if not query.keys() & _PARAMETERS:
+            return None
+        theme = query.get("theme", _DARK_MODES.get(query.get("darkMode", ""), ""))
+        colour = query.get("colour", query.get("primaryColor", ""))
+        return cls.tolerant(theme, colour, query.get("icon", ""), query.get("font", query.get("fontFamily", "")))
 
     @property
     def query(self) -> str:
         """The parameters of a link that name it."""
-        return urlencode({name: value for name, value in (("theme", self.theme), ("colour", self.colour)) if value})
+        values = {"theme": self.theme, "colour": self.colour, "icon": self.icon, "font": self.font}
+        return urlencode({name: value for name, value in values.items() if value})
+
+    @property
+    def icon_origin(self) -> str:
+        """Where the icon is, as a content security policy names it."""
+        return f"https://{urlsplit(self.icon).netloc}"
+
+
+_SHORT: Final = 3
+"""Digits of a colour in its short form, such as #f80."""
+_LONGEST: Final = 1_024
+_PARAMETERS: Final = frozenset({"theme", "colour", "icon", "font", "darkMode", "primaryColor", "fontFamily"})
+_DARK_MODES: Final = {"true": "dark", "false": "light"}
+# Neither quotes nor what ends a directive: it stands in an attribute, and its origin in a header.
+_ICON: Final = re.compile(r"https://[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?::\d{1,5})?(?:[/?][A-Za-z0-9._~!$&()*+=:@%/?-]*)?")
+_FONTS: Final = re.compile(
+    r"[A-Za-z][A-Za-z0-9_-]*(?: [A-Za-z0-9_-]+)*(?:, *[A-Za-z][A-Za-z0-9_-]*(?: [A-Za-z0-9_-]+)*)*"
+)
+_GENERIC: Final = frozenset(
+    {"serif", "sans-serif", "monospace", "system-ui", "ui-serif", "ui-sans-serif", "ui-monospace"}
+)
+"""Names that CSS does not take for a font's where they are quoted."""
+
+
+def _is_icon(address: str) -> bool:
+    return len(address) <= _LONGEST and _ICON.fullmatch(address) is not None
 
 
 def link(base: str, token: str, look: Look | None = None) -> str:
@@ -52,7 +98,14 @@ def link(base: str, token: str, look: Look | None = None) -> str:
 
 
 def stylesheet_of(look: Look) -> str:
-    """Return the rules that give the portal its colour, made darker or lighter until it can be read."""
+    """Return the rules that give the portal its font and its colour, made darker or lighter until it can be read."""
+    fonts = [name if name in _GENERIC else f'"{name}"' for name in map(str.strip, look.font.split(",")) if name]
+    return _colour_rules(look) + (
+        f"html {{ font-family: {', '.join(fonts)}, system-ui, sans-serif; }}\n" if fonts else ""
+    )
+
+
+def _colour_rules(look: Look) -> str:
     if not look.colour:
         return ""
     on_light, on_dark = _readable(look.colour, "ffffff"), _readable(look.colour, "13212b")

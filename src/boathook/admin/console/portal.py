@@ -19,6 +19,7 @@ from boathook.admin.console.portal_visits import (
     read_look,
     route_of,
     show_error,
+    with_icon,
 )
 from boathook.admin.portal import PATH, Look, stylesheet_of
 from boathook.journal.event_types import EventType
@@ -60,7 +61,7 @@ class _Entrance:
         ]
 
     async def _show(self, request: Request) -> Response:
-        return self._frame.show("portal/enter.html", **plain_values(request))
+        return with_icon(self._frame.show("portal/enter.html", **plain_values(request)), read_look(request))
 
     async def _enter(self, request: Request) -> Response:
         desk = self._frame.state.desk
@@ -68,7 +69,7 @@ class _Entrance:
             check_origin(request, desk.settings.server.public_url)
             form = await read_form(request)
             token = str(form.get("key", ""))
-            look = Look.tolerant(str(form.get("theme", "")), str(form.get("colour", "")).removeprefix("#"))
+            look = Look.of({name: str(value) for name, value in form.items()}) or Look()
             return let_in(self._frame, request, await find_key(desk, token), token, look)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
             return show_error(self._frame, request, error)

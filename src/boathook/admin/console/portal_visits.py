@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -30,6 +31,7 @@ LAYOUT: Final = "portal/base.html"
 _SESSION: Final = "boathook-portal"
 _NOTICE: Final = "boathook-portal-notice"
 _LOOK: Final = "boathook-portal-look"
+_PICTURES: Final = "img-src 'self'"
 _NOT_LET_IN: Final = "This link is not valid any more. Ask for another one where you had it from."
 _REFUSED: Final = "your link does not allow this; ask for one that does where you had it from"
 
@@ -77,7 +79,7 @@ class Guest(Call):
         """Return a page, with what each needs."""
         notice, kind = ("", "") if self.is_fragment else read_notice(self.request, _cookie(self.request, _NOTICE))
         shown = {**self.values, "notice": notice, "notice_kind": kind}
-        response = self.frame.show(template, status, **shown, **values)
+        response = with_icon(self.frame.show(template, status, **shown, **values), self.values["look"])
         if notice:
             set_cookie(response, self.request, self.desk, _NOTICE, "", lifetime_s=0)
         return response
@@ -142,7 +144,16 @@ async def find_key(desk: Desk, token: str) -> Key:
 def show_error(frame: Frame, request: Request, error: Exception, guest: Guest | None = None) -> Response:
     """Return the page for an error, which says what to do."""
     values = plain_values(request) if guest is None else {"notice": "", "notice_kind": "", **guest.values}
-    return frame.show_error(error, back=f"{PATH}/endpoints", template="portal/error.html", **values)
+    response = frame.show_error(error, back=f"{PATH}/endpoints", template="portal/error.html", **values)
+    return with_icon(response, values["look"])
+
+
+def with_icon(response: Response, look: Look) -> Response:
+    """Let a page show the icon of its look, which may be elsewhere."""
+    if look.icon:
+        policy = response.headers["content-security-policy"]
+        response.headers["content-security-policy"] = policy.replace(_PICTURES, f"{_PICTURES} {look.icon_origin}")
+    return response
 
 
 def plain_values(request: Request) -> dict[str, Any]:
@@ -155,7 +166,7 @@ def let_in(frame: Frame, request: Request, key: Key, token: str, look: Look) -> 
     desk, response = frame.state.desk, Response(status_code=204)
     left_s = 0 if key.expires_at is None else int((key.expires_at - datetime.now(UTC)).total_seconds())
     set_cookie(response, request, desk, _SESSION, token, lifetime_s=left_s)
-    set_cookie(response, request, desk, _LOOK, f"{look.theme}.{look.colour}", lifetime_s=left_s)
+    set_cookie(response, request, desk, _LOOK, look.query, lifetime_s=left_s)
     return frame.guarded(response)
 
 
@@ -168,11 +179,11 @@ def let_out(guest: Guest, response: Response) -> Response:
 
 def read_look(request: Request) -> Look:
     """Return how the portal shall look: as the link says, or as it said before."""
-    query = request.query_params
-    if "theme" in query or "colour" in query:
-        return Look.tolerant(query.get("theme", ""), query.get("colour", "").removeprefix("#"))
-    theme, _, colour = request.cookies.get(_cookie(request, _LOOK), "").partition(".")
-    return Look.tolerant(theme, colour)
+    kept = request.cookies.get(_cookie(request, _LOOK), "")
+    if "=" not in kept:  # as older versions wrote it
+        theme, _, colour = kept.partition(".")
+        kept = urlencode({"theme": theme, "colour": colour})
+    return Look.of(request.query_params) or Look.of(dict(parse_qsl(kept))) or Look()
 
 
 def set_cookie(response: Response, request: Request, desk: Desk, name: str, value: str, *, lifetime_s: int) -> None:

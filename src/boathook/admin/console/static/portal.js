@@ -11,9 +11,8 @@
   const query = new URLSearchParams(location.search);
   const enter = async () => {
     history.replaceState(null, "", location.pathname + location.search);
-    const fields = new URLSearchParams({
-      key, theme: query.get("theme") ?? "", colour: query.get("colour") ?? "",
-    });
+    const fields = new URLSearchParams(query);
+    fields.set("key", key);
     const entered = await fetch("/portal/enter", { method: "POST", body: fields });
     if (!entered.ok) return show("refused");
     const here = await fetch("/portal/here");
