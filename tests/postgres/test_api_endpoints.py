@@ -253,6 +253,29 @@ async def test_a_secret_is_made_or_taken_and_shown_in_its_public_form(api, db):
                                  secret.encode()) == 0  # fmt: skip
 
 
+async def test_secrets_are_of_the_type_that_the_settings_name(db):
+    async with open_api_client(db, outbound__signature_type="ed25519") as api:
+        await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+        made = [
+            f"{HERE}/{(await make_endpoint(api))['id']}",
+            f"/operational-webhook/endpoint/{(await api.ask(201, 'POST', '/operational-webhook/endpoint', {'url': URL}))['id']}",
+        ]
+        for path in made:
+            assert (await api.ask(200, "GET", f"{path}/secret"))["key"].startswith("whpk_")
+        assert (await api.ask(200, "POST", f"{made[0]}/secret/rotate"))["key"].startswith("whpk_")
+        given = make_secret()
+        assert (await api.ask(200, "POST", f"{made[0]}/secret/rotate", {"key": given}))["key"] == given
+
+
+async def test_null_is_the_default_on_creation_and_replacement(api):
+    nothing = dict.fromkeys(("version", "description", "disabled", "metadata", "throttleRate", "uid", "secret"))
+    made = await api.ask(201, "POST", HERE, {"url": URL} | nothing)
+    put = await api.ask(200, "PUT", f"{HERE}/{made['id']}", {"url": URL} | nothing)
+    for shown in (made, put):
+        assert (shown["version"], shown["description"], shown["disabled"]) == (1, "", False)
+    await api.ask(422, "PATCH", f"{HERE}/{made['id']}", {"version": None})
+
+
 async def test_a_rotated_secret_signs_along_for_its_grace(api, db):
     path = f"{HERE}/{(await make_endpoint(api))['id']}/secret"
     first = await api.ask(200, "GET", path)

@@ -77,6 +77,20 @@ async def test_a_payload_that_is_no_object_is_refused(api, app):
         assert response.json()["detail"][0]["loc"] == ["body", "payload"]
 
 
+async def test_what_of_a_message_is_not_understood_is_told(api, app):
+    params = {"rawPayload": "x", "headers": {"x-team": "a"}}
+    answer = await api.ask(422, "POST", "/app/acme/msg", PAID | {"transformationsParams": params})
+    assert answer["detail"][0]["loc"] == ["body", "transformationsParams", "headers"]
+    answer = await api.ask(422, "POST", "/app/acme/msg", PAID | {"transformationsParams": {"retries": 1}})
+    assert answer["detail"][0]["loc"] == ["body", "transformationsParams", "retries"]
+    fields = {"priority": 1, "application": {"name": "Acme", "uid": "acme", "plan": "pro"}}
+    taken = await api.post("/app/acme/msg", json=PAID | fields, headers={"idempotency-key": "k"})
+    assert (taken.status_code, taken.headers["boathook-ignored"]) == (202, "priority, application.plan")
+    again = await api.post("/app/acme/msg", json=PAID | fields, headers={"idempotency-key": "k"})
+    assert again.headers["boathook-ignored"] == "priority, application.plan"
+    assert "boathook-ignored" not in (await api.post("/app/acme/msg", json=PAID)).headers
+
+
 async def test_a_raw_payload_is_sent_as_it_is(api, app):
     body = {"eventType": "a.b", "payload": {}, "transformationsParams": {"rawPayload": "not: json"}}
     made = await api.ask(202, "POST", "/app/acme/msg", body)

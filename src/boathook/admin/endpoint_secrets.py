@@ -60,7 +60,8 @@ async def rotate_secret(
         InvalidValue: *secret* cannot sign.
         LimitReached: too many former secrets still sign.
     """
-    secret = make_secret() if secret is None else read_secret(secret, "key")
+    kind = work.desk.settings.outbound.signature_type
+    secret = make_secret(kind) if secret is None else read_secret(secret, "key")
     endpoint = await lock(work, application, reference)
     number, next_end = await endpoints.count_old_secrets(work.connection, endpoint.id)
     if number >= MOST_OLD_SECRETS and next_end is not None:

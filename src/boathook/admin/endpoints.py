@@ -111,7 +111,7 @@ async def create(
         work: the transaction.
         application: whose.
         new: what it is like.
-        secret: what its messages are signed with; None makes one.
+        secret: what its messages are signed with; None makes one of `outbound.signature_type`.
         headers: sent with each message.
         kept_types: event types that need not be live, as where an endpoint moves with those it had.
 
@@ -120,7 +120,8 @@ async def create(
         Taken: the uid is in use.
         LimitReached: the application's endpoints are too many, or listen to too much.
     """
-    secret = make_secret() if secret is None else read_secret(secret, "secret")
+    kind = work.desk.settings.outbound.signature_type
+    secret = make_secret(kind) if secret is None else read_secret(secret, "secret")
     values = _values(new)
     columns = await _columns(work, application, None, values, kept_types)
     endpoint = replace(Endpoint(id=new_id(), application_id=application.id, url=""), **columns)

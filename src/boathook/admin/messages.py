@@ -26,6 +26,7 @@ from boathook.journal.resends import Owe
 
 _PING: Final = "svix.ping"
 _PONG: Final = b'{"success":true}'
+JSON_TYPE: Final = "application/json"
 REUSED: Final = "idempotency_key_reused"
 
 
@@ -36,6 +37,7 @@ class NewMessage:
     type: str
     body: bytes
     """Exactly what is sent."""
+    content_type: str = JSON_TYPE
     uid: str | None = None
     channels: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -78,7 +80,7 @@ def _to_publish(work: Work, application: Application, new: NewMessage) -> Messag
         application=application.shown_id,
         type=new.type,
         payload=new.body,
-        content_type="application/json",
+        content_type=new.content_type,
         id=new.uid,
         channels=new.channels,
         tags=new.tags,

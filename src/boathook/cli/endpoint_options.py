@@ -41,7 +41,7 @@ SecretReference = Annotated[
     str | None,
     typer.Option("--secret", metavar="REFERENCE", help="What signs: env:NAME or file:PATH; made where absent."),
 ]
-Ed25519 = Annotated[bool, typer.Option("--ed25519", help="Make a key pair instead of a shared secret.")]
+Ed25519 = Annotated[bool, typer.Option("--ed25519", help="Make a key pair, whatever outbound.signature_type says.")]
 _CLEARED = {"description": "", "metadata": {}}
 _AUTH = {
     "basic": ({"username", "password"}, set[str]()),

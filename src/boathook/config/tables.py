@@ -154,6 +154,7 @@ class OutboundSettings(Table):
     proxy: Proxy = Field(repr=False)
     proxy_bypass: tuple[str, ...]
     header_prefixes: tuple[Literal["webhook", "svix"], ...] = Field(min_length=1)
+    signature_type: Literal["hmac256", "ed25519"]
     user_agent: str
     connect_timeout_s: Positive
     timeout_s: Positive

@@ -6,7 +6,7 @@ the public key.
 """
 
 import secrets
-from typing import Final
+from typing import Final, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -79,8 +79,13 @@ def _read_private(key: bytes) -> Ed25519PrivateKey:
     return private
 
 
-def make_secret() -> str:
-    """Return a new symmetric secret of 24 random bytes."""
+SignatureType = Literal["hmac256", "ed25519"]
+
+
+def make_secret(signature_type: SignatureType = "hmac256") -> str:
+    """Return a new secret of this type: a symmetric one of 24 random bytes, or a seed with its public key."""
+    if signature_type == "ed25519":
+        return make_ed25519_secret()
     return STANDARD_PREFIX + write_base64(secrets.token_bytes(_ENTROPY_BYTES))
 
 

@@ -38,6 +38,11 @@ _GUARDS: Final = (
 )
 """Of what is answered where a page would be: as little can be done with it as with the page itself."""
 _NOT_FOUND: Final = b'{"ok":false,"error":"not found"}'
+_INGEST: Final = "/ingest/"
+_NO_INGEST: Final = (
+    b'{"code":"not_found","detail":"boathook has no ingest API; its sources are configured in boathook.toml"}'
+)
+"""In the form that Svix's clients read, which have methods for such an API."""
 _LOG = get_logger("server")
 
 
@@ -145,7 +150,7 @@ class Console:
         elif path.startswith(_PREFIX) or self._may_be_mounted(path):
             await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"))
         else:
-            await _answer(send, 404, _NOT_FOUND)
+            await _answer(send, 404, _NO_INGEST if path.startswith(_INGEST) else _NOT_FOUND)
 
     @staticmethod
     def _is_page(path: str) -> bool:

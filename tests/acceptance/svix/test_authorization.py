@@ -180,6 +180,13 @@ class TestTheRest:
         assert answer.status_code in {status, 404}
         assert answer.json()["detail"]
 
+    @pytest.mark.parametrize("method", ["GET", "POST"])
+    def test_the_ingest_api_that_is_not_there_is_refused_as_svix_refuses(self, server, method):
+        answer = httpx.request(method, f"{server.base}/ingest/api/v1/source", json={} if method == "POST" else None)
+        assert answer.status_code == 404
+        assert answer.json().keys() == {"code", "detail"}
+        assert "boathook.toml" in answer.json()["detail"]
+
     def test_browsers_of_any_origin_may_ask(self, server):
         headers = {
             "origin": "https://portal.example",

@@ -167,6 +167,14 @@ class TestResults:
         box.received[0].check(app.secret(endpoint))
         app.wait_status(message, endpoint, SUCCESS)
 
+    def test_a_raw_payload_has_the_content_type_it_was_given(self, app, receiver):
+        box = receiver.mailbox()
+        app.endpoint(box)
+        params = {"rawPayload": "a,b\n1,2\n", "headers": {"content-type": "text/csv; charset=utf-8"}}
+        app.send(transformationsParams=params)
+        (request,) = box.wait()
+        assert (request.header("content-type"), request.body) == ("text/csv; charset=utf-8", b"a,b\n1,2\n")
+
     def test_user_info_in_the_address_becomes_basic_authorization(self, app, receiver):
         box = receiver.mailbox()
         app.endpoint(box.url.replace("http://", "http://shop:open@"))

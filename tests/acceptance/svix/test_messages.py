@@ -135,11 +135,13 @@ class TestMessages:
         middle = app.api.get(f"{path}/{sent[3]}")["timestamp"]
         later = [row["id"] for row in app.api.get(path, after=middle)["data"]]
         earlier = [row["id"] for row in app.api.get(path, before=middle)["data"]]
-        assert set(later) >= set(sent[4:])
+        assert set(later) >= set(sent[3:]), "a window begins with its start"
+        assert sent[3] not in earlier
         assert set(earlier) >= set(sent[:3])
         assert not set(later) & set(sent[:3])
         naive = middle.removesuffix("Z").split("+")[0]
-        assert [row["id"] for row in app.api.get(path, after=naive)["data"]] == later
+        for spelling in (naive, f"{naive.replace('T', ' ')} UTC"):
+            assert [row["id"] for row in app.api.get(path, after=spelling)["data"]] == later
         app.api.get(path, before="yesterday", expect=422)
 
 

@@ -12,7 +12,7 @@ from boathook.admin.api.applications import ApplicationIn
 from boathook.admin.api.auth import Capability, refused
 from boathook.admin.api.calls import AnyCall, ApplicationRef, Call, OrganizationCall, OwnApplicationCall, router
 from boathook.admin.api.errors import not_found
-from boathook.admin.api.fields import OLD, Flag, Input, Output, Text
+from boathook.admin.api.fields import OLD, Flag, Input, Output, Text, or_null
 from boathook.journal import api_keys
 from boathook.journal.applications import Application
 
@@ -25,7 +25,9 @@ _DEFAULT_EXPIRY_S: Final = 604_800
 class AppPortalAccessIn(Input):
     """What a visitor of the portal may see and do."""
 
-    feature_flags: list[Text] = Field(default_factory=list, description="They see event types with these flags.")
+    feature_flags: Annotated[list[Text], or_null([], list[Text] | None)] = Field(
+        default_factory=list, description="They see event types with these flags."
+    )
     application: ApplicationIn | None = Field(default=None, description="Created first if there is none.")
     capabilities: list[Capability] | None = Field(default=None, description="What they may do; null is everything.")
     expiry: Annotated[int, Field(strict=True, ge=3_600, le=604_800)] | None = Field(

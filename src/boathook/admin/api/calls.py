@@ -39,6 +39,7 @@ from starlette.types import Receive, Scope
 
 from boathook.admin.api.auth import Capability, Principal, authenticate, refused
 from boathook.admin.api.errors import RESPONSES, ApiError, invalid, not_found, to_response
+from boathook.admin.api.fields import ignored_fields
 from boathook.admin.api.idempotency import IdempotencyKey, Understanding, once, read_key
 from boathook.admin.desk import Desk, Work
 from boathook.inbound.app import IS_KNOWN
@@ -47,6 +48,8 @@ from boathook.journal.applications import Application
 from boathook.journal.database import Connection, translated
 
 Route = TypeVar("Route", bound=Callable[..., Any])
+IGNORED: Final = "boathook-ignored"
+"""The header that names fields of the body that no one knows."""
 _READING: Final = frozenset({"GET", "HEAD"})
 _LARGE: Final = 65_536
 """Bytes of a body from which on it is compared with another in a thread, as that may take a tenth of a second."""
@@ -154,8 +157,17 @@ class ApiRoute(APIRoute):
             key = await self._read_key(request, principal, raw)
             whole.state.call = Call(desk, connection, principal, key)
             if key is None or getattr(self.endpoint, "remembers_itself", False):
-                return await inner(whole)
-            return await once(connection, desk.vault, key, lambda: inner(whole))
+                answer = await inner(whole)
+            else:
+                answer = await once(connection, desk.vault, key, lambda: inner(whole))
+        return self._reporting(answer, whole.document)
+
+    def _reporting(self, answer: Response, document: Any) -> Response:
+        """Name in an answer what of the request's body was ignored."""
+        names = [] if self.body_field is None else ignored_fields(self.body_field.field_info.annotation, document)
+        if names:
+            answer.headers[IGNORED] = ", ".join(names)
+        return answer
 
     async def _read_key(self, request: Request, principal: Principal, raw: bytes) -> IdempotencyKey | None:
         if request.method != "POST":

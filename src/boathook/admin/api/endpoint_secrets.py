@@ -11,7 +11,7 @@ from boathook.admin import endpoint_secrets
 from boathook.admin.api.calls import ApplicationCall, NewSecretCall, SecretCall, router
 from boathook.admin.api.endpoints import EndpointRef
 from boathook.admin.api.errors import answer_json
-from boathook.admin.api.fields import Input, Output, Text
+from boathook.admin.api.fields import Input, Output, Text, or_null
 
 routes = router("Endpoint")
 _VOID_ROTATION: Final = re.compile(r"svix-libs/(\d+)\.(\d+)[^/\s]*/(?:java|kotlin|csharp)\b", re.IGNORECASE)
@@ -51,10 +51,12 @@ class EndpointHeadersIn(Input):
 class EndpointHeadersPatchIn(Input):
     """Headers to set or remove."""
 
-    headers: dict[str, str | None] = Field(
+    headers: Annotated[dict[str, str | None], or_null({}, dict[str, str | None] | None)] = Field(
         default_factory=dict, description="null removes.", examples=[{"x-shop": "south", "x-old": None}]
     )
-    delete_headers: list[str] = Field(default_factory=list, description="Names to remove.")
+    delete_headers: Annotated[list[str], or_null([], list[str] | None)] = Field(
+        default_factory=list, description="Names to remove."
+    )
 
 
 class EndpointHeadersOut(Output):

@@ -10,17 +10,21 @@ from boathook.admin import endpoints
 from boathook.admin.api.calls import ApplicationCall, router
 from boathook.admin.api.fields import (
     OLD,
+    Description,
     EndpointUid,
     Flag,
     Input,
     Metadata,
     Moment,
     Name,
+    OffFlag,
     Output,
+    Part,
     Rate,
     Text,
     Whole,
     either,
+    or_null,
     unset,
 )
 from boathook.admin.api.pages import EndpointPage, ListOf
@@ -34,6 +38,7 @@ EndpointRef = Annotated[
     str, Path(description="The endpoint's id or uid.", examples=["ep_01h455vb4pex5vsknk084sn02q4", "crm"])
 ]
 Seconds = Annotated[float, Field(ge=1, le=60)]
+Version = Annotated[Whole, Field(ge=1, le=2_147_483_647)]
 Places = Annotated[int, Field(strict=True, ge=1, le=1_000)]
 Schedule = Annotated[
     Text | list[float],
@@ -55,14 +60,14 @@ _FILTER = Field(
 )
 
 
-class BasicIn(Input):
+class BasicIn(Part):
     """A user name and password."""
 
     username: Text = Field(pattern=r"^[^:]*$", max_length=1_024)
     password: Text = Field(max_length=4_096)
 
 
-class OAuth2In(Input):
+class OAuth2In(Part):
     """Where a token is had for a client's name and secret (RFC 6749, section 4.4)."""
 
     token_url: Text
@@ -71,14 +76,14 @@ class OAuth2In(Input):
     scope: Text | None = None
 
 
-class MtlsIn(Input):
+class MtlsIn(Part):
     """A client certificate with its key, as PEM texts."""
 
     certificate: Text
     key: Text
 
 
-class AuthIn(Input):
+class AuthIn(Part):
     """How the endpoint is shown who sends; it is kept sealed and never given back."""
 
     basic: BasicIn | None = None
@@ -94,14 +99,14 @@ class EndpointBasics(Input):
     """What every kind of endpoint has."""
 
     url: Text = Field(min_length=1, examples=["https://example.com/hook"])
-    description: Text = ""
+    description: Description = ""
     uid: EndpointUid | None = Field(default=None, examples=["crm"])
     throttle_rate: Rate | None = Field(
         default=None,
         validation_alias=either("throttleRate", "rateLimit"),
         description="Most messages a second; null is the application's.",
     )
-    is_disabled: Flag = Field(default=False, validation_alias="disabled")
+    is_disabled: OffFlag = Field(default=False, validation_alias="disabled")
     event_types: list[str] | None = _TYPES
     metadata: Metadata = Field(default_factory=dict)
 
@@ -115,7 +120,7 @@ class EndpointUpdate(EndpointBasics):
     """What an endpoint shall be like; what is left out returns to its default. Secret, headers and auth stay."""
 
     channels: list[str] | None = Field(default=None, examples=[["eu", "us"]])
-    api_version: Annotated[Whole, Field(ge=1, le=2_147_483_647)] = Field(
+    api_version: Annotated[Version, or_null(1, Version | None)] = Field(
         default=1, validation_alias="version", json_schema_extra=OLD
     )
     filter: dict[str, Any] | None = _FILTER
@@ -128,7 +133,9 @@ class EndpointUpdate(EndpointBasics):
     retry: Schedule | None = Field(default=None, validation_alias="retrySchedule")
     timeout_s: Seconds | None = Field(default=None, validation_alias="timeoutSeconds")
     auth: AuthIn | None = None
-    backlog: Backlog = Field(default=Backlog.SEND, description="What becomes of what waited, when this enables it.")
+    backlog: Annotated[Backlog, or_null(Backlog.SEND, Backlog | None)] = Field(
+        default=Backlog.SEND, description="What becomes of what waited, when this enables it."
+    )
 
     def value(self) -> NewEndpoint:
         """Return what actions take."""
@@ -157,9 +164,7 @@ class EndpointPatch(Input):
     event_types: list[str] | None = unset(list, validation_alias=either("eventTypes", "filterTypes"))
     channels: list[str] | None = unset(list)
     metadata: Metadata = unset(dict)
-    api_version: Annotated[Whole, Field(ge=1, le=2_147_483_647)] = unset(
-        int, validation_alias="version", json_schema_extra=OLD
-    )
+    api_version: Version = unset(int, validation_alias="version", json_schema_extra=OLD)
     filter: dict[str, Any] | None = unset(dict)
     order_by: Text | None = unset()
     concurrency: Places | None = unset(int)

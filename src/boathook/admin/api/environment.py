@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 from boathook.admin import environment
 from boathook.admin.api.calls import OrganizationCall, router
 from boathook.admin.api.event_types import EventTypeIn, EventTypeOut, show_event_type
-from boathook.admin.api.fields import Flag, Input, Moment, Output
+from boathook.admin.api.fields import Input, Moment, OffFlag, Output
 from boathook.admin.openapi import MOST_TYPES, schemas_of
 from boathook.domain.errors import InvalidValue
 
@@ -31,7 +31,7 @@ class EnvironmentOut(Output):
     version: int
     created_at: Moment
     event_types: list[EventTypeOut]
-    settings: dict[str, Any] | None
+    settings: dict[str, Any] = Field(description="boathook has none of an organization; always {}.")
     connectors: list[dict[str, Any]]
 
 
@@ -42,8 +42,8 @@ class ImportOpenApiIn(Input):
     spec_raw: str | None = Field(
         default=None, description="The document as text: JSON, or YAML of at most 65,536 characters."
     )
-    dry_run: Flag = Field(default=False, description="Only tell what would change.")
-    replace_all: Flag = Field(default=False, description="Archive event types that the document does not name.")
+    dry_run: OffFlag = Field(default=False, description="Only tell what would change.")
+    replace_all: OffFlag = Field(default=False, description="Archive event types that the document does not name.")
 
 
 class EventTypeFromOpenApi(Output):
@@ -80,7 +80,7 @@ async def export_environment(call: OrganizationCall) -> EnvironmentOut:
         version=environment.VERSION,
         created_at=datetime.now(UTC),
         event_types=[show_event_type(one) for one in await environment.export(call.work)],
-        settings=None,
+        settings={},
         connectors=[],
     )
 

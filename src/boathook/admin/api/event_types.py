@@ -9,7 +9,7 @@ from boathook.admin import event_types
 from boathook.admin.api.auth import Principal
 from boathook.admin.api.calls import AnyCall, OrganizationCall, router
 from boathook.admin.api.errors import invalid
-from boathook.admin.api.fields import OLD, Flag, Input, Moment, Output, Text, TypeName, unset
+from boathook.admin.api.fields import OLD, Flag, Input, Moment, OffFlag, Output, Text, TypeName, unset
 from boathook.admin.api.pages import ListOf, NamePage
 from boathook.admin.event_types import NewEventType
 from boathook.domain.endpoints import check_type
@@ -30,8 +30,8 @@ class EventTypeUpdate(Input):
     """What an event type shall be like; what is left out returns to its default."""
 
     description: Text = Field(examples=["An invoice was paid"])
-    is_archived: Flag = Field(default=False, validation_alias="archived")
-    is_deprecated: Flag = Field(default=False, validation_alias="deprecated")
+    is_archived: OffFlag = Field(default=False, validation_alias="archived")
+    is_deprecated: OffFlag = Field(default=False, validation_alias="deprecated")
     schemas: Schemas | None = None
     feature_flag: FlagName | None = Field(default=None, json_schema_extra=OLD)
     feature_flags: list[FlagName] | None = Field(default=None, description="Who has none of them does not see it.")

@@ -10,7 +10,7 @@ from boathook.admin import messages
 from boathook.admin.api.calls import OwnApplicationCall, body_of, router
 from boathook.admin.api.endpoints import EndpointRef
 from boathook.admin.api.errors import answer_json
-from boathook.admin.api.fields import Input, TypeName, Whole
+from boathook.admin.api.fields import Input, TypeName, Whole, or_null
 from boathook.admin.api.messages import MessageOut, show_message
 
 routes = router("Endpoint")
@@ -20,7 +20,7 @@ class EventExampleIn(Input):
     """What an endpoint is tried out with."""
 
     event_type: TypeName = Field(examples=["svix.ping"])
-    example_index: Annotated[Whole, Field(ge=0)] = Field(
+    example_index: Annotated[Whole, Field(ge=0), or_null(0, Annotated[int, Field(ge=0)] | None)] = Field(
         default=0, description="Which of the examples in the event type's schema."
     )
     payload: dict[str, Any] | None = Field(default=None, description="Sent in place of an example.")

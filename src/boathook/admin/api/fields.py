@@ -1,25 +1,35 @@
 """The values that bodies and queries are made of, and the base classes of what goes in and out."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
-from typing import Annotated, Any, Final
+from functools import cache, partial
+from inspect import isclass
+from itertools import islice
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_type, check_uid
 
 _MOST_METADATA: Final = 4_096
-_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d", re.ASCII)
+_MOST_NAMED: Final = 20
+_LONGEST_NAME: Final = 100
+_MOMENT: Final = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)"
+    r"(?: ?(?P<zone>UTC|[Zz]|[+-]\d\d:?\d\d)| (?P<offset>\d\d:?\d\d))?",
+    re.ASCII,
+)
+"""RFC 3339; also as Rust's chrono writes it, with UTC, and with an offset whose plus became a blank in a query."""
 _NAME: Final = r"^[a-zA-Z0-9\-_.]{1,256}$"
 
 
 class Input(BaseModel):
-    """A body: camelCase names; what is not known is ignored."""
+    """A body: camelCase names; what is not known is ignored, and named in the answer."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
 
@@ -28,10 +38,57 @@ class Input(BaseModel):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
+class Part(Input):
+    """An object within a body, which holds nothing else: what is in it together decides what it means."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
+
+
 class Output(BaseModel):
     """An answer: camelCase names."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+def ignored_fields(annotation: Any, document: Any) -> list[str]:
+    """Return the fields of a body that its model does not know, such as ``application.colour``; at most twenty."""
+    return [ascii(name)[1:-1][:_LONGEST_NAME] for name in islice(_unknown(annotation, document, ""), _MOST_NAMED)]
+
+
+def _unknown(annotation: Any, document: Any, where: str) -> Iterator[str]:
+    model = _model_in(annotation)
+    if model is None:
+        return
+    if isinstance(document, list):
+        for place, item in enumerate(document):
+            yield from _unknown(model, item, f"{where}[{place}]")
+    elif isinstance(document, dict):
+        known = _annotations(model)
+        for name, value in document.items():
+            path = f"{where}.{name}" if where else name
+            if name in known:
+                yield from _unknown(known[name], value, path)
+            else:
+                yield path
+
+
+@cache
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model that a field is, or is a list of, or may be."""
+    if isclass(annotation) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for part in get_args(annotation) if (model := _model_in(part)) is not None), None)
+
+
+@cache
+def _annotations(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the types of a model's fields, by all names that they may have in a body."""
+    return {name: field.annotation for key, field in model.model_fields.items() for name in _names(key, field)}
+
+
+def _names(key: str, field: FieldInfo) -> list[str]:
+    alias = field.validation_alias or field.alias or key
+    return [str(one) for one in alias.choices] if isinstance(alias, AliasChoices) else [str(alias)]
 
 
 OLD: Final[dict[str, Any]] = {"deprecated": True}
@@ -41,6 +98,11 @@ OLD: Final[dict[str, Any]] = {"deprecated": True}
 def unset(default: Callable[[], Any] = str, **options: Any) -> Any:
     """Declare a field that may be left out, but not be null; see `Input.given`."""
     return Field(default_factory=default, **options)
+
+
+def or_null(default: object, type: Any) -> BeforeValidator:
+    """Take null for *default*: some clients write it for a field that their user left out."""
+    return BeforeValidator(lambda value: default if value is None else value, json_schema_input_type=type)
 
 
 def either(new: str, old: str) -> AliasChoices:
@@ -56,10 +118,14 @@ def _utc(moment: datetime) -> datetime:
 
 
 def _written_out(value: object) -> object:
+    if isinstance(value, datetime):
+        return value
     # Numbers would be taken for seconds since 1970, which no document of ours says.
-    if not isinstance(value, datetime) and not (isinstance(value, str) and _MOMENT.match(value)):
+    written = _MOMENT.fullmatch(value) if isinstance(value, str) else None
+    if written is None:
         raise ValueError("write a moment such as 2026-01-31T12:00:00Z")
-    return value
+    zone = f"+{written['offset']}" if written["offset"] else written["zone"] or ""
+    return written["time"] + zone.replace("UTC", "Z")
 
 
 def show_moment(moment: datetime) -> str:
@@ -104,13 +170,9 @@ def _small(metadata: Mapping[str, str]) -> Mapping[str, str]:
     return metadata
 
 
-def _or_empty(value: object) -> object:
-    return {} if value is None else value
-
-
-Metadata = Annotated[
-    dict[str, str], BeforeValidator(_or_empty, json_schema_input_type=dict[str, str] | None), AfterValidator(_small)
-]
+Metadata = Annotated[dict[str, str], or_null({}, dict[str, str] | None), AfterValidator(_small)]
+OffFlag = Annotated[Flag, or_null(False, bool | None)]
+Description = Annotated[Text, or_null("", str | None)]
 
 Channels = Annotated[list[str], AfterValidator(lambda names: list(check_channels(names)))]
 """1 to 10 of them."""

@@ -1,5 +1,6 @@
 """Routes of messages: publish, read, list, forget; and whether anybody listens."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
@@ -22,10 +23,10 @@ from boathook.admin.api.calls import (
     router,
 )
 from boathook.admin.api.errors import answer_json, invalid
-from boathook.admin.api.fields import Channels, Input, Moment, Output, TypeName, Whole, either, show_moment
+from boathook.admin.api.fields import Channels, Input, Moment, Output, Part, TypeName, Whole, either, show_moment
 from boathook.admin.api.pages import ListOf
 from boathook.admin.api.spans import Messages, WithContent
-from boathook.admin.messages import NewMessage
+from boathook.admin.messages import JSON_TYPE, NewMessage
 from boathook.domain import ids
 from boathook.domain.endpoints import check_tags, check_uid
 from boathook.domain.errors import InvalidValue
@@ -37,6 +38,9 @@ routes = router("Message")
 
 _FURTHEST: Final = timedelta(hours=24, minutes=1)
 _MOST_IDS: Final = 250
+_LONGEST_MEDIA_TYPE: Final = 256
+_WORD: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+_MEDIA_TYPE: Final = re.compile(rf'{_WORD}/{_WORD}(?: *; *{_WORD}=(?:{_WORD}|"[ !#-\[\]-~]*"))*', re.ASCII)
 _EXPIRED: Final = msgspec.Raw(b'{"expired":true}')
 _HIDDEN: Final = msgspec.Raw(b"{}")
 _MISSING: Final = msgspec.Raw(b"")
@@ -50,10 +54,29 @@ Hours = Annotated[Whole, Field(ge=1, le=2160)]
 Tags = Annotated[list[str], AfterValidator(lambda names: list(check_tags(names)) if names else [])]
 
 
-class TransformationsParams(Input):
-    """How a message's payload is made."""
+def _content_type(headers: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in headers.items():
+        if name.lower() != "content-type":
+            raise ValueError(f"only content-type may be given, not {name}; other headers belong to the endpoint")
+        if len(value) > _LONGEST_MEDIA_TYPE or not _MEDIA_TYPE.fullmatch(value):
+            raise ValueError("write a content type such as text/plain; charset=utf-8")
+    if len(headers) > 1:
+        raise ValueError("content-type is given twice")
+    return headers
+
+
+class TransformationsParams(Part):
+    """How a message's body is made."""
 
     raw_payload: str | None = Field(default=None, description="Sent as it is, in place of the payload.")
+    headers: Annotated[dict[str, str], AfterValidator(_content_type)] | None = Field(
+        default=None, description="The body's content type.", examples=[{"content-type": "text/plain"}]
+    )
+
+    @property
+    def content_type(self) -> str:
+        """How the body is labelled."""
+        return next(iter((self.headers or {}).values()), JSON_TYPE)
 
 
 class MessageIn(Input):
@@ -218,10 +241,11 @@ async def _application(call: Call, reference: str, new: ApplicationIn | None) ->
 
 
 def _new(call: Call, body: MessageIn, raw: bytes) -> NewMessage:
-    identity = call.idempotency
+    identity, params = call.idempotency, body.transformations_params
     return NewMessage(
         type=body.event_type,
         body=_body(body, raw),
+        content_type=JSON_TYPE if params is None else params.content_type,
         uid=body.event_id,
         channels=tuple(body.channels or ()),
         tags=tuple(body.tags or ()),

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
 
 from fastapi import Depends, Query
-from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from boathook.admin.api.errors import invalid
@@ -39,16 +39,8 @@ class ListOf(Output, Generic[Item]):
 
     data: list[Item]
     iterator: str | None
-    prev_iterator: str | None = None
+    prev_iterator: str | None = Field(default=None, exclude_if=lambda value: value is None)
     done: bool
-
-    @model_serializer(mode="wrap")
-    def _leave_out_prev(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        shown: dict[str, Any] = handler(self)
-        if self.prev_iterator is None:
-            shown.pop("prevIterator", None)
-            shown.pop("prev_iterator", None)
-        return shown
 
 
 @dataclass(frozen=True, slots=True)
