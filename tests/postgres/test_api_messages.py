@@ -152,7 +152,12 @@ async def test_an_idempotency_key_publishes_once_and_costs_no_row(api, app):
     assert (await api.ask(202, "POST", "/app/other/msg", PAID, headers=headers))["id"] != first["id"]
 
 
-MESSAGE = {"eventType": "a.b", "payload": {"amount": 1.5, "names": ["b", "a"]}, "channels": ["x", "y"], "tags": ["t", "u"]}
+MESSAGE = {
+    "eventType": "a.b",
+    "payload": {"amount": 1.5, "names": ["b", "a"]},
+    "channels": ["x", "y"],
+    "tags": ["t", "u"],
+}
 SAME_MESSAGE = [
     '{"payload":{"names":["b","a"],"amount":1.5},"tags":["u","t"],"channels":["y","x"],"eventType":"a.b"}',
     '{"eventType":"a.b", "data":{ "amount" : 1.50, "names":["b" , "a"]}, "channels":["x","y"], "tags":["t","u"]}',

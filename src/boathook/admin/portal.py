@@ -74,7 +74,9 @@ _LONGEST: Final = 1_024
 _PARAMETERS: Final = frozenset({"theme", "colour", "icon", "font", "darkMode", "primaryColor", "fontFamily"})
 _DARK_MODES: Final = {"true": "dark", "false": "light"}
 # Neither quotes nor what ends a directive: it stands in an attribute, and its origin in a header.
-_ICON: Final = re.compile(r"https://[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?::\d{1,5})?(?:[/?][A-Za-z0-9._~!$&()*+=:@%/?-]*)?")
+_ICON: Final = re.compile(
+    r"https://[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?::\d{1,5})?(?:[/?][A-Za-z0-9._~!$&()*+=:@%/?-]*)?"
+)
 _FONTS: Final = re.compile(
     r"[A-Za-z][A-Za-z0-9_-]*(?: [A-Za-z0-9_-]+)*(?:, *[A-Za-z][A-Za-z0-9_-]*(?: [A-Za-z0-9_-]+)*)*"
 )

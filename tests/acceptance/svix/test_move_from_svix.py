@@ -182,7 +182,7 @@ print(copy_messages(svix, application, since, iterator or None, lambda message: 
 
 
 def test_the_copy_of_the_page_on_the_api_misses_nothing(server):
-    (block,) = (block for block in blocks(PAGE.parents[1] / "api.md") if block.language == "python")
+    (block,) = (block for block in blocks(PAGES / "api.md") if block.language == "python")
     app, iterator = server.application(), ""
     sent, copied = list[str](), set[str]()
     for _ in range(3):

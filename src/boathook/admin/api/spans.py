@@ -74,10 +74,10 @@ def _page(page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any
     return shown
 
 
-Before = Annotated[Moment | None, Query(description="Only what is older than this: its end, exclusive.")]
+Before = Annotated[Moment | None, Query(description="Only what was made before this.")]
 After = Annotated[
     Moment | None,
-    Query(description="Only what is as old as this or newer; without before, the list is walked towards newer rows."),
+    Query(description="Only what was made then or later; without before, the list is walked towards newer rows."),
 ]
 TimeIterator = Annotated[
     str | None, Query(description="The iterator of the page before, or its prevIterator to walk back again.")
