@@ -12,7 +12,7 @@ from boathook.journal.vault import Vault
 
 def document() -> dict[str, Any]:
     """Return the document as it is served."""
-    desk = Desk(load(None), None, Vault(["a key for tests, and for tests only"]), Outbox())  # type: ignore[arg-type]
+    desk = Desk(load(None), None, Vault(["a key for tests, and for tests only"]), Outbox())
     return build_api(desk)._app.openapi()
 
 
