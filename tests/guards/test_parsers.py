@@ -43,7 +43,8 @@ OPENAPI: Final = "boathook.admin.openapi:"
 CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "admin/api/calls.py": {"json": (API,)},
     "admin/api/examples.py": {"json": (API,)},
-    "admin/api/idempotency.py": {"json": (OURS,)},
+    "admin/api/fields.py": {"_model_in": (OURS,), "_unknown": (API,)},  # no deeper than our models are
+    "admin/api/idempotency.py": {"json": (API,), "_plain": (API,)},
     "admin/api/messages.py": {"json": (API,)},
     "admin/comparing.py": {"json": ("boathook.admin.contents:MOST", DEPTH)},
     "admin/console/app.py": {"json": ("boathook.admin.console.app:_LARGEST_REPORT",)},
@@ -52,6 +53,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "admin/console/event_types.py": {"json": (FORM, SCHEMA)},
     "admin/console/frame.py": {"form": (FORM, "boathook.admin.console.frame:_MOST_FIELDS")},
     "admin/console/signing_in.py": {"json": (HEAD,)},
+    "admin/console/portal_visits.py": {"form": (HEAD,)},
     "admin/endpoint_values.py": {"key": ("boathook.admin.endpoint_values:MAX_PEM",)},
     "admin/endpoints.py": {"json": (OURS,)},
     "admin/messages.py": {"json": (API,)},
