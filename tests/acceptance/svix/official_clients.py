@@ -37,8 +37,6 @@ from tests.support import until
 SOURCES = Path(__file__).parent / "clients"
 BUILT = Path(__file__).parents[3] / "build" / "svix-clients"
 BUILD_TIMEOUT_S = 3_000
-GATEWAY_ERROR = {"ok": False, "error": "not found"}
-"""The gateway's own form of an error, which no client can read; below /ingest it is still answered."""
 UNSENT = {("message.create", "idempotencyKey"), ("message.create", "withContent")}
 """Options that are not in every query: the key is a header, and clients of 1.x want no content back."""
 JSON = "application/json"
@@ -316,9 +314,9 @@ class Play:
         faults = [
             *self._request_faults(made[0], METHODS[step.method], step, body, options),
             *answer_faults(made[0], step),
+            *reading_faults(made[0], step, answer),
+            *value_faults(self._filled(step.value), answer),
         ]
-        if not is_of_gateway(made[0]):
-            faults += [*reading_faults(made[0], step, answer), *value_faults(self._filled(step.value), answer)]
         if not faults:
             self.kept |= {kept: pick(answer["value"], path) for kept, path in step.keep.items()}
         return faults
@@ -360,11 +358,6 @@ class Play:
             [sent] = made.query.get(snake(key), [""])
             if (step.method, key) not in UNSENT and not agrees(",".join(sorted(sent.split(","))), written(value)):
                 yield f"the client sent {key}={sent}"
-
-
-def is_of_gateway(made: Exchange) -> bool:
-    """Whether the answer is an error in the gateway's own form."""
-    return made.path.startswith("/ingest/") and made.answer == GATEWAY_ERROR
 
 
 def answer_faults(made: Exchange, step: Step) -> Iterator[str]:

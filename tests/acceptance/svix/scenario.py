@@ -492,6 +492,10 @@ def identifier(prefix: str) -> Like:
 
 NOT_FOUND: Final = {"code": "not_found", "detail": "Entity not found"}
 NO_ROUTE: Final = {"code": "not_found", "detail": "there is no such route"}
+NO_INGEST: Final = {
+    "code": "not_found",
+    "detail": "boathook has no ingest API; its sources are configured in boathook.toml",
+}
 UNAUTHENTICATED: Final = {"code": "authentication_failed"}
 SCHEMA: Final = {
     "1": {
@@ -994,7 +998,13 @@ EXPUNGING: Final = (
 )
 
 ABSENT: Final = tuple(
-    Step(one.name, ("$app",) * len(one.parameters), body=one.body, status=404, value=NO_ROUTE)
+    Step(
+        one.name,
+        ("$app",) * len(one.parameters),
+        body=one.body,
+        status=404,
+        value=NO_INGEST if one.path.startswith("/ingest/") else NO_ROUTE,
+    )
     for one in METHODS.values()
     if not one.is_served
 )
