@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -24,10 +24,14 @@ from boathook.journal.events import EventStore
 from boathook.journal.registry import read_routes, register
 from tests.support import eventually
 
+QUICK_RETRY = "1, 2, 4, 8"
+"""`worker.retry` of these settings: a delivery that always fails is dead within seconds."""
 
-def settings_for(url: str, **worker: Any) -> Settings:
-    """Return settings for the database *url* with a short poll interval."""
-    return load(None, {"database": {"url": url}, "worker": {"poll_s": 0.05, **worker}})
+
+def settings_for(url: str, *, sources: Mapping[str, Any] | None = None, **worker: Any) -> Settings:
+    """Return settings for the database *url* with a short poll interval and quick retries."""
+    own = {"poll_s": 0.05, "retry": QUICK_RETRY, **worker}
+    return load(None, {"database": {"url": url}, "worker": own, "sources": sources or {}})
 
 
 async def accept_events(db: Database, *bodies: Any, source: str = "shop", type: str = "thing.done") -> list[UUID]:
@@ -71,12 +75,13 @@ async def running_worker(
     predecessors: Sequence[str] = (),
     drain_s: float = 5.0,
     inline: Sequence[str] = (),
+    sources: Mapping[str, Any] | None = None,
     **worker: Any,
 ) -> AsyncIterator[Worker]:
     """Register the hook's routes and run a worker until the block ends; an error in the worker fails the test."""
-    settings = settings_for(db.url, **worker)
+    settings = settings_for(db.url, sources=sources, **worker)
     settings = settings.model_copy(update={"server": settings.server.model_copy(update={"drain_s": drain_s})})
-    await register(db, "test", hook.routes("test"))
+    await register(db, "test", hook.routes("test", retries=settings.retry_defaults()))
     own = await Database.open(db.url, purpose="worker", size=2)
     handlers = await Database.open(db.url, purpose="handlers", size=settings.database.worker_connections)
     stop = asyncio.Event()

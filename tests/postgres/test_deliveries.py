@@ -13,7 +13,7 @@ import pytest
 from boathook.admin.desk import new_id
 from boathook.domain.errors import LeaseLost
 from boathook.domain.model import Grade, NewDelivery, NewEvent, Origin, Route
-from boathook.domain.policy import Bury, RetryPolicy, Settle, TryAgain
+from boathook.domain.policy import Bury, RetryDefaults, RetryPolicy, Settle, TryAgain
 from boathook.journal import calls
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore, Fate, SetBack, Want, Work, settlement
@@ -225,6 +225,36 @@ async def test_reaping_follows_the_policy_of_the_route(db: Database) -> None:
     await lapse(db)
     await store.reap()
     assert await db.fetchval("select state from boathook.delivery") == "dead"
+
+
+ONCE = RetryPolicy(max_attempts=1)
+RETRIES = RetryDefaults(policy=RetryPolicy(max_attempts=7), by_source={"shop": ONCE})
+
+
+@pytest.mark.parametrize(
+    ("routes", "state"),
+    [
+        ([], "dead"),
+        ([Route(recipient="handler:a", app="test", policy=RETRIES.policy)], "dead"),
+        ([Route(recipient="handler:a", app="test", policy=RetryPolicy(max_attempts=3))], "pending"),
+        (
+            [
+                Route(recipient="handler:a", app="test", source="bank", policy=RETRIES.policy),
+                Route(recipient="handler:a", app="test", source="shop", policy=ONCE),
+            ],
+            "dead",
+        ),
+    ],
+    ids=["no-route", "any-source", "own-policy", "one-line-of-two"],
+)
+async def test_reaping_follows_the_default_of_the_source(db: Database, routes: list[Route], state: str) -> None:
+    await register(db, "test", routes)
+    await add_deliveries(db)
+    store = DeliveryStore(db, retries=RETRIES)
+    await claim(store)
+    await lapse(db)
+    await store.reap()
+    assert await db.fetchval("select state from boathook.delivery") == state
 
 
 async def test_a_delivery_that_lost_two_workers_runs_alone(db: Database) -> None:

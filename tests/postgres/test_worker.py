@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Self
 
 import pytest
 
+from boathook import config
 from boathook.dispatch import schedule, worker
 from boathook.dispatch.keeper import Keeper
 from boathook.domain.errors import JournalUnavailable
@@ -124,6 +126,54 @@ async def test_an_open_breaker_burns_no_attempts_and_probes_one_by_one(shop: Dat
         is_down[0] = False
         await wait_for_states(shop, succeeded=10)
     assert await shop.fetchval("select max(attempts) from boathook.outcome") < 8
+
+
+async def test_a_handler_that_names_no_policy_is_retried_for_hours(shop: Database) -> None:
+    hook = Boathook()
+
+    @hook.on("shop")
+    async def note(event: Event) -> None:
+        raise ConnectionError("the crm is away")
+
+    async with running_worker(shop, hook, retry=config.defaults()["worker"]["retry"]):
+        await accept_events(shop, {})
+        for attempt in range(1, 12):
+            await eventually(functools.partial(has_failed, shop, attempt))
+            assert await shop.fetchval("select state from boathook.delivery") == "pending", f"after attempt {attempt}"
+            await shop.execute("update boathook.delivery set due_at = now() where state = 'pending'")
+        await wait_for_states(shop, dead=1)
+    assert await shop.fetchval("select attempts from boathook.delivery") == 12
+
+
+async def has_failed(shop: Database, times: int) -> bool:
+    """Return whether the only delivery has failed so many times and is not being tried."""
+    ended = await shop.fetchval("select count(*) from boathook.attempt")
+    return ended == times and await shop.fetchval("select state from boathook.delivery") != "leased"
+
+
+@pytest.mark.parametrize(
+    ("own", "numbers"),
+    [(None, {"shop": [1], "bank": [1, 2]}), (RetryPolicy(delays_s=(0, 0)), {"shop": [1, 2, 3], "bank": [1, 2, 3]})],
+    ids=["settings", "own-policy"],
+)
+async def test_a_handler_follows_its_own_policy_then_its_sources_then_the_default(
+    shop: Database, own: RetryPolicy | None, numbers: dict[str, list[int]]
+) -> None:
+    hook = Boathook()
+
+    @hook.on(None, retry=own)
+    async def note(event: Event) -> None:
+        raise ConnectionError("the crm is away")
+
+    sources = {"shop": {"provider": "generic-hmac", "retry": "none"}}
+    async with running_worker(shop, hook, sources=sources, retry="0"):
+        for source in numbers:
+            await accept_events(shop, {}, source=source)
+        await wait_for_states(shop, dead=2)
+    rows = await shop.fetch(
+        "select e.source, a.number from boathook.attempt a join boathook.event e on e.id = a.event_id order by a.number"
+    )
+    assert {source: [row["number"] for row in rows if row["source"] == source] for source in numbers} == numbers
 
 
 async def test_what_cannot_begin_is_given_back_and_not_counted(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:

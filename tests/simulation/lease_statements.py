@@ -314,6 +314,7 @@ def find_lost(t: Transaction, dead_workers: Sequence[str]) -> list[Record]:
             event_id=row.event_id, ordinal=row.ordinal, fence=row.fence, attempt=row.attempts - row.attempts_before,
             owed_since=row.owed_since, excused=row.excused, leased_by=row.leased_by, recipient=row.recipient,
             lease_until=row.lease_until, now=t.tables.clock(), policy=t.tables.policies.get(row.recipient), is_sent=row.recipient.startswith("endpoint:"),
+            source=None, is_any_source=False,
         )
         for row in found
     ]  # fmt: skip

@@ -95,7 +95,8 @@ class World(BaseWorld):
         self.hooks = Hooks({"simulated": make_hook(self)})
         policy = msgspec.json.encode(plan.retry).decode()
         self.server.tables.policies = {f"handler:{name}": policy for name in (NOTE, LINE)}
-        routes = [route for each in self.hooks.routes(timeout_s=plan.timeout_s).values() for route in each]
+        declared = self.hooks.routes(timeout_s=plan.timeout_s, retries=self.settings.retry_defaults())
+        routes = [route for each in declared.values() for route in each]
         self.server.tables.routes = msgspec.json.encode(routes).decode()
         self.disk = Disk(self.rng, lambda: patching.BEGINNING.timestamp() + self.loop.now, self.loop.world, self._die)
         self.disk.trouble = Trouble(full=plan.disk_full, failing_sync=plan.disk_failing, died=plan.disk_died)

@@ -72,6 +72,9 @@ def test_folders_in_the_file_are_relative_to_it(tmp_path: Path):
         ("[limit]\nmax_body = 3", ["[limit]", "did you mean limits?"]),
         ("[limits]\nmax_body = -3", ["boathook.toml", "limits.max_body", "-3"]),
         ("[limits]\nmax_body = 'much'", ["limits.max_body", "integer", "much"]),
+        ("[worker]\nretry = 'soon'", ["boathook.toml", "worker.retry", "exponential", "5, 60, 3600", "'soon'"]),
+        ("[outbound]\nretry = '5, -1'", ["boathook.toml", "outbound.retry", "a wait is 0 to", "-1"]),
+        ("[sources.shop]\nprovider = 'generic-hmac'\nretry = '5 60'", ["sources.shop.retry", "5, 60, 3600", "'5 60'"]),
         ("[limits]\ncontent_encodings = ['br']", ["limits.content_encodings[0]", "'gzip'", "'br'"]),
         ("[server]\nbind = '8080'", ["server.bind", "127.0.0.1:8080"]),
         ("[server]\nbind = 'x:99999'", ["server.bind"]),
@@ -109,6 +112,23 @@ def test_a_wrong_setting_is_named_with_its_fix(tmp_path: Path, text: str, words:
         assert word in message
     assert "\n" not in message
     assert "hunter2" not in message.replace("evn:", "").lower(), "a secret is repeated in the message"
+
+
+def test_handlers_are_retried_for_most_of_a_day_unless_a_source_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    text = "[sources.shop]\nprovider = 'generic-hmac'\nretry = 'none'\n[sources.bank]\nprovider = 'generic-hmac'\n"
+    retries = load(write(tmp_path, text)).retry_defaults()
+    assert retries.of("bank") == retries.of(None) == retries.policy
+    assert retries.policy.max_attempts == 12
+    waits = [[retries.policy.wait_s(attempt, luck) for attempt in range(1, 12)] for luck in (0.0, 0.5, 1.0)]
+    assert 15 * 3_600 < sum(waits[0]) < sum(waits[2]) < 24 * 3_600 < retries.policy.max_age_s
+    assert waits[1] == sorted(waits[1])
+    assert retries.of("shop").max_attempts == 1
+    monkeypatch.setenv("BOATHOOK_WORKER_RETRY", "5, 60")
+    monkeypatch.setenv("BOATHOOK_SOURCES_SHOP_RETRY", "7")
+    retries = load(write(tmp_path, text)).retry_defaults()
+    assert (retries.of("bank").delays_s, retries.of("shop").delays_s) == ((5.0, 60.0), (7.0,))
 
 
 def test_a_wrong_variable_and_a_wrong_flag_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -276,7 +276,7 @@ class TestSeveral:
         hooks = load_hooks(settings)
         assert sorted(hooks.handlers) == ["read", "shelf.lend"]
         [app] = settings.apps.load
-        routes = hooks.routes(timeout_s=5)
+        routes = hooks.routes(timeout_s=5, retries=settings.retry_defaults())
         assert {owner: [route.recipient for route in some] for owner, some in routes.items()} == {
             app: ["handler:shelf.lend"],
             "mine:hook": ["handler:read"],

@@ -132,7 +132,11 @@ def _look_at_handlers(settings: Settings) -> "list[Finding]":
         hooks = load_hooks(settings)
     except ConfigError as error:
         return [Finding("handlers", Verdict.FAIL, str(error), "correct that; boathook does not start without them")]
-    routes = [route for some in hooks.routes(timeout_s=settings.worker.timeout_s).values() for route in some]
+    routes = [
+        route
+        for some in hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
+        for route in some
+    ]
     found = f"{len(hooks.handlers)} can be loaded, each for a source that is there"
     return list(examine_handlers(settings, routes)) or [Finding("handlers", Verdict.OK, found)]
 

@@ -165,7 +165,11 @@ def check_settings(ctx: typer.Context) -> None:
     counts = f"{len(settings.sources)} sources on {len(paths)} paths, {handlers} handlers"
     if loaded:
         counts += f", {len(loaded)} apps"
-    routes = [route for some in hooks.routes(timeout_s=settings.worker.timeout_s).values() for route in some]
+    routes = [
+        route
+        for some in hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
+        for route in some
+    ]
     findings = list(examine(settings, routes))
     for finding in findings:
         err.print(show.text(f"{finding.verdict}: {finding.found}; {finding.fix}"), soft_wrap=True)

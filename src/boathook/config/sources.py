@@ -14,6 +14,7 @@ from boathook.config.types import (
     Networks,
     NotNegative,
     Positive,
+    RetrySchedule,
     Secret,
     SourcePath,
     Status,
@@ -50,6 +51,8 @@ class SourceSettings(Table):
     burst: Count | None = None
     dedup_fields: tuple[str, ...] = ()
     dedup_days: Positive | None = None
+    retry: RetrySchedule | None = None
+    """When handlers of its events try again that name no policy of their own; None: `worker.retry`."""
     public_url: BaseUrl | None = None
     methods: tuple[Literal["GET", "POST", "PUT"], ...] | None = None
     content_encodings: Encodings | None = None

@@ -23,12 +23,15 @@ from boathook.config.types import (
     Origin,
     Positive,
     Proxy,
+    RetrySchedule,
     Role,
     Secret,
     Table,
     split_address,
 )
+from boathook.domain.endpoints import read_retry
 from boathook.domain.errors import ConfigError
+from boathook.domain.policy import RetryDefaults
 
 
 class DatabaseSettings(Table):
@@ -120,6 +123,7 @@ class WorkerSettings(Table):
     lease_s: Positive
     poll_s: Positive
     timeout_s: Positive
+    retry: RetrySchedule
     memory_mb: Annotated[int, Field(ge=0)]
 
 
@@ -160,7 +164,7 @@ class OutboundSettings(Table):
     timeout_s: Positive
     concurrency: Count
     endpoint_concurrency: Count
-    retry: str
+    retry: RetrySchedule
     max_response: Count
     breaker_after: Annotated[int, Field(ge=0)]
     breaker_pause_s: Positive
@@ -297,6 +301,12 @@ class Settings(Table):
     def dedup_days_of(self) -> dict[str, float]:
         """Return the days that sources with a dedup memory of their own are remembered, by name."""
         return {name: source.dedup_days for name, source in self.sources.items() if source.dedup_days is not None}
+
+    def retry_defaults(self) -> RetryDefaults:
+        """Return the retry policies of handlers that name none of their own."""
+        given = {name: source.retry for name, source in self.sources.items() if source.retry is not None}
+        by_source = {name: read_retry(schedule) for name, schedule in given.items()}
+        return RetryDefaults(policy=read_retry(self.worker.retry), by_source=by_source)
 
     def encryption_keys(self) -> tuple[str, ...]:
         """Return the resolved keys that secrets are encrypted with, the present one first. Raises as `resolve` does."""

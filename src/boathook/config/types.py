@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from boathook.domain.endpoints import read_retry
 from boathook.domain.replies import check_media_type, check_status
 
 _OWN_PATHS = (
@@ -110,6 +111,11 @@ def _module(text: str) -> str:
     return text
 
 
+def _retry(text: str) -> str:
+    read_retry(text)
+    return text
+
+
 Secret = Annotated[str, AfterValidator(_secret)]
 """A secret, or the ``env:NAME`` or ``file:PATH`` where it stands."""
 Bind = Annotated[str, AfterValidator(_address)]
@@ -118,6 +124,8 @@ SourcePath = Annotated[str, AfterValidator(_path)]
 Networks = tuple[Annotated[Network, BeforeValidator(_network)], ...]
 Proxy = Annotated[str, AfterValidator(_proxy)]
 """A proxy's address, or the ``env:NAME`` or ``file:PATH`` where it stands; empty for none."""
+RetrySchedule = Annotated[str, AfterValidator(_retry)]
+"""A preset's name or seconds separated by commas, as `boathook.domain.endpoints.read_retry` takes them."""
 ModuleName = Annotated[str, AfterValidator(_module)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 Origin = Annotated[str, AfterValidator(_origin)]

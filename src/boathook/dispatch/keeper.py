@@ -83,7 +83,7 @@ class Keeper:
         self._alarms = Alarms(settings, database.url)
         self._verifying = Verifying(database, functools.partial(_dial_verify, database, settings))
         policy = read_retry(settings.outbound.retry)
-        self._store = DeliveryStore(database, endpoint_policy=policy)
+        self._store = DeliveryStore(database, endpoint_policy=policy, retries=settings.retry_defaults())
         self._known: set[str] = set()
         self._lease_s = settings.worker.lease_s
         outbox = Outbox(memory_days=memory_days(settings.retention))

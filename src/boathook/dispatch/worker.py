@@ -31,7 +31,6 @@ from boathook.domain.policy import (
     Failure,
     Interruption,
     Retry,
-    RetryPolicy,
     Settle,
     Standing,
     TryAgain,
@@ -89,6 +88,7 @@ class Worker:
         self._places = 1 if only_suspects else settings.worker.concurrency
         self._keeps_connections = settings.database.worker_connections >= self._places
         self._handlers = handlers
+        self._retries = settings.retry_defaults()
         self._store = DeliveryStore(own)
         self._own = own
         self._schedule = Schedule(hooks.handlers, self._places)
@@ -317,7 +317,7 @@ class Worker:
         standing = Standing(
             attempt=claim.attempt - claim.attempts_before, owed_since=claim.owed_since, excused=claim.excused
         )
-        policy = share.handler.retry or RetryPolicy()
+        policy = share.handler.retry or self._retries.of(work.event.source if work.event is not None else None)
         move = decide(standing, outcome, policy, self._now(), random.random())
         if isinstance(move, Settle):
             raise AssertionError(f"{outcome} cannot settle a delivery")  # noqa: TRY004 no caller chose a type

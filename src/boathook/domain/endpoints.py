@@ -41,6 +41,7 @@ RETRY_PRESETS: Final[Mapping[str, RetryPolicy]] = {
     ),
     "svix": _schedule(5, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 10 * _HOUR, jitter=0.2),
     "cashdesk": _schedule(5, _MINUTE, _HOUR, 3 * _HOUR, 24 * _HOUR, jitter=0.0),
+    "exponential": _schedule(*(5 * 3.0**n for n in range(8)), 5 * _HOUR, 5 * _HOUR, 5 * _HOUR, jitter=0.2),
     "none": _schedule(jitter=0.0),
 }
 """Retry schedules by name: the waits between attempts; the first attempt is made at once."""

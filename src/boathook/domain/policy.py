@@ -5,7 +5,8 @@ reads a clock or throws dice: the moment and the jitter come from the caller, so
 simulation can replay any decision.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import assert_never
@@ -151,6 +152,19 @@ class RetryPolicy:
             # The exponent is bounded so that a long-lived delivery cannot overflow a float.
             base = min(self.longest_s, self.first_s * self.factor ** min(attempt - 1, 64))
         return base * (1 + self.jitter * (2 * luck - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryDefaults:
+    """The retry policies of handlers that name none of their own."""
+
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    by_source: Mapping[str, RetryPolicy] = field(default_factory=dict)
+    """Of sources that have another one."""
+
+    def of(self, source: str | None) -> RetryPolicy:
+        """Return the policy for events of *source*, or for published events where it is None."""
+        return self.policy if source is None else self.by_source.get(source, self.policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

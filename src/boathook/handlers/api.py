@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Receipt, Route
-from boathook.domain.policy import Breaker, RetryPolicy
+from boathook.domain.policy import Breaker, RetryDefaults, RetryPolicy
 from boathook.handlers.event import Event
 from boathook.handlers.handler import Handler, combine, make_handler, make_line
 from boathook.handlers.manifest import (
@@ -251,7 +251,7 @@ class Boathook:
             filter: Conditions on body and headers, see `boathook.domain.filters`.
             since: When this handler is first registered, it is owed the matching events accepted so long before too,
                 such as ``"7d"`` or ``"2h"``. It is done once, in the background.
-            retry: When to try again and when to give up.
+            retry: When to try again and when to give up; None: ``retry`` of the source, else ``worker.retry``.
             timeout: Seconds one attempt may take.
             concurrency: Most attempts at once, over all workers; a function is asked once the app's settings are known.
             breaker: Pauses this handler while the dependency it names keeps failing.
@@ -278,9 +278,10 @@ class Boathook:
 
         return decorate
 
-    def routes(self, app: str, *, timeout_s: float = 30.0) -> list[Route]:
+    def routes(self, app: str, *, timeout_s: float = 30.0, retries: RetryDefaults | None = None) -> list[Route]:
         """Return the routes of all handlers, declared in the name of *app*."""
-        return [route for handler in self.handlers.values() for route in handler.routes(app, timeout_s)]
+        retries = retries or RetryDefaults()
+        return [route for handler in self.handlers.values() for route in handler.routes(app, timeout_s, retries)]
 
     @property
     def published(self) -> int:

@@ -10,7 +10,7 @@ from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.domain.filters import Pattern, compile_filter
 from boathook.domain.model import Route
 from boathook.domain.moments import read_span
-from boathook.domain.policy import Breaker, RetryPolicy
+from boathook.domain.policy import Breaker, RetryDefaults, RetryPolicy
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 
 _MOST_SINCE_S: Final = 3_650 * 86_400.0
@@ -41,6 +41,7 @@ class Handler:
     """Whether it takes a second argument: the transaction, or what its `session` opens."""
     lines: tuple[Line, ...]
     retry: RetryPolicy | None = None
+    """None: the policy that the settings give events of their source."""
     timeout_s: float | None = None
     """Seconds one attempt may take; None: the worker's own limit."""
     concurrency: int | Callable[[], int | None] | None = None
@@ -60,8 +61,8 @@ class Handler:
         """Most attempts at once over all workers; None: no limit but the workers'."""
         return self.concurrency() if callable(self.concurrency) else self.concurrency
 
-    def routes(self, app: str, timeout_s: float) -> list[Route]:
-        """Return one route for each line."""
+    def routes(self, app: str, timeout_s: float, retries: RetryDefaults) -> list[Route]:
+        """Return one route for each line; *retries* and *timeout_s* fill in what the handler does not say."""
         return [
             Route(
                 recipient=self.recipient,
@@ -71,7 +72,7 @@ class Handler:
                 types=line.types,
                 filter=line.filter,
                 order_by=line.order_by,
-                policy=self.retry or RetryPolicy(),
+                policy=self.retry or retries.of(line.source),
                 timeout_s=self.timeout_s or timeout_s,
                 since_s=line.since_s,
             )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Route
+from boathook.domain.policy import RetryDefaults
 from boathook.handlers.api import Boathook
 from boathook.handlers.handler import Handler
 
@@ -38,6 +39,6 @@ class Hooks:
         """How many events they have stored so far; their transactions may still roll back."""
         return sum(hook.published for hook in self)
 
-    def routes(self, *, timeout_s: float) -> dict[str, list[Route]]:
+    def routes(self, *, timeout_s: float, retries: RetryDefaults) -> dict[str, list[Route]]:
         """Return the routes of all handlers by who declares them."""
-        return {owner: hook.routes(owner, timeout_s=timeout_s) for owner, hook in self.owners.items()}
+        return {owner: hook.routes(owner, timeout_s=timeout_s, retries=retries) for owner, hook in self.owners.items()}

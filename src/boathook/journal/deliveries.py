@@ -19,7 +19,17 @@ import msgspec
 from boathook.domain.endpoints import RETRY_PRESETS
 from boathook.domain.errors import LeaseLost
 from boathook.domain.model import Claim, Event
-from boathook.domain.policy import Bury, Failure, Interruption, RetryPolicy, Settle, Standing, TryAgain, decide
+from boathook.domain.policy import (
+    Bury,
+    Failure,
+    Interruption,
+    RetryDefaults,
+    RetryPolicy,
+    Settle,
+    Standing,
+    TryAgain,
+    decide,
+)
 from boathook.journal.calls import Arguments
 from boathook.journal.database import Connection, Database, Record, translated
 from boathook.journal.events import to_event
@@ -138,11 +148,17 @@ class DeliveryStore:
     """The journal's queue of deliveries."""
 
     def __init__(
-        self, database: Database, *, endpoint_policy: RetryPolicy = RETRY_PRESETS["standard-webhooks"]
+        self,
+        database: Database,
+        *,
+        endpoint_policy: RetryPolicy = RETRY_PRESETS["standard-webhooks"],
+        retries: RetryDefaults | None = None,
     ) -> None:
         self._database = database
         self._endpoint_policy = endpoint_policy
         """That of endpoints without one of their own."""
+        self._retries = retries or RetryDefaults()
+        """Those of handlers without one of their own."""
 
     async def claim(self, wants: Sequence[Want], *, worker: str, lease_s: float) -> list[Work]:
         """Lease due deliveries for *worker*, at most so many as each of *wants* says, the longest due first."""
@@ -209,8 +225,7 @@ class DeliveryStore:
 
         A handler may have taken its worker down, so that counts. An endpoint cannot, so it loses no attempt by that.
         """
-        default = self._endpoint_policy if row["is_sent"] else RetryPolicy()
-        policy = default if row["policy"] is None else _POLICY.decode(row["policy"])
+        policy = self._policy_of(row)
         error = f"worker {row['leased_by']} vanished while it held this delivery"
         loss = Interruption(error=error) if row["is_sent"] else Failure(code=_LOST, error=error)
         standing = Standing(attempt=row["attempt"], owed_since=row["owed_since"], excused=row["excused"])
@@ -232,6 +247,15 @@ class DeliveryStore:
         return SetBack(
             claim, replace(move, code=_LOST), "lost", None, row["leased_by"], min(row["lease_until"], row["now"])
         )
+
+    def _policy_of(self, row: Record) -> RetryPolicy:
+        stored = None if row["policy"] is None else _POLICY.decode(row["policy"])
+        if row["is_sent"]:
+            return stored or self._endpoint_policy
+        # A line for any source is stored with the default, in place of which the event's source may have another.
+        if stored is None or (row["is_any_source"] and stored == self._retries.policy):
+            return self._retries.of(row["source"])
+        return stored
 
     async def unblock(self) -> int:
         """Free every order key whose first delivery was left waiting; return how many were."""

@@ -141,10 +141,14 @@ where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence an
 select
     d.event_id, d.ordinal, d.fence, d.attempts - d.attempts_before as attempt, d.owed_since, d.excused, d.leased_by, d.recipient,
     d.lease_until, clock_timestamp() as now, coalesce(r.policy::text, p.retry::text) as policy,
-    d.recipient ^@ 'endpoint:' as is_sent
+    d.recipient ^@ 'endpoint:' as is_sent, e.source, r.source is null as is_any_source
 from boathook.delivery d
+left join boathook.event e on e.id = d.event_id
 left join lateral (
-    select policy from boathook.route where recipient = d.recipient order by is_active desc, line limit 1
+    select policy, source from boathook.route
+    where recipient = d.recipient
+    order by is_active desc, (source = e.source) is true desc, line
+    limit 1
 ) as r on true
 left join boathook.endpoint p on p.id = boathook.endpoint_of(d.recipient)
 where d.state = 'leased' and (d.lease_until < clock_timestamp() or d.leased_by = any ($1::text[]))

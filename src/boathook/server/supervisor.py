@@ -102,7 +102,9 @@ class _Stop:
 
 def _check_handlers(settings: Settings, hooks: Hooks) -> None:
     """Warn of handlers that name unknown sources, and refuse those of types that a sender never names."""
-    routes = chain.from_iterable(hooks.routes(timeout_s=settings.worker.timeout_s).values())
+    routes = chain.from_iterable(
+        hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
+    )
     for finding in examine_handlers(settings, routes):
         if finding.verdict is Verdict.FAIL:
             raise ConfigError(f"{finding.found}; {finding.fix}")
@@ -221,7 +223,8 @@ async def _prepare(settings: Settings, hooks: Hooks, migrations: Sequence[tuple[
         applied = await migrate(url) + await migrate_apps(url, migrations)
         if applied:
             _LOG.info("schema_migrated", revisions=applied)
-        for owner, routes in hooks.routes(timeout_s=settings.worker.timeout_s).items():
+        routes_by_owner = hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults())
+        for owner, routes in routes_by_owner.items():
             await register(database, owner, routes)
     finally:
         await database.close()
