@@ -29,6 +29,7 @@ ENDED = 'boathook_deliveries_total{{recipient="handler:pay", outcome="{}"}}'
 SENT = 'boathook_sends_total{{outcome="{}"}}'
 UNPROVEN = 'boathook_rejections_total{source="stripe", reason="signature_mismatch"}'
 ACCEPTED = 'boathook_events_accepted_total{source="stripe"}'
+DEAD = 'boathook_backlog{{recipient="{}", state="dead"}}'
 DUE = 'boathook_backlog{recipient="handler:pay", state="due"}'
 
 
@@ -68,12 +69,12 @@ CASES = [
     ("BoathookEventsTurnedAway", False, "30m", {ANSWERED.format(401): "0+5x60", "boathook_spool_refused_total": "4x60"}),
     ("BoathookSpoolInUse", True, "10m", {'boathook_spool_records{instance="a"}': "0x3 5x60"}),
     ("BoathookSpoolInUse", False, "10m", {'boathook_spool_records{instance="a"}': "0 5 0x60"}),
-    ("BoathookDeadLetters", True, "10m", {ENDED.format("dead"): "3x5 4x60"}),
-    ("BoathookDeadLetters", True, "10m", {ENDED.format("dead"): "_x5 1x60"}),
-    ("BoathookDeadLetters", True, "10m", {SENT.format("dead"): "0x5 1x60"}),
-    ("BoathookDeadLetters", True, "10m", {SENT.format("dead"): "_x5 1x60"}),
-    ("BoathookDeadLetters", False, "40m", {ENDED.format("dead"): "3x60", ENDED.format("retry"): "0+9x60",
-                                           SENT.format("dead"): "7x60"}),
+    ("BoathookDeadLetters", True, "10m", {DEAD.format("handler:pay"): "0x5 1x60"}),
+    ("BoathookDeadLetters", True, "10m", {DEAD.format("endpoint"): "_x5 1x60"}),
+    ("BoathookDeadLetters", True, "20h", {DEAD.format("handler:pay"): "0 28x1300", ENDED.format("dead"): "28x1300"}),
+    ("BoathookDeadLetters", True, "12m", {DEAD.format("handler:pay"): "28x10 _x60"}),
+    ("BoathookDeadLetters", False, "10m", {DEAD.format("handler:pay"): "28x3 0x60", ENDED.format("dead"): "0+3x60"}),
+    ("BoathookDeadLetters", False, "10m", {DUE: "28x60"}),
     ("BoathookErrorRate", True, "20m", {ENDED.format("retry"): "0+3x60", ENDED.format("succeeded"): "0+6x60"}),
     ("BoathookErrorRate", False, "20m", {ENDED.format("retry"): "0+1x60", ENDED.format("succeeded"): "0+6x60"}),
     ("BoathookErrorRate", False, "20m", {ENDED.format("retry"): "0+1x60", ENDED.format("succeeded"): "0x60"}),

@@ -21,6 +21,7 @@ from boathook.journal.moves import Action
 from boathook.journal.registry import register
 from boathook.outbound.notifier import Notifier
 from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
+from tests.postgres.test_dead_groups import DeadLetterStore
 from tests.postgres.test_events import event
 from tests.support import eventually
 from tests.unit.receivers import OK, Receiver
@@ -58,6 +59,53 @@ async def test_it_fires_and_recovers_and_each_is_told_once(db, receiver):
         assert await harness.open_alarms() == []
         (ended,) = await harness.ended_alarms()
         assert (ended.state, ended.worst, ended.value) == ("recovered", 11, 9)
+
+
+DEAD = {"dead_letters": {"clear_s": 0}}
+
+
+async def test_dead_deliveries_are_an_alarm_until_somebody_has_decided_about_them(db, receiver):
+    letters = DeadLetterStore(db)
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=DEAD)) as harness:
+        await letters.add_dead("away", "away", "away")
+        await harness.evaluate()
+        await db.execute("update boathook.delivery set died_at = died_at - interval '30 days'")
+        await harness.advance_time(days=30)
+        await harness.evaluate()
+        (alarm,) = await harness.open_alarms()
+        assert (alarm.subject, alarm.value, alarm.state) == ("handler:upgrade", 3, "firing")
+        await db.execute("delete from boathook.delivery where ctid in (select ctid from boathook.delivery limit 2)")
+        await harness.evaluate()
+        (alarm,) = await harness.open_alarms()
+        assert (alarm.value, alarm.state) == (1, "firing")
+        await db.execute("delete from boathook.delivery")
+        await harness.evaluate()
+        assert await harness.open_alarms() == []
+
+
+async def later_deaths_of_another_leave_the_alarm(db, monkeypatch) -> bool:
+    """Return whether an alarm goes on while the latest deaths, which alone are looked through, are another's."""
+    monkeypatch.setitem(kept.SQL, "count_dead", kept.SQL["count_dead"].replace("limit 20000", "limit 2"))
+    letters = DeadLetterStore(db)
+    async with open_harness(db, settings_of(rules=DEAD)) as harness:
+        await letters.add_dead("away")
+        await harness.evaluate()
+        await letters.add_dead("full", "full", to="handler:mail")
+        await harness.evaluate()
+        found = {one.subject: one.value for one in await harness.open_alarms()}
+        assert found["handler:mail"] == 2
+        return "handler:upgrade" in found
+
+
+async def test_later_deaths_of_another_do_not_end_an_alarm(db, monkeypatch):
+    assert await later_deaths_of_another_leave_the_alarm(db, monkeypatch)
+
+
+async def test_without_those_known_they_would(db, monkeypatch):
+    """Mutant of the test above, which shows that it can fail."""
+    count = kept.count_dead
+    monkeypatch.setattr(kept, "count_dead", lambda connection, known, limit: count(connection, (), limit))
+    assert not await later_deaths_of_another_leave_the_alarm(db, monkeypatch)
 
 
 async def test_what_is_not_the_matter_is_not_told(db, receiver):

@@ -78,7 +78,7 @@ class RuleSettings(Table):
     by: tuple[str, ...] = ()
     """Labels that tell subjects apart, each with an alarm of its own; ``host`` is one of every metric."""
     rows: Rows = ""
-    """What is looked up in the journal's tables in place of a metric: dead letters of `over_s`, by recipient, endpoints
+    """What is looked up in the journal's tables in place of a metric: undecided dead letters by recipient, endpoints
     that boathook has disabled, or unhandled events accepted in `over_s`, by source."""
     measure: Measure = "value"
     against: tuple[Selection, ...] = ()

@@ -6,7 +6,7 @@ does not tell again. A keeper that dies while a message is on its way leaves it 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -187,9 +187,15 @@ async def insert_notices(connection: Connection, alarm: Alarm, kind: str, channe
     await connection.execute(SQL["insert_notices"], alarm.id, list(channels), kind, list(channels.values()))
 
 
-async def count_dead(connection: Connection, over_s: float, limit: int) -> list[tuple[str, float]]:
-    """Return how many deliveries have died within so many seconds, by recipient, most first."""
-    return [(row["subject"], row["value"]) for row in await connection.fetch(SQL["count_dead"], over_s, limit)]
+async def count_dead(connection: Connection, known: Collection[str], limit: int) -> list[tuple[str, float]]:
+    """Return how many dead deliveries are undecided, up to 10,000 of each recipient, most first.
+
+    Args:
+        known: recipients that are counted in any case; others are those of the latest deaths.
+        limit: how many others are counted.
+    """
+    rows = await connection.fetch(SQL["count_dead"], list(known), limit)
+    return [(row["subject"], row["value"]) for row in rows]
 
 
 async def count_unhandled(connection: Connection, over_s: float, limit: int) -> list[tuple[str, float]]:

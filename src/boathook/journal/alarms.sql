@@ -85,17 +85,23 @@ on conflict (is_only) do update set at = excluded.at, host = excluded.host, read
 select at, host, readings::text as readings from boathook.alarm_round
 
 -- name: count_dead
--- Counts what has died within some seconds, by recipient, of the latest twenty thousand.
-select recipient as subject, count(*)::float8 as value
-from (
-    select recipient from boathook.delivery
-    where state = 'dead' and died_at > now() - make_interval(secs => $1)
-    order by died_at desc
-    limit 20000
-) as died
-group by recipient
-order by value desc, recipient
-limit $2
+-- Counts the dead deliveries that nobody has decided about, of some recipients and of those that the latest twenty
+-- thousand deaths are about. Neither the age of a recipient's dead nor those of others hide them once it is known.
+with latest as (
+    select recipient, count(*) as number
+    from (select recipient from boathook.delivery where state = 'dead' order by died_at desc limit 20000) as died
+    group by recipient
+    order by number desc, recipient
+    limit $2
+)
+select u.recipient as subject, d.number::float8 as value
+from (select recipient from latest union select unnest($1::text[])) as u
+cross join lateral (
+    select count(*) as number
+    from (select from boathook.delivery where recipient = u.recipient and state = 'dead' limit 10000) as undecided
+) as d
+where d.number > 0
+order by value desc, subject
 
 -- name: count_unhandled
 -- Counts what was accepted within some seconds and is unhandled, by source, of the latest twenty thousand.

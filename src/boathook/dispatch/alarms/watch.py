@@ -1,7 +1,7 @@
 """Looks at the rules and moves the alarms, all in one transaction: a keeper that takes over finds no half of it."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from datetime import time as time_of_day
@@ -59,7 +59,7 @@ class Watch:
             silences = [one.pattern for one in await kept.list_silences(connection, ended_after=now)]
             seen: dict[str, list[Reading]] = {}
             for rule in self._rules:
-                readings = await self._read(connection, rule, now)
+                readings = await self._read(connection, rule, opened.get(rule.name, {}), now)
                 if readings is not None:
                     seen[rule.name] = readings
                     await self._judge(connection, rule, readings, opened.get(rule.name, {}), silences, now)
@@ -78,11 +78,13 @@ class Watch:
         self._chart.add(one for one in told if one.at <= now + _OVERLAP)
         self._chart.tidy(now, kept_s=USUAL_S, reach_s=self._reach_s)
 
-    async def _read(self, connection: Connection, rule: Rule, now: datetime) -> list[Reading] | None:
+    async def _read(
+        self, connection: Connection, rule: Rule, opened: Collection[str], now: datetime
+    ) -> list[Reading] | None:
         """Return what a rule sees; None where nothing can be said, as nobody tells its figures at the moment."""
         match rule.settings.rows:
             case "dead_letters":
-                rows = await kept.count_dead(connection, rule.settings.over_s, MOST_SUBJECTS)
+                rows = await kept.count_dead(connection, opened, MOST_SUBJECTS)
             case "disabled_endpoints":
                 rows = await kept.list_disabled(connection, MOST_SUBJECTS)
             case "unhandled":
