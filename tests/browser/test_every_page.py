@@ -16,9 +16,11 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 
 from boathook.admin.console.app import AREAS
+from boathook.config.notifications import own_rules
 from tests.browser.conftest import CheckedPage, ConsoleServer
 from tests.browser.receiver import open_receiver
 from tests.browser.sample_data import SampleData, paths_of
+from tests.support import until
 
 WORDS = ("a note about a boat", "the harbour master asks", "anna paid twice", "three ropes", "a parcel for the pier")
 SHOTS = os.environ.get("SCREENSHOTS")
@@ -34,6 +36,7 @@ def filled_console(console: ConsoleServer) -> Iterator[ConsoleServer]:
         sample_data = SampleData(console, receiver, WORDS)
         sample_data.all()
         sample_data.api.close()
+        until(lambda: console.ask("select count(*) from boathook.alarm where state = 'firing'")[0][0])
         yield console
 
 
@@ -163,6 +166,80 @@ def test_every_page_fits_a_phone_and_has_one_title(filled_console: ConsoleServer
 
 _WIDEST = """() => [...document.querySelectorAll('main *')].filter(one => one.getBoundingClientRect().right > 361
     && !one.closest('.scroll, pre')).map(one => one.outerHTML.slice(0, 160)).slice(-2)"""
+
+
+@pytest.fixture
+def reader(filled_console: ConsoleServer, browser: Browser) -> Iterator[Page]:
+    """A page signed in as the admin, of no particular size."""
+    context = browser.new_context()
+    context.set_default_timeout(300_000)
+    page = context.new_page()
+    filled_console.sign_in(page)
+    yield page
+    context.close()
+
+
+def test_no_cell_of_a_table_is_clipped_on_any_screen(filled_console: ConsoleServer, pages: list[str], reader: Page):
+    clipped = []
+    for path in pages:
+        reader.goto(f"{filled_console.base}{path}")
+        reader.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+        for width in (375, 768, 1280):
+            clipped += [f"{path} at {width}: {cell}" for cell in clipped_cells(reader, width)]
+    assert not clipped, "\n".join(clipped)
+
+
+def test_a_table_that_goes_on_out_of_sight_is_seen(filled_console: ConsoleServer, reader: Page):
+    """The mutant: without the script that lays wide tables out as lists, a telephone shows their first columns only."""
+    reader.goto(f"{filled_console.base}/console/events")
+    assert not clipped_cells(reader, 375)
+    reader.evaluate("document.querySelectorAll('.stacked').forEach(one => one.classList.remove('stacked'))")
+    assert clipped_cells(reader, None)
+
+
+def clipped_cells(page: Page, width: int | None) -> list[str]:
+    """Return the cells of tables that are not wholly in sight on a screen of that many pixels, or as it is."""
+    if width is not None:
+        page.set_viewport_size({"width": width, "height": 900})
+    page.evaluate(_TWO_FRAMES)
+    found: list[str] = page.evaluate(_CLIPPED)
+    return found
+
+
+_TWO_FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+_CLIPPED = """() => [...document.querySelectorAll('main :is(td, th)')].filter(cell => {
+    const at = cell.getBoundingClientRect();
+    if (!at.width || cell.closest('.stacked > table > thead')) return false;
+    const place = (cell.closest('.scroll') ?? document.documentElement).getBoundingClientRect();
+    const cuts = (one) => /hidden|clip/.test(getComputedStyle(one).overflowX) && !one.matches('.hidden');
+    return at.right > place.right + 1 || at.left < place.left - 1 || at.right > innerWidth + 1
+        || cell.scrollWidth > cell.clientWidth + 1
+        || [...cell.querySelectorAll('*')].some(one => cuts(one) && one.scrollWidth > one.clientWidth + 1);
+}).map(cell => cell.outerHTML.slice(0, 160))"""
+
+
+def test_every_rule_leads_to_a_page_that_there_is(filled_console: ConsoleServer, reader: Page):
+    rules = own_rules()
+    found = {name: reader.goto(f"{filled_console.base}{rule['page']}") for name, rule in rules.items()}
+    assert {name: answer and answer.status for name, answer in found.items()} == dict.fromkeys(rules, 200)
+
+
+def test_what_fires_is_told_on_the_first_page_and_everywhere_in_the_navigation(
+    filled_console: ConsoleServer, reader: Page
+):
+    reader.goto(f"{filled_console.base}/console")
+    told = reader.get_by_role("region", name="Firing alarms")
+    told.get_by_role("link", name="has given up deliveries").first.click()
+    reader.get_by_role("heading", level=1, name="Dead letters").wait_for()
+    link = reader.get_by_role("navigation", name="Console").get_by_role("link", name="Alarms")
+
+    def is_counted() -> bool:
+        reader.reload()
+        ((number,),) = filled_console.ask("select count(*) from boathook.alarm where state in ('firing', 'clearing')")
+        return link.inner_text().split() == ["Alarms", str(number), "firing"]
+
+    until(is_counted)
+    assert "bad" in (link.locator(".badge").get_attribute("class") or "")
 
 
 def test_the_keys_lead_everywhere(admin_page: CheckedPage):

@@ -21,6 +21,7 @@ from boathook.journal import dead_groups, ledger, tasks
 from boathook.journal.database import Database
 from boathook.journal.dead_groups import Group
 from boathook.journal.ledger import Filter
+from boathook.journal.moves import ReplayResults
 from boathook.journal.tasks import Task, TaskState
 from boathook.journal.vault import Vault
 from tests.postgres.test_books import Store
@@ -266,8 +267,27 @@ class TestInTheBackground:
         assert [(row.actor, row.action) for row in rows] == [("console:anna", "dead.replay-group")]
         assert rows[0].note == f"{progress.id}: deployed"
         each = await ledger.list_audit(dead_letters.db, Filter(), action="dead.replay")
-        assert {(row.actor, row.note) for row in each} == {("console:anna", "deployed")}
+        assert {(row.actor, row.note) for row in each} == {("console:anna", f"{progress.id}: deployed")}
         assert len(each) == 7
+
+    async def test_what_became_of_the_replayed_is_told(self, dead_letters: DeadLetterStore, context: Desk):
+        ended, ignored, failing, dying, _ = await dead_letters.add_dead(*(f"row {n}" for n in range(5)))
+        other = (await dead_letters.add_dead("another", code="ValueError"))[0]
+        groups = await dead_letters.groups()
+        tasks = [await decide(context, bulk.replay_group, one.id, note="deployed") for one in groups]
+        assert [(await finish(context, task)).results for task in tasks] == [
+            ReplayResults(waiting=5),
+            ReplayResults(waiting=1),
+        ]
+        await dead_letters.end(ended[0])
+        await dead_letters.end(ignored[0], state="ignored", note="no matter")
+        await dead_letters.fail(failing[0])
+        await dead_letters.fail_with(dying[0], "KeyError", "row 3")
+        await dead_letters.end(other[0])
+        found = await follow(context, tasks[0])
+        assert found.results == ReplayResults(succeeded=1, ignored=1, dead=1, retrying=1, waiting=1)
+        assert (found.results.failed, found.results.is_open) == (2, True)
+        assert (await follow(context, tasks[1])).results == ReplayResults(succeeded=1)
 
     async def test_what_dies_meanwhile_is_left(self, dead_letters: DeadLetterStore, context: Desk):
         ((event, _),) = await dead_letters.add_dead("x")
@@ -396,6 +416,10 @@ class TestInTheBackground:
         progress = await finish(context, task)
         assert (progress.state, progress.done, progress.total) == ("finished", 6, 6)
         assert await dead_letters.states() == {"pending": 6}
+        assert progress.results == ReplayResults(waiting=6)
+        row = await dead_letters.db.fetchrow("select event_id, ordinal from boathook.delivery where is_replay limit 1")
+        await dead_letters.end(row["event_id"], row["ordinal"])
+        assert (await follow(context, task)).results == ReplayResults(waiting=5, succeeded=1)
 
     async def test_what_cannot_run_is_foreseen_and_left(self, dead_letters: DeadLetterStore, context: Desk):
         keys = await dead_letters.add_dead("x", "x", "x")

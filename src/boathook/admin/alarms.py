@@ -10,6 +10,7 @@ from boathook.admin.desk import Work, new_id
 from boathook.config.notifications import Channel, RuleSettings
 from boathook.config.tables import Settings
 from boathook.domain import ids
+from boathook.domain.alarms import AlarmState
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.telling import Bulletin, Kind, Told, show_number
 from boathook.journal import alarms as kept
@@ -116,6 +117,11 @@ async def read(connection: Connection, settings: Settings) -> Overview:
     )
 
 
+async def list_firing(connection: Connection) -> list[Alarm]:
+    """Return the alarms that fire, those that are clearing included, the latest first."""
+    return [alarm for alarm in await kept.list_open(connection) if alarm.state is not AlarmState.PENDING]
+
+
 async def read_history(connection: Connection, *, before: datetime | None = None, limit: int = 50) -> list[Alarm]:
     """Return alarms that have recovered, the latest first; those before a moment are the next page."""
     return await kept.list_ended(connection, before=before, limit=limit)
@@ -210,6 +216,7 @@ def alarm_view(alarm: Alarm, rules: Mapping[str, RuleSettings]) -> dict[str, Any
         "state": alarm.state.value,
         "summary": rule.summary.replace("{subject}", alarm.subject),
         "advice": rule.advice,
+        "page": rule.page,
         "value": alarm.value,
         "worst": alarm.worst,
         "fired_at": alarm.fired_at,

@@ -4,7 +4,7 @@ What is decided about a group of dead letters is about those that had died by th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -17,6 +17,7 @@ from boathook.journal import dead_groups, moves, tasks
 from boathook.journal.audit import note as note_down
 from boathook.journal.dead_groups import Group
 from boathook.journal.ledger import Filter
+from boathook.journal.moves import Action, ReplayResults
 from boathook.journal.routing import check_handler
 from boathook.journal.tasks import Kind, Task, TaskState
 
@@ -33,6 +34,9 @@ _VERBS: Final = {
     Kind.REPLAY_EVENTS: ("Replay", "replayed"),
     Kind.ROUTE_EVENTS: ("Re-route", "looked at"),
 }
+
+_REPLAYS: Final = {Kind.REPLAY_GROUP: moves.REPLAY_DEAD, Kind.REPLAY_EVENTS: moves.REPLAY_EVENT}
+"""What the audit calls the replays of each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,8 @@ class Progress:
     rate: float | None
     begun_at: datetime
     moved_at: datetime
+    results: ReplayResults | None = None
+    """What became of the deliveries since; None where nothing was replayed, or nobody has asked."""
 
     @property
     def share(self) -> float:
@@ -149,8 +155,17 @@ async def stop(work: Work, reference: str) -> Task:
 
 
 async def follow(work: Work, reference: str) -> Progress:
-    """Return how far a bulk decision has come. Raises NotFound."""
-    return progress_of(await _get(work, reference))
+    """Return how far a bulk decision has come, and what became of what it replayed. Raises NotFound."""
+    task = await _get(work, reference)
+    return replace(progress_of(task), results=await _read_results(work, task))
+
+
+async def _read_results(work: Work, task: Task) -> ReplayResults | None:
+    name = _REPLAYS.get(task.kind)
+    if name is None:
+        return None
+    action = Action(actor=task.request["actor"], note=task.replay_note)
+    return await moves.read_results(work.connection, action, name, since=task.created_at, until=task.updated_at)
 
 
 def progress_of(task: Task) -> Progress:

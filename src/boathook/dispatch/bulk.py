@@ -36,7 +36,7 @@ async def take_step(connection: Connection, task: Task, kind: BulkKind) -> Piece
             return await _route_events(connection, task, now)
         case Kind.REPLAY_GROUP:
             keys = await _lock(connection, task, is_to_revive=True)
-            await moves.revive_locked(connection, keys, _action(task), pace=_pace(task, now))
+            await moves.revive_locked(connection, keys, _replay(task), pace=_pace(task, now))
         case Kind.IGNORE_GROUP:
             keys = await _lock(connection, task)
             await moves.ignore_locked(connection, keys, _action(task))
@@ -58,7 +58,7 @@ async def _replay_events(connection: Connection, task: Task, now: datetime) -> P
     wanted = _filter(task)
     after = UUID(task.place["after"]) if "after" in task.place else None
     found = await moves.page_events(connection, wanted, after=after, limit=_step(task))
-    done = await moves.replay_events_in(connection, found, _action(task), pace=_pace(task, now), type=wanted.type)
+    done = await moves.replay_events_in(connection, found, _replay(task), pace=_pace(task, now), type=wanted.type)
     counted = {"done": done.events, "added": done.added, "revived": done.revived}
     data = {name: task.data.get(name, 0) + number for name, number in counted.items()}
     if len(found) < _step(task):
@@ -100,6 +100,10 @@ def _filter(task: Task) -> Filter:
 
 def _action(task: Task) -> Action:
     return Action(actor=task.request["actor"], note=task.request.get("note") or f"task {task.shown_id}")
+
+
+def _replay(task: Task) -> Action:
+    return Action(actor=task.request["actor"], note=task.replay_note)
 
 
 def _step(task: Task) -> int:

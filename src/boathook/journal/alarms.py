@@ -154,6 +154,21 @@ async def list_open(connection: Connection) -> list[Alarm]:
     return [_to_alarm(row) for row in await connection.fetch(SQL["list_open"])]
 
 
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """How many alarms fire that nobody has silenced."""
+
+    number: int = 0
+    critical: int = 0
+
+
+async def count_firing(connection: Connection) -> Firing:
+    """Count the alarms that fire and are not silenced."""
+    row = await connection.fetchrow(SQL["count_firing"])
+    assert row is not None  # one row of two counts
+    return Firing(row["number"], row["critical"])
+
+
 async def list_ended(connection: Connection, *, before: datetime | None = None, limit: int = 50) -> list[Alarm]:
     """Return the alarms that have recovered, the latest first."""
     return [_to_alarm(row) for row in await connection.fetch(SQL["list_ended"], before, limit)]

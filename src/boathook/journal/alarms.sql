@@ -26,6 +26,12 @@ select clock_timestamp() as now from (select pg_advisory_xact_lock(hashtextexten
 -- Reads the alarms that have not recovered.
 select * from boathook.alarm where state <> 'recovered' order by fired_at desc nulls last, id desc
 
+-- name: count_firing
+-- Counts the alarms that fire and are not silenced, and the critical ones among them.
+select count(*) as number, count(*) filter (where severity = 'critical') as critical
+from boathook.alarm
+where state <> 'recovered' and state <> 'pending' and not is_silenced
+
 -- name: list_ended
 -- Reads the alarms that recovered last; those before a moment for the next page.
 select * from boathook.alarm

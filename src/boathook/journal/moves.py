@@ -21,6 +21,7 @@ from boathook.journal.lines import unblock
 from boathook.journal.statements import load
 
 SQL = load(__file__)
+_MOST_FOLLOWED: Final = 10_000
 
 Key = tuple[UUID, int]
 """An event's id and the ordinal of one of its deliveries."""
@@ -91,6 +92,30 @@ class Replayed:
     """Deliveries added for recipients that had ended theirs."""
     revived: int = 0
     """Dead letters made pending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResults:
+    """What became of deliveries since they were replayed."""
+
+    succeeded: int = 0
+    ignored: int = 0
+    dead: int = 0
+    """They failed again and are dead letters."""
+    retrying: int = 0
+    """They failed again and will be tried again."""
+    waiting: int = 0
+    """They have not been tried since, or are being tried for the first time."""
+
+    @property
+    def failed(self) -> int:
+        """How many failed again."""
+        return self.dead + self.retrying
+
+    @property
+    def is_open(self) -> bool:
+        """Whether some have not ended."""
+        return self.retrying + self.waiting > 0
 
 
 async def read_clock(database: Database | Connection) -> datetime:
@@ -220,6 +245,25 @@ async def wake(connection: Connection, event_id: UUID, action: Action) -> int:
     if number:
         await announce_due(connection)
     return number
+
+
+async def read_results(
+    connection: Connection, action: Action, name: str, *, since: datetime, until: datetime
+) -> ReplayResults:
+    """Return what became of the deliveries that an action replayed, of the first 10,000 that the audit names.
+
+    Args:
+        action: who replayed them, and the note that tells this action from others.
+        name: `REPLAY_DEAD` for dead letters, `REPLAY_EVENT` for events.
+        since: when the action began, and *until* when it ended.
+    """
+    rows = await connection.fetch(SQL["list_acted_on"], name, action.actor, action.note, since, until, _MOST_FOLLOWED)
+    subjects = [row["subject"] for row in rows]
+    is_event = name == REPLAY_EVENT
+    keys = [(ids.read_event(one), None) if is_event else ids.read_delivery(one) for one in subjects]
+    found = await connection.fetchrow(SQL["count_results"], *_columns(keys), since)
+    assert found is not None  # one row of counts
+    return ReplayResults(**dict(found))
 
 
 async def count_events(database: Database | Connection, wanted: Filter, *, most: int | None = None) -> int:

@@ -100,6 +100,33 @@ select $1, $2, subject, $4 from unnest($3::text[]) as u (subject)
 -- Says which of these subjects a run, told by its note, has dealt with already.
 select subject from boathook.audit where action = $1 and subject = any ($2::text[]) and note = $3
 
+-- name: list_acted_on
+-- Says which subjects an action dealt with within a time, told from others by who did it and by its note.
+select subject from boathook.audit
+where action = $1 and actor = $2 and note = $3 and at between $4 and $5
+order by at, id
+limit $6
+
+-- name: count_results
+-- Counts what became of replayed deliveries since a moment; without an ordinal, of every one of an event that was replayed.
+select
+    count(*) filter (where state = 'succeeded') as succeeded,
+    count(*) filter (where state = 'ignored') as ignored,
+    count(*) filter (where state = 'dead') as dead,
+    count(*) filter (where state in ('pending', 'leased') and failures > 0) as retrying,
+    count(*) filter (where state in ('pending', 'leased') and failures = 0) as waiting
+from (
+    select d.state, d.attempts - d.attempts_before - (d.state = 'leased')::integer as failures
+    from unnest($1::uuid[], $2::integer[]) as u (event_id, ordinal)
+    join boathook.delivery d on d.event_id = u.event_id and d.ordinal = coalesce(u.ordinal, d.ordinal)
+    where (d.is_replay or d.replays > 0) and d.owed_since >= $3
+    union all
+    select o.state, 0
+    from unnest($1::uuid[], $2::integer[]) as u (event_id, ordinal)
+    join boathook.outcome o on o.event_id = u.event_id and o.ordinal = coalesce(u.ordinal, o.ordinal)
+    where (o.is_replay or o.replays > 0) and o.ended_at >= $3
+) as replayed
+
 -- name: lock_owed
 -- Locks what is owed of an event, in the order of its keys, waiting for whoever ends an attempt at this moment.
 select from boathook.delivery where event_id = $1 order by ordinal for update

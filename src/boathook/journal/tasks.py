@@ -83,6 +83,12 @@ class Task:
         """The id as people see it."""
         return ids.show(ids.TASK, self.id)
 
+    @property
+    def replay_note(self) -> str:
+        """What the audit says of each replay that the task makes; it names the task."""
+        note = self.request.get("note")
+        return f"{self.shown_id}: {note}" if note else f"task {self.shown_id}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:

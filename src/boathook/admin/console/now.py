@@ -10,18 +10,21 @@ from weakref import WeakKeyDictionary
 
 from starlette.responses import HTMLResponse, Response
 
+from boathook.admin.alarms import alarm_view, list_firing
 from boathook.admin.console.charts import SPANS, Chart, Span, SpanName, draw
 from boathook.admin.console.frame import Frame
 from boathook.admin.console.live import EVERY_S, Live, stream
 from boathook.admin.console.pages import Routes, Visit
 from boathook.admin.present import Watch, recipient_title, show_rate, show_size, show_span
 from boathook.domain.errors import JournalError
+from boathook.journal.alarms import Alarm
 from boathook.journal.latest import LatestDead, LatestEvent, read_latest_dead, read_latest_events
 from boathook.journal.samples import read_since
 
 routes = Routes()
 
 _LATEST: Final = 6
+_MOST_ALARMS: Final = 8
 
 
 @dataclass(slots=True)
@@ -43,15 +46,19 @@ class Board:
         self._watch = Watch(state.history, state.desk.settings.server.data_dir, self._database)
         self._events: list[LatestEvent] = []
         self._dead: list[LatestDead] = []
+        self._alarms: list[Alarm] = []
         self._drawn = {name: _Drawn() for name in SpanName}
         self.live = Live(self._look)
 
     async def _look(self) -> str:
         """Return the state as a part of the page; what PostgreSQL does not tell is as it was."""
         is_away = False
+        rules = self._frame.state.desk.settings.notifications.rules
         try:
             self._events = await read_latest_events(self._database, _LATEST)
             self._dead = await read_latest_dead(self._database, _LATEST)
+            async with self._database.acquire() as connection:
+                self._alarms = await list_firing(connection)
         except JournalError:
             is_away = True
         return self._frame.render(
@@ -59,6 +66,9 @@ class Board:
             present=await self._watch.look(),
             events=self._events,
             dead=self._dead,
+            alarms=self._alarms[:_MOST_ALARMS],
+            more_alarms=max(0, len(self._alarms) - _MOST_ALARMS),
+            view=lambda alarm: alarm_view(alarm, rules),
             is_away=is_away,
             every_s=int(EVERY_S),
             **_SHOWN,

@@ -17,6 +17,7 @@ from boathook.admin.console.frame import Frame, State, token_of
 from boathook.admin.console.visits import Call, read_notice, read_proven_form, write_notice
 from boathook.admin.desk import Work
 from boathook.domain.roles import Role
+from boathook.journal.alarms import Firing, count_firing
 from boathook.journal.operators import Operator
 
 BASE: Final = "/console"
@@ -60,6 +61,8 @@ class Visit(Call):
 
     operator: Operator
     session: str = field(repr=False)
+    firing: Firing
+    """The alarms that the navigation tells of."""
 
     @property
     def state(self) -> State:
@@ -187,10 +190,11 @@ async def _admit(frame: Frame, request: Request) -> Visit | None:
     desk = frame.state.desk
     async with desk.work() as work:
         operator = await operators.find_session(work, session, timedelta(hours=desk.settings.console.idle_hours))
+        firing = await count_firing(work.connection) if operator is not None else Firing()
     if operator is None:
         return None
     form = await read_proven_form(frame, request, session)
-    return Visit(frame=frame, request=request, operator=operator, session=session, form=form)
+    return Visit(frame=frame, request=request, operator=operator, session=session, form=form, firing=firing)
 
 
 def _to_sign_in(frame: Frame, request: Request) -> Response:

@@ -33,6 +33,41 @@ const tellTimes = (root) => {
 tellTimes(document);
 setInterval(() => tellTimes(document), 10000);
 
+// A table that does not fit its place becomes a list of its rows, so that no column is out of sight. Roles are said
+// anew, as browsers forget what a table is once it is laid out otherwise.
+const ROLES = { TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TR: "row", TD: "cell" };
+const prepare = (table) => {
+  const titles = [...(table.tHead?.rows[0]?.cells ?? [])].map((cell) => cell.textContent.trim());
+  for (const part of [table, ...table.querySelectorAll("thead, tbody, tr, td, th")]) {
+    part.setAttribute("role", ROLES[part.tagName] ?? (part.closest("thead") ? "columnheader" : "rowheader"));
+  }
+  for (const row of table.tBodies[0]?.rows ?? []) {
+    for (const cell of row.cells) cell.dataset.title = cell.colSpan > 1 ? "" : titles[cell.cellIndex] ?? "";
+  }
+};
+const fit = (box) => {
+  const table = box.querySelector(":scope > table");
+  if (!table || !box.clientWidth) return;
+  box.classList.remove("stacked");
+  if (box.scrollWidth <= box.clientWidth) return;
+  prepare(table);
+  box.classList.add("stacked");
+};
+const widths = new WeakMap();
+const sizes = new ResizeObserver((changes) => {
+  for (const { target, contentRect } of changes) {
+    if (widths.get(target) === contentRect.width) continue;
+    widths.set(target, contentRect.width);
+    fit(target);
+  }
+});
+const watchTables = (root) => { for (const box of root.querySelectorAll(".scroll")) sizes.observe(box); };
+watchTables(document);
+new MutationObserver((changes) => {
+  watchTables(document);
+  for (const box of new Set(changes.map((change) => change.target.closest?.(".scroll")))) if (box) fit(box);
+}).observe(document.body, { childList: true, subtree: true });
+
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
   if (!button) return;
