@@ -120,12 +120,22 @@ class TestListings:
             ["rejections", "list"],
             ["sources", "list"],
         ):
-            lines = cli.run(*listing).stdout.splitlines()
+            lines = cli.run(*listing, COLUMNS="80").stdout.splitlines()
             rows = cli.objects(*listing)
             assert len(lines) == len(rows) + 1
             assert max(map(len, lines)) <= 80
             identifier = rows[0].get("id") or rows[0]["name"]
             assert any(line.startswith(identifier) for line in lines[1:]), "ids are shown whole"
+
+    async def test_cut_nothing_where_the_output_is_no_terminal(self, full_store: Store, cli: Cli):
+        code, recipient = "LookupError" * 9, "handler:" + "mail" * 30
+        await full_store.db.execute(
+            "update boathook.delivery set code = $1, recipient = $2 where state = 'dead'", code, recipient
+        )
+        lines = cli.run("dead", "list").stdout.splitlines()[1:]
+        assert lines
+        assert all(code in line and recipient in line for line in lines)
+        assert "…" in cli.run("dead", "list", COLUMNS="80").stdout
 
     async def test_filter_and_page(self, full_store: Store, cli: Cli):
         assert len(cli.objects("events", "list", "--source", "stripe", "--type", "payment.*", "--since", "1h")) == 14

@@ -20,6 +20,15 @@ def test_an_id_stands_on_one_line_to_be_copied(capsys, monkeypatch):
     assert max(map(len, out.splitlines())) <= 80
 
 
+def test_what_a_pipe_reads_is_on_one_line_and_whole(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    words = ("the reason is told at length " * 40).strip()
+    print_rows([{"id": ID, "note": words}], as_json=False)
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith(ID)
+    assert line.rstrip().endswith(words)
+
+
 def test_an_id_that_no_terminal_has_room_for_is_folded_and_not_cut(capsys, monkeypatch):
     out = shown(capsys, monkeypatch, {"id": "x" * 200, "state": "free"})
     assert out.count("x") == 200

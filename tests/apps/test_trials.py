@@ -1,11 +1,13 @@
 """How apps are tried out: what is counted, how long books are waited for, and what is printed."""
 
 import json
+import types
 from dataclasses import dataclass, field
 
 import pytest
 import typer
 
+from boathook.apps import trials
 from boathook.apps.trials import Answers, Trial, finish, settle
 
 
@@ -41,6 +43,7 @@ def test_one_object_is_printed_as_json(capsys: pytest.CaptureFixture[str]):
         "effects": {"things kept": 2},
         "differences": [],
         "surprises": [],
+        "finished": True,
         "seed": 5,
     }
 
@@ -62,13 +65,37 @@ def test_of_many_differences_the_first_are_told(capsys: pytest.CaptureFixture[st
     assert (len(told), told[-1]) == (21, "and 80 more")
 
 
+class Clock:
+    """The time that `settle` sees."""
+
+    now = 0.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+
+    class Loop:
+        def time(self) -> float:
+            return clock.now
+
+    async def sleep(_seconds: float) -> None: ...
+
+    monkeypatch.setattr(trials, "asyncio", types.SimpleNamespace(get_running_loop=Loop, sleep=sleep))
+    return clock
+
+
+async def is_idle() -> bool:
+    return False
+
+
 async def test_books_are_waited_for_until_they_agree():
     found = [["a"], ["a"], []]
 
     async def compare() -> list[str]:
         return found.pop(0)
 
-    assert await settle(compare, 60) == []
+    assert await settle(compare, is_idle, 60) == ([], True)
     assert found == []
 
 
@@ -76,4 +103,43 @@ async def test_books_that_never_agree_are_told_of_in_the_end():
     async def compare() -> list[str]:
         return ["a"]
 
-    assert await settle(compare, 0.3) == ["a"]
+    assert await settle(compare, is_idle, 0.3) == (["a"], True)
+
+
+async def test_books_that_go_on_changing_are_waited_for_beyond_the_wait(clock: Clock):
+    """As on a busy machine: each change takes nearly as long as is waited for one."""
+    found = [[*"abcdefgh"[left:]] for left in range(9) for _ in range(4)]
+
+    async def compare() -> list[str]:
+        clock.now += 0.25
+        return found.pop(0)
+
+    assert await settle(compare, is_idle, 2.0) == ([], True)
+    assert clock.now > 2.0
+
+
+async def test_books_are_waited_for_while_something_is_under_way(clock: Clock):
+    asked = 0
+
+    async def compare() -> list[str]:
+        clock.now += 0.5
+        return [] if asked == 3 else ["a"]
+
+    async def is_busy() -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    assert await settle(compare, is_busy, 2.0) == ([], True)
+
+
+async def test_what_is_under_way_for_too_long_is_not_finished(clock: Clock):
+    async def compare() -> list[str]:
+        clock.now += 1.0
+        return ["a"]
+
+    async def is_busy() -> bool:
+        return True
+
+    assert await settle(compare, is_busy, 2.0) == (["a"], False)
+    assert clock.now >= 20.0

@@ -1,11 +1,14 @@
 """What the demo makes of the four systems' own words, and what reaches them of the reader's environment."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from boathook.demo.folder import Folder
+from boathook.demo.screen import print_systems
 from boathook.demo.serving import environment
 from boathook.demo.systems import PACES, Outcome, Systems, read_outcome
 
@@ -33,6 +36,18 @@ def test_what_a_system_complains_of_is_told():
     }
     found = read_outcome(1, json.dumps(row), "")
     assert found.complaints == ("POST / was answered 500, not 200", "anna: 2 payments applied, not 3")
+
+
+def test_a_system_that_was_still_at_work_is_not_finished_and_told_so_in_few_lines():
+    row = RIGHT | {"differences": [f"car {n}: " + "x" * 5_000 for n in range(30)], "finished": False}
+    found = read_outcome(1, json.dumps(row), "")
+    assert not found.is_finished
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_systems(console, {"fleet": found})
+    shown = console.export_text()
+    assert "not finished yet" in shown
+    assert "differ\n" not in shown
+    assert len(shown) < 6_000
 
 
 @pytest.mark.parametrize(

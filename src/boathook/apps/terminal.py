@@ -1,6 +1,7 @@
 """What the commands of all apps share: how they ask the database, and how rows look on a terminal and as JSON."""
 
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ Result = TypeVar("Result")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 _LONGEST_ID: Final = 40
+_UNCUT: Final = 100_000
+"""Columns of what is no terminal: whatever reads it wants values whole, such as `grep`."""
 
 
 def ask(hook: Boathook, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
@@ -36,6 +39,8 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Seq
             print_json(row)
         return
     console = Console(highlight=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
+        console.width = _UNCUT
     console.print(_table(rows, columns or list(rows[0])) if rows else Text("nothing there", style="dim"))
 
 

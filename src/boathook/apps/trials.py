@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Protocol
 from urllib.parse import urlsplit
 
@@ -19,11 +20,17 @@ from boathook.apps.terminal import print_json, print_rows, say
 
 Url = Annotated[str, typer.Option("--url", help="Where boathook serves; loopback must be in outbound.allow.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Makes up the same again.", show_default=False)]
-Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the books to say what they must.")]
+Wait = Annotated[
+    float,
+    typer.Option("--wait", min=0, help="Seconds without any change after which wrong books are reported."),
+]
 HERE: Final = "http://127.0.0.1:8080"
 WAIT_S: Final = 60.0
 
 _POLL_S: Final = 0.2
+_MOST_WAITS: Final = 10
+"""Times the wait after which nothing more is waited for, whatever is still under way."""
+_MOST_OPEN: Final = 500
 _MOST_SENTENCES: Final = 20
 
 
@@ -78,6 +85,8 @@ class Trial:
     """What must be there for it in the end, in the app's own words, such as "payments applied"."""
     differences: Sequence[str]
     """A sentence for everything that the books say otherwise than they must."""
+    is_finished: bool = True
+    """Whether nothing was under way any more that could have changed the books."""
 
     @property
     def is_right(self) -> bool:
@@ -93,6 +102,7 @@ class Trial:
             "effects": dict(self.effects),
             "differences": _first(self.differences),
             "surprises": _first(self.answers.unexpected),
+            "finished": self.is_finished,
             "seed": self.seed,
         }
 
@@ -126,13 +136,49 @@ async def send(hook: Boathook, url: str, request: Request) -> tuple[int, bytes]:
     return answer.status, answer.body
 
 
-async def settle(compare: Callable[[], Awaitable[list[str]]], wait_s: float) -> list[str]:
-    """Return what differs as soon as nothing does, or when *wait_s* seconds are over."""
+async def settle(
+    compare: Callable[[], Awaitable[list[str]]], is_busy: Callable[[], Awaitable[bool]], wait_s: float
+) -> tuple[list[str], bool]:
+    """Return what differs, and whether it will stay so.
+
+    It is looked at until nothing differs, or has changed for *wait_s* seconds while nothing was under way.
+
+    Args:
+        compare: tells what differs, in the same words as long as that is the same.
+        is_busy: tells whether something is under way that may change it.
+        wait_s: what a slow machine may need for one change.
+    """
     clock = asyncio.get_running_loop().time
-    ends_at = clock() + wait_s
-    while (differences := await compare()) and clock() < ends_at:  # noqa: ASYNC110 - others write the books
+    gives_up_at, quiet_at = clock() + _MOST_WAITS * wait_s, clock() + wait_s
+    differences = await compare()
+    while differences:
         await asyncio.sleep(_POLL_S)
-    return differences
+        before, differences = differences, await compare()
+        if differences == before and clock() >= quiet_at and not await is_busy():
+            return differences, True
+        if clock() >= gives_up_at:
+            return differences, False
+        if differences != before or clock() >= quiet_at:
+            quiet_at = clock() + wait_s
+    return [], True
+
+
+async def has_open(hook: Boathook, *, recipients: Sequence[str] = ()) -> bool:
+    """Return whether deliveries of an app are being tried or overdue.
+
+    Those that wait for their next attempt do not count: an app may keep some waiting for as long as it runs.
+
+    Args:
+        hook: the app's.
+        recipients: patterns of recipients besides the app's handlers.
+    """
+    for recipient in (f"handler:{hook.name}.*", *recipients):
+        if await hook.desk.deliveries(recipient=recipient, state="leased", limit=1):
+            return True
+        rows = await hook.desk.deliveries(recipient=recipient, state="pending", limit=_MOST_OPEN)
+        if any(row.due_at <= datetime.now(UTC) for row in rows):
+            return True
+    return False
 
 
 def finish(trial: Trial, *, as_json: bool) -> None:

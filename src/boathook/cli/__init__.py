@@ -73,8 +73,9 @@ def start(
 ) -> None:
     """Receive, handle and send webhooks on PostgreSQL: what was accepted is never lost, and never done twice."""
     # Imported only here, as help and completion do without.
-    from boathook.cli.session import Session
+    from boathook.cli.session import Session, fit_output
 
+    fit_output()
     ctx.obj = Session(file=config)
     # What was imported stays, so that no collection need walk through it.
     gc.freeze()

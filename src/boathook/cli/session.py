@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import functools
 import getpass
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import typer
 from rich.console import Console
@@ -26,6 +27,16 @@ Result = TypeVar("Result")
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+
+UNCUT: Final = 100_000
+"""Columns of what is no terminal: whatever reads it wants values whole, such as `grep`."""
+
+
+def fit_output() -> None:
+    """Let tables be as wide as what they hold where no terminal, nor COLUMNS, says how wide they may be."""
+    if not out.is_terminal and not os.environ.get("COLUMNS"):
+        out.width = UNCUT
 
 
 class Misused(BoathookError):

@@ -115,7 +115,7 @@ def text(value: object) -> Text:
 
 
 def table(columns: Sequence[Column], rows: Sequence[object]) -> Table:
-    """Return a table that fits 80 columns, or as many as the terminal has.
+    """Return a table that fits the terminal; where the output is none, nothing is cut.
 
     What must be cut ends in an ellipsis; where there is no room even for that, the last columns are left out.
     """

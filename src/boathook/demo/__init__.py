@@ -208,9 +208,11 @@ class _Demo:
             raise BoathookError(f"boathook serve ended while it was being used:\n{stage.serving.last_words()}")
 
     async def _drain(self, stage: _Stage) -> None:
-        """Wait until no delivery is open; what still is after a minute, the books will show."""
-        deadline = time.monotonic() + _DRAIN_S
-        while await ledger.count_open(stage.database) and time.monotonic() < deadline:
+        """Wait until no delivery is open, or until none has ended for a minute; the books will show what still is."""
+        left, deadline = -1, time.monotonic() + _DRAIN_S
+        while (still_open := await ledger.count_open(stage.database)) and time.monotonic() < deadline:
+            if still_open != left:
+                left, deadline = still_open, time.monotonic() + _DRAIN_S
             await asyncio.sleep(_DRAIN_POLL_S)
 
     async def _check(self, stage: _Stage) -> bool:
@@ -220,7 +222,9 @@ class _Demo:
         by_path = {path: delivered.get(recipient, set()) for path, recipient in stage.recipients.items()}
         complaints += sending.compare(stage.receiver, by_path)
         if still_open := await ledger.count_open(stage.database):
-            complaints.append(f"{still_open} deliveries have not ended {_DRAIN_S:.0f} seconds after the last request")
+            complaints.insert(
+                0, f"not finished yet: {still_open} deliveries are open, and none has ended for {_DRAIN_S:.0f} seconds"
+            )
         found = await books.verify(stage.database, dedup_days=defaults()["retention"]["dedup_days"], is_deep=True)
         screen.print_books(self._console, found, stage.tally, complaints, stage.receiver.records)
         screen.print_systems(self._console, stage.systems.outcomes)

@@ -24,6 +24,7 @@ _REFRESH_S = 0.5
 _LINE_S = 2.0
 _RATE_WINDOW_S = 5.0
 _MOST_COMPLAINTS = 10
+_LONGEST_COMPLAINT = 200
 
 _ANSWERS = (Reply.ACCEPTED, Reply.DUPLICATE, Reply.CONFLICT, Reply.REJECTED)
 _STATES = ("succeeded", "ignored", "retrying", "dead", "waiting")
@@ -157,8 +158,7 @@ def print_systems(console: Console, outcomes: Mapping[str, Outcome]) -> None:
         table.add_column(name, justify="right" if name in {"sent", "taken", "refused"} else "left")
     for name, outcome in outcomes.items():
         numbers = (str(number) for number in (outcome.sent, outcome.taken, outcome.sent - outcome.taken))
-        verdict = Text("differ", style="bold red") if outcome.complaints else Text("agree", style="green")
-        table.add_row(name, *numbers, outcome.told, verdict)
+        table.add_row(name, *numbers, outcome.told, _books_of(outcome))
     console.print()
     console.print(table)
     if not any(outcome.complaints for outcome in outcomes.values()):
@@ -166,12 +166,21 @@ def print_systems(console: Console, outcomes: Mapping[str, Outcome]) -> None:
             Text("Each has compared its own books with all that was sent to it, and they agree.", style="green")
         )
     for name, outcome in outcomes.items():
+        if not outcome.is_finished:
+            console.print(Text(f"  {name}: not finished yet; what differs so far:"), soft_wrap=True)
         _print_complaints(console, name, outcome.complaints)
+
+
+def _books_of(outcome: Outcome) -> Text:
+    if not outcome.is_finished:
+        return Text("not finished yet", style="yellow")
+    return Text("differ", style="bold red") if outcome.complaints else Text("agree", style="green")
 
 
 def _print_complaints(console: Console, where: str, complaints: Sequence[str]) -> None:
     for complaint in complaints[:_MOST_COMPLAINTS]:
-        console.print(Text(f"  {where}: {complaint}"), soft_wrap=True)
+        shown = complaint if len(complaint) <= _LONGEST_COMPLAINT else complaint[: _LONGEST_COMPLAINT - 1] + "…"
+        console.print(Text(f"  {where}: {shown}"), soft_wrap=True)
     if len(complaints) > _MOST_COMPLAINTS:
         console.print(f"  {where}: and {len(complaints) - _MOST_COMPLAINTS} more")
 

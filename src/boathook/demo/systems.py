@@ -19,7 +19,8 @@ PACES: Final[Mapping[str, float]] = {"billing": 2.5, "fleet": 2.0, "music": 1.0,
 _LONGEST_S: Final = 30.0
 """Longer plays make no longer stories, so that Ctrl-C need not wait for their ends."""
 _WAIT_S: Final = 30.0
-_PATIENCE_S: Final = 120.0
+_PATIENCE_S: Final = 420.0
+"""Longer than a `simulate` waits for books that go on changing, so that it can say so itself."""
 _LAST_WORDS: Final = 3
 
 
@@ -33,6 +34,8 @@ class Outcome:
     effects: Mapping[str, int] = field(default_factory=dict)
     complaints: tuple[str, ...] = ()
     """A sentence for everything that is not as it must be."""
+    is_finished: bool = True
+    """Whether it ended with nothing under way; complaints of one that did not may be about what was yet to come."""
 
     @property
     def told(self) -> str:
@@ -46,7 +49,13 @@ def read_outcome(code: int, output: str, errors: str) -> Outcome:
         row: dict[str, Any] = json.loads(output)
         taken = sum(number for status, number in row["answers"].items() if status.startswith("2"))
         complaints = (*row["surprises"], *row["differences"])
-        found = Outcome(sent=row["sent"], taken=taken, effects=row["effects"], complaints=complaints)
+        found = Outcome(
+            sent=row["sent"],
+            taken=taken,
+            effects=row["effects"],
+            complaints=complaints,
+            is_finished=row.get("finished", True),
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         found = Outcome()
     if (code == 0 and found.sent) or found.complaints:
@@ -112,7 +121,8 @@ async def _listen(process: Process) -> Outcome:
         async with asyncio.timeout(_PATIENCE_S):
             output, errors = await process.communicate()
     except TimeoutError:
-        return Outcome(complaints=(f"its simulate was not done after {_PATIENCE_S:.0f} seconds",))
+        sentence = f"its simulate was not done after {_PATIENCE_S:.0f} seconds"
+        return Outcome(complaints=(sentence,), is_finished=False)
     code = process.returncode
     assert code is not None
     return read_outcome(code, output.decode(errors="replace"), errors.decode(errors="replace"))

@@ -149,6 +149,8 @@ class Console:
             await self._api(scope, receive, send)
         elif path.startswith(_PREFIX) or self._may_be_mounted(path):
             await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"))
+        elif path == "/" and scope["method"] in {"GET", "HEAD"}:
+            await _answer(send, 302, b"{}", (b"location", _PAGES[0].encode()), *_GUARDS)
         else:
             await _answer(send, 404, _NO_INGEST if path.startswith(_INGEST) else _NOT_FOUND)
 

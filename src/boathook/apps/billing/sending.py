@@ -1,5 +1,6 @@
 """Sends simulated traffic to a running boathook, and compares the books with what they must say."""
 
+import functools
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -10,7 +11,7 @@ from boathook.apps.billing.app import hook
 from boathook.apps.billing.settings import BillingSettings
 from boathook.apps.billing.simulator import Account, Arrival, Entry, Expected, Sender, Simulation
 from boathook.apps.traffic import Letter
-from boathook.apps.trials import Answers, Trial, pick_seed, send, settle
+from boathook.apps.trials import Answers, Trial, has_open, pick_seed, send, settle
 
 TOLERANCE: Final = timedelta(minutes=30)
 """How far the end of a subscription may be from now plus its days: as long as the traffic took."""
@@ -39,7 +40,8 @@ async def simulate(url: str, settings: BillingSettings, *, count: int, seed: int
         async with hook.transaction() as tx:
             return await differences(tx, expected)
 
-    return Trial(seed=number, answers=answers, effects=_effects(expected), differences=await settle(compare, wait_s))
+    wrong, is_finished = await settle(compare, functools.partial(has_open, hook), wait_s)
+    return Trial(seed=number, answers=answers, effects=_effects(expected), differences=wrong, is_finished=is_finished)
 
 
 def simulation(settings: BillingSettings, *, count: int, seed: int) -> Simulation:
@@ -92,10 +94,13 @@ def _account(email: str, account: Account, row: Mapping[str, Any] | None, now: d
     end: datetime | None = row["current_period_end"]
     wanted = now + timedelta(days=account.days)
     if account.days and (end is None or abs(end - wanted) > TOLERANCE or row["status"] != "ACTIVE"):
-        return f"{email}: {row['status']} until {end}, not ACTIVE until about {wanted}"
+        return f"{email}: {row['status']} until {end}, not ACTIVE until about {wanted:%Y-%m-%d}"
     if not account.days and end is not None and end > now + TOLERANCE:
         return f"{email}: lasts until {end}, though no payment of theirs is left"
     return None
+
+
+_ENTRY: Final = ("status", "applied", "problem", "late")
 
 
 def _entry(name: str, entry: Entry, row: Mapping[str, Any] | None) -> str | None:
@@ -104,4 +109,9 @@ def _entry(name: str, entry: Entry, row: Mapping[str, Any] | None) -> str | None
     is_applied, is_reversed = row["subscription_applied_at"] is not None, row["reversed_at"] is not None
     found = (row["status"], is_applied and not is_reversed, row["problem"], row["is_late"])
     wanted = (entry.status, entry.is_applied, entry.problem, entry.is_late)
-    return None if found == wanted else f"{name}: {found}, not {wanted}"
+    wrong = [
+        f"{title} is {is_so}, not {must_be}"
+        for title, is_so, must_be in zip(_ENTRY, found, wanted, strict=True)
+        if is_so != must_be
+    ]
+    return f"{name}: {', '.join(wrong)}" if wrong else None

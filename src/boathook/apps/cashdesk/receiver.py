@@ -35,7 +35,6 @@ class Receiver:
         """Requests to each path whose signature is wrong."""
         self.requests: Counter[str] = Counter()
         self._script = script
-        self._news = asyncio.Event()
         self._serving: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
@@ -51,14 +50,6 @@ class Receiver:
                 task.cancel()
             await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def wait_until(self, is_so: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until *is_so*, asked after each request, or until the time is over."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while not is_so():
-                    self._news.clear()
-                    await self._news.wait()
-
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -71,7 +62,6 @@ class Receiver:
                 if length > _LARGEST:
                     break
                 status = self._take(path, headers, await reader.readexactly(length))
-                self._news.set()
                 empty = "" if status == 204 else "content-length: 0\r\n"
                 writer.write(f"HTTP/1.1 {status} OK\r\n{empty}\r\n".encode())
                 await writer.drain()

@@ -1,6 +1,7 @@
 """Lets made-up shops work on a running boathook, and compares what their webhooks were told with what happened."""
 
 import asyncio
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import EVERYTHING, Entity, types_of
 from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change, Letter, Shop
-from boathook.apps.trials import Answers, Trial, pick_seed, send
+from boathook.apps.trials import Answers, Trial, has_open, pick_seed, send, settle
 
 _TRIES: Final = 60
 _AGAIN_S: Final = 0.5
@@ -42,12 +43,17 @@ async def simulate(url: str, *, count: int, shops: int, seed: int | None, wait_s
     async with Receiver().open() as receiver:
         stalls = [await _open(url, receiver, place, number + place) for place in range(shops)]
         await asyncio.gather(*(_work(url, stall.shop, count, answers) for stall in stalls))
-        await receiver.wait_until(lambda: not any(_missing(receiver, stall) for stall in stalls), wait_s)
+
+        async def compare() -> list[str]:
+            return [sentence for stall in stalls for sentence in _differences(receiver, stall)]
+
+        busy = functools.partial(has_open, hook, recipients=("endpoint:*",))
+        wrong, is_finished = await settle(compare, busy, wait_s)
         for stall in stalls:
             await _ask(url, stall.shop.token, "DELETE", f"webhooks/{stall.webhook}")
-        wrong = [sentence for stall in stalls for sentence in _differences(receiver, stall)]
         heard = sum(len(receiver.heard[stall.path]) for stall in stalls)
-    return Trial(seed=number, answers=answers, effects={"webhooks delivered": heard}, differences=wrong)
+    effects = {"webhooks delivered": heard}
+    return Trial(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
 
 
 async def _open(url: str, receiver: Receiver, place: int, seed: int) -> Stall:

@@ -1,16 +1,17 @@
 """Sends simulated traffic to a running boathook, and compares the tables with what they must say."""
 
 import asyncio
+import functools
 import json
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from boathook import Boathook, Transaction
 from boathook.apps.fleet.settings import FleetSettings
-from boathook.apps.fleet.simulator import Expected, Sender, Simulation
+from boathook.apps.fleet.simulator import Expected, Sender, Simulation, Thing
 from boathook.apps.fleet.tables import TABLES
 from boathook.apps.traffic import Letter
-from boathook.apps.trials import Answers, Trial, pick_seed, send, settle
+from boathook.apps.trials import Answers, Trial, has_open, pick_seed, send, settle
 
 _AT_ONCE: Final = 8
 
@@ -31,7 +32,8 @@ async def simulate(hook: Boathook, url: str, *, count: int, seed: int | None, wa
             return await compare(tx, expected)
 
     effects = {"things kept": len(expected.things), "changes": expected.changes}
-    return Trial(seed=number, answers=answers, effects=effects, differences=await settle(differences, wait_s))
+    wrong, is_finished = await settle(differences, functools.partial(has_open, hook), wait_s)
+    return Trial(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
 
 
 def make_sender(hook: Boathook) -> Sender:
@@ -57,10 +59,24 @@ async def compare(tx: Transaction, expected: Expected) -> list[str]:
         kept = {row["id"]: row for row in rows}
         for id, thing in wanted.items():
             row = kept.get(id)
-            present = row and (json.loads(row["data"]), row["deleted_at"] is not None, row["stamp"] is None)
-            if present != (dict(thing.data), thing.is_deleted, thing.is_stub):
-                found.append(f"{entity} {id} is {present}, not {thing}")
+            wrong = ["missing"] if row is None else list(_wrong(row, thing))
+            if wrong:
+                found.append(f"{entity} {id}: {', '.join(wrong)}")
     return found
+
+
+def _wrong(row: Any, thing: Thing) -> Iterator[str]:
+    """Yield in which fields a row says something else than it must."""
+    data = json.loads(row["data"])
+    for name in sorted(data.keys() | thing.data.keys()):
+        if data.get(name) != thing.data.get(name):
+            yield f"{name} is {json.dumps(data.get(name))}, not {json.dumps(thing.data.get(name))}"
+    for name, is_so, must_be in (
+        ("deleted", row["deleted_at"] is not None, thing.is_deleted),
+        ("only named by others", row["stamp"] is None, thing.is_stub),
+    ):
+        if is_so != must_be:
+            yield f"{name}, and should not be" if is_so else f"not {name}, and should be"
 
 
 async def _send_all(hook: Boathook, url: str, letters: Sequence[Letter]) -> Answers:

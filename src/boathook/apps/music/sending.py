@@ -1,5 +1,6 @@
 """Sends made-up callbacks to a running boathook, and holds its books against what they must say."""
 
+import functools
 import time
 
 from boathook import ConfigError
@@ -9,7 +10,7 @@ from boathook.apps.music.simulator import Books, Registration, Reseller, Simulat
 from boathook.apps.music.studio import Studio
 from boathook.apps.music.tracks import NewTrack
 from boathook.apps.traffic import Letter
-from boathook.apps.trials import Answers, Trial, pick_seed, send, settle
+from boathook.apps.trials import Answers, Trial, has_open, pick_seed, send, settle
 
 _TASKS = """
     select task_id, status from music.track where task_id = any($1)
@@ -38,9 +39,9 @@ async def simulate(url: str, *, count: int, seed: int | None, wait_s: float) -> 
         simulator = Simulator(reseller, songs=count, seed=number)
         answers = await _send_all(url, simulator)
         books = simulator.expected()
-        wrong = await settle(lambda: differences(books), wait_s)
+        wrong, is_finished = await settle(lambda: differences(books), functools.partial(has_open, hook), wait_s)
     effects = {"songs": len(books.tracks), "files stored": sum(digest is not None for digest in books.files.values())}
-    return Trial(seed=number, answers=answers, effects=effects, differences=wrong)
+    return Trial(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
 
 
 async def _send_all(url: str, simulator: Simulator) -> Answers:
