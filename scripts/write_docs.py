@@ -49,6 +49,7 @@ SOURCE_KEYS = {
     "burst": "How many requests may come at once before `rate` holds them back.",
     "dedup_fields": "JSON paths whose values together name the event, where the sender gives it no id.",
     "dedup_days": "Days a dedup key is remembered; `retention.dedup_days` where absent.",
+    "retry": "When handlers of its events that name no retry of their own run again; absent, `worker.retry`.",
     "public_url": (
         "The address this sender reaches us under, for providers that sign the URL; `server.public_url` where absent."
     ),
@@ -107,8 +108,8 @@ separated by commas. An unknown key is refused, with the nearest known one.
 Secrets are not written into the file: `"env:NAME"` reads an environment variable, `"file:PATH"` a file, relative to the
 folder of `boathook.toml`.
 
-`boathook config show` prints the settings in force. A table that is not listed here, such as `[billing]`, is kept for the
-app that reads it.
+`boathook config show` prints the settings in force. A table that is not listed here, such as `[billing]`, is kept for
+the app that reads it.
 """
 
 SOURCES = """

@@ -218,6 +218,11 @@ _CLIPPED = """() => [...document.querySelectorAll('main :is(td, th)')].filter(ce
 }).map(cell => cell.outerHTML.slice(0, 160))"""
 
 
+def test_the_bare_address_leads_to_the_console(filled_console: ConsoleServer, reader: Page):
+    reader.goto(f"{filled_console.base}/")
+    assert reader.url == f"{filled_console.base}/console"
+
+
 def test_every_rule_leads_to_a_page_that_there_is(filled_console: ConsoleServer, reader: Page):
     rules = own_rules()
     found = {name: reader.goto(f"{filled_console.base}{rule['page']}") for name, rule in rules.items()}

@@ -3,12 +3,17 @@
 import ast
 import re
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+import yaml
 
 import boathook
-from boathook import config, testing
+from boathook import cli, config, testing
 from boathook.domain.model import LEGAL_MOVES
 from boathook.handlers.platform import Desk, Http
 from boathook.telemetry.metrics import TABLE
@@ -16,6 +21,7 @@ from scripts import docs_http, write_docs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+SITE = ROOT / "mkdocs.yml"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 OWN_METRICS = {metric.name for metric in TABLE}
 """Those of boathook itself, whatever apps this process has loaded."""
@@ -121,9 +127,57 @@ def test_the_states_page_draws_the_legal_moves():
     assert set(drawn) == {(str(state), str(move)) for state, moves in LEGAL_MOVES.items() for move in moves}
 
 
+def is_group(line: str) -> bool:
+    """Return whether a command line names a group of commands and none of them."""
+    command: Any = typer.main.get_command(cli.app)
+    words = line.split()[1:]
+    if words[0] not in command.commands:
+        return False  # a command of an app
+    for word in words:
+        if not hasattr(command, "commands") or word not in command.commands:
+            break
+        command = command.commands[word]
+    return hasattr(command, "commands") and not command.invoke_without_command
+
+
+def test_a_group_of_commands_is_told_from_a_command():
+    assert is_group("boathook config")
+    assert not is_group("boathook config show --json")
+
+
 def test_the_page_on_upgrades_knows_which_kinds_of_migrations_there_are():
     kinds = {path.name.split("_")[1] for path in (ROOT / "src/boathook/journal/migrations").glob("[0-9]*.sql")}
     assert ("All up to now are *pre*." in read("how-to/upgrade.md")) is (kinds == {"pre"})
+
+
+def pages_of(nav: Any) -> Iterator[str]:
+    """Yield the pages that a navigation names, as often as it does."""
+    match nav:
+        case str():
+            yield nav
+        case list() | dict():
+            for part in nav.values() if isinstance(nav, dict) else nav:
+                yield from pages_of(part)
+
+
+def test_the_site_names_each_page_once():
+    named = list(pages_of(yaml.load(SITE.read_text(encoding="utf-8"), _Site).get("nav")))
+    assert [page for page, number in Counter(named).items() if number > 1] == []
+    assert len(named) > 30
+
+
+class _Site(yaml.SafeLoader):
+    """Reads mkdocs.yml, whose tags name Python functions, without them."""
+
+
+_Site.add_multi_constructor("tag:yaml.org,2002:python/", lambda _loader, _suffix, _node: None)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
+def test_a_command_in_a_sentence_does_something(page):
+    """A group of commands, such as `boathook config`, only shows its help."""
+    prose = BLOCK.sub("", re.sub(r"^#.*$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert [line for line in re.findall(r"`(boathook [a-z][^`]*)`", prose) if is_group(line)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -147,7 +147,7 @@ EVENTS: Final = Walk(
             "open deliveries keep their rules",
             "A delivery is in a state that cannot be.",
             "The table's constraints forbid it, so one of them was dropped or not validated: "
-            "restore it, then end this delivery by `boathook dead` or run its event again.",
+            "restore it, then end this delivery by `boathook dead ignore` or run its event again.",
         ),
         Rule(
             "find_illegal_ends",

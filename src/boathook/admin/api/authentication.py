@@ -99,7 +99,7 @@ async def _give(call: Call, request: Request, application: Application, body: Ap
 
 @routes.post("/auth/logout", status_code=204, operation_id="v1.authentication.logout", summary="End the token in use")
 async def log_out(call: AnyCall) -> None:
-    """End the token that the request shows; one of the organization is refused, as `boathook keys` ends those."""
+    """End the token that the request shows; one of the organization is refused: `boathook keys revoke` ends those."""
     if call.principal.application_id is None:
         raise refused()
     if not await api_keys.revoke(call.connection, call.principal.key_id):
