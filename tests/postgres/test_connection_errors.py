@@ -1,19 +1,23 @@
 """A PostgreSQL that cannot be reached: the error names the setting and the fix."""
 
+import asyncio
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 import boathook.apps.billing
 from boathook.domain.errors import JournalUnavailable
-from boathook.journal.database import Database
+from boathook.journal import connection
+from boathook.journal.database import Database, is_gone
 from boathook.journal.revising import connected
 from tests.databases import with_database
 
+_CANCEL = vars(asyncpg.Connection)["_cancel_current_command"]
 SAMPLE = Path(boathook.apps.billing.__file__).with_name("boathook.toml")
 
 
@@ -76,3 +80,45 @@ def test_commands_of_apps_and_of_boathook_say_it_alike(tmp_path: Path, silent_ur
     assert done.returncode == 1
     assert done.stderr.startswith("boathook: PostgreSQL at database.url cannot be reached: ")
     assert done.stderr.strip().endswith("; start the server, or correct database.url")
+
+
+async def give_up(database: Database, begin: str, statement: str) -> tuple[bool, bool]:
+    """Return whether a connection is lost, and its session on the server ends, when *statement* is given up."""
+    async with database.acquire() as lent:
+        pid = await lent.fetchval("select pg_backend_pid()")
+        if begin:
+            await lent.execute(begin)
+        with pytest.raises(TimeoutError):
+            await lent.execute(statement, timeout=0.2)
+        await asyncio.sleep(0)
+        is_lost = is_gone(lent)
+    alive = "select count(*) from pg_stat_activity where pid = $1 and wait_event = 'PgSleep'"
+    return is_lost, await database.fetchval(alive, pid) == 0
+
+
+@pytest.mark.parametrize(
+    ("begin", "statement"),
+    [
+        ("", "select pg_sleep(9)"),
+        ("begin", "select pg_sleep(9); commit"),
+        ("begin", "commit; select pg_sleep(9)"),
+        ("begin", "select pg_sleep(9);\n  END"),
+    ],
+)
+async def test_what_may_commit_is_left_to_the_server(begin: str, statement: str, db: Database):
+    assert await give_up(db, begin, statement) == (True, False)
+
+
+async def test_within_a_transaction_a_statement_is_cancelled_and_the_rest_goes_on(db: Database):
+    async with db.transaction() as lent:
+        await lent.execute("savepoint before")
+        with pytest.raises(TimeoutError):
+            await lent.fetch("select pg_sleep(9), 'commit'", timeout=0.2)
+        await lent.execute("rollback to before")
+        assert await lent.fetchval("select 1") == 1
+
+
+async def test_a_commit_would_be_cancelled_by_the_driver(db: Database, monkeypatch: pytest.MonkeyPatch):
+    """Mutant of the test before the last one."""
+    monkeypatch.setattr(connection.Session, "_cancel_current_command", _CANCEL)
+    assert await give_up(db, "begin", "select pg_sleep(9); commit") == (False, True)

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import asyncpg
 
-from boathook.journal import deliveries
+from boathook.journal import deliveries, safety
 from tests.simulation.lease_statements import settle
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.patching import BEGINNING
@@ -394,6 +394,12 @@ def _execute(
             return [], "rollback"
         case "select 1":
             return [Record(one=1)], None
+        case _ if sql == safety.SQL["read_safety"]:
+            return [
+                Record(
+                    fsync="on", full_page_writes="on", synchronous_commit="on", synchronous_standby_names="", stalled=0
+                )
+            ], None
         case _ if sql == deliveries.SQL["elect_keeper"]:
             holder = connection.server.session_locks.setdefault("keeper", connection)
             sometimes("a second keeper stood for election", if_=holder is not connection)

@@ -42,7 +42,7 @@ from boathook.domain.model import (
     Repeated,
 )
 from boathook.handlers.sessions import call, call_sync
-from boathook.journal.calls import PUBLISH_MESSAGE, ROUTES_FOR, Step
+from boathook.journal.calls import PUBLISH_MESSAGE, REPLICATE, REPLICATE_ARGUMENTS, ROUTES_FOR, Step
 from boathook.journal.messages import message_key
 from boathook.journal.registry import Routing, decode_routing
 from boathook.telemetry import emit, tracing
@@ -138,6 +138,8 @@ class Outbox:
                 outcome = _outcome(draft, answer)
                 if isinstance(outcome, Accepted):
                     tracing.published(draft.id, draft.headers, began_ns, time.time_ns(), message.type)
+                else:
+                    yield REPLICATE, REPLICATE_ARGUMENTS
                 return outcome
             compiled = None
         raise RegistryChanged("the routes kept changing while this message was published; try again")

@@ -31,7 +31,7 @@ from boathook.handlers.threads import Thread, Threads
 from boathook.handlers.transaction import SyncTransaction, Transaction
 from boathook.journal import replies
 from boathook.journal.calls import ANSWER, LEASE_LOST, MISUSE, RUN_AGAIN, SETTLE, Step, is_connection_lost, sqlstate
-from boathook.journal.database import Connection, Database, is_gone, translated
+from boathook.journal.database import Connection, Database, is_gone, reset_all, translated
 from boathook.journal.deliveries import DeliveryStore, Fate, Work, mark, settlement
 from boathook.telemetry.crashpoints import crash_point
 from boathook.telemetry.log import get_logger
@@ -277,7 +277,7 @@ class Runner:
             # One message: PostgreSQL goes on to the commit only if the settle did not raise. What the handler set
             # for its session must not reach the next one.
             calls = [function.literal(arguments) for function, arguments in steps]
-            await connection.execute("; ".join([*calls, "commit", "reset all"]))
+            await connection.execute("; ".join([*calls, "commit", *reset_all(connection)]))
             is_committed = True
         finally:
             if not is_committed:
@@ -371,7 +371,7 @@ async def _roll_back(connection: Connection, lane: Lane) -> None:
     """Undo what was done; a connection that cannot even do that is given up."""
     try:
         if connection.is_in_transaction():
-            await connection.execute("rollback; reset all", timeout=5)
+            await connection.execute("; ".join(["rollback", *reset_all(connection)]), timeout=5)
         await lane.free()
     except Exception:  # noqa: BLE001 whatever is wrong with it, the connection has no further use
         if not is_gone(connection):

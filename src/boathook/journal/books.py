@@ -214,7 +214,7 @@ class _Check:
         """Run one statement in a transaction of its own, which can write nothing, and take what it tells."""
         async with self._database.acquire() as connection:
             async with connection.transaction(isolation=_ISOLATION, readonly=True):
-                await connection.execute(SQL["prepare_look"])
+                await connection.execute(f"{self._database.bounds}; {SQL['prepare_look']}")
                 began = time.monotonic()
                 rows = await connection.fetch(sql, *arguments)
             self._longest_s = max(self._longest_s, time.monotonic() - began)

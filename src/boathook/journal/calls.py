@@ -61,6 +61,11 @@ ROUTES_FOR: Final = Call("boathook.routes_for", ("text", "text"))
 understands it."""
 PUBLISH_MESSAGE: Final = Call("boathook.publish_message", ("json", "bytea", "json"))
 """Stores a message and what it is owed; the function's comment says what it takes and answers."""
+REPLICATE: Final = Call("pg_logical_emit_message", ("boolean", "text", "text"))
+"""Writes a mark into PostgreSQL's log, so that the transaction's commit waits for a synchronous standby. A transaction
+that has only read may have read a commit which is visible though the standby lacks it, and would not wait. An id alone
+does not make it wait either: without a record in the log there is nothing to wait for."""
+REPLICATE_ARGUMENTS: Final[Arguments] = ("true", "boathook", "")
 
 LEASE_LOST: Final = "BH001"
 """SQLSTATE of a settle whose fence no longer holds."""

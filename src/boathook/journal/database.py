@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import asyncpg
 
 from boathook.domain.errors import AddressRefused, JournalError, JournalUnavailable, UnsafeDatabase
+from boathook.journal.calls import REPLICATE, REPLICATE_ARGUMENTS
+from boathook.journal.connection import SERVER_SIDE, Session, connect, reset_all
 from boathook.journal.outages import (
     TROUBLE,
     Connection,
@@ -21,12 +23,24 @@ from boathook.journal.outages import (
     translated,
     unique,
 )
-from boathook.journal.pulse import SERVER_SIDE, Heard, Pulse, connect
+from boathook.journal.pulse import Heard, Pulse
+from boathook.journal.safety import MOST_STALLED, OLDEST_SERVER, SQL, judge, stall
 from boathook.telemetry.log import get_logger
 
-__all__ = ["Connection", "Database", "Record", "check_safety", "dialled", "is_gone", "reached", "translated", "unique"]
+__all__ = [
+    "Connection",
+    "Database",
+    "Record",
+    "check_safety",
+    "dialled",
+    "is_gone",
+    "reached",
+    "replicate_reads",
+    "reset_all",
+    "translated",
+    "unique",
+]
 
-OLDEST_SERVER = 140000
 DUE_CHANNEL = "boathook_due"
 _CONNECT_S = 10.0
 _CLOSE_S = 5.0
@@ -49,6 +63,7 @@ class Database:
         wait_s: float,
         pulse: Pulse,
         owns_pulse: bool,
+        allow_unsafe: bool,
     ) -> None:
         self.url = url
         self.pulse = pulse
@@ -58,6 +73,7 @@ class Database:
         self._made = made
         self._purpose = purpose
         self._owns_pulse = owns_pulse
+        self._allow_unsafe = allow_unsafe
         pulse.share(self._cut)
 
     @classmethod
@@ -72,6 +88,7 @@ class Database:
         statement_timeout_s: float = 30.0,
         idle_in_transaction_s: float = 60.0,
         is_reset: bool = True,
+        allow_unsafe: bool = False,
         pulse: Pulse | None = None,
     ) -> "Database":
         """Connect to *url* with up to *size* connections, shown to PostgreSQL as ``boathook:<purpose>``.
@@ -83,6 +100,9 @@ class Database:
         A server that answers nothing any more is found out within five seconds: every connection is cut then, and
         nobody waits for another until it answers again. The connection which asks for that is one more, unless the
         *pulse* of another pool of this process is shared, which has to be closed after this one.
+
+        With each sign of life the server says anew whether it keeps what it commits; see `unsafe_because`. Where
+        *allow_unsafe* its settings are not held against it.
 
         Raises:
             JournalUnavailable: the server cannot be reached with this URL.
@@ -103,8 +123,10 @@ class Database:
         made: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
 
         async def make(*args: Any, **options: Any) -> asyncpg.Connection:
+            if pulse.level and "synchronous_commit" in settings:
+                settings["synchronous_commit"] = pulse.level
             async with pulse.dialling():
-                connection = await connect(*args, **options)
+                connection = await connect(*args, **options | {"server_settings": settings})
             made.add(connection)
             return connection
 
@@ -119,11 +141,21 @@ class Database:
                 command_timeout=statement_timeout_s + 2,
                 reset=None if is_reset else _leave_as_it_is,
                 server_settings=settings,
+                connection_class=Session,
                 connect=make,
             )
         if owns_pulse:
             pulse.start()
-        return cls(url, pool, made, purpose=purpose, wait_s=statement_timeout_s, pulse=pulse, owns_pulse=owns_pulse)
+        return cls(
+            url,
+            pool,
+            made,
+            purpose=purpose,
+            wait_s=statement_timeout_s,
+            pulse=pulse,
+            owns_pulse=owns_pulse,
+            allow_unsafe=allow_unsafe,
+        )
 
     async def close(self) -> None:
         """Close every connection, waiting briefly for those in use."""
@@ -142,6 +174,21 @@ class Database:
         for connection in list(self._made):
             cut(connection)
 
+    @property
+    def bounds(self) -> str:
+        """Statements that bound those after them in a transaction, whatever a pooler has made of the session."""
+        return f"set local statement_timeout = {int(self._wait_s * 1000)}; set local jit = off"
+
+    @property
+    def unsafe_because(self) -> list[str]:
+        """Why nothing may be accepted on this server's word, in sentences; none while it keeps what it commits."""
+        return self.pulse.safety.reasons(allow_lossy=self._allow_unsafe)
+
+    def require_safety(self) -> None:
+        """Raise JournalUnavailable while the server might lose what it commits."""
+        if reasons := self.unsafe_because:
+            raise JournalUnavailable(" ".join(reasons))
+
     @contextlib.asynccontextmanager
     async def acquire(self, wait_s: float | None = None, within_s: float | None = None) -> AsyncIterator[Connection]:
         """Lend a connection; only getting it is translated, what is done with it raises as the driver does.
@@ -152,18 +199,22 @@ class Database:
                 When it is over the connection is cut, without a word to a server that may not be listening.
 
         Raises:
-            JournalUnavailable: PostgreSQL is away, or the time was up; what was under way may be committed.
+            JournalUnavailable: PostgreSQL is away, or the time was up; what was under way may be committed. Or somebody
+                has cancelled a commit that waited for a synchronous standby: it is done, and the standby may lack it.
         """
         async with time_limit(within_s) as lent:
             connection = await self._take(wait_s)
             lent.append(connection)
             try:
                 yield connection
+                _check_replicated(connection)
             finally:
                 with contextlib.suppress(*TROUBLE):
                     await asyncio.shield(self._pool.release(connection))
 
     async def _take(self, wait_s: float | None) -> asyncpg.pool.PoolConnectionProxy:
+        if self.pulse.safety.stalled >= MOST_STALLED:
+            raise JournalUnavailable(stall(self.pulse.safety.stalled))
         with translated():
             try:
                 return await self._pool.acquire(timeout=wait_s)
@@ -254,6 +305,11 @@ class Database:
         self.pulse.listen(channel, callback)
 
 
+async def replicate_reads(connection: Connection) -> None:
+    """Let the commit of a transaction wait for a synchronous standby, even where it has only read; see `REPLICATE`."""
+    await connection.execute(REPLICATE.literal(REPLICATE_ARGUMENTS))
+
+
 @contextlib.asynccontextmanager
 async def reached(stop: asyncio.Event, dial: Callable[[], Awaitable[Database]]) -> AsyncIterator[Database | None]:
     """Lend what *dial* opens, trying until PostgreSQL can be reached; None where *stop* was set before."""
@@ -283,15 +339,16 @@ async def _reach(stop: asyncio.Event, dial: Callable[[], Awaitable[Database]]) -
 async def _make_durable(url: str, timeout_s: float) -> dict[str, str]:
     """Return the settings by which sessions on this server commit durably, and compress bodies with lz4 if it can.
 
-    They belong into the start of a session: what is set later, a reset takes back. A role that bears the name of
-    boathook's schema would find it in front of its own tables, so it gets a search path without it.
+    They belong into the start of a session: what is set later, a reset takes back. Commits wait for a synchronous
+    standby as the server says, and no less than until it has them on disk, whatever others change meanwhile. A role
+    that bears the name of boathook's schema would find it in front of its own tables, so it gets a search path without.
     """
     # A server may fall silent at any moment, and whoever opens a pool may be what all others wait for.
     connection = await connect(url, timeout=timeout_s, command_timeout=timeout_s)
     try:
         rows = await connection.fetch("""
-            select name, 'on' as value from pg_settings
-            where name = 'synchronous_commit' and setting in ('off', 'local', 'remote_write')
+            select name, case setting when 'remote_apply' then setting else 'on' end as value from pg_settings
+            where name = 'synchronous_commit'
             union all
             select name, 'lz4' from pg_settings where name = 'default_toast_compression' and 'lz4' = any (enumvals)
             union all
@@ -307,44 +364,60 @@ async def _leave_as_it_is(_connection: object) -> None:
     """Reset nothing."""
 
 
+def _check_replicated(connection: Connection) -> None:
+    if getattr(connection, "is_unreplicated", False):
+        cut(connection)
+        raise JournalUnavailable(
+            "a commit was cancelled while it waited for a synchronous standby: it is done, but the standby may lack it"
+        )
+
+
 async def check_safety(database: Database, *, allow_unsafe: bool = False) -> list[str]:
     """Return what is unsafe about the server, in sentences; refuse it unless *allow_unsafe*.
 
     Raises:
         UnsafeDatabase: the server is too old, or could lose what it said it had committed.
-        AddressRefused: it is a standby, or one that is just being promoted.
+        AddressRefused: it is a standby, or one that is just being promoted; or a pooler is in between that gives each
+            transaction another session.
     """
-    value = await _read_server(database.url)
-    if int(value["server_version_num"]) < OLDEST_SERVER:
+    row = await _read_server(database)
+    if row["version_number"] < OLDEST_SERVER:
         raise UnsafeDatabase(
-            f"PostgreSQL {value['server_version']} is too old: boathook needs version 14 or later. Upgrade the server."
+            f"PostgreSQL {row['version']} is too old: boathook needs version 14 or later. Upgrade the server."
         )
-    found = [
-        f"{name} is off on this server, so it can lose events after boathook has answered 2xx. {cure}"
-        for name, cure in _CURES.items()
-        if value[name] == "off"
-    ]
-    if await database.fetchval("select pg_is_in_recovery()"):
+    if row["is_standby"]:
         raise AddressRefused("database.url names a standby, which cannot be written to. Use the primary's address.")
-    if found and not allow_unsafe:
-        raise UnsafeDatabase(f"{' '.join(found)} To run all the same, set database.allow_unsafe = true.")
-    return found
+    found = judge(row)
+    if (found.lossy or found.weak) and not allow_unsafe:
+        sentences = " ".join([*found.lossy, *found.weak])
+        raise UnsafeDatabase(f"{sentences} To run all the same, set database.allow_unsafe = true.")
+    return [*found.lossy, *found.weak]
 
 
-async def _read_server(url: str) -> dict[str, str]:
+async def _read_server(database: Database) -> Record:
     """Return what the server gives a session that asks for nothing, as handlers' own sessions do."""
     with dialled():
-        connection = await connect(url, timeout=_CONNECT_S, command_timeout=_CONNECT_S)
+        connection = await connect(database.url, timeout=_CONNECT_S, command_timeout=_CONNECT_S)
         try:
-            rows = await connection.fetch("select name, setting from pg_settings where name = any ($1)", _TELLING)
-            return {row["name"]: row["setting"] for row in rows}
+            looks = [await _look(connection, database) for _ in range(_MOST_LOOKS)]
         finally:
             await connection.close(timeout=_CONNECT_S)
+    rows = [row for row in looks if row is not None]
+    if len(rows) < _MOST_LOOKS or len({row["pid"] for row in rows}) > 1:
+        raise AddressRefused(_SHARED)
+    return rows[-1]
 
 
-_TELLING = ["server_version_num", "server_version", "fsync", "full_page_writes", "synchronous_commit"]
-_CURES = {
-    "fsync": "Set fsync = on in postgresql.conf and restart it.",
-    "full_page_writes": "Set full_page_writes = on in postgresql.conf and reload it.",
-    "synchronous_commit": "Set synchronous_commit = on in postgresql.conf, for the role and for the database.",
-}
+async def _look(connection: Connection, database: Database) -> Record | None:
+    """Return what the server says; None where it gave another connection, open at the same time, the same session."""
+    row = await connection.fetchrow(SQL["read_safety"])
+    assert row is not None  # it has no condition
+    return None if row["pid"] == await database.fetchval("select pg_backend_pid()") else row
+
+
+_MOST_LOOKS = 3
+"""How often two connections are compared: a pooler that is busy may give them different sessions by chance."""
+_SHARED = (
+    "database.url leads through a pooler that gives each transaction another session, such as PgBouncer with"
+    " pool_mode = transaction. Set pool_mode = session for boathook, or use PostgreSQL's own address."
+)

@@ -77,8 +77,8 @@ cross join lateral (
 order by i.position, d.key = i.key desc
 
 -- name: find_stored
--- Finds which of these events are stored.
-select id from boathook.event where id = any ($1::uuid[])
+-- Finds which of these events are stored, and waits for a synchronous standby as whoever stored them had to.
+select id, pg_logical_emit_message(true, 'boathook', '') from boathook.event where id = any ($1::uuid[])
 
 -- name: record_conflict
 -- Keeps a request whose key or body, but not both, were seen before; repeated ones are counted.

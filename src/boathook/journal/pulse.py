@@ -2,21 +2,23 @@
 
 A server that is stopped refuses; one that hangs, or is behind a cut network, says nothing, and whoever has sent it
 something would wait for as long as a statement may take. So a connection beside each pool asks for a sign of life every
-second. Where none comes, and a new connection cannot be had either, the server is away: every connection of the pool is
-cut, so that all who wait are told at once, and those who ask for one are told without waiting until it answers again.
+second, and with it whether the server keeps what it commits. Where none comes, and a new connection cannot be had
+either, the server is away: every connection of the pool is cut, so that all who wait are told at once, and those who
+ask for one are told without waiting until it answers again.
 """
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 
 from boathook.domain.errors import JournalUnavailable
 from boathook.journal.outages import LOST, TROUBLE, cut, sentence, time_limit
+from boathook.journal.safety import SQL, Safety, judge, level_of
+from boathook.telemetry import emit
 from boathook.telemetry.log import get_logger
 
 BEAT_S: Final = 1.0
@@ -29,40 +31,10 @@ _SLOWER: Final = 4
 _LEARN: Final = 0.2
 
 _AWAY: Final = "PostgreSQL does not answer"
-_UNANSWERED_MS: Final = 5_000
-"""How long what was sent may go unacknowledged before the system gives a connection up."""
-_SOCKET: Final = (
-    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
-    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),
-    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 1),
-    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
-    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", _UNANSWERED_MS),
-)
-SERVER_SIDE: Final = {
-    "tcp_keepalives_idle": "6",
-    "tcp_keepalives_interval": "2",
-    "tcp_keepalives_count": "3",
-    "tcp_user_timeout": "12000",
-}
-"""Settings of a session by which the server gives up a client that has vanished, with the locks it holds: later than
-the client gives up the server, so that nobody gets a lock whose holder does not know yet that it is lost."""
-
 Dial = Callable[[], Awaitable[asyncpg.Connection]]
 """Makes a connection."""
 Heard = Callable[[str], None]
-
-
-async def connect(*args: Any, **options: Any) -> asyncpg.Connection:
-    """Connect as `asyncpg.connect` does; the system watches over the connection as well, where it goes over TCP."""
-    connection: asyncpg.Connection = await asyncpg.connect(*args, **options)
-    # The driver has no way to set options of its socket, nor to lend it.
-    transport: asyncio.Transport = connection._transport  # type: ignore[attr-defined]  # noqa: SLF001
-    wire = transport.get_extra_info("socket")
-    if wire is not None and wire.family in {socket.AF_INET, socket.AF_INET6}:
-        for level, name, value in _SOCKET:
-            if hasattr(socket, name):
-                wire.setsockopt(level, getattr(socket, name), value)
-    return connection
+_READ: Final = SQL["read_safety"]
 
 
 class Pulse:
@@ -88,6 +60,10 @@ class Pulse:
         self._answer_s = 0.0
         self._dial_s = 0.0
         self._away_since = 0.0
+        self.safety = Safety()
+        """Whether the server keeps what it commits, as it said with its last sign of life."""
+        self.level = ""
+        """The level of synchronous_commit that new sessions are to have; empty while it is unknown."""
         self._task: asyncio.Task[None] | None = None
         self._log = get_logger("journal").bind(purpose=purpose)
 
@@ -195,10 +171,21 @@ class Pulse:
                 for channel in self._channels.keys() - heard:
                     await line.add_listener(channel, self._hear)
                     heard.add(channel)
-                await line.execute("select 1")
+                row = await line.fetchrow(_READ)
             took_s = time.monotonic() - began
             self._answer_s += _LEARN * (took_s - self._answer_s)
+            if row is not None:
+                self._learn(row)
             await self._pause(BEAT_S)
+
+    def _learn(self, row: asyncpg.Record) -> None:
+        found, before = judge(row), self.safety
+        self.safety = found
+        emit.gauge("boathook_database_unsafe", float(found.is_doubtful))
+        if found.kind != before.kind:
+            notes = [*found.reasons(), *found.weak] or ["the server keeps what it commits again"]
+            self._log.warning("unsafe_database" if found.is_doubtful else "safe_database", note=" ".join(notes))
+        self.level = level_of(row["synchronous_commit"])
 
     def _hear(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
         for heard in self._channels.get(channel, ()):

@@ -14,8 +14,8 @@ import asyncpg
 
 from boathook.domain.errors import JournalError, JournalUnavailable
 from boathook.journal.building import build, is_concurrent
+from boathook.journal.connection import connect
 from boathook.journal.database import dialled, translated
-from boathook.journal.pulse import connect
 from boathook.telemetry.log import get_logger
 
 _CONNECT_TIMEOUT_S: Final = 10.0

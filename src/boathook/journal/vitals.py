@@ -5,6 +5,7 @@ from datetime import date, datetime
 
 from boathook.domain import ids
 from boathook.journal.database import Database
+from boathook.journal.safety import SQL as SAFETY
 from boathook.journal.statements import load
 
 SQL = load(__file__)
@@ -58,6 +59,30 @@ class Sending:
     hosts: int
     """From how many addresses processes of boathook are connected."""
     has_secrets: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standbys:
+    """The server's standbys at one moment."""
+
+    names: str
+    """The setting synchronous_standby_names; empty where commits wait for none."""
+    connected: int
+    synchronous: int
+    """Of those connected."""
+    is_hidden: bool
+    """Whether this role may not be told which of them are synchronous."""
+    stalled: int
+    """Commits of this role that have waited for one for more than three seconds."""
+
+
+async def read_standbys(database: Database) -> Standbys:
+    """Read how the server's standbys are."""
+    row = await database.fetchrow(SQL["read_standbys"])
+    assert row is not None
+    safety = await database.fetchrow(SAFETY["read_safety"])
+    assert safety is not None
+    return Standbys(names=safety["synchronous_standby_names"], stalled=safety["stalled"], **row)
 
 
 async def read_sending(database: Database) -> Sending:

@@ -33,6 +33,14 @@ select
     count(*) filter (where state = 'dead') as dead
 from boathook.delivery
 
+-- name: read_standbys
+-- Counts the standbys that are connected; which are synchronous is told to roles that may know (pg_monitor).
+select
+    count(*) filter (where state is distinct from 'backup') as connected,
+    count(*) filter (where sync_state in ('sync', 'quorum')) as synchronous,
+    coalesce(bool_or(sync_state is null), false) as is_hidden
+from pg_stat_replication
+
 -- name: read_oldest_snapshot
 -- Reads the session that keeps PostgreSQL from cleaning up for longest.
 select pid, coalesce(application_name, '') as name, coalesce(xact_start, query_start) as since

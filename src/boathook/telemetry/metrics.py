@@ -140,6 +140,8 @@ TABLE: Final = (
            (), SECONDS),
     Metric("boathook_journal_away", _GAUGE, "1 while a gateway takes events into the spool, as PostgreSQL does not.",
            merge=Merge.MAX),
+    Metric("boathook_database_unsafe", _GAUGE, "1 while PostgreSQL could lose what it has committed: its settings say "
+           "so, or commits wait for a synchronous standby.", merge=Merge.MAX),
     Metric("boathook_memory_hits_total", _COUNTER, "Duplicates answered from memory, without the journal."),
     Metric("boathook_deliveries_total", _COUNTER, "Attempts ended, by what became of the delivery.",
            ("recipient", "outcome")),

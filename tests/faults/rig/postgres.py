@@ -12,6 +12,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 import psycopg
 
 from boathook.journal.embedded import EmbeddedServer
@@ -108,3 +109,82 @@ def family(pid: int) -> list[int]:
     except FileNotFoundError:
         return []
     return [pid, *(one for child in children for one in family(int(child)))]
+
+
+class Standby:
+    """A streaming standby of an `OwnServer`, which a test may stop, and make the primary."""
+
+    NAME = "standby"
+
+    def __init__(self, primary: OwnServer) -> None:
+        self._site = site = primary.server._site
+        self._primary = primary
+        self._is_paused = False
+        self.home = site.home / self.NAME
+        self.data = self.home / "data"
+        with (site.home / "pg_hba.conf").open("a") as rules:
+            rules.write("local replication all peer map=boathook\n")
+        primary.set()
+        site.own(self.home)
+        origin = f"host={site.socket_dir} user=boathook application_name={self.NAME}"
+        self._call("pg_basebackup", "--pgdata", str(self.data), "--write-recovery-conf", "--dbname", origin)
+        replaced = {str(site.socket_dir): str(self.home), str(site.data): str(self.data)}
+        settings = (site.home / "postgresql.conf").read_text()
+        for before, after in replaced.items():
+            settings = settings.replace(before, after)
+        (self.home / "postgresql.conf").write_text(settings)
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """Its database's URL."""
+        return f"postgresql://boathook@/boathook?host={self.home}"
+
+    def _call(self, program: str, *args: str) -> None:
+        done = self._site.call(program, *args)
+        assert done.returncode == 0, done.stdout
+
+    def start(self) -> None:
+        """Start it, and wait until it streams."""
+        options = f"-c config_file={self.home}/postgresql.conf"
+        log = f"{self.home}/start.log"
+        self._call("pg_ctl", "start", "--pgdata", str(self.data), "--wait", "--log", log, "--options", options)
+        self.wait_streaming()
+
+    def wait_streaming(self) -> None:
+        """Wait until the primary sends to it."""
+        question = "select count(*) from pg_stat_replication where state = 'streaming'"
+        with psycopg.connect(self._primary.url, autocommit=True) as admin:
+            until(lambda: admin.execute(question).fetchone() == (1,))
+
+    def _receiver(self) -> psutil.Process:
+        pid = int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
+        children = psutil.Process(pid).children()
+        return next(child for child in children if "walreceiver" in " ".join(child.cmdline()))
+
+    def pause(self) -> None:
+        """SIGSTOP what receives: nothing that is committed from now on gets there."""
+        self._receiver().suspend()
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._receiver().resume()
+        self._is_paused = False
+
+    def promote(self) -> None:
+        """Make it a primary that waits for no standby."""
+        if self._is_paused:
+            # A promotion waits for the receiver, and one that goes on would read what is left in its socket.
+            self._receiver().kill()
+            until(lambda: self._site.call("pg_isready", "--host", str(self.home)).returncode == 0)
+        self._call("pg_ctl", "promote", "--pgdata", str(self.data), "--wait")
+        with psycopg.connect(self.url, autocommit=True) as admin:
+            admin.execute("alter system reset synchronous_standby_names")
+            admin.execute("select pg_reload_conf()")
+
+    def close(self) -> None:
+        """Stop it; its data go with the primary's."""
+        with contextlib.suppress(psutil.Error, StopIteration):
+            self.resume()
+        self._site.call("pg_ctl", "stop", "--pgdata", str(self.data), "--wait", "--mode", "immediate")

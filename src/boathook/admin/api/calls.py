@@ -16,9 +16,10 @@ call under way: its connection, who calls, and the application of the path::
 Around the route (`ApiRoute`), in this order: the body is read with a cap, a connection is taken, the token looked up,
 the body parsed as JSON whatever its type is said to be, the idempotency key of a POST claimed, then FastAPI does the
 rest.
-Requests other than GET are one transaction on `call.connection`, committed before the answer goes out; whatever is
-raised rolls all of it back and becomes JSON by `errors.to_response`. Raise domain errors (`NotFound`, `InvalidValue`,
-`Taken`, ...) or `ApiError`; never return an error. Decorators: `@open_to_all` needs no token and gets no connection;
+Requests other than GET are one transaction on `call.connection`, committed before the answer goes out, and on a
+synchronous standby where there is one, even if they have changed nothing; whatever is raised rolls all of it back and
+becomes JSON by `errors.to_response`. Raise domain errors (`NotFound`, `InvalidValue`, `Taken`, ...) or `ApiError`;
+never return an error. Decorators: `@open_to_all` needs no token and gets no connection;
 `@remembers_itself` keeps `call.idempotency` by means of its own. `body_of(request)` returns the exact bytes.
 """
 
@@ -45,7 +46,7 @@ from boathook.admin.desk import Desk, Work
 from boathook.inbound.app import IS_KNOWN
 from boathook.journal import applications
 from boathook.journal.applications import Application
-from boathook.journal.database import Connection, translated
+from boathook.journal.database import Connection, replicate_reads, translated
 
 Route = TypeVar("Route", bound=Callable[..., Any])
 IGNORED: Final = "boathook-ignored"
@@ -129,7 +130,7 @@ class ApiRoute(APIRoute):
             try:
                 return await self._answer(request, inner)
             except Exception as error:  # noqa: BLE001 - every answer is JSON
-                return to_response(error)
+                return await _refuse(request, error)
 
         return handle
 
@@ -156,10 +157,13 @@ class ApiRoute(APIRoute):
             whole.document = _read_json(raw) if raw and self.body_field is not None else None
             key = await self._read_key(request, principal, raw)
             whole.state.call = Call(desk, connection, principal, key)
-            if key is None or getattr(self.endpoint, "remembers_itself", False):
+            remembers_itself = getattr(self.endpoint, "remembers_itself", False)
+            if key is None or remembers_itself:
                 answer = await inner(whole)
             else:
                 answer = await once(connection, desk.vault, key, lambda: inner(whole))
+            if request.method not in _READING and not remembers_itself:
+                await replicate_reads(connection)
         return self._reporting(answer, whole.document)
 
     def _reporting(self, answer: Response, document: Any) -> Response:
@@ -177,6 +181,19 @@ class ApiRoute(APIRoute):
         return await asyncio.to_thread(read_key, request, principal, raw, self._understanding)
 
 
+async def _refuse(request: Request, error: Exception) -> Response:
+    """Answer an error. That something is there already is said no sooner than a synchronous standby has it as well."""
+    answer = to_response(error)
+    if answer.status_code != 409 or request.method in _READING:
+        return answer
+    try:
+        async with request.app.state.desk.database.transaction() as connection:
+            await replicate_reads(connection)
+    except Exception as unsafe:  # noqa: BLE001 - every answer is JSON
+        return to_response(unsafe)
+    return answer
+
+
 @contextlib.asynccontextmanager
 async def _session(desk: Desk, method: str) -> AsyncIterator[Connection]:
     if method in _READING:
@@ -184,6 +201,7 @@ async def _session(desk: Desk, method: str) -> AsyncIterator[Connection]:
             with translated():
                 yield connection
     else:
+        desk.database.require_safety()
         async with desk.database.transaction() as connection:
             yield connection
 

@@ -20,7 +20,8 @@ from boathook.journal import schema
 from boathook.journal.app_schema import pending_apps
 from boathook.journal.database import Database, check_safety
 from boathook.journal.routing import MOST_COUNTED, count_unhandled
-from boathook.journal.vitals import Vitals, read_clock, read_vitals
+from boathook.journal.safety import stall
+from boathook.journal.vitals import Vitals, read_clock, read_standbys, read_vitals
 
 _MIB: Final = 1 << 20
 _LEAST_DISK: Final = 256 * _MIB
@@ -64,6 +65,7 @@ async def _database(
     settings: Settings, database: Database, migrations: Sequence[tuple[str, Path]]
 ) -> AsyncIterator[Finding]:
     yield await _safety(settings, database)
+    yield await _standbys(database)
     yield await _clock(database)
     finding = await _schema(database, migrations)
     yield finding
@@ -103,6 +105,22 @@ async def _safety(settings: Settings, database: Database) -> Finding:
     if notes:
         return Finding("safety", Verdict.WARN, " ".join(notes), "set database.allow_unsafe = false in production")
     return Finding("safety", Verdict.OK, "what is committed stays committed")
+
+
+async def _standbys(database: Database) -> Finding:
+    standbys = await read_standbys(database)
+    if standbys.stalled:
+        found, _, fix = stall(standbys.stalled).partition(". ")
+        return Finding("standbys", Verdict.WARN, found, fix)
+    if not standbys.connected:
+        return Finding("standbys", Verdict.OK, "none is connected; what is committed is on the primary alone")
+    if standbys.names and not (standbys.is_hidden or standbys.synchronous):
+        found = f"none of the {standbys.connected} connected is one of synchronous_standby_names ({standbys.names})"
+        return Finding("standbys", Verdict.WARN, found, "start the one that is named: commits wait for it")
+    if standbys.names:
+        return Finding("standbys", Verdict.OK, f"{standbys.connected} connected, and commits wait for {standbys.names}")
+    found = f"{standbys.connected} connected, and commits wait for none: promoting one loses what it has not got yet"
+    return Finding("standbys", Verdict.WARN, found, "set synchronous_standby_names, if a failover may lose nothing")
 
 
 async def _clock(database: Database) -> Finding:

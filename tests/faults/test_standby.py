@@ -1,0 +1,312 @@
+"""A synchronous standby hangs: nothing is acknowledged that it lacks, neither at first nor to those who send again."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import httpx
+import psycopg
+import pytest
+
+from boathook import config
+from boathook.admin import doctor
+from boathook.admin.api import calls
+from boathook.domain import ids
+from boathook.domain.errors import JournalUnavailable
+from boathook.domain.model import Grade, NewEvent, Origin, Receipt
+from boathook.handlers import outbox
+from boathook.journal import connection, database, events
+from boathook.journal.calls import Call
+from boathook.journal.database import Database
+from boathook.journal.events import EventStore
+from boathook.journal.registry import Routes, read_routes
+from tests.faults.rig.postgres import OwnServer, Standby
+from tests.postgres.api_client import ApiClient, open_api_client
+from tests.support import eventually
+
+_CANCEL = vars(asyncpg.Connection)["_cancel_current_command"]
+MESSAGE = {"eventType": "invoice.paid", "eventId": "one", "payload": {"n": 1}}
+PUBLISH = "/app/acme/msg"
+KEY = {"idempotency-key": "k"}
+APPLICATION = {"name": "Beta", "uid": "beta"}
+
+
+@pytest.fixture
+def standby(own_server: OwnServer) -> Iterator[Standby]:
+    made = Standby(own_server)
+    own_server.set(synchronous_standby_names=Standby.NAME)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def shop(own_server: OwnServer, standby: Standby) -> AsyncIterator[ApiClient]:
+    """An API that waits for a commit no longer than three seconds."""
+    db = await Database.open(own_server.url, purpose="test", size=4, statement_timeout_s=1, is_reset=False)
+    try:
+        async with open_api_client(db) as api:
+            await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+            yield api
+    finally:
+        await db.close()
+
+
+def ask(url: str, sql: str) -> list[Any]:
+    with psycopg.connect(url, autocommit=True) as admin:
+        return [row[0] for row in admin.execute(sql)]
+
+
+def messages(url: str) -> list[str]:
+    return ask(url, "select dedup_key from boathook.event where origin = 'published' order by id")
+
+
+def waiting(url: str) -> int:
+    return ask(url, "select count(*) from pg_stat_activity where wait_event = 'SyncRep'")[0]
+
+
+def end_waiting(url: str) -> None:
+    """End the sessions that wait for the standby, as a restart does: what they have committed is seen from now on."""
+    ask(url, "select pg_terminate_backend(pid, 60000) from pg_stat_activity where wait_event = 'SyncRep'")
+
+
+async def send(shop: ApiClient, path: str = PUBLISH, body: object = MESSAGE, **headers: str) -> int:
+    with contextlib.suppress(httpx.TransportError):
+        return (await shop.post(path, json=body, headers=headers)).status_code
+    return 0
+
+
+async def test_nothing_is_acknowledged_before_the_standby_has_it(
+    shop: ApiClient, own_server: OwnServer, standby: Standby
+) -> None:
+    standby.pause()
+    assert await send(shop, **KEY) == 503
+    assert messages(own_server.url) == [], "it is seen although the standby lacks it"
+    assert await send(shop, **KEY) == 503
+    standby.resume()
+    await eventually(lambda: waiting(own_server.url) == 0)
+    await eventually(lambda: not shop.context.database.unsafe_because)
+    assert await send(shop, **KEY) == 202
+    own_server.kill_all()
+    standby.promote()
+    assert messages(standby.url) == ["one"]
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+async def test_a_cancelled_commit_would_be_seen_though_the_standby_lacks_it(
+    shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant of the test above, which shows that it can fail."""
+    monkeypatch.setattr(connection.Session, "_cancel_current_command", _CANCEL)
+    standby.pause()
+    assert await send(shop) == 503
+    assert messages(own_server.url) == ["one"]
+
+
+async def make_visible(shop: ApiClient, own_server: OwnServer, *request: Any, **headers: str) -> None:
+    """Let a request's commit be seen before the standby has it, as a restart of the primary does."""
+    first = asyncio.create_task(send(shop, *request, **headers))
+    await eventually(lambda: waiting(own_server.url) == 1)
+    end_waiting(own_server.url)
+    assert await first == 503
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+async def test_commits_that_wait_do_not_use_up_the_connections(
+    shop: ApiClient, own_server: OwnServer, standby: Standby
+) -> None:
+    standby.pause()
+    first = asyncio.create_task(send(shop, **KEY))
+    await eventually(lambda: shop.context.database.unsafe_because)
+    for _ in range(10):
+        assert await send(shop, **KEY) == 503
+    assert await first == 503
+    assert waiting(own_server.url) == 1
+    assert await send_reading(shop) == 200, "what is there can be read meanwhile"
+
+
+async def send_reading(shop: ApiClient) -> int:
+    return (await shop.get("/app/acme")).status_code
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+async def test_at_some_number_of_them_nothing_more_is_begun(
+    shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "MOST_STALLED", 1)
+    db = shop.context.database
+    standby.pause()
+    with pytest.raises(JournalUnavailable):
+        await db.execute("create table one ()")
+    await eventually(lambda: db.unsafe_because)
+    with pytest.raises(JournalUnavailable, match="have waited for a synchronous standby"):
+        await db.execute("create table two ()")
+    standby.resume()
+    await eventually(lambda: not db.unsafe_because)
+    await db.execute("create table two ()")
+
+
+async def cancel_waiting(shop: ApiClient, own_server: OwnServer, standby: Standby) -> int:
+    """Return how a message is answered whose commit somebody cancels while it waits."""
+    standby.pause()
+    first = asyncio.create_task(send(shop, **KEY))
+    await eventually(lambda: waiting(own_server.url) == 1)
+    ask(own_server.url, "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+    status = await first
+    assert messages(own_server.url) == ["one"]
+    return status
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+async def test_a_commit_that_an_operator_cancels_is_not_acknowledged(
+    shop: ApiClient, own_server: OwnServer, standby: Standby
+) -> None:
+    assert await cancel_waiting(shop, own_server, standby) == 503
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+async def test_it_would_be_taken_for_done(
+    shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant of the test above: PostgreSQL tells it in a warning, and answers as to any commit."""
+    monkeypatch.setattr(database, "_check_replicated", lambda _connection: None)
+    assert await cancel_waiting(shop, own_server, standby) == 202
+
+
+async def offer(shop: ApiClient, event: NewEvent, within_s: float = 2.0) -> Receipt:
+    (receipt,) = await EventStore(shop.context.database).append([event], within_s=within_s)
+    return receipt
+
+
+async def make_received(shop: ApiClient, own_server: OwnServer, standby: Standby, *, is_forgotten: bool) -> NewEvent:
+    """Return an event that is seen before the standby has it; where it is forgotten, its key is not remembered."""
+    event = make_event(await read_routes(shop.context.database))
+    standby.pause()
+    first = asyncio.create_task(offer(shop, event, 60.0))
+    await eventually(lambda: waiting(own_server.url) == 1)
+    end_waiting(own_server.url)
+    with pytest.raises(JournalUnavailable):
+        await first
+    if is_forgotten:  # as of an event that comes out of a spool after weeks
+        with psycopg.connect(own_server.url, options="-c synchronous_commit=local") as admin:
+            admin.execute("delete from boathook.dedup")
+    return event
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+@pytest.mark.parametrize(("is_forgotten", "statement"), [(False, "append_events"), (True, "find_stored")])
+async def test_it_would_be_acknowledged_at_once(
+    is_forgotten: bool, statement: str,
+    shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Mutant of the test below: what is read of an event leaves no mark in the log."""
+    event = await make_received(shop, own_server, standby, is_forgotten=is_forgotten)
+    silent = (
+        events.SQL[statement].replace(" for share", "").replace(", pg_logical_emit_message(true, 'boathook', '')", "")
+    )
+    assert silent != events.SQL[statement]
+    monkeypatch.setitem(events.SQL, statement, silent)
+    assert (await offer(shop, event, 60.0)).event_id == event.id
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_a_received_event_that_comes_again_waits_too(
+    is_forgotten: bool, shop: ApiClient, own_server: OwnServer, standby: Standby
+) -> None:
+    event = await make_received(shop, own_server, standby, is_forgotten=is_forgotten)
+    with pytest.raises(JournalUnavailable):
+        await offer(shop, event)
+    standby.resume()
+    await eventually(lambda: waiting(own_server.url) == 0)
+    assert (await offer(shop, event, 60.0)).event_id == event.id
+
+
+def make_event(routes: Routes) -> NewEvent:
+    identifier, body = ids.make(1_700_000_000_000, 7), b"{}"
+    return NewEvent(
+        id=identifier, source="shop", application=None, type="thing.done", dedup_key="one", key_hash=identifier,
+        replay_hash=None, grade=Grade.BODY, origin=Origin.RECEIVED, headers="{}", content_type="application/json",
+        body=body, body_sha256=hashlib.sha256(body).digest(), deliveries=(), routes_version=routes.version,
+    )  # fmt: skip
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+async def test_the_doctor_warns_of_an_asynchronous_standby(own_server: OwnServer, standby: Standby) -> None:
+    settings = config.load(None, {"database.url": own_server.url})
+
+    async def look() -> tuple[str, str]:
+        db = await Database.open(own_server.url, purpose="doctor", size=2)
+        found = {finding.check: finding async for finding in doctor.examine(settings, db)}
+        await db.close()
+        return found["standbys"].verdict, found["standbys"].found
+
+    assert await look() == ("ok", "1 connected, and commits wait for standby")
+    own_server.set(synchronous_standby_names="another")
+    verdict, found = await look()
+    assert verdict == "warn"
+    assert "none of the 1 connected is one of synchronous_standby_names" in found
+    own_server.set(synchronous_standby_names="")
+    verdict, found = await look()
+    assert verdict == "warn"
+    assert "promoting one loses" in found
+
+
+REPEATS = [
+    pytest.param((PUBLISH, MESSAGE), {}, 409, id="the message's own id"),
+    pytest.param((PUBLISH, {**MESSAGE, "eventId": None}), KEY, 202, id="the key of a message"),
+    pytest.param(("/app", APPLICATION), KEY, 201, id="the key of an application"),
+    pytest.param(("/app?get_if_exists=true", APPLICATION), {}, 200, id="what exists already"),
+]
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+@pytest.mark.parametrize(("request_", "headers", "status"), REPEATS)
+async def test_a_repeat_that_reads_what_the_standby_lacks_waits_too(
+    request_: tuple[Any, ...], headers: dict[str, str], status: int,
+    shop: ApiClient, own_server: OwnServer, standby: Standby,
+) -> None:  # fmt: skip
+    standby.pause()
+    await make_visible(shop, own_server, *request_, **headers)
+    assert await send(shop, *request_, **headers) == 503
+    standby.resume()
+    await eventually(lambda: waiting(own_server.url) == 0)
+    await eventually(lambda: not shop.context.database.unsafe_because)
+    assert await send(shop, *request_, **headers) == status
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+@pytest.mark.parametrize("mark", ["now", "pg_current_xact_id"])
+async def test_without_a_record_in_the_log_a_repeat_would_be_acknowledged_at_once(
+    mark: str, shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant of the test above; even a transaction id alone waits for nothing."""
+    monkeypatch.setattr(outbox, "REPLICATE", Call(mark))
+    monkeypatch.setattr(outbox, "REPLICATE_ARGUMENTS", ())
+    standby.pause()
+    await make_visible(shop, own_server, **KEY)
+    assert await send(shop, **KEY) == 202
+    own_server.kill_all()
+    standby.promote()
+    assert messages(standby.url) == []
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+@pytest.mark.parametrize(
+    ("request_", "status"), [((PUBLISH, MESSAGE), 409), (("/app?get_if_exists=true", APPLICATION), 200)]
+)
+async def test_what_exists_would_be_acknowledged_at_once(
+    request_: tuple[Any, ...], status: int,
+    shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Mutant of the cases above that are no messages, or are answered with 409."""
+
+    async def read_only(_connection: object) -> None:
+        pass
+
+    monkeypatch.setattr(calls, "replicate_reads", read_only)
+    standby.pause()
+    await make_visible(shop, own_server, *request_)
+    assert await send(shop, *request_) == status
