@@ -48,6 +48,8 @@ CASES = [
     ("BoathookJournalAway", True, "3m", {AWAY: "0 1x60"}),
     ("BoathookJournalAway", False, "1m", {AWAY: "0 1x60"}),
     ("BoathookJournalAway", False, "10m", {AWAY: "0 1 0x60"}),
+    ("BoathookDatabaseUnsafe", True, "3m", {"boathook_database_unsafe": "0 1x60"}),
+    ("BoathookDatabaseUnsafe", False, "3m", {"boathook_database_unsafe": "0 1 0x60"}),
     ("BoathookSpoolFilling", True, "2m", {"boathook_spool_filled": "0.4 0.51x60"}),
     ("BoathookSpoolFilling", False, "2m", {"boathook_spool_filled": "0.5x60"}),
     ("BoathookSpoolOld", True, "10m", {OLD: "901x60", AWAY: "0x60"}),

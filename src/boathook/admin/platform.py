@@ -146,6 +146,7 @@ class Premises:
             size=size,
             connect_timeout_s=self.settings.database.connect_timeout_s,
             statement_timeout_s=self.settings.database.statement_timeout_s,
+            allow_unsafe=self.settings.database.allow_unsafe,
         )
 
 

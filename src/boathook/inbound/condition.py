@@ -18,4 +18,6 @@ async def journal_problems(database: Database | None) -> list[str]:
         missing = await asyncio.wait_for(pending(database), ANSWER_WITHIN_S)
     except (BoathookError, TimeoutError) as error:
         return [f"the journal does not answer: {str(error) or type(error).__name__}"]
-    return [f"the schema lacks {', '.join(missing)}; run boathook migrate"] if missing else []
+    if missing:
+        return [f"the schema lacks {', '.join(missing)}; run boathook migrate"]
+    return database.unsafe_because

@@ -138,6 +138,8 @@ class Probes:
         if self._connections is not None and self._connections.is_scarce:
             count = f"{self._connections.total:,} of {self._connections.most:,} connections are open"
             notes.append(f"{count}; idle ones are closed for new clients")
+        if self._database is not None:
+            notes += self._database.pulse.safety.weak
         return 503 if problems else 200, _JSON, _dump({"ok": not problems, "problems": problems, "notes": notes})
 
     async def _look_at_journal(self) -> list[str]:

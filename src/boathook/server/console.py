@@ -130,6 +130,7 @@ class Console:
                     connect_timeout_s=database.connect_timeout_s,
                     statement_timeout_s=database.statement_timeout_s,
                     is_reset=False,
+                    allow_unsafe=database.allow_unsafe,
                 )
             except JournalUnavailable:
                 await asyncio.sleep(_RETRY_S)

@@ -165,6 +165,7 @@ class _Journal:
         """See `boathook.journal.events.EventStore.append`."""
         if self._store is None:
             raise JournalUnavailable("PostgreSQL has not been reached yet")
+        self.there().require_safety()
         return await self._store.append(batch, within_s=within_s)
 
     async def announce(self) -> None:
@@ -213,6 +214,7 @@ class _Journal:
             connect_timeout_s=settings.database.connect_timeout_s,
             statement_timeout_s=settings.database.statement_timeout_s,
             is_reset=False,
+            allow_unsafe=settings.database.allow_unsafe,
         )
         try:
             await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
