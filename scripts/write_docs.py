@@ -13,6 +13,7 @@ from typing import Any
 
 import typer.main
 
+from boathook.admin.authorization import RULES, Permission
 from boathook.cli import app
 from boathook.config.sources import FIELDS
 from boathook.inbound.places import Json, Place
@@ -473,6 +474,31 @@ break a store in more than sixty ways, each rule at least once, and each has to 
 """
 
 
+def permissions() -> str:
+    """Return the page on permissions."""
+    parts = [
+        "# Permissions\n\n",
+        GENERATED.format(origin="src/boathook/admin/authorization.py"),
+        "\n\nEach route of the API, page of the console and portal, and mounted path of an app needs one permission.\n",
+        "This table alone decides who has it. A route that names no permission keeps boathook from starting.\n\n",
+        "- **operator**: the least role of an operator of the [console](console.md).\n",
+        "- **application's token**: an API key of one application or a token of its portal; a portal token with a\n",
+        "  list of capabilities needs the one that is named. Each has `ViewBase`.\n",
+        "- **organization's token**: an API key of the whole organization.\n\n",
+        "The command line has the password of the database, and is not asked.\n\n",
+        "| permission | operator | application's token | organization's token |\n|---|---|---|---|\n",
+    ]
+    return "".join([*parts, *map(_permission, RULES)])
+
+
+def _permission(permission: Permission) -> str:
+    rule = RULES[permission]
+    if rule.is_public:
+        return f"| `{permission}` | anybody | anybody | anybody |\n"
+    capability = f"`{rule.capability}`" if rule.capability else "no"
+    return f"| `{permission}` | {rule.role or 'no'} | {capability} | {'yes' if rule.is_for_organization else 'no'} |\n"
+
+
 def pages() -> dict[Path, str]:
     """Return every generated page with its text."""
     docs = ROOT / "docs"
@@ -481,6 +507,7 @@ def pages() -> dict[Path, str]:
         docs / "configuration.md": configuration(),
         docs / "cli.md": cli(),
         docs / "metrics.md": metrics(),
+        docs / "permissions.md": permissions(),
         docs / "providers.md": providers(),
         docs / "books.md": books(),
         docs / "http-api.md": docs_http.page(GENERATED.format(origin="src/boathook/admin/api")),

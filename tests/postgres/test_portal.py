@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 import pytest
 
 from boathook.admin import endpoints, event_types, keys, portal
-from boathook.admin.api.auth import Capability, Principal
-from boathook.admin.console import portal_visits, visits
+from boathook.admin.authorization import RULES, Capability, Principal
+from boathook.admin.console import endpoint_lists, portal_visits, visits
 from boathook.admin.console.application_visits import Page
 from boathook.admin.console.frame import token_of
 from boathook.admin.console.portal import all_pages
@@ -165,7 +165,7 @@ async def test_a_token_that_may_only_look_changes_nothing_and_sees_no_secret(cus
     token = await customer.console.token(customer.tenant, capabilities=[Capability.VIEW_BASE])
     before = await customer.state()
     answer = await customer.send(page, token)
-    is_open = page.needs is Capability.VIEW_BASE
+    is_open = RULES[page.permission].capability is Capability.VIEW_BASE
     assert answer.status_code in ({200, 303} if is_open else {403}), answer.text
     assert "whsec_" not in answer.text
     assert await customer.state() == before
@@ -173,13 +173,35 @@ async def test_a_token_that_may_only_look_changes_nothing_and_sees_no_secret(cus
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.method == "POST"], ids=lambda page: page.path)
 async def test_each_form_needs_its_own_capability(customer: CustomerData, page: Page):
-    others = [one for one in Capability if one is not page.needs]
+    others = [one for one in Capability if one is not RULES[page.permission].capability]
     before = await customer.state()
     answer = await customer.send(page, await customer.console.token(customer.tenant, capabilities=others))
     assert answer.status_code == 403
     assert await customer.state() == before
-    alone = await customer.console.token(customer.tenant, capabilities=[page.needs])
+    alone = await customer.console.token(customer.tenant, capabilities=[RULES[page.permission].capability])
     assert (await customer.send(page, alone)).status_code in {200, 303}
+
+
+async def attempt_page(customer: CustomerData, db, capability: Capability) -> str:
+    """Return the page of an attempt that sent a custom header, as a token with one capability sees it."""
+    await db.execute(
+        """update boathook.attempt set request_headers = '[["x-shop", "north-1"], ["webhook-id", "m-1"]]'"""
+    )
+    (page,) = [page for page in PAGES if page.path == "/endpoints/{endpoint}/attempts/{message}/{attempt}"]
+    answer = await customer.send(page, await customer.console.token(customer.tenant, capabilities=[capability]))
+    assert "x-shop" in answer.text
+    assert "m-1" in answer.text
+    return str(answer.text)
+
+
+async def test_an_attempt_shows_custom_headers_to_who_may_read_them(customer: CustomerData, db):
+    assert "north-1" not in await attempt_page(customer, db, Capability.VIEW_BASE)
+    assert "north-1" in await attempt_page(customer, db, Capability.VIEW_ENDPOINT_SECRET)
+
+
+async def test_without_the_hiding_a_reader_would_see_custom_headers(customer: CustomerData, db, monkeypatch):
+    monkeypatch.setattr(endpoint_lists, "hide_custom", list)
+    assert "north-1" in await attempt_page(customer, db, Capability.VIEW_BASE)
 
 
 async def test_without_the_check_of_capabilities_who_may_only_look_would_change_things(

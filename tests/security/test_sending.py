@@ -10,8 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from boathook.admin import endpoints, tasks
 from boathook.admin.api import calls, idempotency
-from boathook.admin.api.auth import Principal
 from boathook.admin.api.fields import Moment
+from boathook.admin.authorization import Principal
 from boathook.admin.endpoint_values import read_headers
 from boathook.admin.keys import MadeKey
 from boathook.dispatch.tasks import run_tasks

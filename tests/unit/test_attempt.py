@@ -112,7 +112,7 @@ def test_the_record_of_a_request_shows_no_secret():
 def test_secrets_that_a_receiver_writes_back_are_blotted_out(shape):
     where = target(
         url="https://ann:urlpass1@a.test/",
-        headers={"X-Api-Key": "canary-1/ü+", "X-Plain": "shown"},
+        headers={"X-Api-Key": "canary-1/ü+", "X-Plain": "shown", "X-Shop": "canary-5"},
         basic=("bob", "canary-2"),
         bearer="canary-3",
         client_certificate=("-----BEGIN CERTIFICATE-----", "-----BEGIN KEY-----\nMIGHcanary4\n-----END KEY-----"),
@@ -128,6 +128,7 @@ def test_secrets_that_a_receiver_writes_back_are_blotted_out(shape):
         "canary-3",
         "MIGHcanary4",
         "urlpass1",
+        "canary-5",
     ):
         found = redact(shape.format(echoed).encode(), secrets)
         assert b"[redacted]" in found

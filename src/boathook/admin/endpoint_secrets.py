@@ -1,6 +1,6 @@
 """What an endpoint holds sealed and can be changed apart from the rest: its secret and its headers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -8,7 +8,7 @@ from typing import Final
 from boathook.admin.desk import Work
 from boathook.admin.endpoint_values import read_headers, read_secret
 from boathook.admin.endpoints import get, lock, open_headers, seal_headers, tell_updated
-from boathook.domain.endpoints import SENSITIVE_HEADERS
+from boathook.domain.endpoints import SENSITIVE_HEADERS, is_reserved
 from boathook.domain.errors import LimitReached, NotFound
 from boathook.journal import endpoints
 from boathook.journal.applications import Application
@@ -17,6 +17,7 @@ from boathook.outbound.signer import make_secret, read_signer
 
 MOST_OLD_SECRETS: Final = 10
 GRACE: Final = timedelta(days=1)
+HIDDEN: Final = "[hidden]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,16 @@ class Headers:
     shown: Mapping[str, str]
     sensitive: tuple[str, ...]
     """Names of those whose values are not shown."""
+
+
+def hide_custom(sent: Iterable[tuple[str, str]], *, hidden: str = HIDDEN) -> list[tuple[str, str]]:
+    """Return the headers of an attempt, those that the endpoint added without their values."""
+    return [(name, value if is_reserved(name) else hidden) for name, value in sent]
+
+
+def hide_sensitive(sent: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the headers of an attempt as whoever may read custom headers sees them."""
+    return [(name, HIDDEN if name.lower() in SENSITIVE_HEADERS else value) for name, value in sent]
 
 
 async def get_secret(work: Work, application: Application, reference: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from boathook.admin import operators
-from boathook.admin.api.auth import Capability
+from boathook.admin.authorization import Capability
 from boathook.admin.console.pages import BASE, SIGN_IN
 from boathook.admin.desk import Desk
 from boathook.admin.portal import PATH

@@ -142,7 +142,7 @@ def make_portal_link(
 
 
 def _capabilities(words: list[str] | None, *, read_only: bool) -> list[str] | None:
-    from boathook.admin.api.auth import Capability
+    from boathook.admin.authorization import Capability
 
     if read_only and words:
         raise Misused("--read-only or --may, not both")

@@ -137,6 +137,12 @@ _FORBIDDEN_PREFIXES: Final = (
 )  # fmt: skip
 
 
+def is_reserved(name: str) -> bool:
+    """Return whether no endpoint can set a header of this name, so that a value sent under it is ours."""
+    lower = name.lower()
+    return lower in _FORBIDDEN or lower.startswith(_FORBIDDEN_PREFIXES)
+
+
 def check_header(name: str, value: str) -> None:
     """Refuse a header of an endpoint's own that may not be sent.
 
@@ -145,8 +151,7 @@ def check_header(name: str, value: str) -> None:
     """
     if not _TOKEN.fullmatch(name):
         raise ValueError(f"{name!r} is not a header's name")
-    lower = name.lower()
-    if lower in _FORBIDDEN or lower.startswith(_FORBIDDEN_PREFIXES):
+    if is_reserved(name):
         raise ValueError(f"the header {name} cannot be set by an endpoint")
     if len(value.encode("utf-8", "surrogatepass")) > _MAX_VALUE or not _VALUE.fullmatch(value):
         raise ValueError(f"the value of {name} must be at most {_MAX_VALUE} bytes without control characters")

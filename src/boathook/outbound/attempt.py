@@ -29,6 +29,8 @@ ABORTED: Final = "ABORTED"
 _CONTROL: Final = "webhook-delivery"
 _SHORTEST: Final = 4
 """A shorter text is no secret worth hiding, and would tear responses apart."""
+_SHORTEST_CUSTOM: Final = 8
+"""A custom header whose name tells of no secret may hold one all the same; a shorter value is a word such as north."""
 _SHORTEST_PART: Final = 8
 _MOST_PLACES: Final = 64
 _SECRETIVE: Final = ("auth", "cookie", "credential", "key", "password", "secret", "token")
@@ -142,7 +144,7 @@ def secrets_of(target: Target) -> tuple[bytes, ...]:
     """Return every text that must not be recorded of an endpoint's response, the longest first; make it once."""
     plain = [signer.public for signer in target.signers if isinstance(signer, SymmetricSigner)]
     plain += [secret.partition("_")[2] for secret in plain]
-    plain += [value for name, value in target.headers.items() if _is_secret(name)]
+    plain += [value for name, value in target.headers.items() if _is_secret(name) or len(value) >= _SHORTEST_CUSTOM]
     plain += [value.partition(" ")[2] for name, value in target.headers.items() if name.lower() == "authorization"]
     plain += [target.bearer] if target.bearer is not None else []
     for pair in (target.basic, _user_of(target.url)):

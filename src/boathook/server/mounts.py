@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, cast
 
-from boathook.admin.api.auth import Principal, authenticate, refused
+from boathook.admin.api.auth import authenticate, refused
 from boathook.admin.api.errors import ApiError, to_response
+from boathook.admin.authorization import Permission, Principal
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, JournalError
 from boathook.handlers.manifest import Mount
@@ -159,7 +160,7 @@ class Door:
         async with self._database.acquire(_WAIT_S) as connection:
             with translated():
                 principal = await authenticate(connection, headers)
-        if principal.application_id is not None or principal.is_portal or principal.capabilities is not None:
+        if not principal.may(Permission.APP_CALL):
             raise refused()
         return principal
 

@@ -28,6 +28,7 @@ from boathook.admin.api import (
     tasks,
 )
 from boathook.admin.api.errors import to_response
+from boathook.admin.authorization import Permission, check_routes, needs
 from boathook.admin.desk import Desk
 from boathook.inbound.app import Asgi, Receive, Send
 from boathook.telemetry.log import get_logger
@@ -75,6 +76,7 @@ def build_api(desk: Desk) -> "Api":
     app.state.desk = desk
     app.state.document = None
     app.add_route(f"{BASE}/openapi.json", _describe, include_in_schema=False)
+    check_routes([*app.routes, *(route for routes in ROUTERS for route in routes.routes)])
     for routes in ROUTERS:
         app.include_router(routes)
     app.add_exception_handler(HTTPException, _answer_error)
@@ -98,6 +100,7 @@ def _methods_of(request: Request) -> set[str]:
     return {method for route in found for method in route.methods or ()}
 
 
+@needs(Permission.PUBLIC)
 async def _describe(request: Request) -> Response:
     return Response(_document(request.app), media_type="application/json")
 

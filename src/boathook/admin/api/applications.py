@@ -6,10 +6,11 @@ from fastapi import Query, Response
 from pydantic import Field
 
 from boathook.admin import applications
-from boathook.admin.api.calls import ApplicationCall, ApplicationRef, OrganizationCall, router
+from boathook.admin.api.calls import AnyCall, ApplicationCall, ApplicationRef, router
 from boathook.admin.api.fields import OLD, ApplicationUid, Input, Metadata, Moment, Name, Output, Rate, either, unset
 from boathook.admin.api.pages import ApplicationPage, ListOf
 from boathook.admin.applications import NewApplication
+from boathook.admin.authorization import Permission, needs
 from boathook.journal.applications import Application
 
 routes = router("Application")
@@ -65,8 +66,9 @@ def show_application(application: Application) -> ApplicationOut:
 
 
 @routes.get("/app", operation_id="v1.application.list", summary="List applications")
+@needs(Permission.APPLICATION_LIST)
 async def list_applications(
-    call: OrganizationCall,
+    call: AnyCall,
     page: ApplicationPage,
     exclude_apps_with_no_endpoints: bool = False,
     exclude_apps_with_disabled_endpoints: bool = False,
@@ -88,8 +90,9 @@ async def list_applications(
     summary="Create an application",
     responses={200: {"model": ApplicationOut, "description": "get_if_exists found one with this uid"}},
 )
+@needs(Permission.APPLICATION_MANAGE)
 async def create_application(
-    call: OrganizationCall,
+    call: AnyCall,
     body: ApplicationIn,
     response: Response,
     get_if_exists: Annotated[bool, Query(description="Return the application that has the uid, as it is.")] = False,
@@ -103,6 +106,7 @@ async def create_application(
 
 
 @routes.get("/app/{app_id}", operation_id="v1.application.get", summary="Get an application")
+@needs(Permission.APPLICATION_VIEW)
 async def get_application(call: ApplicationCall) -> ApplicationOut:
     """Return an application by its id or uid."""
     return show_application(call.application)
@@ -114,8 +118,9 @@ async def get_application(call: ApplicationCall) -> ApplicationOut:
     summary="Replace or create an application",
     responses={201: {"model": ApplicationOut, "description": "There was none; it was created"}},
 )
+@needs(Permission.APPLICATION_MANAGE)
 async def put_application(
-    call: OrganizationCall, app_id: ApplicationRef, body: ApplicationIn, response: Response
+    call: AnyCall, app_id: ApplicationRef, body: ApplicationIn, response: Response
 ) -> ApplicationOut:
     """Replace an application's fields; where there is none, create it with the path's word as its uid."""
     application, is_made = await applications.put(call.work, app_id, body.value())
@@ -124,12 +129,14 @@ async def put_application(
 
 
 @routes.patch("/app/{app_id}", operation_id="v1.application.patch", summary="Change an application")
-async def patch_application(call: OrganizationCall, app_id: ApplicationRef, body: ApplicationPatch) -> ApplicationOut:
+@needs(Permission.APPLICATION_MANAGE)
+async def patch_application(call: AnyCall, app_id: ApplicationRef, body: ApplicationPatch) -> ApplicationOut:
     """Change the fields that are given."""
     return show_application(await applications.change(call.work, app_id, body.given()))
 
 
 @routes.delete("/app/{app_id}", status_code=204, operation_id="v1.application.delete", summary="Delete an application")
-async def delete_application(call: OrganizationCall, app_id: ApplicationRef) -> None:
+@needs(Permission.APPLICATION_MANAGE)
+async def delete_application(call: AnyCall, app_id: ApplicationRef) -> None:
     """Delete an application with its endpoints; its uid may be used again."""
     await applications.delete(call.work, app_id)

@@ -8,7 +8,7 @@ from fastapi import Depends, Path, Query, Response
 from pydantic import Field
 
 from boathook.admin import attempts, endpoints, messages
-from boathook.admin.api.calls import ApplicationCall, AttemptCall, Call, OwnApplicationCall, router
+from boathook.admin.api.calls import ApplicationCall, Call, router
 from boathook.admin.api.endpoints import EndpointRef
 from boathook.admin.api.errors import answer_json
 from boathook.admin.api.fields import Moment, Output, show_moment
@@ -16,6 +16,7 @@ from boathook.admin.api.messages import MessageOut, MessageRef, show_message
 from boathook.admin.api.pages import ListOf
 from boathook.admin.api.spans import AttemptPage, Filters, StatusClassParam, StatusParam, WithContent
 from boathook.admin.api.standings import show_status
+from boathook.admin.authorization import Permission, needs
 from boathook.domain import ids
 from boathook.journal import attempts as journal
 from boathook.journal.attempts import AttemptRow, Counts, Ended, Listing
@@ -148,6 +149,7 @@ async def _list(
     summary="List an endpoint's attempts",
     response_model=ListOf[MessageAttemptOut],
 )
+@needs(Permission.MESSAGE_VIEW)
 async def list_by_endpoint(call: ApplicationCall, endpoint_id: EndpointRef, query: Attempts) -> Response:
     """List the attempts at one endpoint, newest first."""
     return await _list(call, query, endpoint=endpoint_id)
@@ -160,6 +162,7 @@ async def list_by_endpoint(call: ApplicationCall, endpoint_id: EndpointRef, quer
     summary="List a message's attempts",
     response_model=ListOf[MessageAttemptOut],
 )
+@needs(Permission.MESSAGE_VIEW)
 async def list_by_message(
     call: ApplicationCall, msg_id: MessageRef, query: Attempts, endpoint_id: EndpointParam = None
 ) -> Response:
@@ -172,6 +175,7 @@ async def list_by_message(
     operation_id="v1.message-attempt.list-by-endpoint-deprecated",
     include_in_schema=False,
 )
+@needs(Permission.MESSAGE_VIEW)
 async def list_at_endpoint(
     call: ApplicationCall, msg_id: MessageRef, endpoint_id: EndpointRef, query: Attempts
 ) -> Response:
@@ -185,6 +189,7 @@ async def list_at_endpoint(
     summary="Get an attempt",
     response_model=MessageAttemptOut,
 )
+@needs(Permission.MESSAGE_VIEW)
 async def get_attempt(call: ApplicationCall, msg_id: MessageRef, attempt_id: AttemptRef) -> Response:
     """Return one attempt at a message."""
     row = await attempts.get(call.work, call.application, msg_id, attempt_id)
@@ -197,7 +202,8 @@ async def get_attempt(call: ApplicationCall, msg_id: MessageRef, attempt_id: Att
     operation_id="v1.message-attempt.expunge-content",
     summary="Forget an attempt's response",
 )
-async def expunge_response(call: OwnApplicationCall, msg_id: MessageRef, attempt_id: AttemptRef) -> None:
+@needs(Permission.MESSAGE_EXPUNGE)
+async def expunge_response(call: ApplicationCall, msg_id: MessageRef, attempt_id: AttemptRef) -> None:
     """Forget what the endpoint answered."""
     await attempts.expunge(call.work, call.application, msg_id, attempt_id)
 
@@ -208,7 +214,8 @@ async def expunge_response(call: OwnApplicationCall, msg_id: MessageRef, attempt
     operation_id="v1.message-attempt.resend",
     summary="Send a message once more",
 )
-async def resend(call: AttemptCall, msg_id: MessageRef, endpoint_id: EndpointRef) -> EmptyOut:
+@needs(Permission.MESSAGE_RESEND)
+async def resend(call: ApplicationCall, msg_id: MessageRef, endpoint_id: EndpointRef) -> EmptyOut:
     """Send a message to an endpoint once more, whatever the endpoint listens to."""
     await messages.resend(call.work, call.application, msg_id, endpoint_id)
     return EmptyOut()
@@ -219,6 +226,7 @@ async def resend(call: AttemptCall, msg_id: MessageRef, endpoint_id: EndpointRef
     operation_id="v1.endpoint.get-stats",
     summary="Count an endpoint's attempts",
 )
+@needs(Permission.MESSAGE_VIEW)
 async def get_stats(
     call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
 ) -> EndpointStatsOut:
@@ -232,6 +240,7 @@ async def get_stats(
     operation_id="v1.endpoint.get-attempt-stats",
     summary="Count an endpoint's attempts alone",
 )
+@needs(Permission.MESSAGE_VIEW)
 async def get_attempt_stats(
     call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
 ) -> AttemptStatsOut:

@@ -9,10 +9,10 @@ from pydantic import Field
 
 from boathook.admin import applications, keys, portal
 from boathook.admin.api.applications import ApplicationIn
-from boathook.admin.api.auth import Capability, refused
-from boathook.admin.api.calls import AnyCall, ApplicationRef, Call, OrganizationCall, OwnApplicationCall, router
+from boathook.admin.api.calls import AnyCall, ApplicationCall, ApplicationRef, Call, router
 from boathook.admin.api.errors import not_found
 from boathook.admin.api.fields import OLD, Flag, Input, Output, Text, or_null
+from boathook.admin.authorization import Capability, Permission, needs
 from boathook.journal import api_keys
 from boathook.journal.applications import Application
 
@@ -64,8 +64,9 @@ class ExpireAllIn(Input):
     operation_id="v1.authentication.app-portal-access",
     summary="Let somebody into the portal",
 )
+@needs(Permission.PORTAL_GRANT)
 async def give_access(
-    call: OrganizationCall, app_id: ApplicationRef, request: Request, body: AppPortalAccessIn | None = None
+    call: AnyCall, app_id: ApplicationRef, request: Request, body: AppPortalAccessIn | None = None
 ) -> AppPortalAccessOut:
     """Return an address and a token by which somebody sees one application."""
     body = body or AppPortalAccessIn()
@@ -79,7 +80,8 @@ async def give_access(
     summary="Let somebody into the portal",
     deprecated=True,
 )
-async def give_dashboard_access(call: OwnApplicationCall, request: Request) -> AppPortalAccessOut:
+@needs(Permission.PORTAL_GRANT)
+async def give_dashboard_access(call: ApplicationCall, request: Request) -> AppPortalAccessOut:
     """Return as app-portal-access does, for older clients."""
     return await _give(call, request, call.application, AppPortalAccessIn())
 
@@ -98,10 +100,9 @@ async def _give(call: Call, request: Request, application: Application, body: Ap
 
 
 @routes.post("/auth/logout", status_code=204, operation_id="v1.authentication.logout", summary="End the token in use")
+@needs(Permission.TOKEN_END)
 async def log_out(call: AnyCall) -> None:
     """End the token that the request shows; one of the organization is refused: `boathook keys revoke` ends those."""
-    if call.principal.application_id is None:
-        raise refused()
     if not await api_keys.revoke(call.connection, call.principal.key_id):
         raise not_found()
 
@@ -112,7 +113,8 @@ async def log_out(call: AnyCall) -> None:
     operation_id="v1.authentication.expire-all",
     summary="End an application's tokens",
 )
-async def expire_all(call: OwnApplicationCall, body: ExpireAllIn | None = None) -> None:
+@needs(Permission.PORTAL_GRANT)
+async def expire_all(call: ApplicationCall, body: ExpireAllIn | None = None) -> None:
     """End all tokens of an application, or those of some of the portal's sessions."""
     body = body or ExpireAllIn()
     await keys.expire_all(call.work, call.application, body.session_ids or None, timedelta(seconds=body.expiry or 0))

@@ -1,26 +1,24 @@
 """How a route is written: what it is given, and the transaction around it.
 
-Each router is made by `router(tag)`. A route declares who may call it by the type of its first parameter, and gets the
-call under way: its connection, who calls, and the application of the path::
+Each router is made by `router(tag)`. A route names the permission it needs, and `boathook.admin.authorization` knows
+who has it. Its first parameter is the call under way: its connection, who calls, and the application of the path::
 
     @routes.get("/app/{app_id}/thing", operation_id="v1.thing.list", summary="List things")
+    @needs(Permission.THING_VIEW)
     async def list_things(call: ApplicationCall, page: IdPage) -> ListOf[ThingOut]: ...
 
-    OrganizationCall       a token of the organization
-    AnyCall                any token
-    ApplicationCall        the organization's or that application's; ``{app_id}`` is in the path, `call.application`
-                           is found; with a method other than GET it needs the capability ManageEndpoint
-    AttemptCall, SecretCall, NewSecretCall    the same with CreateAttempts, ViewEndpointSecret, ManageEndpointSecret
-    OwnApplicationCall     a token of the organization, ``{app_id}`` in the path
+    AnyCall            the call alone
+    ApplicationCall    ``{app_id}`` is in the path and `call.application` is found; a token of another application is
+                       answered 404
 
-Around the route (`ApiRoute`), in this order: the body is read with a cap, a connection is taken, the token looked up,
-the body parsed as JSON whatever its type is said to be, the idempotency key of a POST claimed, then FastAPI does the
-rest.
+Around the route (`ApiRoute`), in this order: the body is read with a cap, a connection is taken, the token is looked up
+and refused with 403 where it lacks the permission, the body parsed as JSON whatever its type is said to be, the
+idempotency key of a POST claimed, then FastAPI does the rest.
 Requests other than GET are one transaction on `call.connection`, committed before the answer goes out, and on a
 synchronous standby where there is one, even if they have changed nothing; whatever is raised rolls all of it back and
 becomes JSON by `errors.to_response`. Raise domain errors (`NotFound`, `InvalidValue`, `Taken`, ...) or `ApiError`;
-never return an error. Decorators: `@open_to_all` needs no token and gets no connection;
-`@remembers_itself` keeps `call.idempotency` by means of its own. `body_of(request)` returns the exact bytes.
+never return an error. A route with `Permission.PUBLIC` needs no token and gets no connection; `@remembers_itself` keeps
+`call.idempotency` by means of its own. `body_of(request)` returns the body's exact bytes.
 """
 
 import asyncio
@@ -38,10 +36,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from boathook.admin.api.auth import Capability, Principal, authenticate, refused
+from boathook.admin.api.auth import authenticate, refused
 from boathook.admin.api.errors import RESPONSES, ApiError, invalid, not_found, to_response
 from boathook.admin.api.fields import ignored_fields
 from boathook.admin.api.idempotency import IdempotencyKey, Understanding, once, read_key
+from boathook.admin.authorization import RULES, Principal, permission_of
 from boathook.admin.desk import Desk, Work
 from boathook.inbound.app import IS_KNOWN
 from boathook.journal import applications
@@ -81,12 +80,6 @@ class Call:
         return Work(self.desk, self.connection, self.principal.organization, self.principal.actor)
 
 
-def open_to_all(route: Route) -> Route:
-    """Let anybody call a route; it gets no connection."""
-    cast("Any", route).is_open = True
-    return route
-
-
 def remembers_itself(route: Route) -> Route:
     """Leave the idempotency keys of a route's requests to the route."""
     cast("Any", route).remembers_itself = True
@@ -117,6 +110,10 @@ async def body_of(request: Request) -> bytes:
 class ApiRoute(APIRoute):
     """A route with a transaction around it."""
 
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        self._permission = permission_of(endpoint)
+        super().__init__(path, endpoint, **options)
+
     @cached_property
     def _understanding(self) -> Understanding:
         query = {field.alias: field for field in self.dependant.query_params if field.alias not in _SHOWN_ONLY}
@@ -138,7 +135,7 @@ class ApiRoute(APIRoute):
         desk: Desk = request.app.state.desk
         raw = await _read_body(request, desk.settings.outbound.max_message)
         whole = _ApiRequest(request.scope, request.receive, raw)
-        if getattr(self.endpoint, "is_open", False):
+        if RULES[self._permission].is_public:
             return await inner(whole)
         published = desk.outbox.published
         answer = await self._act(request, whole, raw, inner)
@@ -153,6 +150,8 @@ class ApiRoute(APIRoute):
         async with _session(desk, request.method) as connection:
             principal = await authenticate(connection, request.headers)
             request.scope[IS_KNOWN] = True
+            if not principal.may(self._permission):
+                raise refused()
             # Not before: parsed, a body may take thirty times its size, and only as many as there are connections do.
             whole.document = _read_json(raw) if raw and self.body_field is not None else None
             key = await self._read_key(request, principal, raw)
@@ -239,50 +238,20 @@ def _any_call(request: Request, _token: Annotated[object, Security(_BEARER)]) ->
 AnyCall = Annotated[Call, Depends(_any_call)]
 
 
-def _organization_call(call: AnyCall) -> Call:
-    if call.principal.application_id is not None:
-        raise refused()
-    return call
-
-
-OrganizationCall = Annotated[Call, Depends(_organization_call)]
 ApplicationRef = Annotated[
     str, Path(description="The application's id or uid.", examples=["app_01h455vb4pex5vsknk084sn02q4", "acme"])
 ]
 
 
-async def _own_application_call(call: OrganizationCall, app_id: ApplicationRef) -> Call:
-    return await _find_application(call, app_id)
-
-
-OwnApplicationCall = Annotated[Call, Depends(_own_application_call)]
-
-
-def _application_call(needs: Capability | None) -> Callable[..., Awaitable[Call]]:
-    """Return the dependency of routes that a token of the application may call, if it has the capability *needs*."""
-
-    async def find(call: AnyCall, request: Request, app_id: ApplicationRef) -> Call:
-        call = await _find_application(call, app_id)
-        by_method = Capability.VIEW_BASE if request.method in _READING else Capability.MANAGE_ENDPOINT
-        if not call.principal.may(needs or by_method):
-            raise refused()
-        return call
-
-    return find
-
-
-async def _find_application(call: Call, reference: str) -> Call:
-    application = await applications.find(call.connection, call.principal.organization, reference)
+async def _application_call(call: AnyCall, app_id: ApplicationRef) -> Call:
+    application = await applications.find(call.connection, call.principal.organization, app_id)
     if application is None or call.principal.application_id not in {None, application.id}:
         raise not_found()
     call.found = application
     return call
 
 
-ApplicationCall = Annotated[Call, Depends(_application_call(None))]
-AttemptCall = Annotated[Call, Depends(_application_call(Capability.CREATE_ATTEMPTS))]
-SecretCall = Annotated[Call, Depends(_application_call(Capability.VIEW_ENDPOINT_SECRET))]
-NewSecretCall = Annotated[Call, Depends(_application_call(Capability.MANAGE_ENDPOINT_SECRET))]
+ApplicationCall = Annotated[Call, Depends(_application_call)]
 
 
 def router(tag: str) -> APIRouter:

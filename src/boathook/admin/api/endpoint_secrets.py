@@ -8,10 +8,11 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from boathook.admin import endpoint_secrets
-from boathook.admin.api.calls import ApplicationCall, NewSecretCall, SecretCall, router
+from boathook.admin.api.calls import ApplicationCall, router
 from boathook.admin.api.endpoints import EndpointRef
 from boathook.admin.api.errors import answer_json
 from boathook.admin.api.fields import Input, Output, Text, or_null
+from boathook.admin.authorization import Permission, needs
 
 routes = router("Endpoint")
 _VOID_ROTATION: Final = re.compile(r"svix-libs/(\d+)\.(\d+)[^/\s]*/(?:java|kotlin|csharp)\b", re.IGNORECASE)
@@ -74,7 +75,8 @@ def show_headers(headers: endpoint_secrets.Headers) -> EndpointHeadersOut:
 @routes.get(
     "/app/{app_id}/endpoint/{endpoint_id}/secret", operation_id="v1.endpoint.get-secret", summary="Get a secret"
 )
-async def get_secret(call: SecretCall, endpoint_id: EndpointRef) -> EndpointSecretOut:
+@needs(Permission.ENDPOINT_SECRET_VIEW)
+async def get_secret(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointSecretOut:
     """Return what receivers verify signatures with."""
     return EndpointSecretOut(key=await endpoint_secrets.get_secret(call.work, call.application, endpoint_id))
 
@@ -86,8 +88,9 @@ async def get_secret(call: SecretCall, endpoint_id: EndpointRef) -> EndpointSecr
     response_model=EndpointSecretOut,
     responses={204: {"description": "Done, for clients that understand no other answer"}},
 )
+@needs(Permission.ENDPOINT_SECRET_ROTATE)
 async def rotate_secret(
-    call: NewSecretCall, endpoint_id: EndpointRef, request: Request, body: EndpointSecretRotateIn | None = None
+    call: ApplicationCall, endpoint_id: EndpointRef, request: Request, body: EndpointSecretRotateIn | None = None
 ) -> Response:
     """Give an endpoint another secret; the present one signs along for a while."""
     given = body or EndpointSecretRotateIn()
@@ -106,6 +109,7 @@ def _wants_nothing(request: Request) -> bool:
 @routes.get(
     "/app/{app_id}/endpoint/{endpoint_id}/headers", operation_id="v1.endpoint.get-headers", summary="Get headers"
 )
+@needs(Permission.ENDPOINT_HEADERS_VIEW)
 async def get_headers(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointHeadersOut:
     """Return an endpoint's headers; of sensitive ones only the names."""
     return show_headers(await endpoint_secrets.get_headers(call.work, call.application, endpoint_id))
@@ -117,6 +121,7 @@ async def get_headers(call: ApplicationCall, endpoint_id: EndpointRef) -> Endpoi
     operation_id="v1.endpoint.update-headers",
     summary="Replace headers",
 )
+@needs(Permission.ENDPOINT_MANAGE)
 async def put_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointHeadersIn) -> None:
     """Replace all headers of an endpoint."""
     await endpoint_secrets.set_headers(call.work, call.application, endpoint_id, body.headers)
@@ -128,6 +133,7 @@ async def put_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: End
     operation_id="v1.endpoint.patch-headers",
     summary="Change headers",
 )
+@needs(Permission.ENDPOINT_MANAGE)
 async def patch_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointHeadersPatchIn) -> None:
     """Set or remove some headers of an endpoint."""
     await endpoint_secrets.change_headers(call.work, call.application, endpoint_id, body.headers, body.delete_headers)

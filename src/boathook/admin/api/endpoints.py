@@ -28,6 +28,7 @@ from boathook.admin.api.fields import (
     unset,
 )
 from boathook.admin.api.pages import EndpointPage, ListOf
+from boathook.admin.authorization import Permission, needs
 from boathook.admin.desk import Work
 from boathook.admin.endpoints import Backlog, NewEndpoint
 from boathook.journal.endpoints import Endpoint
@@ -253,6 +254,7 @@ def _show_schedule(endpoint: Endpoint) -> str | list[float] | None:
 
 
 @routes.get("/app/{app_id}/endpoint", operation_id="v1.endpoint.list", summary="List endpoints")
+@needs(Permission.ENDPOINT_VIEW)
 async def list_endpoints(call: ApplicationCall, page: EndpointPage) -> ListOf[EndpointOut]:
     """List an application's endpoints, the youngest first."""
     rows = await endpoints.list_some(call.work, call.application, page.window())
@@ -260,6 +262,7 @@ async def list_endpoints(call: ApplicationCall, page: EndpointPage) -> ListOf[En
 
 
 @routes.post("/app/{app_id}/endpoint", status_code=201, operation_id="v1.endpoint.create", summary="Create an endpoint")
+@needs(Permission.ENDPOINT_MANAGE)
 async def create_endpoint(call: ApplicationCall, body: EndpointIn) -> EndpointOut:
     """Create an endpoint; messages published from now on are sent there."""
     made = await endpoints.create(call.work, call.application, body.value(), secret=body.secret, headers=body.headers)
@@ -267,6 +270,7 @@ async def create_endpoint(call: ApplicationCall, body: EndpointIn) -> EndpointOu
 
 
 @routes.get("/app/{app_id}/endpoint/{endpoint_id}", operation_id="v1.endpoint.get", summary="Get an endpoint")
+@needs(Permission.ENDPOINT_VIEW)
 async def get_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointOut:
     """Return an endpoint by its id or uid."""
     return show_endpoint(call.work, await endpoints.get(call.work, call.application, endpoint_id))
@@ -278,6 +282,7 @@ async def get_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> Endpo
     summary="Replace or create an endpoint",
     responses={201: {"model": EndpointOut, "description": "There was none; it was created"}},
 )
+@needs(Permission.ENDPOINT_MANAGE)
 async def put_endpoint(
     call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointUpdate, response: Response
 ) -> EndpointOut:
@@ -290,6 +295,7 @@ async def put_endpoint(
 
 
 @routes.patch("/app/{app_id}/endpoint/{endpoint_id}", operation_id="v1.endpoint.patch", summary="Change an endpoint")
+@needs(Permission.ENDPOINT_MANAGE)
 async def patch_endpoint(call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointPatch) -> EndpointOut:
     """Change the fields that are given."""
     changed = await endpoints.change(call.work, call.application, endpoint_id, body.value(), backlog=body.backlog)
@@ -302,6 +308,7 @@ async def patch_endpoint(call: ApplicationCall, endpoint_id: EndpointRef, body: 
     operation_id="v1.endpoint.delete",
     summary="Delete an endpoint",
 )
+@needs(Permission.ENDPOINT_MANAGE)
 async def delete_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> None:
     """Delete an endpoint; what is still owed to it is not sent, and its uid may be used again."""
     await endpoints.delete(call.work, call.application, endpoint_id)

@@ -7,9 +7,10 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from boathook.admin import environment
-from boathook.admin.api.calls import OrganizationCall, router
+from boathook.admin.api.calls import AnyCall, router
 from boathook.admin.api.event_types import EventTypeIn, EventTypeOut, show_event_type
 from boathook.admin.api.fields import Input, Moment, OffFlag, Output
+from boathook.admin.authorization import Permission, needs
 from boathook.admin.openapi import MOST_TYPES, schemas_of
 from boathook.domain.errors import InvalidValue
 
@@ -74,7 +75,8 @@ class ImportOpenApiOut(Output):
 
 
 @routes.post("/environment/export", operation_id="v1.environment.export", summary="Take an environment out")
-async def export_environment(call: OrganizationCall) -> EnvironmentOut:
+@needs(Permission.ENVIRONMENT_EXPORT)
+async def export_environment(call: AnyCall) -> EnvironmentOut:
     """Return all event types of the organization."""
     return EnvironmentOut(
         version=environment.VERSION,
@@ -88,7 +90,8 @@ async def export_environment(call: OrganizationCall) -> EnvironmentOut:
 @routes.post(
     "/environment/import", status_code=204, operation_id="v1.environment.import", summary="Put an environment in"
 )
-async def import_environment(call: OrganizationCall, body: EnvironmentIn) -> None:
+@needs(Permission.ENVIRONMENT_IMPORT)
+async def import_environment(call: AnyCall, body: EnvironmentIn) -> None:
     """Make or change the event types that are given; nothing is deleted."""
     await environment.take_in(call.work, [(one.name, one.value()) for one in body.event_types or ()])
 
@@ -98,7 +101,8 @@ async def import_environment(call: OrganizationCall, body: EnvironmentIn) -> Non
     operation_id="v1.event-type.import-openapi",
     summary="Make event types from an OpenAPI document",
 )
-async def import_openapi(call: OrganizationCall, body: ImportOpenApiIn) -> ImportOpenApiOut:
+@needs(Permission.EVENT_TYPE_MANAGE)
+async def import_openapi(call: AnyCall, body: ImportOpenApiIn) -> ImportOpenApiOut:
     """Make or change the event types that the document's webhooks, or x-webhooks, are."""
     if (body.spec is None) is (body.spec_raw is None):
         raise InvalidValue("write spec or specRaw, one of the two", "spec")

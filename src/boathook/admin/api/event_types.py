@@ -6,11 +6,11 @@ from fastapi import Path, Query, Response
 from pydantic import Field
 
 from boathook.admin import event_types
-from boathook.admin.api.auth import Principal
-from boathook.admin.api.calls import AnyCall, OrganizationCall, router
+from boathook.admin.api.calls import AnyCall, router
 from boathook.admin.api.errors import invalid
 from boathook.admin.api.fields import OLD, Flag, Input, Moment, OffFlag, Output, Text, TypeName, unset
 from boathook.admin.api.pages import ListOf, NamePage
+from boathook.admin.authorization import Permission, Principal, needs
 from boathook.admin.event_types import NewEventType
 from boathook.domain.endpoints import check_type
 from boathook.journal.event_types import EventType
@@ -121,6 +121,7 @@ def _seen_by(principal: Principal) -> frozenset[str] | None:
 
 
 @routes.get("/event-type", operation_id="v1.event-type.list", summary="List event types")
+@needs(Permission.EVENT_TYPE_VIEW)
 async def list_event_types(
     call: AnyCall,
     page: NamePage,
@@ -140,12 +141,14 @@ async def list_event_types(
 
 
 @routes.post("/event-type", status_code=201, operation_id="v1.event-type.create", summary="Create an event type")
-async def create_event_type(call: OrganizationCall, body: EventTypeIn) -> EventTypeOut:
+@needs(Permission.EVENT_TYPE_MANAGE)
+async def create_event_type(call: AnyCall, body: EventTypeIn) -> EventTypeOut:
     """Create an event type, or bring back an archived one."""
     return show_event_type(await event_types.create(call.work, body.name, body.value()))
 
 
 @routes.get("/event-type/{event_type_name}", operation_id="v1.event-type.get", summary="Get an event type")
+@needs(Permission.EVENT_TYPE_VIEW)
 async def get_event_type(call: AnyCall, event_type_name: TypeRef) -> EventTypeOut:
     """Return an event type, archived or not."""
     return show_event_type(await event_types.get(call.work, _name(event_type_name), _seen_by(call.principal)))
@@ -157,8 +160,9 @@ async def get_event_type(call: AnyCall, event_type_name: TypeRef) -> EventTypeOu
     summary="Replace or create an event type",
     responses={201: {"model": EventTypeOut, "description": "There was none; it was created"}},
 )
+@needs(Permission.EVENT_TYPE_MANAGE)
 async def put_event_type(
-    call: OrganizationCall, event_type_name: TypeRef, body: EventTypeUpdate, response: Response
+    call: AnyCall, event_type_name: TypeRef, body: EventTypeUpdate, response: Response
 ) -> EventTypeOut:
     """Replace an event type's fields; where there is none, create it."""
     type, is_made = await event_types.put(call.work, _name(event_type_name), body.value())
@@ -167,7 +171,8 @@ async def put_event_type(
 
 
 @routes.patch("/event-type/{event_type_name}", operation_id="v1.event-type.patch", summary="Change an event type")
-async def patch_event_type(call: OrganizationCall, event_type_name: TypeRef, body: EventTypePatch) -> EventTypeOut:
+@needs(Permission.EVENT_TYPE_MANAGE)
+async def patch_event_type(call: AnyCall, event_type_name: TypeRef, body: EventTypePatch) -> EventTypeOut:
     """Change the fields that are given."""
     return show_event_type(await event_types.change(call.work, _name(event_type_name), body.value()))
 
@@ -178,8 +183,9 @@ async def patch_event_type(call: OrganizationCall, event_type_name: TypeRef, bod
     operation_id="v1.event-type.delete",
     summary="Archive or delete an event type",
 )
+@needs(Permission.EVENT_TYPE_MANAGE)
 async def delete_event_type(
-    call: OrganizationCall,
+    call: AnyCall,
     event_type_name: TypeRef,
     expunge: Annotated[bool, Query(description="Delete it for good instead of archiving it.")] = False,
 ) -> None:

@@ -7,11 +7,12 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from boathook.admin import messages
-from boathook.admin.api.calls import OwnApplicationCall, body_of, router
+from boathook.admin.api.calls import ApplicationCall, body_of, router
 from boathook.admin.api.endpoints import EndpointRef
 from boathook.admin.api.errors import answer_json
 from boathook.admin.api.fields import Input, TypeName, Whole, or_null
 from boathook.admin.api.messages import MessageOut, show_message
+from boathook.admin.authorization import Permission, needs
 
 routes = router("Endpoint")
 
@@ -38,8 +39,9 @@ class _Payload(msgspec.Struct):
     summary="Try an endpoint out",
     response_model=MessageOut,
 )
+@needs(Permission.MESSAGE_PUBLISH)
 async def send_example(
-    call: OwnApplicationCall, request: Request, endpoint_id: EndpointRef, body: EventExampleIn
+    call: ApplicationCall, request: Request, endpoint_id: EndpointRef, body: EventExampleIn
 ) -> Response:
     """Send an endpoint one message, whatever it listens to."""
     payload = None

@@ -19,8 +19,8 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from boathook.admin.api.auth import Principal
 from boathook.admin.api.errors import ApiError
+from boathook.admin.authorization import Principal
 from boathook.journal import idempotency
 from boathook.journal.database import Connection
 from boathook.journal.idempotency import Answered

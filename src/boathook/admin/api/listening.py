@@ -17,10 +17,11 @@ import msgspec
 from fastapi import Header, Query, Request
 from starlette.responses import Response
 
-from boathook.admin.api.auth import authenticate, refused
-from boathook.admin.api.calls import OrganizationCall, router
+from boathook.admin.api.auth import authenticate
+from boathook.admin.api.calls import AnyCall, router
 from boathook.admin.api.errors import ApiError, invalid, to_response
 from boathook.admin.api.fields import Moment
+from boathook.admin.authorization import Permission, needs
 from boathook.admin.desk import Desk
 from boathook.admin.listening import MOST_LISTENERS, Heard, Seats, Tail, beginning, describe
 from boathook.domain import ids
@@ -46,8 +47,9 @@ _LOG = get_logger("api")
 
 
 @routes.get("/listen", include_in_schema=False)
+@needs(Permission.EVENT_LISTEN)
 async def listen(
-    call: OrganizationCall,
+    call: AnyCall,
     request: Request,
     source: str | None = None,
     application: str | None = None,
@@ -57,8 +59,6 @@ async def listen(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Tell of events until the listener leaves, from now on or from a moment or an event before."""
-    if call.principal.capabilities is not None:
-        raise refused()
     now = datetime.now(UTC)
     try:
         last = ids.read_event(name) if (name := last_event_id or after) else None

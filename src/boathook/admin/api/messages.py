@@ -12,20 +12,12 @@ from starlette.responses import Response
 
 from boathook.admin import applications, messages
 from boathook.admin.api.applications import ApplicationIn
-from boathook.admin.api.calls import (
-    ApplicationCall,
-    ApplicationRef,
-    Call,
-    OrganizationCall,
-    OwnApplicationCall,
-    body_of,
-    remembers_itself,
-    router,
-)
+from boathook.admin.api.calls import AnyCall, ApplicationCall, ApplicationRef, Call, body_of, remembers_itself, router
 from boathook.admin.api.errors import answer_json, invalid
 from boathook.admin.api.fields import Channels, Input, Moment, Output, Part, TypeName, Whole, either, show_moment
 from boathook.admin.api.pages import ListOf
 from boathook.admin.api.spans import Messages, WithContent
+from boathook.admin.authorization import Permission, needs
 from boathook.admin.messages import JSON_TYPE, NewMessage
 from boathook.domain import ids
 from boathook.domain.endpoints import check_tags, check_uid
@@ -198,6 +190,7 @@ def _content(row: MessageRow) -> Any:
     summary="List messages",
     response_model=ListOf[MessageOut],
 )
+@needs(Permission.MESSAGE_VIEW)
 async def list_messages(call: ApplicationCall, query: Messages) -> Response:
     """List an application's messages, newest first."""
     found = await journal.list_some(
@@ -221,8 +214,9 @@ async def list_messages(call: ApplicationCall, query: Messages) -> Response:
     response_model=MessageOut,
 )
 @remembers_itself
+@needs(Permission.MESSAGE_PUBLISH)
 async def create_message(
-    call: OrganizationCall, request: Request, app_id: ApplicationRef, body: MessageIn, with_content: WithContent = True
+    call: AnyCall, request: Request, app_id: ApplicationRef, body: MessageIn, with_content: WithContent = True
 ) -> Response:
     """Publish a message to the application's endpoints that listen to it."""
     application = await _application(call, app_id, body.application)
@@ -272,6 +266,7 @@ def _body(body: MessageIn, raw: bytes) -> bytes:
     summary="Get a message",
     response_model=MessageOut,
 )
+@needs(Permission.MESSAGE_VIEW)
 async def get_message(call: ApplicationCall, msg_id: MessageRef, with_content: WithContent = True) -> Response:
     """Return a message by its id or eventId."""
     row = await messages.get(call.work, call.application, msg_id)
@@ -284,7 +279,8 @@ async def get_message(call: ApplicationCall, msg_id: MessageRef, with_content: W
     operation_id="v1.message.expunge-content",
     summary="Forget a message's content",
 )
-async def expunge_content(call: OwnApplicationCall, msg_id: MessageRef) -> None:
+@needs(Permission.MESSAGE_EXPUNGE)
+async def expunge_content(call: ApplicationCall, msg_id: MessageRef) -> None:
     """Forget a message's payload for good; it cannot be sent again."""
     await messages.expunge(call.work, call.application, msg_id)
 
@@ -294,7 +290,8 @@ async def expunge_content(call: OwnApplicationCall, msg_id: MessageRef) -> None:
     operation_id="v1.message.precheck",
     summary="Ask whether anybody listens",
 )
-async def precheck(call: OwnApplicationCall, body: PrecheckIn) -> PrecheckOut:
+@needs(Permission.MESSAGE_PUBLISH)
+async def precheck(call: ApplicationCall, body: PrecheckIn) -> PrecheckOut:
     """Say whether a live endpoint listens to this event type and these channels."""
     is_active = await messages.is_listened_to(call.work, call.application, body.event_type, body.channels or ())
     return PrecheckOut(active=is_active)
@@ -305,7 +302,8 @@ async def precheck(call: OwnApplicationCall, body: PrecheckIn) -> PrecheckOut:
     operation_id="v1.message.bulk-expunge",
     summary="Forget the contents of several messages",
 )
-async def bulk_expunge(call: OwnApplicationCall, body: BulkExpungeIn) -> BulkExpungeOut:
+@needs(Permission.MESSAGE_EXPUNGE)
+async def bulk_expunge(call: ApplicationCall, body: BulkExpungeIn) -> BulkExpungeOut:
     """Forget the payloads of several messages for good."""
     found: Mapping[str, bool] = await messages.expunge_some(call.work, call.application, body.ids)
     return BulkExpungeOut(results={name: "expunged" if known else "not-found" for name, known in found.items()})

@@ -9,7 +9,7 @@ from fastapi import Depends, Response
 from pydantic import Field
 
 from boathook.admin import endpoint_secrets, endpoints
-from boathook.admin.api.calls import Call, OrganizationCall, router
+from boathook.admin.api.calls import AnyCall, Call, router
 from boathook.admin.api.endpoint_secrets import (
     EndpointHeadersIn,
     EndpointHeadersOut,
@@ -21,6 +21,7 @@ from boathook.admin.api.endpoints import EndpointBasics, EndpointBasicsOut, Endp
 from boathook.admin.api.errors import not_found
 from boathook.admin.api.fields import Text, either
 from boathook.admin.api.pages import EndpointPage, ListOf
+from boathook.admin.authorization import Permission, needs
 from boathook.admin.desk import new_id
 from boathook.journal import applications
 from boathook.journal.endpoints import Endpoint
@@ -57,14 +58,14 @@ def _show(endpoint: Endpoint) -> OperationalEndpointOut:
     return OperationalEndpointOut(**basics_of(endpoint), metadata=dict(endpoint.metadata))
 
 
-async def _existing(call: OrganizationCall) -> Call:
+async def _existing(call: AnyCall) -> Call:
     call.found = await applications.find_operational(call.connection, call.principal.organization)
     if call.found is None:
         raise not_found()
     return call
 
 
-async def _made(call: OrganizationCall) -> Call:
+async def _made(call: AnyCall) -> Call:
     call.found = await applications.ensure_operational(call.connection, new_id(), call.principal.organization)
     return call
 
@@ -74,7 +75,8 @@ MakingCall = Annotated[Call, Depends(_made)]
 
 
 @routes.get(_BASE, operation_id="v1.operational-webhook.endpoint.list", summary="List operational webhook endpoints")
-async def list_endpoints(call: OrganizationCall, page: EndpointPage) -> ListOf[OperationalEndpointOut]:
+@needs(Permission.OPERATIONAL_WEBHOOK_MANAGE)
+async def list_endpoints(call: AnyCall, page: EndpointPage) -> ListOf[OperationalEndpointOut]:
     """List the organization's own endpoints, the youngest first."""
     application = await applications.find_operational(call.connection, call.principal.organization)
     rows = [] if application is None else await endpoints.list_some(call.work, application, page.window())
@@ -87,6 +89,7 @@ async def list_endpoints(call: OrganizationCall, page: EndpointPage) -> ListOf[O
     operation_id="v1.operational-webhook.endpoint.create",
     summary="Create an operational webhook endpoint",
 )
+@needs(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def create_endpoint(call: MakingCall, body: OperationalEndpointIn) -> OperationalEndpointOut:
     """Create an endpoint of the organization's own."""
     made = await endpoints.create(call.work, call.application, body.value(), secret=body.secret, headers=body.headers)
@@ -98,6 +101,7 @@ async def create_endpoint(call: MakingCall, body: OperationalEndpointIn) -> Oper
     operation_id="v1.operational-webhook.endpoint.get",
     summary="Get an operational webhook endpoint",
 )
+@needs(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def get_endpoint(call: ExistingCall, endpoint_id: EndpointRef) -> OperationalEndpointOut:
     """Return an endpoint of the organization's own."""
     return _show(await endpoints.get(call.work, call.application, endpoint_id))
@@ -109,6 +113,7 @@ async def get_endpoint(call: ExistingCall, endpoint_id: EndpointRef) -> Operatio
     summary="Replace or create an operational webhook endpoint",
     responses={201: {"model": OperationalEndpointOut, "description": "There was none; it was created"}},
 )
+@needs(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def put_endpoint(
     call: MakingCall, endpoint_id: EndpointRef, body: OperationalEndpointUpdate, response: Response
 ) -> OperationalEndpointOut:
@@ -124,6 +129,7 @@ async def put_endpoint(
     operation_id="v1.operational-webhook.endpoint.delete",
     summary="Delete an operational webhook endpoint",
 )
+@needs(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def delete_endpoint(call: ExistingCall, endpoint_id: EndpointRef) -> None:
     """Delete an endpoint of the organization's own."""
     await endpoints.delete(call.work, call.application, endpoint_id)
@@ -134,6 +140,7 @@ async def delete_endpoint(call: ExistingCall, endpoint_id: EndpointRef) -> None:
     operation_id="v1.operational-webhook.endpoint.get-secret",
     summary="Get an operational webhook endpoint's secret",
 )
+@needs(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def get_secret(call: ExistingCall, endpoint_id: EndpointRef) -> EndpointSecretOut:
     """Return what signatures are verified with."""
     return EndpointSecretOut(key=await endpoint_secrets.get_secret(call.work, call.application, endpoint_id))
@@ -145,6 +152,7 @@ async def get_secret(call: ExistingCall, endpoint_id: EndpointRef) -> EndpointSe
     operation_id="v1.operational-webhook.endpoint.rotate-secret",
     summary="Rotate an operational webhook endpoint's secret",
 )
+@needs(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def rotate_secret(
     call: ExistingCall, endpoint_id: EndpointRef, body: EndpointSecretRotateIn | None = None
 ) -> None:
@@ -158,6 +166,7 @@ async def rotate_secret(
     operation_id="v1.operational-webhook.endpoint.get-headers",
     summary="Get an operational webhook endpoint's headers",
 )
+@needs(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def get_headers(call: ExistingCall, endpoint_id: EndpointRef) -> EndpointHeadersOut:
     """Return an endpoint's headers; of sensitive ones only the names."""
     return show_headers(await endpoint_secrets.get_headers(call.work, call.application, endpoint_id))
@@ -169,6 +178,7 @@ async def get_headers(call: ExistingCall, endpoint_id: EndpointRef) -> EndpointH
     operation_id="v1.operational-webhook.endpoint.update-headers",
     summary="Replace an operational webhook endpoint's headers",
 )
+@needs(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def put_headers(call: ExistingCall, endpoint_id: EndpointRef, body: EndpointHeadersIn) -> None:
     """Replace all headers of an endpoint."""
     await endpoint_secrets.set_headers(call.work, call.application, endpoint_id, body.headers)

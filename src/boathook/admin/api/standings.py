@@ -12,6 +12,7 @@ from boathook.admin.api.fields import OLD, Moment, show_moment
 from boathook.admin.api.messages import MessageOut, MessageRef, show_message
 from boathook.admin.api.pages import Iterator, Limit, ListOf
 from boathook.admin.api.spans import Messages, StatusParam, answer_page, read_cursor
+from boathook.admin.authorization import Permission, needs
 from boathook.domain import ids
 from boathook.journal import messages as journal
 from boathook.journal.messages import Destination, OwedMessage, Status
@@ -52,6 +53,7 @@ def show_status(status: Status, *, is_expanded: bool = True) -> dict[str, Any]:
     summary="List an endpoint's messages",
     response_model=ListOf[EndpointMessageOut],
 )
+@needs(Permission.MESSAGE_VIEW)
 async def list_attempted_messages(
     call: ApplicationCall,
     endpoint_id: EndpointRef,
@@ -92,6 +94,7 @@ def _show_owed(row: OwedMessage, *, has_content: bool, is_expanded: bool) -> dic
     summary="List a message's endpoints",
     response_model=ListOf[MessageEndpointOut],
 )
+@needs(Permission.MESSAGE_VIEW)
 async def list_destinations(
     call: ApplicationCall,
     msg_id: MessageRef,

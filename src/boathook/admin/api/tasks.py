@@ -11,17 +11,13 @@ from pydantic import AfterValidator, Field
 from starlette.responses import Response
 
 from boathook.admin import tasks
-from boathook.admin.api.calls import (
-    AttemptCall,
-    OrganizationCall,
-    OwnApplicationCall,
-    router,
-)
+from boathook.admin.api.calls import AnyCall, ApplicationCall, router
 from boathook.admin.api.endpoints import EndpointRef
 from boathook.admin.api.errors import answer_json
 from boathook.admin.api.fields import Input, Moment, Output, TypeName, Whole, show_moment
 from boathook.admin.api.pages import IdPage, ListOf, id_page
 from boathook.admin.api.spans import answer_page, check_class
+from boathook.admin.authorization import Permission, needs
 from boathook.admin.tasks import Span
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags
@@ -143,7 +139,8 @@ def _show_whole(task: Task) -> dict[str, Any]:
     summary="Try failed messages again",
     response_model=TaskOut,
 )
-async def recover(call: AttemptCall, endpoint_id: EndpointRef, body: RecoverIn) -> Response:
+@needs(Permission.MESSAGE_RESEND)
+async def recover(call: ApplicationCall, endpoint_id: EndpointRef, body: RecoverIn) -> Response:
     """Make one attempt at each of an endpoint's failed messages of a time, in the background."""
     return answer_json(202, show_task(await tasks.recover(call.work, call.application, endpoint_id, body.value())))
 
@@ -155,7 +152,8 @@ async def recover(call: AttemptCall, endpoint_id: EndpointRef, body: RecoverIn) 
     summary="Send messages that were never sent",
     response_model=TaskOut,
 )
-async def replay_missing(call: AttemptCall, endpoint_id: EndpointRef, body: ReplayIn) -> Response:
+@needs(Permission.MESSAGE_RESEND)
+async def replay_missing(call: ApplicationCall, endpoint_id: EndpointRef, body: ReplayIn) -> Response:
     """Send an endpoint, by its schedule, the messages of a time that it listens to and was never sent."""
     task = await tasks.replay_missing(call.work, call.application, endpoint_id, body.value())
     return answer_json(202, show_task(task))
@@ -168,7 +166,8 @@ async def replay_missing(call: AttemptCall, endpoint_id: EndpointRef, body: Repl
     summary="Send messages once more",
     response_model=TaskOut,
 )
-async def bulk_replay(call: AttemptCall, endpoint_id: EndpointRef, body: BulkReplayIn) -> Response:
+@needs(Permission.MESSAGE_RESEND)
+async def bulk_replay(call: ApplicationCall, endpoint_id: EndpointRef, body: BulkReplayIn) -> Response:
     """Make one attempt at each of an endpoint's messages of a time, in the background, succeeded or failed."""
     task = await tasks.bulk_replay(call.work, call.application, endpoint_id, body.value(), body.filters())
     return answer_json(202, show_task(task))
@@ -180,8 +179,9 @@ async def bulk_replay(call: AttemptCall, endpoint_id: EndpointRef, body: BulkRep
     summary="List background tasks",
     response_model=ListOf[BackgroundTaskOut],
 )
+@needs(Permission.TASK_VIEW)
 async def list_tasks(
-    call: OrganizationCall,
+    call: AnyCall,
     page: TaskPage,
     status: Annotated[TaskState | None, Query(description="Only tasks that stand so.")] = None,
     task: Annotated[TaskKind | None, Query(description="Only tasks that do this.")] = None,
@@ -214,7 +214,8 @@ def _window(page: IdPage) -> Window:
     summary="Get a background task",
     response_model=BackgroundTaskOut,
 )
-async def get_task(call: OrganizationCall, task_id: Annotated[str, Path(description="The task's id.")]) -> Response:
+@needs(Permission.TASK_VIEW)
+async def get_task(call: AnyCall, task_id: Annotated[str, Path(description="The task's id.")]) -> Response:
     """Return one task and what it has come to."""
     found = await tasks.get(call.work, task_id)
     if found.kind not in OF_API:
@@ -229,7 +230,8 @@ async def get_task(call: OrganizationCall, task_id: Annotated[str, Path(descript
     summary="Forget all contents",
     response_model=TaskOut,
 )
-async def expunge_all(call: OwnApplicationCall) -> Response:
+@needs(Permission.MESSAGE_EXPUNGE)
+async def expunge_all(call: ApplicationCall) -> Response:
     """Forget the payloads of all of an application's messages for good, in the background."""
     return answer_json(202, show_task(await tasks.purge_contents(call.work, call.application)))
 
@@ -241,7 +243,8 @@ async def expunge_all(call: OwnApplicationCall) -> Response:
     summary="Tell which event types are listened to",
     response_model=TaskOut,
 )
-async def aggregate_types(call: OrganizationCall) -> Response:
+@needs(Permission.USAGE_COUNT)
+async def aggregate_types(call: AnyCall) -> Response:
     """Tell, in the background, which event types each application's endpoints name."""
     return answer_json(202, show_task(await tasks.aggregate_types(call.work)))
 
@@ -253,7 +256,8 @@ async def aggregate_types(call: OrganizationCall) -> Response:
     summary="Count applications' deliveries",
     response_model=UsageOut,
 )
-async def count_usage(call: OrganizationCall, body: UsageIn) -> Response:
+@needs(Permission.USAGE_COUNT)
+async def count_usage(call: AnyCall, body: UsageIn) -> Response:
     """Count, in the background, the deliveries of each application's messages of a time."""
     task, unknown = await tasks.count_usage(call.work, body.value(), body.app_ids)
     return answer_json(202, show_task(task) | {"unresolvedAppIds": unknown})

@@ -6,10 +6,10 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from boathook.admin import alarms as actions
+from boathook.admin.authorization import Permission
 from boathook.admin.console import asking
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.domain.errors import InvalidValue
-from boathook.domain.roles import Role
 from boathook.domain.telling import show_number
 from boathook.outbound.notifier import NotSent, Sent
 
@@ -25,7 +25,7 @@ _LENGTHS: Final = (
 )
 
 
-@routes.get("/alarms")
+@routes.get("/alarms", Permission.ALARM_VIEW)
 async def show(visit: Visit) -> Response:
     """Show all that fires, with channels, silences and rules."""
     return await _show(visit)
@@ -53,7 +53,7 @@ async def _show(visit: Visit, status: int = 200, error: InvalidValue | None = No
 _SILENCE: Final = {"rule": "*", "subject": "*", "note": "", "length": "4"}
 
 
-@routes.get("/alarms/history")
+@routes.get("/alarms/history", Permission.ALARM_VIEW)
 async def show_history(visit: Visit) -> Response:
     """Show alarms that have recovered, a page at a time."""
     before = asking.moment(visit.query, "before")
@@ -64,7 +64,7 @@ async def show_history(visit: Visit) -> Response:
     return visit.page("alarms/history.html", ended=ended[:_HISTORY], more=more, view=_viewer(visit), number=show_number)
 
 
-@routes.post("/alarms/silences", role=Role.OPERATOR)
+@routes.post("/alarms/silences", Permission.ALARM_MANAGE)
 async def silence(visit: Visit) -> Response:
     """Silence some alarms for a time."""
     form = visit.form
@@ -82,7 +82,7 @@ async def silence(visit: Visit) -> Response:
     return visit.to(_LIST, f"Nobody is told of {made.rule} about {made.subject} until {made.until:%Y-%m-%d %H:%M} UTC.")
 
 
-@routes.post("/alarms/silences/{id}/end", role=Role.OPERATOR)
+@routes.post("/alarms/silences/{id}/end", Permission.ALARM_MANAGE)
 async def end_silence(visit: Visit) -> Response:
     """End a silence before its time."""
     async with visit.work() as work:
@@ -90,7 +90,7 @@ async def end_silence(visit: Visit) -> Response:
     return visit.to(_LIST, "The silence has ended: what still fires is told.")
 
 
-@routes.post("/alarms/channels/{name}/test", role=Role.OPERATOR)
+@routes.post("/alarms/channels/{name}/test", Permission.ALARM_MANAGE)
 async def test_channel(visit: Visit) -> Response:
     """Send a channel a message that says it is a test."""
     name = visit.path["name"]

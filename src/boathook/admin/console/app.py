@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
+from boathook.admin.authorization import Permission, check_routes, needs
 from boathook.admin.console import (
     alarms,
     applications,
@@ -80,14 +81,16 @@ class Console:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
+        routes = [
+            Route(f"{STATIC}/{{path:path}}", frame.serve_file, methods=["GET"]),
+            Route(REPORTS, _Reports().note, methods=["POST"]),
+            *SigningIn(frame).routes,
+            *(route_of(frame, entry) for area in AREAS for entry in area.entries),
+            *portal_routes(frame.state),
+        ]
+        check_routes(routes)
         self._router = Router(
-            [
-                Route(f"{STATIC}/{{path:path}}", frame.serve_file, methods=["GET"]),
-                Route(REPORTS, _Reports().note, methods=["POST"]),
-                *SigningIn(frame).routes,
-                *(route_of(frame, entry) for area in AREAS for entry in area.entries),
-                *portal_routes(frame.state),
-            ],
+            routes,
             redirect_slashes=False,
             default=cast("Any", self._answer_404),
         )
@@ -139,6 +142,7 @@ class _Reports:
     def __init__(self) -> None:
         self._quiet_until = 0.0
 
+    @needs(Permission.PUBLIC)
     async def note(self, request: Request) -> Response:
         """Take one report."""
         body = b""

@@ -1,7 +1,7 @@
 """The pages of one application, written once for both who see them: operators, and its customer in the portal.
 
 A page is a function of a `Side`, which tells where it stands and what whoever looks may do. `Pages` gathers them with
-the capability that each needs; the console serves them below /console/applications/{application}, the portal below
+the permission that each needs; the console serves them below /console/applications/{application}, the portal below
 /portal.
 """
 
@@ -14,10 +14,9 @@ from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
 from boathook.admin import applications
-from boathook.admin.api.auth import Capability
+from boathook.admin.authorization import Permission
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.desk import Desk, Work
-from boathook.domain.roles import Role
 from boathook.journal.applications import Application
 
 HOME: Final = f"{BASE}/applications"
@@ -68,7 +67,7 @@ class Side:
     layout: str
     """The template they are set in."""
     is_portal: bool
-    may: Callable[[Capability], bool]
+    may: Callable[[Permission], bool]
     flags: frozenset[str] | None = None
     """Only event types that need none or one of these are shown; None shows all."""
 
@@ -91,8 +90,8 @@ class Side:
         """Return what a form holds under a name; nothing where it does not hold it."""
         return str(self.visit.form.get(name, ""))
 
-    def _may_word(self, capability: str) -> bool:
-        return self.may(Capability(capability))
+    def _may_word(self, permission: str) -> bool:
+        return self.may(Permission(permission))
 
 
 Answer = Callable[[Side], Awaitable[Response]]
@@ -105,9 +104,7 @@ class Page:
     method: str
     path: str
     """Below the application's own."""
-    needs: Capability
-    is_for_operators: bool
-    """Whether the portal does without it."""
+    permission: Permission
     answer: Answer
 
 
@@ -117,19 +114,17 @@ class Pages:
     def __init__(self) -> None:
         self.entries: list[Page] = []
 
-    def get(
-        self, path: str, needs: Capability = Capability.VIEW_BASE, *, is_for_operators: bool = False
-    ) -> Callable[[Answer], Answer]:
+    def get(self, path: str, permission: Permission) -> Callable[[Answer], Answer]:
         """Register a page."""
-        return self._add("GET", path, needs, is_for_operators)
+        return self._add("GET", path, permission)
 
-    def post(self, path: str, needs: Capability, *, is_for_operators: bool = False) -> Callable[[Answer], Answer]:
+    def post(self, path: str, permission: Permission) -> Callable[[Answer], Answer]:
         """Register what a form does."""
-        return self._add("POST", path, needs, is_for_operators)
+        return self._add("POST", path, permission)
 
-    def _add(self, method: str, path: str, needs: Capability, is_for_operators: bool) -> Callable[[Answer], Answer]:
+    def _add(self, method: str, path: str, permission: Permission) -> Callable[[Answer], Answer]:
         def add(answer: Answer) -> Answer:
-            self.entries.append(Page(method, path, needs, is_for_operators, answer))
+            self.entries.append(Page(method, path, permission, answer))
             return answer
 
         return add
@@ -140,12 +135,8 @@ def to_console(pages: Pages) -> Routes:
     routes = Routes()
     for page in pages.entries:
         register = routes.get if page.method == "GET" else routes.post
-        register(f"/applications/{{application}}{page.path}", role=_role_for(page.needs))(_for_operators(page))
+        register(f"/applications/{{application}}{page.path}", page.permission)(_for_operators(page))
     return routes
-
-
-def _role_for(capability: Capability) -> Role:
-    return Role.VIEWER if capability is Capability.VIEW_BASE else Role.OPERATOR
 
 
 def _for_operators(page: Page) -> Callable[[Visit], Awaitable[Response]]:
@@ -163,5 +154,5 @@ def operators_side(visit: Visit, reference: str) -> Side:
         base=f"{HOME}/{reference}",
         layout="base.html",
         is_portal=False,
-        may=lambda capability: visit.may(_role_for(capability)),
+        may=visit.may,
     )

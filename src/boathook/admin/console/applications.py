@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from boathook.admin import applications, keys, messages, portal
 from boathook.admin.api.applications import ApplicationIn, ApplicationPatch
-from boathook.admin.api.auth import Capability
 from boathook.admin.api.messages import MessageIn
+from boathook.admin.authorization import Capability, Permission
 from boathook.admin.console.application_visits import HOME, Side, operators_side
 from boathook.admin.console.endpoint_forms import Misfilled, Reader, problems_of, refilled
 from boathook.admin.console.endpoints import known_types, rows_of
@@ -19,7 +19,6 @@ from boathook.admin.messages import NewMessage
 from boathook.admin.portal import Look
 from boathook.domain import ids
 from boathook.domain.errors import InvalidMessage, InvalidValue, LimitReached, Taken
-from boathook.domain.roles import Role
 from boathook.journal import endpoint_sights as sights
 from boathook.journal.applications import Application
 
@@ -38,7 +37,7 @@ CAPABILITIES: Final = {
 """What a visitor of the portal may be allowed besides looking."""
 
 
-@routes.get("/applications")
+@routes.get("/applications", Permission.APPLICATION_LIST)
 async def list_applications(visit: Visit) -> Response:
     """Show applications, the youngest first, or those with some words in their name or uid."""
     words, place = visit.query.get("q", "").strip(), visit.query.get("before", "")
@@ -61,13 +60,13 @@ async def list_applications(visit: Visit) -> Response:
     )
 
 
-@routes.get("/applications/new", role=Role.OPERATOR)
+@routes.get("/applications/new", Permission.APPLICATION_MANAGE)
 async def show_form_for_new(visit: Visit) -> Response:
     """Show the form for an application about to be made."""
     return visit.page("applications/form.html", application=None, values={}, problems={})
 
 
-@routes.post("/applications")
+@routes.post("/applications", Permission.APPLICATION_MANAGE)
 async def create_application(visit: Visit) -> Response:
     """Make an application."""
     reader = Reader(visit.form)
@@ -96,7 +95,7 @@ def _form(visit: Visit, application: Application | None, problems: Mapping[str, 
     return visit.page("applications/form.html", 400, application=application, values=values, problems=problems)
 
 
-@routes.get("/applications/{application}")
+@routes.get("/applications/{application}", Permission.APPLICATION_VIEW)
 async def show_application(visit: Visit) -> Response:
     """Show an application with its endpoints and its latest messages."""
     side = operators_side(visit, visit.path["application"])
@@ -114,7 +113,7 @@ async def show_application(visit: Visit) -> Response:
     )
 
 
-@routes.get("/applications/{application}/edit", role=Role.OPERATOR)
+@routes.get("/applications/{application}/edit", Permission.APPLICATION_MANAGE)
 async def show_form(visit: Visit) -> Response:
     """Show the form for an application as it is."""
     async with visit.work() as work:
@@ -128,7 +127,7 @@ async def show_form(visit: Visit) -> Response:
     return visit.page("applications/form.html", application=application, values=values, problems={})
 
 
-@routes.post("/applications/{application}/edit")
+@routes.post("/applications/{application}/edit", Permission.APPLICATION_MANAGE)
 async def change_application(visit: Visit) -> Response:
     """Give an application the values of its form."""
     reader = Reader(visit.form)
@@ -145,7 +144,7 @@ async def change_application(visit: Visit) -> Response:
     return visit.to(f"{HOME}/{application.shown_id}", "The changes are saved.")
 
 
-@routes.post("/applications/{application}/delete")
+@routes.post("/applications/{application}/delete", Permission.APPLICATION_MANAGE)
 async def delete_application(visit: Visit) -> Response:
     """Delete an application whose name was written out."""
     async with visit.work() as work:
@@ -157,7 +156,7 @@ async def delete_application(visit: Visit) -> Response:
     return visit.to(HOME, f"{application.name} is deleted with all its endpoints; what was sent stays on record.")
 
 
-@routes.get("/applications/{application}/publish", role=Role.OPERATOR)
+@routes.get("/applications/{application}/publish", Permission.MESSAGE_PUBLISH)
 async def show_publishing(visit: Visit) -> Response:
     """Show the form by which a message is published."""
     side = operators_side(visit, visit.path["application"])
@@ -172,7 +171,7 @@ async def _publishing(side: Side, values: Mapping[str, Any], problems: Mapping[s
     )
 
 
-@routes.post("/applications/{application}/publish")
+@routes.post("/applications/{application}/publish", Permission.MESSAGE_PUBLISH)
 async def publish(visit: Visit) -> Response:
     """Publish a message."""
     side = operators_side(visit, visit.path["application"])
@@ -211,7 +210,7 @@ def _message_of(reader: Reader) -> NewMessage:
     )
 
 
-@routes.post("/applications/{application}/portal")
+@routes.post("/applications/{application}/portal", Permission.PORTAL_GRANT)
 async def invite(visit: Visit) -> Response:
     """Make a way into the portal, and show it this once."""
     lifetime = str(visit.form.get("lifetime", ""))
@@ -239,7 +238,7 @@ async def invite(visit: Visit) -> Response:
     )
 
 
-@routes.post("/applications/{application}/portal/end")
+@routes.post("/applications/{application}/portal/end", Permission.PORTAL_GRANT)
 async def end_portal(visit: Visit) -> Response:
     """End all keys of an application's portal, and those of its API."""
     async with visit.work() as work:

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from boathook.admin.authorization import Permission
 from boathook.admin.console import asking
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.domain.errors import InvalidValue
@@ -37,7 +38,7 @@ _HEAD: Final = ",".join(AuditRow.__slots__).encode() + b"\r\n"
 _KINDS: Final = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl"}
 
 
-@routes.get("/audit")
+@routes.get("/audit", Permission.AUDIT_VIEW)
 async def list_rows(visit: Visit) -> Response:
     """Show who did what, newest first."""
     wishes = asking.words(visit.query, _WISHES)
@@ -61,7 +62,7 @@ async def list_rows(visit: Visit) -> Response:
     )
 
 
-@routes.get("/audit/download/{kind}")
+@routes.get("/audit/download/{kind}", Permission.AUDIT_VIEW)
 async def download(visit: Visit) -> Response:
     """Send all that fits as a file, as it is read."""
     kind = visit.path["kind"]

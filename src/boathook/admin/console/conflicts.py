@@ -5,6 +5,7 @@ from uuid import UUID
 from starlette.responses import Response
 
 from boathook.admin import comparing, contents
+from boathook.admin.authorization import Permission
 from boathook.admin.console import asking
 from boathook.admin.console.one_event import attachment, content_of
 from boathook.admin.console.pages import BASE, Routes, Visit
@@ -20,7 +21,7 @@ _PAGE = 50
 _FIELDS = ("source", "application", "since", "until")
 
 
-@routes.get("/conflicts")
+@routes.get("/conflicts", Permission.CONFLICT_VIEW)
 async def list_conflicts(visit: Visit) -> Response:
     """Show conflicts, the latest first."""
     fields = asking.words(visit.query, _FIELDS)
@@ -44,7 +45,7 @@ async def list_conflicts(visit: Visit) -> Response:
     return visit.page("conflicts/list.html", fields=fields, sources=sources, errors={}, rows=rows[:_PAGE], older=older)
 
 
-@routes.get("/conflicts/{id}")
+@routes.get("/conflicts/{id}", Permission.CONFLICT_VIEW)
 async def show_conflict(visit: Visit) -> Response:
     """Show a conflict beside the event that came first."""
     found = await comparing.compare_conflict(visit.desk.database, _conflict_id(visit))
@@ -63,7 +64,7 @@ async def show_conflict(visit: Visit) -> Response:
     )
 
 
-@routes.get("/conflicts/{id}/body")
+@routes.get("/conflicts/{id}/body", Permission.CONFLICT_VIEW)
 async def download(visit: Visit) -> Response:
     """Give the bytes of the conflicting request."""
     twin = await timeline.get_conflict(visit.desk.database, _conflict_id(visit))

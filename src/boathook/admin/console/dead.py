@@ -9,11 +9,11 @@ from typing import Final
 from starlette.responses import Response
 
 from boathook.admin import bulk, failures, operations
+from boathook.admin.authorization import Permission
 from boathook.admin.console import asking
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
-from boathook.domain.roles import Role
 from boathook.journal import dead_groups, ledger
 from boathook.journal.dead_groups import FoundLetters, Group, Place
 from boathook.journal.ledger import DeliveryRow, Filter
@@ -38,7 +38,7 @@ class _Told:
     alarms: Sequence[str]
 
 
-@routes.get("/dead")
+@routes.get("/dead", Permission.DEAD_LETTER_VIEW)
 async def list_groups(visit: Visit) -> Response:
     """Show what failed, in groups."""
     wishes = asking.words(visit.query, ("recipient", "code", "page"))
@@ -59,7 +59,7 @@ async def list_groups(visit: Visit) -> Response:
     )
 
 
-@routes.get("/dead/letters")
+@routes.get("/dead/letters", Permission.DEAD_LETTER_VIEW)
 async def list_letters(visit: Visit) -> Response:
     """Show dead letters one by one."""
     wishes = asking.words(visit.query, _WISHES)
@@ -80,7 +80,7 @@ async def list_letters(visit: Visit) -> Response:
     )
 
 
-@routes.get("/dead/groups/{group}")
+@routes.get("/dead/groups/{group}", Permission.DEAD_LETTER_VIEW)
 async def show_group(visit: Visit) -> Response:
     """Show one group: what failed, why it needs more than a replay, its letters, and who did what."""
     return await _show_group(visit)
@@ -107,7 +107,7 @@ async def _show_group(visit: Visit, status: int = 200, **errors: str) -> Respons
     )
 
 
-@routes.get("/dead/groups/{group}/replay", role=Role.OPERATOR)
+@routes.get("/dead/groups/{group}/replay", Permission.DEAD_LETTER_DECIDE)
 async def rehearse_replay(visit: Visit) -> Response:
     """Show what a replay of all of a group would do."""
     return await _rehearse(visit)
@@ -129,7 +129,7 @@ async def _rehearse(visit: Visit, status: int = 200, **errors: str) -> Response:
     )
 
 
-@routes.post("/dead/groups/{group}/replay")
+@routes.post("/dead/groups/{group}/replay", Permission.DEAD_LETTER_DECIDE)
 async def replay_group(visit: Visit) -> Response:
     """Let all of a group run again, in the background."""
     try:
@@ -142,7 +142,7 @@ async def replay_group(visit: Visit) -> Response:
     return visit.to(f"{BASE}/jobs/{task.shown_id}")
 
 
-@routes.post("/dead/groups/{group}/ignore")
+@routes.post("/dead/groups/{group}/ignore", Permission.DEAD_LETTER_DECIDE)
 async def ignore_group(visit: Visit) -> Response:
     """End all of a group as ignored, in the background."""
     try:
@@ -153,7 +153,7 @@ async def ignore_group(visit: Visit) -> Response:
     return visit.to(f"{BASE}/jobs/{task.shown_id}")
 
 
-@routes.post("/dead/groups/{group}/purge", role=Role.ADMIN)
+@routes.post("/dead/groups/{group}/purge", Permission.DEAD_LETTER_PURGE)
 async def purge_group(visit: Visit) -> Response:
     """Delete all of a group, in the background."""
     typed, note = (str(visit.form.get(name, "")) for name in ("typed", "note"))
@@ -165,7 +165,7 @@ async def purge_group(visit: Visit) -> Response:
     return visit.to(f"{BASE}/jobs/{task.shown_id}")
 
 
-@routes.post("/dead/decide")
+@routes.post("/dead/decide", Permission.DEAD_LETTER_DECIDE)
 async def decide(visit: Visit) -> Response:
     """Do what was chosen with the letters that were ticked."""
     keys = _ticked(visit)
@@ -178,7 +178,7 @@ async def decide(visit: Visit) -> Response:
         return visit.to(back, f"Nothing was done: {error}.", "bad")
 
 
-@routes.get("/dead/{id}")
+@routes.get("/dead/{id}", Permission.DEAD_LETTER_VIEW)
 async def show_letter(visit: Visit) -> Response:
     """Show one dead letter: what failed, every attempt, who did what, and what to do next."""
     return await _show_letter(visit)
@@ -205,13 +205,13 @@ async def _show_letter(visit: Visit, status: int = 200, **errors: str) -> Respon
     )
 
 
-@routes.post("/dead/{id}/replay")
+@routes.post("/dead/{id}/replay", Permission.DEAD_LETTER_DECIDE)
 async def replay_letter(visit: Visit) -> Response:
     """Let one letter run again."""
     return visit.to(f"{DEAD}/{visit.path['id']}", await _decide(visit, [_key(visit)], "replay"))
 
 
-@routes.post("/dead/{id}/ignore")
+@routes.post("/dead/{id}/ignore", Permission.DEAD_LETTER_DECIDE)
 async def ignore_letter(visit: Visit) -> Response:
     """End one letter as ignored."""
     try:
@@ -220,7 +220,7 @@ async def ignore_letter(visit: Visit) -> Response:
         return await _show_letter(visit, 400, ignore=str(error))
 
 
-@routes.post("/dead/{id}/purge", role=Role.ADMIN)
+@routes.post("/dead/{id}/purge", Permission.DEAD_LETTER_PURGE)
 async def purge_letter(visit: Visit) -> Response:
     """Delete one letter with its attempts."""
     try:
@@ -243,7 +243,7 @@ async def _decide(visit: Visit, keys: Sequence[Key], what: str) -> str:
         case "ignore":
             bulk.require_note(note)
             done, verb = await operations.ignore_dead(database, chosen, action), "ignored"
-        case "purge" if visit.may(Role.ADMIN):
+        case "purge" if visit.may(Permission.DEAD_LETTER_PURGE):
             bulk.check_typed(str(visit.form.get("typed", "")))
             done, verb = await operations.purge_dead(database, chosen, action), "purged"
         case _:

@@ -11,11 +11,11 @@ import msgspec
 from starlette.responses import Response
 
 from boathook.admin import attempts, endpoints, messages
-from boathook.admin.api.auth import Capability
+from boathook.admin.authorization import Permission
 from boathook.admin.console.application_visits import Pages, Side
 from boathook.admin.desk import Work
+from boathook.admin.endpoint_secrets import hide_custom, hide_sensitive
 from boathook.domain import ids
-from boathook.domain.endpoints import SENSITIVE_HEADERS
 from boathook.domain.errors import InvalidValue
 from boathook.domain.windows import after_message
 from boathook.journal import attempts as attempt_journal
@@ -75,7 +75,7 @@ def _word(side: Side, name: str) -> str | None:
     return text or None
 
 
-@pages.get("/endpoints/{endpoint}/attempts")
+@pages.get("/endpoints/{endpoint}/attempts", Permission.MESSAGE_VIEW)
 async def list_attempts(side: Side) -> Response:
     """Show an endpoint's attempts, newest first."""
     result, answered, type = (_word(side, name) for name in ("result", "answer", "type"))
@@ -105,7 +105,7 @@ async def list_attempts(side: Side) -> Response:
     )
 
 
-@pages.get("/endpoints/{endpoint}/attempts/{message}/{attempt}")
+@pages.get("/endpoints/{endpoint}/attempts/{message}/{attempt}", Permission.MESSAGE_VIEW)
 async def show_attempt(side: Side) -> Response:
     """Show what was sent with an attempt, and what was answered."""
     path = side.visit.path
@@ -115,7 +115,7 @@ async def show_attempt(side: Side) -> Response:
         request = await sights.find_request(work.connection, row.message.id, row.id)
     if row.endpoint_id != endpoint.id or request is None:
         raise InvalidValue("this attempt was made at another endpoint", "attempt")
-    shown = [(name, "[hidden]" if name.lower() in SENSITIVE_HEADERS else value) for name, value in request.headers]
+    show = hide_sensitive if side.may(Permission.ENDPOINT_HEADERS_VIEW) else hide_custom
     return side.page(
         "endpoints/attempt.html",
         application=application,
@@ -124,13 +124,13 @@ async def show_attempt(side: Side) -> Response:
         attempt_id=path["attempt"],
         at=ids.made_at(row.id),
         request=request,
-        headers=shown,
+        headers=show(request.headers),
         answer=_text_of(row.response),
         payload=_payload_of(row.message),
     )
 
 
-@pages.get("/messages")
+@pages.get("/messages", Permission.MESSAGE_VIEW)
 async def list_messages(side: Side) -> Response:
     """Show an application's messages, newest first."""
     type, channel, wanted_id = (_word(side, name) for name in ("type", "channel", "id"))
@@ -158,7 +158,7 @@ async def _find_message(side: Side, work: Work, application: Application, refere
     return side.to(f"/messages/{found.shown_id}")
 
 
-@pages.get("/messages/{message}")
+@pages.get("/messages/{message}", Permission.MESSAGE_VIEW)
 async def show_message(side: Side) -> Response:
     """Show a message, how it stands at its endpoints, and the attempts to send it."""
     async with side.work() as (work, application):
@@ -181,7 +181,7 @@ async def show_message(side: Side) -> Response:
     )  # fmt: skip
 
 
-@pages.get("/messages/{message}/payload")
+@pages.get("/messages/{message}/payload", Permission.MESSAGE_VIEW)
 async def download_payload(side: Side) -> Response:
     """Give a message's payload as a file, byte for byte."""
     async with side.work() as (work, application):
@@ -190,7 +190,7 @@ async def download_payload(side: Side) -> Response:
     return Response(found.body or b"", media_type="application/octet-stream", headers=headers)
 
 
-@pages.post("/messages/{message}/resend", Capability.CREATE_ATTEMPTS)
+@pages.post("/messages/{message}/resend", Permission.MESSAGE_RESEND)
 async def resend(side: Side) -> Response:
     """Send a message to one endpoint once more."""
     async with side.work() as (work, application):

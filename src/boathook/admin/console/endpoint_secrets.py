@@ -6,7 +6,7 @@ from typing import Final
 from starlette.responses import Response
 
 from boathook.admin import endpoint_secrets, endpoints
-from boathook.admin.api.auth import Capability
+from boathook.admin.authorization import Permission
 from boathook.admin.console.application_visits import Pages, Side
 from boathook.admin.desk import Work
 from boathook.domain.errors import InvalidValue
@@ -19,7 +19,7 @@ GRACES: Final = (("0", "not at all"), ("3600", "one hour"), ("86400", "one day")
 """How long a former secret may sign along: seconds, and how a form says it."""
 
 
-@pages.post("/endpoints/{endpoint}/secret", Capability.VIEW_ENDPOINT_SECRET)
+@pages.post("/endpoints/{endpoint}/secret", Permission.ENDPOINT_SECRET_VIEW)
 async def reveal_secret(side: Side) -> Response:
     """Show what the receiver verifies with; who looked is noted."""
     async with side.work() as (work, application):
@@ -28,7 +28,7 @@ async def reveal_secret(side: Side) -> Response:
     return side.page("endpoints/secret.html", application=application, endpoint=endpoint, secret=secret)
 
 
-@pages.post("/endpoints/{endpoint}/headers", Capability.VIEW_ENDPOINT_SECRET)
+@pages.post("/endpoints/{endpoint}/headers", Permission.ENDPOINT_HEADERS_VIEW)
 async def reveal_headers(side: Side) -> Response:
     """Show the headers sent with each message, but those that prove who sends; who looked is noted."""
     async with side.work() as (work, application):
@@ -37,7 +37,7 @@ async def reveal_headers(side: Side) -> Response:
     return side.page("endpoints/headers.html", application=application, endpoint=endpoint, headers=headers)
 
 
-@pages.post("/endpoints/{endpoint}/rotate", Capability.MANAGE_ENDPOINT_SECRET)
+@pages.post("/endpoints/{endpoint}/rotate", Permission.ENDPOINT_SECRET_ROTATE)
 async def rotate_secret(side: Side) -> Response:
     """Give an endpoint another secret; the present one signs along for a while."""
     grace = side.field("grace")

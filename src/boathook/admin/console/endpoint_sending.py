@@ -6,7 +6,7 @@ from typing import Final
 from starlette.responses import Response
 
 from boathook.admin import endpoints, messages, tasks
-from boathook.admin.api.auth import Capability
+from boathook.admin.authorization import Permission
 from boathook.admin.console import asking
 from boathook.admin.console.application_visits import Pages, Side
 from boathook.admin.console.endpoints import known_types
@@ -21,7 +21,6 @@ from boathook.journal.tasks import Kind, Task, TaskState
 pages = Pages()
 
 PING: Final = "svix.ping"
-_SENDING: Final = Capability.CREATE_ATTEMPTS
 _KINDS: Final = {
     Kind.RECOVER: "What failed is tried again",
     Kind.REPLAY_MISSING: "What was missed is sent",
@@ -30,7 +29,7 @@ _KINDS: Final = {
 _MOST_SHOWN: Final = 4_096
 
 
-@pages.post("/endpoints/{endpoint}/test", _SENDING)
+@pages.post("/endpoints/{endpoint}/test", Permission.ENDPOINT_TEST)
 async def send_test(side: Side) -> Response:
     """Send an endpoint the example of an event type, and lead to what comes of it."""
     type = side.field("type") or PING
@@ -43,7 +42,7 @@ async def send_test(side: Side) -> Response:
     return side.to(f"/endpoints/{endpoint.shown_id}/tests/{sent.shown_id}")
 
 
-@pages.get("/endpoints/{endpoint}/tests/{message}")
+@pages.get("/endpoints/{endpoint}/tests/{message}", Permission.MESSAGE_VIEW)
 async def watch_test(side: Side) -> Response:
     """Show what came of a test, as soon as it has come."""
     async with side.work() as (work, application):
@@ -74,7 +73,7 @@ def _snippet(row: AttemptRow | None) -> str:
     return "" if row is None or not row.response else row.response[:_MOST_SHOWN].decode("utf-8", "replace")
 
 
-@pages.post("/endpoints/{endpoint}/recover", _SENDING)
+@pages.post("/endpoints/{endpoint}/recover", Permission.MESSAGE_RESEND)
 async def recover(side: Side) -> Response:
     """Try an endpoint's failed messages again, from a moment on."""
     async with side.work() as (work, application):
@@ -82,7 +81,7 @@ async def recover(side: Side) -> Response:
     return _to_task(side, task)
 
 
-@pages.post("/endpoints/{endpoint}/replay-missing", _SENDING)
+@pages.post("/endpoints/{endpoint}/replay-missing", Permission.MESSAGE_RESEND)
 async def replay_missing(side: Side) -> Response:
     """Send an endpoint the messages that it was never owed, from a moment on."""
     async with side.work() as (work, application):
@@ -101,7 +100,7 @@ def _to_task(side: Side, task: Task) -> Response:
     return side.to(f"/endpoints/{side.visit.path['endpoint']}/tasks/{task.shown_id}")
 
 
-@pages.get("/endpoints/{endpoint}/tasks/{task}")
+@pages.get("/endpoints/{endpoint}/tasks/{task}", Permission.ENDPOINT_VIEW)
 async def watch_task(side: Side) -> Response:
     """Show how far a task has come."""
     async with side.work() as (work, application):

@@ -8,8 +8,8 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from boathook.admin import endpoint_secrets, endpoints, event_types
-from boathook.admin.api.auth import Capability
 from boathook.admin.api.endpoints import EndpointIn, EndpointPatch
+from boathook.admin.authorization import Permission
 from boathook.admin.console.application_visits import HOME, Pages, Side
 from boathook.admin.console.endpoint_forms import (
     EMPTY,
@@ -36,14 +36,13 @@ from boathook.journal.endpoints import Endpoint
 pages = Pages()
 routes = Routes()
 
-_MANAGE: Final = Capability.MANAGE_ENDPOINT
 _MOST: Final = 100
 _MOST_TYPES: Final = 500
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 _REFUSALS: Final = (InvalidValue, InvalidMessage, Taken, LimitReached)
 
 
-@routes.get("/applications/in-trouble")
+@routes.get("/applications/in-trouble", Permission.APPLICATION_LIST)
 async def list_troubled(visit: Visit) -> Response:
     """Show the endpoints of all applications that are disabled or failing."""
     async with visit.work() as work:
@@ -54,7 +53,7 @@ async def list_troubled(visit: Visit) -> Response:
     return visit.page("endpoints/troubled.html", rows=shown, most=_MOST)
 
 
-@routes.get("/endpoints/{endpoint}")
+@routes.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
 async def find_endpoint(visit: Visit) -> Response:
     """Lead to the page of an endpoint whose application the reader does not know."""
     reference = visit.path["endpoint"]
@@ -68,7 +67,7 @@ async def find_endpoint(visit: Visit) -> Response:
     return visit.to(f"{HOME}/{ids.show(ids.APPLICATION, owner)}/endpoints/{reference}")
 
 
-@pages.get("/endpoints")
+@pages.get("/endpoints", Permission.ENDPOINT_VIEW)
 async def list_endpoints(side: Side) -> Response:
     """Show an application's endpoints, the youngest first."""
     async with side.work() as (work, application):
@@ -93,7 +92,7 @@ async def rows_of(side: Side, work: Work, application: Application) -> tuple[lis
     return rows, found[-1].shown_id if len(found) == _MOST else ""
 
 
-@pages.get("/endpoints/new", _MANAGE)
+@pages.get("/endpoints/new", Permission.ENDPOINT_MANAGE)
 async def show_form_for_new(side: Side) -> Response:
     """Show the form for an endpoint about to be made."""
     async with side.work() as (work, application):
@@ -101,7 +100,7 @@ async def show_form_for_new(side: Side) -> Response:
     return _form(side, application, None, known, EMPTY)
 
 
-@pages.post("/endpoints", _MANAGE)
+@pages.post("/endpoints", Permission.ENDPOINT_MANAGE)
 async def create_endpoint(side: Side) -> Response:
     """Make an endpoint."""
     reader = Reader(side.visit.form)
@@ -124,7 +123,7 @@ async def create_endpoint(side: Side) -> Response:
     )
 
 
-@pages.get("/endpoints/{endpoint}")
+@pages.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
 async def show_endpoint(side: Side) -> Response:
     """Show an endpoint: how it stands, its figures, and what can be done with it."""
     now = datetime.now(UTC)
@@ -183,7 +182,7 @@ def _retry_words(endpoint: Endpoint) -> str:
     return endpoint.retry_name or ", ".join(f"{wait:g} s" for wait in endpoint.retry.delays_s or ())
 
 
-@pages.get("/endpoints/{endpoint}/edit", _MANAGE)
+@pages.get("/endpoints/{endpoint}/edit", Permission.ENDPOINT_MANAGE)
 async def show_form(side: Side) -> Response:
     """Show the form for an endpoint as it is."""
     async with side.work() as (work, application):
@@ -193,7 +192,7 @@ async def show_form(side: Side) -> Response:
     return _form(side, application, endpoint, known, filled_from(endpoint, known), sealed=sealed)
 
 
-@pages.post("/endpoints/{endpoint}/edit", _MANAGE)
+@pages.post("/endpoints/{endpoint}/edit", Permission.ENDPOINT_MANAGE)
 async def change_endpoint(side: Side) -> Response:
     """Give an endpoint the values of its form."""
     reference = side.visit.path["endpoint"]
@@ -255,14 +254,14 @@ async def known_types(side: Side, work: Work) -> list[str]:
     return [one.name for one in found]
 
 
-@pages.post("/endpoints/{endpoint}/disable", _MANAGE)
+@pages.post("/endpoints/{endpoint}/disable", Permission.ENDPOINT_MANAGE)
 async def disable_endpoint(side: Side) -> Response:
     """Send an endpoint nothing more; what it is owed waits."""
     reference = await _switch(side, is_disabled=True)
     return side.to(f"/endpoints/{reference}", "It is disabled; what it is owed waits.")
 
 
-@pages.post("/endpoints/{endpoint}/enable", _MANAGE)
+@pages.post("/endpoints/{endpoint}/enable", Permission.ENDPOINT_MANAGE)
 async def enable_endpoint(side: Side) -> Response:
     """Send to an endpoint again; its failures are forgotten."""
     reference = await _switch(side, is_disabled=False)
@@ -279,7 +278,7 @@ async def _switch(side: Side, *, is_disabled: bool) -> str:
     return saved.shown_id
 
 
-@pages.post("/endpoints/{endpoint}/delete", _MANAGE)
+@pages.post("/endpoints/{endpoint}/delete", Permission.ENDPOINT_MANAGE)
 async def delete_endpoint(side: Side) -> Response:
     """Delete an endpoint whose id or uid was written out."""
     async with side.work() as (work, application):

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from boathook.admin import environment
 from boathook.admin import event_types as actions
+from boathook.admin.authorization import Permission
 from boathook.admin.console import asking
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.event_types import NewEventType
@@ -114,7 +115,7 @@ def _pretty(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-@routes.get("/event-types")
+@routes.get("/event-types", Permission.EVENT_TYPE_VIEW)
 async def list_types(visit: Visit) -> Response:
     """Show the event types by name."""
     after, with_archived = visit.query.get("after") or None, visit.query.get("archived") == "yes"
@@ -126,7 +127,7 @@ async def list_types(visit: Visit) -> Response:
     return visit.page("event_types/list.html", rows=rows[:_PAGE], more=more, with_archived=with_archived)
 
 
-@routes.get("/event-types/{name}")
+@routes.get("/event-types/{name}", Permission.EVENT_TYPE_VIEW)
 async def show_type(visit: Visit) -> Response:
     """Show one event type and who listens to it."""
     async with visit.work() as work:
@@ -142,13 +143,13 @@ async def show_type(visit: Visit) -> Response:
 
 
 # Beside /event-types/NAME, as every word may be the name of an event type.
-@routes.get("/event-types-new")
+@routes.get("/event-types-new", Permission.EVENT_TYPE_MANAGE)
 async def begin(visit: Visit) -> Response:
     """Show the form of another event type."""
     return _form(visit, TypeForm(name=visit.query.get("name", "")))
 
 
-@routes.post("/event-types-new")
+@routes.post("/event-types-new", Permission.EVENT_TYPE_MANAGE)
 async def create(visit: Visit) -> Response:
     """Make an event type, or only judge its schemas."""
     form = TypeForm.of(visit.form)
@@ -163,7 +164,7 @@ async def create(visit: Visit) -> Response:
     return visit.to(f"{_LIST}/{made.name}", f"The event type {made.name} is there.")
 
 
-@routes.get("/event-types/{name}/edit")
+@routes.get("/event-types/{name}/edit", Permission.EVENT_TYPE_MANAGE)
 async def edit(visit: Visit) -> Response:
     """Show the form of an event type."""
     async with visit.work() as work:
@@ -171,7 +172,7 @@ async def edit(visit: Visit) -> Response:
     return _form(visit, TypeForm.showing(type), name=type.name)
 
 
-@routes.post("/event-types/{name}/edit")
+@routes.post("/event-types/{name}/edit", Permission.EVENT_TYPE_MANAGE)
 async def change(visit: Visit) -> Response:
     """Change an event type, or only judge its schemas."""
     name, form = visit.path["name"], TypeForm.of(visit.form)
@@ -203,7 +204,7 @@ def _name(name: str) -> str:
         raise InvalidValue(str(error), "name") from None
 
 
-@routes.post("/event-types/{name}/archive")
+@routes.post("/event-types/{name}/archive", Permission.EVENT_TYPE_MANAGE)
 async def archive(visit: Visit) -> Response:
     """Take an event type out of the catalog."""
     async with visit.work() as work:
@@ -211,7 +212,7 @@ async def archive(visit: Visit) -> Response:
     return visit.to(f"{_LIST}/{visit.path['name']}", "It is archived: endpoints can no longer ask for it.")
 
 
-@routes.post("/event-types/{name}/restore")
+@routes.post("/event-types/{name}/restore", Permission.EVENT_TYPE_MANAGE)
 async def restore(visit: Visit) -> Response:
     """Put an archived event type back into the catalog."""
     async with visit.work() as work:
@@ -219,7 +220,7 @@ async def restore(visit: Visit) -> Response:
     return visit.to(f"{_LIST}/{visit.path['name']}", "It is in the catalog again.")
 
 
-@routes.post("/event-types/{name}/delete")
+@routes.post("/event-types/{name}/delete", Permission.EVENT_TYPE_MANAGE)
 async def delete(visit: Visit) -> Response:
     """Delete an event type for good."""
     async with visit.work() as work:
@@ -227,13 +228,13 @@ async def delete(visit: Visit) -> Response:
     return visit.to(_LIST, f"The event type {visit.path['name']} is deleted.")
 
 
-@routes.get("/event-types-import")
+@routes.get("/event-types-import", Permission.EVENT_TYPE_MANAGE)
 async def begin_import(visit: Visit) -> Response:
     """Show the form that takes an OpenAPI document."""
     return visit.page("event_types/import.html", text="", is_whole=False, changed=None, error="")
 
 
-@routes.post("/event-types-import")
+@routes.post("/event-types-import", Permission.EVENT_TYPE_MANAGE)
 async def import_document(visit: Visit) -> Response:
     """Show what an OpenAPI document would change, or change it."""
     text, is_whole = str(visit.form.get("document", "")), bool(visit.form.get("is_whole"))

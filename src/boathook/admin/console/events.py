@@ -9,6 +9,7 @@ from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
 from boathook.admin import bulk, searching
+from boathook.admin.authorization import Permission
 from boathook.admin.console import asking
 from boathook.admin.console.jobs import JOBS
 from boathook.admin.console.one_event import routes
@@ -17,7 +18,6 @@ from boathook.admin.searching import UNHANDLED, Direct, Question
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.model import State
-from boathook.domain.roles import Role
 from boathook.journal.ledger import Filter
 from boathook.journal.search import LARGEST_BODY, Look
 
@@ -29,7 +29,7 @@ _MOST_LOOKS: Final = 100
 _FIELDS: Final = ("q", "text", "key", "source", "application", "type", "state", "since", "until")
 
 
-@routes.get("/events")
+@routes.get("/events", Permission.EVENT_VIEW)
 async def list_events(visit: Visit) -> Response:
     """Show what fits a question."""
     fields = {name: visit.query.get(name, "").strip() for name in _FIELDS}
@@ -102,7 +102,7 @@ def _can_route(fields: Mapping[str, str]) -> bool:
     return is_known and any(fields.values())
 
 
-@routes.post("/events/route", role=Role.OPERATOR)
+@routes.post("/events/route", Permission.EVENT_REPLAY)
 async def route(visit: Visit) -> Response:
     """Begin to route the events of a filter again, by today's handlers."""
     fields = {name: str(visit.form.get(name, "")).strip() for name in _FIELDS}

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from boathook.admin.authorization import Permission, needs
 from boathook.admin.desk import Desk
 from boathook.domain.errors import (
     AdminError,
@@ -114,6 +115,7 @@ class Frame:
             response.headers.update(error.headers)
         return response
 
+    @needs(Permission.PUBLIC)
     async def serve_file(self, request: Request) -> Response:
         """Answer a request for a file; one that names its content's hash may be kept for ever."""
         file = self._files.get(request.path_params["path"])

@@ -6,6 +6,7 @@ from uuid import UUID
 from starlette.responses import Response
 
 from boathook.admin import bulk
+from boathook.admin.authorization import Permission
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.domain.windows import Window
 from boathook.journal import tasks
@@ -16,7 +17,7 @@ _SHOWN: Final = 50
 _ALWAYS: Final = Window(UUID(int=0), UUID(int=2**128 - 1))
 
 
-@routes.get("/jobs")
+@routes.get("/jobs", Permission.JOB_VIEW)
 async def list_jobs(visit: Visit) -> Response:
     """Show the bulk decisions made last."""
     async with visit.work() as work:
@@ -24,7 +25,7 @@ async def list_jobs(visit: Visit) -> Response:
     return visit.page("dead/jobs.html", jobs=[bulk.progress_of(task) for task in page.rows])
 
 
-@routes.get("/jobs/{id}")
+@routes.get("/jobs/{id}", Permission.JOB_VIEW)
 async def show_job(visit: Visit) -> Response:
     """Show how far one has come; a page that follows it asks for that part alone."""
     async with visit.work() as work:
@@ -32,7 +33,7 @@ async def show_job(visit: Visit) -> Response:
     return visit.page("dead/job_part.html" if visit.is_fragment else "dead/job.html", job=job)
 
 
-@routes.post("/jobs/{id}/stop")
+@routes.post("/jobs/{id}/stop", Permission.JOB_STOP)
 async def stop_job(visit: Visit) -> Response:
     """Let one end where it stands."""
     async with visit.work() as work:

@@ -7,11 +7,11 @@ from starlette.responses import Response
 
 from boathook.admin import applications
 from boathook.admin import keys as actions
+from boathook.admin.authorization import Permission
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.desk import Work
 from boathook.domain import ids
 from boathook.domain.errors import AdminError, BoathookError, InvalidValue, NotFound
-from boathook.domain.roles import Role
 from boathook.journal.api_keys import Key
 from boathook.journal.applications import Application
 
@@ -31,7 +31,7 @@ _PORTAL: Final = 100
 """Keys of the portal that are shown."""
 
 
-@routes.get("/keys")
+@routes.get("/keys", Permission.KEY_VIEW)
 async def list_keys(visit: Visit) -> Response:
     """Show the keys; those of the portal's visitors apart."""
     return await _list(visit)
@@ -70,7 +70,7 @@ async def _name(work: Work, key: Key) -> str:
         return f"{shown}, deleted"
 
 
-@routes.post("/keys", role=Role.ADMIN)
+@routes.post("/keys", Permission.KEY_MANAGE)
 async def create(visit: Visit) -> Response:
     """Make a key, and show its token in this answer alone."""
     form = visit.form
@@ -105,7 +105,7 @@ def _lifetime(days: str) -> timedelta | None:
     return timedelta(days=int(days)) if days else None
 
 
-@routes.post("/keys/{id}/revoke", role=Role.ADMIN)
+@routes.post("/keys/{id}/revoke", Permission.KEY_MANAGE)
 async def revoke(visit: Visit) -> Response:
     """End a key at once."""
     try:

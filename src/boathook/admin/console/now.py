@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from starlette.responses import HTMLResponse, Response
 
 from boathook.admin.alarms import alarm_view, list_firing
+from boathook.admin.authorization import Permission
 from boathook.admin.console.charts import SPANS, Chart, Span, SpanName, draw
 from boathook.admin.console.frame import Frame
 from boathook.admin.console.live import EVERY_S, Live, stream
@@ -99,7 +100,7 @@ def _board(visit: Visit) -> Board:
     return board
 
 
-@routes.get("")
+@routes.get("", Permission.DASHBOARD_VIEW)
 async def show_now(visit: Visit) -> Response:
     """Show the page."""
     board, span = _board(visit), _span(visit)
@@ -112,19 +113,19 @@ async def show_now(visit: Visit) -> Response:
     )
 
 
-@routes.get("/now/state")
+@routes.get("/now/state", Permission.DASHBOARD_VIEW)
 async def show_state(visit: Visit) -> Response:
     """Return what is live as it is now, for browsers that cannot be told."""
     return HTMLResponse(await _board(visit).live.now())
 
 
-@routes.get("/now/live")
+@routes.get("/now/live", Permission.DASHBOARD_VIEW)
 async def tell_state(visit: Visit) -> Response:
     """Tell what is live whenever it changes."""
     return stream(visit, _board(visit).live)
 
 
-@routes.get("/now/charts")
+@routes.get("/now/charts", Permission.DASHBOARD_VIEW)
 async def show_charts(visit: Visit) -> Response:
     """Return the charts alone, to be put in place of older ones."""
     span = _span(visit)

@@ -11,13 +11,14 @@ from uuid import UUID
 from starlette.responses import Response
 
 from boathook.admin import contents, curl, operations
+from boathook.admin.authorization import Permission
 from boathook.admin.console.pages import Routes, Visit
 from boathook.admin.contents import Content
 from boathook.admin.curl import Shell
+from boathook.admin.endpoint_secrets import hide_custom, hide_sensitive
 from boathook.domain import ids
 from boathook.domain.errors import NotFound, NotPossible
 from boathook.domain.model import State
-from boathook.domain.roles import Role
 from boathook.journal import ledger, timeline
 from boathook.journal.audit import note
 from boathook.journal.batches import Pieces
@@ -47,7 +48,7 @@ class Entry:
     value: Happening
 
 
-@routes.get("/events/{id}")
+@routes.get("/events/{id}", Permission.EVENT_VIEW)
 async def show_event(visit: Visit) -> Response:
     """Show an event with its content and what became of it."""
     if visit.path["id"].startswith(f"{ids.DELIVERY}_"):
@@ -56,7 +57,7 @@ async def show_event(visit: Visit) -> Response:
     return await _show(visit, _event_id(visit))
 
 
-@routes.get("/events/{id}/story")
+@routes.get("/events/{id}/story", Permission.EVENT_VIEW)
 async def show_story(visit: Visit) -> Response:
     """Show what became of an event, for a page that keeps up with it."""
     event_id = _event_id(visit)
@@ -64,20 +65,20 @@ async def show_story(visit: Visit) -> Response:
     return visit.page("events/story.html", **await _story(visit, event, event_id))
 
 
-@routes.get("/events/{id}/body")
+@routes.get("/events/{id}/body", Permission.EVENT_VIEW)
 async def download(visit: Visit) -> Response:
     """Give an event's bytes."""
     event, stored = await ledger.get_event(visit.desk.database, _event_id(visit))
     return attachment(stored.body, f"{event.id}.bin")
 
 
-@routes.get("/events/{id}/curl")
+@routes.get("/events/{id}/curl", Permission.EVENT_VIEW)
 async def show_curl(visit: Visit) -> Response:
     """Show the command that makes the request again, without secrets."""
     return await _curl(visit, has_secrets=False)
 
 
-@routes.post("/events/{id}/curl", role=Role.OPERATOR)
+@routes.post("/events/{id}/curl", Permission.EVENT_REVEAL)
 async def reveal_curl(visit: Visit) -> Response:
     """Show the command with all of its headers; who asked for them stands in the audit."""
     async with visit.work() as work:
@@ -85,7 +86,7 @@ async def reveal_curl(visit: Visit) -> Response:
     return await _curl(visit, has_secrets=True)
 
 
-@routes.post("/events/{id}/replay", role=Role.OPERATOR)
+@routes.post("/events/{id}/replay", Permission.EVENT_REPLAY)
 async def replay(visit: Visit) -> Response:
     """Owe the event again: to all recipients that have ended theirs, or to the one of a delivery."""
     event_id = _event_id(visit)
@@ -103,7 +104,7 @@ async def replay(visit: Visit) -> Response:
     return visit.to(f"/console/events/{name}", f"{number} {owed} owed again")
 
 
-@routes.post("/events/{id}/route", role=Role.OPERATOR)
+@routes.post("/events/{id}/route", Permission.EVENT_REPLAY)
 async def route(visit: Visit) -> Response:
     """Owe the event to the handlers that match it now and never were owed it, or to the one that is named."""
     event_id = _event_id(visit)
@@ -167,9 +168,11 @@ async def _story(visit: Visit, event: EventRow, event_id: UUID) -> dict[str, Any
         first=_ordinal(first) if first else 0,
         only=_ordinal(only) if only else None,
     )
+    show = hide_sensitive if visit.may(Permission.ENDPOINT_HEADERS_VIEW) else hide_custom
     return {
         "event": event,
         "story": story,
+        "sent": lambda one: show(one.request_headers.items()),
         "only": only,
         "entries": sorted(_entries(event, story), key=lambda entry: entry.at, reverse=True),
         "recipients": {_number(one): one for one in story.deliveries},
@@ -208,9 +211,15 @@ async def _curl(visit: Visit, *, has_secrets: bool) -> Response:
     story = await timeline.read_story(visit.desk.database, event_id, only=_ordinal(only) if only else None)
     request = await _request_of(visit, event, stored, story.deliveries)
     attempt = _attempt_of(story.tries, visit.query.get("attempt", "")) if only else None
+    is_masked = any(contents.is_secretive(name) for name in request.headers)
     if attempt is not None:
+        hidden = dict(hide_custom(attempt.request_headers.items(), hidden=contents.MASK))
+        is_masked = hidden != attempt.request_headers or any(map(contents.is_secretive, hidden))
         request = curl.Request(
-            url=attempt.url or _NOBODY, headers=attempt.request_headers, body=stored.body, file=request.file
+            url=attempt.url or _NOBODY,
+            headers=attempt.request_headers if has_secrets else hidden,
+            body=stored.body,
+            file=request.file,
         )
     return visit.page(
         "events/curl.html",
@@ -222,7 +231,7 @@ async def _curl(visit: Visit, *, has_secrets: bool) -> Response:
         command=curl.write(request, shell, has_secrets=has_secrets),
         needs_file=curl.needs_file(request),
         has_secrets=has_secrets,
-        is_masked=any(contents.is_secretive(name) for name in request.headers),
+        is_masked=is_masked,
     )
 
 

@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from boathook.admin import operators
+from boathook.admin.authorization import RULES, Permission, needs, role_may
 from boathook.admin.console.frame import Frame, State, token_of
 from boathook.admin.console.visits import Call, read_notice, read_proven_form, write_notice
 from boathook.admin.desk import Work
@@ -34,24 +35,25 @@ class Place:
     """Below /console."""
     key: str
     """Pressed after g, it leads there."""
-    role: Role = Role.VIEWER
+    permission: Permission
+    """Who has it is shown the entry."""
 
 
 NAV: Final = (
-    Place("Now", "", "n"),
-    Place("Events", "/events", "e"),
-    Place("Dead letters", "/dead", "d"),
-    Place("Rejections", "/rejections", "r"),
-    Place("Conflicts", "/conflicts", "c"),
-    Place("Sources", "/sources", "s"),
-    Place("Applications", "/applications", "a"),
-    Place("Event types", "/event-types", "t"),
-    Place("Alarms", "/alarms", "l"),
-    Place("Verify", "/verify", "v"),
-    Place("Keys", "/keys", "k"),
-    Place("Operators", "/operators", "o", Role.ADMIN),
-    Place("Audit", "/audit", "u"),
-    Place("Settings", "/settings", "i", Role.OPERATOR),
+    Place("Now", "", "n", Permission.DASHBOARD_VIEW),
+    Place("Events", "/events", "e", Permission.EVENT_VIEW),
+    Place("Dead letters", "/dead", "d", Permission.DEAD_LETTER_VIEW),
+    Place("Rejections", "/rejections", "r", Permission.REJECTION_VIEW),
+    Place("Conflicts", "/conflicts", "c", Permission.CONFLICT_VIEW),
+    Place("Sources", "/sources", "s", Permission.SOURCE_VIEW),
+    Place("Applications", "/applications", "a", Permission.APPLICATION_LIST),
+    Place("Event types", "/event-types", "t", Permission.EVENT_TYPE_VIEW),
+    Place("Alarms", "/alarms", "l", Permission.ALARM_VIEW),
+    Place("Verify", "/verify", "v", Permission.VERIFY_VIEW),
+    Place("Keys", "/keys", "k", Permission.KEY_VIEW),
+    Place("Operators", "/operators", "o", Permission.OPERATOR_MANAGE),
+    Place("Audit", "/audit", "u", Permission.AUDIT_VIEW),
+    Place("Settings", "/settings", "i", Permission.SETTINGS_VIEW),
 )
 
 
@@ -79,9 +81,9 @@ class Visit(Call):
         """Who acts, for the audit."""
         return f"console:{self.operator.name}"
 
-    def may(self, role: Role) -> bool:
-        """Return whether they may do what *role* may."""
-        return self.role.covers(role)
+    def may(self, permission: Permission) -> bool:
+        """Return whether they may do this."""
+        return role_may(self.role, permission)
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[Work]:
@@ -117,9 +119,9 @@ class Visit(Call):
         return {
             "visit": self,
             "form_token": token_of(self.session),
-            "nav": [one for one in NAV if self.may(one.role)],
+            "nav": [one for one in NAV if self.may(one.permission)],
             "here": place,
-            "can": lambda role: self.may(Role(role)),
+            "can": lambda permission: self.may(Permission(permission)),
         }
 
 
@@ -132,7 +134,7 @@ class Entry:
 
     method: str
     path: str
-    role: Role
+    permission: Permission
     answer: Answer
 
 
@@ -142,17 +144,17 @@ class Routes:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
 
-    def get(self, path: str, *, role: Role = Role.VIEWER) -> Callable[[Answer], Answer]:
+    def get(self, path: str, permission: Permission) -> Callable[[Answer], Answer]:
         """Register a page."""
-        return self._add("GET", path, role)
+        return self._add("GET", path, permission)
 
-    def post(self, path: str, *, role: Role = Role.OPERATOR) -> Callable[[Answer], Answer]:
+    def post(self, path: str, permission: Permission) -> Callable[[Answer], Answer]:
         """Register what a form does."""
-        return self._add("POST", path, role)
+        return self._add("POST", path, permission)
 
-    def _add(self, method: str, path: str, role: Role) -> Callable[[Answer], Answer]:
+    def _add(self, method: str, path: str, permission: Permission) -> Callable[[Answer], Answer]:
         def add(answer: Answer) -> Answer:
-            self.entries.append(Entry(method, path, role, answer))
+            self.entries.append(Entry(method, path, permission, answer))
             return answer
 
         return add
@@ -166,14 +168,16 @@ def cookie_name(request: Request) -> str:
 def route_of(frame: Frame, entry: Entry) -> Route:
     """Return an entry as a route: with who may come in, what a form must prove, and a page for each error."""
 
+    @needs(entry.permission)
     async def endpoint(request: Request) -> Response:
         visit: Visit | None = None
         try:
             visit = await _admit(frame, request)
             if visit is None:
                 return _to_sign_in(frame, request)
-            if not visit.may(entry.role):
-                raise HTTPException(403, f"this needs the role {entry.role}; {visit.operator.name} is {visit.role}")
+            if not visit.may(entry.permission):
+                role = RULES[entry.permission].role
+                raise HTTPException(403, f"this needs the role {role}; {visit.operator.name} is {visit.role}")
             return frame.guarded(await entry.answer(visit))
         except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
             values = {} if visit is None else {"notice": "", "notice_kind": "", **visit.values}

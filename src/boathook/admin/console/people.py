@@ -3,6 +3,7 @@
 from starlette.responses import Response
 
 from boathook.admin import operators
+from boathook.admin.authorization import Permission
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.console.signing_in import Tries
 from boathook.domain.errors import AdminError, NotPossible
@@ -13,7 +14,7 @@ _LIST = f"{BASE}/operators"
 _tries = Tries()
 
 
-@routes.get("/operators", role=Role.ADMIN)
+@routes.get("/operators", Permission.OPERATOR_MANAGE)
 async def list_operators(visit: Visit) -> Response:
     """Show who may sign in."""
     return await _list(visit)
@@ -25,7 +26,7 @@ async def _list(visit: Visit, status: int = 200, error: str = "") -> Response:
     return visit.page("people/list.html", status, people=people, roles=list(Role), error=error)
 
 
-@routes.post("/operators", role=Role.ADMIN)
+@routes.post("/operators", Permission.OPERATOR_MANAGE)
 async def create(visit: Visit) -> Response:
     """Let somebody sign in."""
     form = visit.form
@@ -38,7 +39,7 @@ async def create(visit: Visit) -> Response:
     return visit.to(_LIST, f"{made.name} may sign in as {made.role}.")
 
 
-@routes.post("/operators/{name}/role", role=Role.ADMIN)
+@routes.post("/operators/{name}/role", Permission.OPERATOR_MANAGE)
 async def change_role(visit: Visit) -> Response:
     """Give somebody another role."""
     async with visit.work() as work:
@@ -46,7 +47,7 @@ async def change_role(visit: Visit) -> Response:
     return visit.to(_LIST, f"{changed.name} is {changed.role}.")
 
 
-@routes.post("/operators/{name}/password", role=Role.ADMIN)
+@routes.post("/operators/{name}/password", Permission.OPERATOR_MANAGE)
 async def change_password(visit: Visit) -> Response:
     """Give somebody another password."""
     name = visit.path["name"]
@@ -55,7 +56,7 @@ async def change_password(visit: Visit) -> Response:
     return visit.to(_LIST, f"{name} has another password, and is signed out everywhere else.")
 
 
-@routes.post("/operators/{name}/disable", role=Role.ADMIN)
+@routes.post("/operators/{name}/disable", Permission.OPERATOR_MANAGE)
 async def disable(visit: Visit) -> Response:
     """Keep somebody out."""
     async with visit.work() as work:
@@ -63,7 +64,7 @@ async def disable(visit: Visit) -> Response:
     return visit.to(_LIST, f"{visit.path['name']} is signed out and kept out.")
 
 
-@routes.post("/operators/{name}/enable", role=Role.ADMIN)
+@routes.post("/operators/{name}/enable", Permission.OPERATOR_MANAGE)
 async def enable(visit: Visit) -> Response:
     """Let somebody in again."""
     async with visit.work() as work:
@@ -71,7 +72,7 @@ async def enable(visit: Visit) -> Response:
     return visit.to(_LIST, f"{visit.path['name']} may sign in again.")
 
 
-@routes.post("/operators/{name}/delete", role=Role.ADMIN)
+@routes.post("/operators/{name}/delete", Permission.OPERATOR_MANAGE)
 async def delete(visit: Visit) -> Response:
     """Remove somebody."""
     async with visit.work() as work:
@@ -79,13 +80,13 @@ async def delete(visit: Visit) -> Response:
     return visit.to(_LIST, f"{visit.path['name']} is gone; what they did stays in the audit.")
 
 
-@routes.get("/account")
+@routes.get("/account", Permission.ACCOUNT)
 async def show_account(visit: Visit) -> Response:
     """Show what one may do with one's own account."""
     return visit.page("people/account.html", error="")
 
 
-@routes.post("/account/password", role=Role.VIEWER)
+@routes.post("/account/password", Permission.ACCOUNT)
 async def change_own_password(visit: Visit) -> Response:
     """Change one's own password, which takes the present one."""
     form = visit.form
@@ -108,7 +109,7 @@ async def _prove(visit: Visit, password: str) -> None:
     _tries.forget(who, who)
 
 
-@routes.post("/account/sign-out-everywhere", role=Role.VIEWER)
+@routes.post("/account/sign-out-everywhere", Permission.ACCOUNT)
 async def sign_out_everywhere(visit: Visit) -> Response:
     """End all other sessions of one's own."""
     async with visit.work() as work:

@@ -7,11 +7,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from boathook.admin import event_types, keys
+from boathook.admin.authorization import Permission, needs
 from boathook.admin.console import endpoint_lists, endpoint_secrets, endpoint_sending, endpoints
 from boathook.admin.console.application_visits import Page, Pages, Side
 from boathook.admin.console.frame import Frame, State, check_origin, read_form
 from boathook.admin.console.portal_visits import (
     admit,
+    check,
     find_key,
     let_in,
     let_out,
@@ -33,7 +35,7 @@ pages = Pages()
 def all_pages() -> list[Page]:
     """Return every page of an application that the portal has."""
     areas = (endpoints.pages, endpoint_secrets.pages, endpoint_sending.pages, endpoint_lists.pages, pages)
-    return [page for area in areas for page in area.entries if not page.is_for_operators]
+    return [page for area in areas for page in area.entries]
 
 
 def portal_routes(state: State) -> list[Route]:
@@ -60,9 +62,11 @@ class _Entrance:
             Route(f"{PATH}/look.css", self._style, methods=["GET"]),
         ]
 
+    @needs(Permission.PUBLIC)
     async def _show(self, request: Request) -> Response:
         return with_icon(self._frame.show("portal/enter.html", **plain_values(request)), read_look(request))
 
+    @needs(Permission.PUBLIC)
     async def _enter(self, request: Request) -> Response:
         desk = self._frame.state.desk
         try:
@@ -74,30 +78,34 @@ class _Entrance:
         except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
             return show_error(self._frame, request, error)
 
+    @needs(Permission.ENDPOINT_VIEW)
     async def _tell_here(self, request: Request) -> Response:
         """Tell the script whether the browser has kept the cookie."""
         try:
-            await admit(self._frame, request)
+            check(await admit(self._frame, request), Permission.ENDPOINT_VIEW)
         except Exception as error:  # noqa: BLE001 - the same
             return show_error(self._frame, request, error)
         return self._frame.guarded(Response(status_code=204))
 
+    @needs(Permission.TOKEN_END)
     async def _leave(self, request: Request) -> Response:
         """End the token, as the API's log-out does: a link that was left open somewhere is worth nothing then."""
         try:
             guest = await admit(self._frame, request)
+            check(guest, Permission.TOKEN_END)
             async with guest.work() as work:
                 await keys.revoke(work, guest.principal.key_id)
         except Exception as error:  # noqa: BLE001 - the same
             return show_error(self._frame, request, error)
         return let_out(guest, RedirectResponse(PATH, 303))
 
+    @needs(Permission.PUBLIC)
     async def _style(self, request: Request) -> Response:
         headers = {"cache-control": "public, max-age=3600", "x-content-type-options": "nosniff"}
         return Response(stylesheet_of(read_look(request)), media_type="text/css", headers=headers)
 
 
-@pages.get("/event-types")
+@pages.get("/event-types", Permission.EVENT_TYPE_VIEW)
 async def list_types(side: Side) -> Response:
     """Show the event types that the visitor may listen to."""
     async with side.work() as (work, application):
@@ -108,7 +116,7 @@ async def list_types(side: Side) -> Response:
     return side.page("portal/event_types.html", application=application, rows=rows, more=more)
 
 
-@pages.get("/event-types/{name}")
+@pages.get("/event-types/{name}", Permission.EVENT_TYPE_VIEW)
 async def show_type(side: Side) -> Response:
     """Show an event type with its schema and its example."""
     async with side.work() as (work, application):

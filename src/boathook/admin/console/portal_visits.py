@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from boathook.admin.api.auth import Principal, principal_of
+from boathook.admin.authorization import Permission, Principal, needs, principal_of
 from boathook.admin.console.application_visits import Page, Side
 from boathook.admin.console.frame import Frame, token_of
 from boathook.admin.console.visits import Call, read_notice, read_proven_form, write_notice
@@ -108,17 +108,23 @@ class Guest(Call):
 def route_of(frame: Frame, page: Page) -> Route:
     """Return a page as a route of the portal: with who may come in, and a page for each error."""
 
+    @needs(page.permission)
     async def endpoint(request: Request) -> Response:
         guest: Guest | None = None
         try:
             guest = await admit(frame, request)
-            if not guest.principal.may(page.needs):
-                raise HTTPException(403, _REFUSED)
+            check(guest, page.permission)
             return frame.guarded(await page.answer(guest.side))
         except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
             return show_error(frame, request, error, guest)
 
     return Route(PATH + page.path, endpoint, methods=[page.method])
+
+
+def check(guest: Guest, permission: Permission) -> None:
+    """Refuse what the token does not allow. Raises HTTPException 403."""
+    if not guest.principal.may(permission):
+        raise HTTPException(403, _REFUSED)
 
 
 async def admit(frame: Frame, request: Request) -> Guest:

@@ -9,6 +9,7 @@ from uuid import UUID
 from starlette.responses import Response
 
 from boathook.admin import contents
+from boathook.admin.authorization import Permission
 from boathook.admin.console import asking
 from boathook.admin.console.one_event import content_of
 from boathook.admin.console.pages import BASE, Routes, Visit
@@ -32,7 +33,7 @@ _JUDGING_S: Final = 10.0
 _TOLD: Final = 200
 
 
-@routes.get("/rejections")
+@routes.get("/rejections", Permission.REJECTION_VIEW)
 async def list_rejections(visit: Visit) -> Response:
     """Show refused requests, newest first."""
     wishes = asking.words(visit.query, _WISHES)
@@ -54,7 +55,7 @@ async def list_rejections(visit: Visit) -> Response:
     )
 
 
-@routes.get("/rejections/{id}")
+@routes.get("/rejections/{id}", Permission.REJECTION_VIEW)
 async def show_rejection(visit: Visit) -> Response:
     """Show one refused request with its diagnosis and its bytes."""
     # What judges requests takes long to import, and most pages do without it.
@@ -74,7 +75,7 @@ async def show_rejection(visit: Visit) -> Response:
     )
 
 
-@routes.get("/rejections/{id}/body")
+@routes.get("/rejections/{id}/body", Permission.REJECTION_VIEW)
 async def download_body(visit: Visit) -> Response:
     """Send the bytes that were kept, as a file."""
     row, stored = await ledger.get_rejection(visit.desk.database, _id(visit))
@@ -82,7 +83,7 @@ async def download_body(visit: Visit) -> Response:
     return Response(stored.body, media_type="application/octet-stream", headers=disposition)
 
 
-@routes.post("/rejections/{id}/reverify")
+@routes.post("/rejections/{id}/reverify", Permission.REJECTION_REVERIFY)
 async def reverify_one(visit: Visit) -> Response:
     """Judge one request again; what holds is accepted."""
     url = f"{REJECTIONS}/{visit.path['id']}"
@@ -95,7 +96,7 @@ async def reverify_one(visit: Visit) -> Response:
         return visit.to(url, told, "good" if is_good else "bad")
 
 
-@routes.post("/rejections/reverify")
+@routes.post("/rejections/reverify", Permission.REJECTION_REVERIFY)
 async def reverify_source(visit: Visit) -> Response:
     """Judge all refused requests of a source again, for as long as a visit may take."""
     source = asking.word(visit.form, "source")

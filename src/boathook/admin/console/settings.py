@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from boathook.admin.authorization import Permission
 from boathook.admin.console.pages import Routes, Visit
 from boathook.admin.shown_settings import all_settings
 from boathook.config import defaults
-from boathook.domain.roles import Role
 
 routes = Routes()
 
@@ -24,7 +24,7 @@ class SettingLine:
     """Whether it is not what it would be by itself."""
 
 
-@routes.get("/settings", role=Role.OPERATOR)
+@routes.get("/settings", Permission.SETTINGS_VIEW)
 async def show_settings(visit: Visit) -> Response:
     """Show every table with its keys."""
     settings = visit.desk.settings

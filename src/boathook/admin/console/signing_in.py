@@ -16,12 +16,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from boathook.admin import operators
+from boathook.admin.authorization import Permission, needs
 from boathook.admin.console.frame import Frame, check_origin, read_form
 from boathook.admin.console.pages import BASE, SIGN_IN, Routes, Visit, cookie_name
 from boathook.admin.oidc import Attempt, Provider, Refused
 from boathook.admin.operators import SignedIn
 from boathook.domain.errors import BoathookError, FetchFailed, LimitReached, NotPossible
-from boathook.domain.roles import Role
 from boathook.inbound.limits import client_key
 from boathook.journal.operators import Browser
 from boathook.telemetry.log import get_logger
@@ -121,6 +121,7 @@ class SigningIn:
         settings = frame.state.desk.settings
         self._provider = Provider(settings) if settings.console.oidc_issuer else None
 
+    @needs(Permission.PUBLIC)
     async def _show(self, request: Request) -> Response:
         return self._page(request.query_params.get("next", ""))
 
@@ -137,6 +138,7 @@ class SigningIn:
             oidc=settings.oidc_issuer,
         )
 
+    @needs(Permission.PUBLIC)
     async def _sign_in(self, request: Request) -> Response:
         desk = self._frame.state.desk
         try:
@@ -164,6 +166,7 @@ class SigningIn:
         self._tries.forget(*tried)
         return let_in(self._frame, request, signed_in, wanted)
 
+    @needs(Permission.PUBLIC)
     async def _leave(self, request: Request) -> Response:
         """Send a browser to the identity provider, with a cookie that says what it was sent with."""
         if self._provider is None:
@@ -179,6 +182,7 @@ class SigningIn:
         response.set_cookie(_ATTEMPT, value, max_age=600, path=RETURN, secure=is_secure, httponly=True, samesite="lax")
         return self._frame.guarded(response)
 
+    @needs(Permission.PUBLIC)
     async def _come_back(self, request: Request) -> Response:
         """Let in whom the identity provider vouches for."""
         response = await self._return(request)
@@ -253,7 +257,7 @@ def own_path(wanted: str) -> str:
     return wanted if is_own and is_plain and not wanted.startswith(SIGN_IN) else BASE
 
 
-@routes.post("/sign-out", role=Role.VIEWER)
+@routes.post("/sign-out", Permission.ACCOUNT)
 async def sign_out(visit: Visit) -> Response:
     """Sign this browser out."""
     async with visit.work() as work:

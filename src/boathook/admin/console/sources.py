@@ -7,12 +7,12 @@ from starlette.responses import Response
 
 from boathook.admin import source_secrets as actions
 from boathook.admin import told_secrets
+from boathook.admin.authorization import Permission
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.admin.source_secrets import LONGEST_GRACE
 from boathook.admin.sources import SourceView, Traffic, base_of, example_of, steps_of, traffic, view_of
 from boathook.admin.trial import MARK, Step, try_source
 from boathook.domain.errors import ConfigError, InvalidValue
-from boathook.domain.roles import Role
 from boathook.inbound.added import AddedSecrets
 from boathook.inbound.gates import is_told
 from boathook.inbound.providers import RECIPES, find
@@ -31,7 +31,7 @@ _GRACES: Final = (
 _SOON: Final = "five seconds"
 
 
-@routes.get("/sources")
+@routes.get("/sources", Permission.SOURCE_VIEW)
 async def list_sources(visit: Visit) -> Response:
     """Show every source with what came in lately."""
     settings = visit.desk.settings
@@ -51,13 +51,13 @@ async def list_sources(visit: Visit) -> Response:
     )
 
 
-@routes.get("/sources-senders")
+@routes.get("/sources-senders", Permission.SOURCE_VIEW)
 async def list_providers(visit: Visit) -> Response:
     """Show the senders that boathook knows."""
     return visit.page("sources/providers.html", recipes=RECIPES)
 
 
-@routes.get("/sources-senders/{provider}")
+@routes.get("/sources-senders/{provider}", Permission.SOURCE_VIEW)
 async def show_provider(visit: Visit) -> Response:
     """Show how a source of one provider would be set up."""
     recipe = find(visit.path["provider"])
@@ -73,7 +73,7 @@ async def show_provider(visit: Visit) -> Response:
     )
 
 
-@routes.get("/sources/{name}")
+@routes.get("/sources/{name}", Permission.SOURCE_VIEW)
 async def show_source(visit: Visit) -> Response:
     """Show one source."""
     return await _show(visit)
@@ -122,7 +122,7 @@ async def _added(visit: Visit) -> AddedSecrets:
     return AddedSecrets(visit.desk.settings, await source_secrets.list_all(visit.desk.database))
 
 
-@routes.post("/sources/{name}/test")
+@routes.post("/sources/{name}/test", Permission.SOURCE_TEST)
 async def test(visit: Visit) -> Response:
     """Send a sample through the gateway, as the sender would, and tell what became of it."""
     settings, name = visit.desk.settings, visit.path["name"]
@@ -147,7 +147,7 @@ def _gateway(visit: Visit) -> tuple[str, int] | None:
     return None if server is None or not server[1] else (server[0], server[1])
 
 
-@routes.post("/sources/{name}/secrets", role=Role.ADMIN)
+@routes.post("/sources/{name}/secrets", Permission.SOURCE_SECRET_MANAGE)
 async def add_secret(visit: Visit) -> Response:
     """Let another secret prove a source's requests."""
     name, form = visit.path["name"], visit.form
@@ -169,7 +169,7 @@ async def add_secret(visit: Visit) -> Response:
     return visit.to(_page(name), f"The secret is added; every gateway accepts it within {_SOON}.")
 
 
-@routes.post("/sources/{name}/secrets/{id}/end", role=Role.ADMIN)
+@routes.post("/sources/{name}/secrets/{id}/end", Permission.SOURCE_SECRET_MANAGE)
 async def end_secret(visit: Visit) -> Response:
     """Let an added secret end."""
     name, id = visit.path["name"], visit.path["id"]
@@ -178,7 +178,7 @@ async def end_secret(visit: Visit) -> Response:
     return visit.to(_page(name), f"The secret {id} ends at {ended.ends_at:%Y-%m-%d %H:%M:%S} UTC.")
 
 
-@routes.post("/sources/{name}/secrets/{id}/keep", role=Role.ADMIN)
+@routes.post("/sources/{name}/secrets/{id}/keep", Permission.SOURCE_SECRET_MANAGE)
 async def keep_secret(visit: Visit) -> Response:
     """Take back that an added secret ends."""
     name, id = visit.path["name"], visit.path["id"]
@@ -187,7 +187,7 @@ async def keep_secret(visit: Visit) -> Response:
     return visit.to(_page(name), f"The secret {id} has no end.")
 
 
-@routes.post("/sources/{name}/secrets/{id}/remove", role=Role.ADMIN)
+@routes.post("/sources/{name}/secrets/{id}/remove", Permission.SOURCE_SECRET_MANAGE)
 async def remove_secret(visit: Visit) -> Response:
     """Delete an added secret."""
     name, id = visit.path["name"], visit.path["id"]
@@ -196,7 +196,7 @@ async def remove_secret(visit: Visit) -> Response:
     return visit.to(_page(name), f"The secret {id} is removed; it proves nothing any more within {_SOON}.")
 
 
-@routes.post("/sources/{name}/told", role=Role.ADMIN)
+@routes.post("/sources/{name}/told", Permission.SOURCE_SECRET_MANAGE)
 async def show_told(visit: Visit) -> Response:
     """Show the secret that a sender has told, in this answer alone; from now on it counts."""
     name = visit.path["name"]
@@ -204,7 +204,7 @@ async def show_told(visit: Visit) -> Response:
     return visit.page("sources/told.html", name=name, secret=secret)
 
 
-@routes.post("/sources/{name}/told/forget", role=Role.ADMIN)
+@routes.post("/sources/{name}/told/forget", Permission.SOURCE_SECRET_MANAGE)
 async def forget_told(visit: Visit) -> Response:
     """Forget the secret that a sender has told, so that it can tell another."""
     name = visit.path["name"]

@@ -6,6 +6,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from boathook.admin import verify_runs as actions
+from boathook.admin.authorization import Permission
 from boathook.admin.console.pages import BASE, Routes, Visit
 from boathook.domain.errors import NotPossible
 
@@ -33,7 +34,7 @@ LINES: Final = (
 """Figures of the balance in the order in which they are shown, each with how far it is indented."""
 
 
-@routes.get("/verify")
+@routes.get("/verify", Permission.VERIFY_VIEW)
 async def list_runs(visit: Visit) -> Response:
     """Show the checks made last, and what they found."""
     async with visit.work() as work:
@@ -41,7 +42,7 @@ async def list_runs(visit: Visit) -> Response:
     return visit.page("verify/list.html", runs=runs, is_busy=any(run.state == "running" for run in runs))
 
 
-@routes.post("/verify")
+@routes.post("/verify", Permission.VERIFY_RUN)
 async def begin(visit: Visit) -> Response:
     """Let a keeper check the books."""
     try:
@@ -54,7 +55,7 @@ async def begin(visit: Visit) -> Response:
     return visit.to(f"{_LIST}/{run.shown_id}")
 
 
-@routes.get("/verify/{id}")
+@routes.get("/verify/{id}", Permission.VERIFY_VIEW)
 async def show_run(visit: Visit) -> Response:
     """Show one check; a page that follows it asks for its inner part alone."""
     async with visit.work() as work:
@@ -70,7 +71,7 @@ def _progress(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"share": (data["number"] - 1 + data["share"]) / data["of"], "title": data["title"]}
 
 
-@routes.post("/verify/{id}/stop")
+@routes.post("/verify/{id}/stop", Permission.VERIFY_RUN)
 async def stop(visit: Visit) -> Response:
     """End a check that is under way."""
     async with visit.work() as work:

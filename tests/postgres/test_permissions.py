@@ -1,0 +1,186 @@
+"""The table of permissions: complete, asked by every door, and what would be seen without each safeguard."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+import boathook.admin.console
+from boathook.admin.api import app as api_module
+from boathook.admin.api import build_api, calls
+from boathook.admin.authorization import RULES, Capability, Permission, Principal, needs, permission_of
+from boathook.admin.console import build_console, now, pages
+from boathook.admin.desk import new_id
+from boathook.domain.roles import Role
+from boathook.telemetry.exporters import History
+from tests.permission_matrix import (
+    Ask,
+    api_asks,
+    client_with,
+    console_asks,
+    is_covered,
+    is_granted,
+    portal_asks,
+    walk,
+    wrong,
+)
+from tests.postgres.api_client import make_context
+from tests.postgres.portal_client import ORIGIN, ConsoleApp, Tenant, open_console
+
+ENDLESS = ("/listen", "/live")
+BESIDES = {Permission.PUBLIC, Permission.APP_CALL, Permission.TOKEN_END}
+"""Permissions of doors that are no routes of an area: files, mounted apps, the portal's way out."""
+
+
+@pytest.fixture
+async def console(db):
+    async with open_console(db) as console:
+        yield console
+
+
+def fill(tenant: Tenant, path: str) -> str:
+    values = dict.fromkeys(re.findall(r"{(\w+)}", path), "nothing")
+    application, endpoint = tenant.application.shown_id, tenant.endpoint.shown_id
+    known = {"app_id": application, "application": application, "endpoint_id": endpoint, "endpoint": endpoint}
+    return path.format(**{**values, **{name: known[name] for name in values.keys() & known.keys()}})
+
+
+def without_streams(asks: list[Ask]) -> list[Ask]:
+    """Return all but those whose answers have no end, which the client of this process would wait for."""
+    return [one for one in asks if not one.path.endswith(ENDLESS)]
+
+
+# The table
+
+
+def test_each_permission_has_a_rule_and_is_asked_for():
+    asked = {one.permission for one in (*api_asks(), *console_asks(), *portal_asks())}
+    assert set(Permission) == set(RULES)
+    assert set(Permission) - asked <= BESIDES
+    for permission in set(Permission) - asked:
+        assert any(f"Permission.{permission.name}" in text for text in _sources()), permission
+
+
+def _sources() -> list[str]:
+    root = Path(boathook.admin.console.__file__).parents[2]
+    return [file.read_text() for file in root.rglob("*.py") if file.name != "authorization.py"]
+
+
+def test_pages_ask_for_permissions_by_their_names():
+    folder = Path(boathook.admin.console.__file__).parent / "templates"
+    words = [
+        word for file in folder.rglob("*.html") for word in re.findall(r'\b(?:can|may)\("([^"]*)"\)', file.read_text())
+    ]
+    assert len(words) > 20
+    assert set(words) <= {str(one) for one in Permission}
+
+
+@pytest.mark.parametrize(
+    ("principal", "may"),
+    [
+        ({}, {Permission.APPLICATION_LIST, Permission.ENDPOINT_SECRET_VIEW, Permission.APP_CALL}),
+        ({"capabilities": frozenset()}, set()),
+        ({"is_portal": True}, set()),
+    ],
+)
+def test_a_token_with_any_limit_is_none_of_the_whole_organization(principal, may):
+    """No such key is made today; one that is made tomorrow is refused until the table says otherwise."""
+    holder = Principal(key_id=new_id(), organization="default", **principal)
+    asked = {Permission.APPLICATION_LIST, Permission.ENDPOINT_SECRET_VIEW, Permission.APP_CALL}
+    assert {one for one in asked if holder.may(one)} == may
+
+
+# A route without a permission
+
+
+async def forgotten(_request: object) -> Response:
+    return Response("open")
+
+
+def test_a_route_without_a_permission_is_no_route():
+    routes = calls.router("Thing")
+    with pytest.raises(TypeError, match="forgotten names no permission"):
+        routes.get("/thing")(forgotten)
+    routes.get("/thing")(needs(Permission.MESSAGE_VIEW)(lambda: None))
+
+
+@pytest.fixture
+def plain_route(monkeypatch):
+    """Plant a route that is no `ApiRoute`, as a careless change would."""
+    planted = calls.router("Thing")
+    planted.add_route("/thing", forgotten)
+    monkeypatch.setattr(api_module, "ROUTERS", (*api_module.ROUTERS, planted))
+
+
+def test_the_api_does_not_start_with_a_route_that_asks_for_nothing(db, plain_route):
+    with pytest.raises(TypeError, match="forgotten names no permission"):
+        build_api(make_context(db))
+
+
+async def test_without_the_check_at_start_such_a_route_would_be_open(db, plain_route, monkeypatch):
+    monkeypatch.setattr(api_module, "check_routes", lambda _routes: None)
+    client = client_with(ORIGIN, transport=httpx.ASGITransport(build_api(make_context(db))))
+    assert (await client.get("/thing")).text == "open"
+
+
+def test_the_console_does_not_start_with_a_route_that_asks_for_nothing(db, monkeypatch):
+    monkeypatch.setattr(now.routes, "entries", [*now.routes.entries, pages.Entry("GET", "/x", None, forgotten)])
+    with pytest.raises(TypeError, match="names no permission"):
+        build_console(make_context(db), History(None))
+
+
+# Without the decision
+
+
+async def api_faults(console: ConsoleApp) -> list[str]:
+    tenant = await console.tenant("api-reader")
+    token = await console.token(tenant, capabilities=[Capability.VIEW_BASE])
+    client = client_with(ORIGIN, token, transport=httpx.ASGITransport(build_api(console.context)))
+    found = await walk(client, without_streams(api_asks()), lambda path: fill(tenant, path))
+    return wrong(found, {401, 403}, lambda rule: is_granted(rule, "read-only"))
+
+
+async def console_faults(console: ConsoleApp) -> list[str]:
+    tenant = await console.tenant("viewed")
+    client = await console.operator(role=Role.VIEWER)
+    found = await walk(client, without_streams(console_asks()), lambda path: fill(tenant, path))
+    return wrong(found, {401, 403}, lambda rule: is_covered(rule, Role.VIEWER))
+
+
+async def portal_faults(console: ConsoleApp) -> list[str]:
+    tenant = await console.tenant("portal-reader")
+    client = await console.portal_session(tenant, capabilities=[Capability.VIEW_BASE])
+    found = await walk(client, without_streams(portal_asks()), lambda path: fill(tenant, path))
+    return wrong(found, {401, 403}, lambda rule: is_granted(rule, "read-only"))
+
+
+async def test_each_door_answers_as_the_table_says(console: ConsoleApp):
+    assert await api_faults(console) == []
+    assert await console_faults(console) == []
+    assert await portal_faults(console) == []
+
+
+async def test_without_the_decision_about_tokens_the_walks_find_open_routes(console, monkeypatch):
+    monkeypatch.setattr(Principal, "may", lambda _principal, _permission: True)
+    assert len(await api_faults(console)) > 20
+    assert len(await portal_faults(console)) > 10
+
+
+async def test_without_the_decision_about_roles_the_walk_finds_open_pages(console, monkeypatch):
+    monkeypatch.setattr(pages, "role_may", lambda _role, _permission: True)
+    assert len(await console_faults(console)) > 20
+
+
+async def test_one_route_with_a_lesser_permission_is_found(console, monkeypatch):
+    (route,) = [
+        one
+        for router in api_module.ROUTERS
+        for one in router.routes
+        if one.path.endswith("/endpoint/{endpoint_id}/headers") and "PATCH" in one.methods and "app" in one.path
+    ]
+    assert permission_of(route.endpoint) is Permission.ENDPOINT_MANAGE
+    monkeypatch.setattr(route, "_permission", Permission.ENDPOINT_VIEW)
+    (fault,) = await api_faults(console)
+    assert fault.startswith("PATCH /api/v1/app/{app_id}/endpoint/{endpoint_id}/headers")
