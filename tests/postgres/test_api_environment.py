@@ -1,5 +1,6 @@
 """Event types taken out and put in, and operational webhooks, over the API."""
 
+import itertools
 import json
 from typing import Any
 
@@ -105,6 +106,22 @@ async def test_documents_may_be_yaml_and_must_be_sound(api):
     for body in wrong:
         answer = await api.ask(422, "POST", path, body)
         assert answer["detail"][0]["loc"][0] == "body"
+
+
+def unfolding(width: int, depth: int) -> str:
+    """Return a sound document of few bytes with a list that unfolds to *width* to the power of *depth* values."""
+    names = [f"x-{place}" for place in range(depth)]
+    lists = [f"{name}: &{name} [{', '.join([f'*{inner}'] * width)}]" for inner, name in itertools.pairwise(names)]
+    return YAML + f"x-0: &x-0 [{', '.join('1' * width)}]\n" + "\n".join(lists) + "\n"
+
+
+async def test_a_document_that_is_sound_but_for_its_aliases_is_refused(api):
+    path = "/event-type/import/openapi"
+    assert len(unfolding(10, 6)) < 2_000
+    answer = await api.ask(422, "POST", path, {"specRaw": unfolding(10, 6), "dryRun": True})
+    assert answer["detail"][0]["loc"] == ["body", "specRaw"]
+    written_out = YAML + "x-0: [1, 1]\nx-1: [[1, 1], [1, 1]]\n"
+    assert (await api.ask(200, "POST", path, {"specRaw": written_out, "dryRun": True}))["data"]["modified"]
 
 
 async def test_what_is_taken_out_of_one_organization_can_be_put_into_another(api):

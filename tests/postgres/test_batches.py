@@ -21,7 +21,7 @@ from boathook.domain.model import Accepted, Claim, Duplicate, Grade, NewEvent, R
 from boathook.handlers.api import Boathook
 from boathook.handlers.event import Event
 from boathook.handlers.transaction import Transaction
-from boathook.inbound.arrival import Arrivals
+from boathook.inbound.arrival import Arrivals, hash_of
 from boathook.inbound.intake import Intake
 from boathook.inbound.verdict import Item, Verified
 from boathook.journal import batches, books, ledger, moves, schema
@@ -31,7 +31,7 @@ from boathook.journal.events import EventStore
 from boathook.journal.ledger import Filter
 from boathook.journal.moves import Action, Selection
 from boathook.journal.registry import read_routes, register
-from tests.postgres.test_events import conflicts, count, event
+from tests.postgres.test_events import conflicts, count, event, holds_what_is_behind
 from tests.support import LOCK_WAITED_FOR, eventually, examples
 from tests.worker_harness import running_worker, wait_for_states
 
@@ -352,6 +352,25 @@ async def mark_dead(db: Database, claim: Claim) -> None:
 
 async def take(db: Database, recipient: str = "a") -> list[Claim]:
     return [one.claim for one in await DeliveryStore(db).claim([Want(recipient, 99)], worker="w", lease_s=30)]
+
+
+async def holds_the_item_behind(sender: Sender) -> bool:
+    return await holds_what_is_behind(
+        sender.db,
+        lambda *keys: sender.send(*map(thing, keys)),
+        lambda key: hash_of(f"{sender.source}\x00item", f"item:{key}".encode()),
+    )
+
+
+async def test_items_are_claimed_in_their_order_whatever_the_order_of_the_batch(sender: Sender):
+    assert not await holds_the_item_behind(sender)
+
+
+async def test_mutant_items_claimed_in_the_order_of_the_batch_are_held_while_it_waits(sender: Sender, monkeypatch):
+    unsorted = batches.SQL["append_batch"].replace("from item order by key", "from item")
+    assert unsorted != batches.SQL["append_batch"]
+    monkeypatch.setitem(batches.SQL, "append_batch", unsorted)
+    assert await holds_the_item_behind(sender)
 
 
 async def test_gateways_that_store_overlapping_batches_at_once_owe_each_item_once(pg_url: str, sender: Sender):

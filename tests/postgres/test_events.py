@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,10 @@ from tests.support import LOCK_WAITED_FOR, eventually
 
 def hashed(text: bytes) -> UUID:
     return UUID(bytes=hashlib.sha256(text).digest()[:16])
+
+
+def hash_text(text: str) -> UUID:
+    return hashed(text.encode())
 
 
 def event(key: str, body: bytes = b'{"a":1}', **more: Any) -> NewEvent:
@@ -180,3 +185,54 @@ async def test_gateways_that_store_the_same_events_in_any_order_agree(db: Databa
     winners = [key for keys in await asyncio.gather(*[write() for _ in range(8)]) for key in keys]
     assert sorted(winners) == sorted(f"k{n}" for n in range(40))
     assert await count(db, "event") == await count(db, "delivery") == 40
+
+
+async def holds_what_is_behind(
+    db: Database, write: Callable[[str, str], Awaitable[Any]], hash_key: Callable[[str], UUID]
+) -> bool:
+    """Return whether a batch that waits for the lesser of two keys holds the greater one already."""
+    lesser, greater = sorted(("one", "two"), key=hash_key)
+    insert = (
+        "insert into boathook.dedup (key, event_id, body_sha256, expires_at) values ($1, $1, sha256('x'), now())"
+        " on conflict do nothing"
+    )
+    forget = "delete from boathook.dedup where key = $1"
+
+    async def touch() -> None:
+        async with db.transaction() as other:
+            await other.execute(insert, hash_key(greater))
+            await other.execute(forget, hash_key(greater))
+
+    async def waiting() -> int:
+        return int(await db.fetchval(LOCK_WAITED_FOR.replace("exists (select", "(select count(*)", 1)))
+
+    async with db.transaction() as holder:
+        await holder.execute(insert, hash_key(lesser))
+        # The greater one first, as its sender has it.
+        batch = asyncio.ensure_future(write(greater, lesser))
+        await eventually(waiting)
+        other = asyncio.create_task(touch())
+        await eventually(lambda: is_done_or(other, waiting))
+        is_held = not other.done()
+        await holder.execute(forget, hash_key(lesser))
+    await asyncio.gather(batch, other)
+    return is_held
+
+
+async def is_done_or(task: asyncio.Task[None], waiting: Callable[[], Awaitable[int]]) -> bool:
+    """Return whether a task is done, or waits as well."""
+    return task.done() or await waiting() > 1
+
+
+async def test_keys_are_claimed_in_their_order_whatever_the_order_of_the_batch(db: Database):
+    """Two batches that hold a key each and wait for the other's would wait for ever."""
+    store = EventStore(db)
+    assert not await holds_what_is_behind(db, lambda *keys: store.append([event(key) for key in keys]), hash_text)
+
+
+async def test_mutant_keys_claimed_in_the_order_of_the_batch_are_held_while_it_waits(db: Database, monkeypatch):
+    unsorted = SQL["append_events"].replace("from input order by key", "from input")
+    assert unsorted != SQL["append_events"]
+    monkeypatch.setitem(SQL, "append_events", unsorted)
+    store = EventStore(db)
+    assert await holds_what_is_behind(db, lambda *keys: store.append([event(key) for key in keys]), hash_text)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from ipaddress import ip_network
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +23,7 @@ import pytest
 from starlette.routing import Route
 
 from boathook.admin import keys, operators
+from boathook.admin.authorization import RULES
 from boathook.admin.console import signing_in, visits
 from boathook.admin.console.app import AREAS
 from boathook.admin.console.frame import token_of
@@ -31,8 +33,11 @@ from boathook.admin.console.signing_in import AWAY, RETURN, Tries
 from boathook.admin.oidc import Attempt
 from boathook.domain import ids
 from boathook.domain.roles import Role
+from boathook.journal import operators as operator_journal
 from boathook.journal.database import Database
+from boathook.journal.operators import Browser
 from boathook.server.proxies import seen_through_proxies
+from tests.permission_matrix import is_covered
 from tests.postgres.portal_client import ORIGIN, ConsoleApp, PageClient, open_console
 
 ENTRIES = [entry for area in AREAS for entry in area.entries]
@@ -171,7 +176,7 @@ async def test_who_is_out_sees_and_changes_nothing(target: AttackTarget, who: st
 async def test_nobody_gets_beyond_their_role(target: AttackTarget, who: Role):
     before, denied = await target.state(), 0
     for entry in ENTRIES:
-        if not who.covers(entry.role):
+        if not is_covered(RULES[entry.permission], who):
             answer = await target.send(entry, who.value)
             assert answer.status_code == 403, f"{entry}: {answer.status_code}"
             denied += 1
@@ -186,7 +191,9 @@ async def test_looking_changes_nothing(target: AttackTarget, who: Role):
         if entry.method == "GET":
             answer = await target.send(entry, who.value)
             assert answer.status_code < 500, f"{entry}: {answer.status_code}"
-            assert (answer.status_code == 403) is not who.covers(entry.role), f"{entry}: {answer.status_code}"
+            assert (answer.status_code == 403) is not is_covered(RULES[entry.permission], who), (
+                f"{entry}: {answer.status_code}"
+            )
     assert await target.state() == before
 
 
@@ -324,6 +331,57 @@ async def test_without_a_bound_guesses_would_queue_for_ever(target: AttackTarget
         waiting = [guess(target.console, f"nobody-{number}") for number in range(12)]
         await until_waiting(12)
     assert await _ended(waiting) == [401] * 12
+
+
+NEXT_PASSWORD = "another harbour, as quiet"
+
+
+async def _change_own(console: ConsoleApp, own: PageClient) -> None:
+    form = {"present": PASSWORD, "password": NEXT_PASSWORD}
+    await own.submit_form(f"{BASE}/account/password", form, on=f"{BASE}/account")
+
+
+async def _change_by_an_admin(console: ConsoleApp, own: PageClient) -> None:
+    form = {"password": NEXT_PASSWORD}
+    admin = await console.operator("root")
+    await admin.submit_form(f"{BASE}/operators/zoe/password", form, on=f"{BASE}/operators")
+
+
+async def _disable(console: ConsoleApp, own: PageClient) -> None:
+    admin = await console.operator("root")
+    await admin.submit_form(f"{BASE}/operators/zoe/disable", on=f"{BASE}/operators")
+
+
+async def sessions_left(console: ConsoleApp, change: Callable[[ConsoleApp, PageClient], Awaitable[None]]) -> list[bool]:
+    """Return which of an operator's two browsers are still signed in after a change made in the first of them."""
+    async with console.context.work(actor="test") as work:
+        made = await operators.create(work, "zoe", Role.ADMIN, PASSWORD)
+        begun = [await operators.begin(work, made, timedelta(hours=1), Browser("127.0.0.1", "test")) for _ in range(2)]
+    browsers = [PageClient(console.app) for _ in begun]
+    for browser, session in zip(browsers, begun, strict=True):
+        browser.cookies.set("boathook", session.token)
+    assert [(await browser.get(BASE)).status_code for browser in browsers] == [200, 200]
+    await change(console, browsers[0])
+    return [(await browser.get(BASE)).status_code == 200 for browser in browsers]
+
+
+CHANGES = ((_change_own, [True, False]), (_change_by_an_admin, [False, False]), (_disable, [False, False]))
+
+
+@pytest.mark.parametrize(("change", "left"), CHANGES)
+async def test_a_change_of_the_password_ends_every_other_session(target: AttackTarget, change: Any, left: list[bool]):
+    assert await sessions_left(target.console, change) == left
+
+
+@pytest.mark.parametrize(("change", "left"), CHANGES[:2])
+async def test_without_the_end_of_sessions_who_knew_the_password_would_stay(
+    target: AttackTarget, monkeypatch, change: Any, left: list[bool]
+):
+    async def keep(*_values: object, **_more: object) -> None:
+        pass
+
+    monkeypatch.setattr(operator_journal, "end_sessions", keep)
+    assert await sessions_left(target.console, change) == [True, True] != left
 
 
 async def _new_password(console: ConsoleApp) -> None:

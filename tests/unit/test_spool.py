@@ -4,7 +4,8 @@ import asyncio
 import errno
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boathook.domain.errors import SpoolUnavailable
+from boathook.spool import disk as disk_module
 from boathook.spool.disk import File, RealDisk
 from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, Framer, read_segment
 from boathook.spool.shelf import Bounds, Segment, Shelf
@@ -300,6 +302,124 @@ class TestFailingDisks:
             with pytest.raises(SpoolUnavailable):
                 shelf.write([b"x"])
         assert not shelf.is_failing
+
+
+class Leaving(RealDisk):
+    """A disk whose next creation fails, and whose file cannot be taken away either."""
+
+    def __init__(self) -> None:
+        self.creations_fail = 0
+
+    def create(self, path: Path, size: int, head: bytes = b"") -> File:
+        file = super().create(path, size, head)
+        if self.creations_fail:
+            self.creations_fail -= 1
+            file.close()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return file
+
+
+class TestSequences:
+    def test_that_of_a_file_that_could_not_be_made_is_not_used_again(self, tmp_path: Path):
+        disk = Leaving()
+        shelf = Shelf(tmp_path, SMALL, disk)
+        disk.creations_fail = 1
+        with pytest.raises(SpoolUnavailable):
+            shelf.write([b"refused"])
+        shelf.write([b"taken"])
+        assert sorted(path.stem.lstrip("0") for path in tmp_path.glob("*/*.seg")) == ["1", "2"]
+        assert drained(shelf) == [b"taken"]
+        shelf.close()
+        following = Shelf(tmp_path, SMALL)
+        following.adopt()
+        assert drained(following) == []
+        assert following.aside() == (0, 0)
+
+    def test_that_of_a_write_whose_sync_failed_is_not_used_again(self, tmp_path: Path):
+        disk = Failing()
+        shelf = Shelf(tmp_path, SMALL, disk)
+        shelf.write([b"first"])
+        disk.sync_fails = 1
+        with pytest.raises(SpoolUnavailable):
+            shelf.write([b"nobody knows", b"nor this"])
+        shelf.write([b"last"])
+        shelf.seal()
+        records = [one for path in tmp_path.glob("*/*.seg") for one in read_segment(path.read_bytes()).records]
+        assert len({one.sequence for one in records}) == len(records)
+        assert max(records, key=lambda one: one.sequence).payload == b"last"
+
+
+class Synced:
+    """What the disk surely knows: the names in each folder and the bytes of each file at their latest sync."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: dict[Path, set[str]] = {}
+        self.contents: dict[Path, bytes] = {}
+        for call in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, call, partial(self._note, getattr(os, call)))
+
+    def _note(self, sync: Callable[[int], None], descriptor: int) -> None:
+        sync(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            self.names[path] = {one.name for one in path.iterdir()}
+        else:
+            self.contents[path] = path.read_bytes()
+
+    def is_found(self, path: Path, root: Path) -> bool:
+        """Return whether a file below *root*, which is there already, would be found after a power cut."""
+        ways = [path, *path.parents]
+        return all(one.name in self.names.get(one.parent, ()) for one in ways[: ways.index(root)])
+
+    def payloads(self, root: Path, ending: str) -> list[bytes]:
+        """Return the events in files of this ending that would be found after a power cut."""
+        found = [path for path in sorted(self.contents) if path.suffix == ending and self.is_found(path, root)]
+        return [payload for path in found for payload in payloads(self.contents[path])]
+
+
+def is_shelf_durable(folder: Path, synced: Synced) -> bool:
+    """Return whether each step of a shelf's life is durable when it returns."""
+    shelf = Shelf(folder / "data" / "spool", SMALL)
+    taken = []
+    for number in range(4):
+        taken.append(b"%d" % number * 1500)
+        shelf.write([taken[-1]])
+        if synced.payloads(folder, ".seg") != taken:
+            return False
+    segment = shelf.oldest()
+    assert segment is not None
+    shelf.refuse(segment, 1, b"refused")
+    is_kept = any(one.name.startswith(segment.path.parent.name) for one in synced.contents)
+    shelf.finish(segment)
+    done = segment.path.with_suffix(".done")
+    refused = next((folder / "data/spool/refused").iterdir())
+    return is_kept and synced.is_found(done, folder) and synced.is_found(refused, folder)
+
+
+class TestDurableNames:
+    """A file's bytes are worth nothing after a power cut where its folder, or one above it, does not know its name."""
+
+    def test_a_segment_is_found_by_its_path_when_its_events_are_taken(self, tmp_path: Path, monkeypatch):
+        assert is_shelf_durable(tmp_path, Synced(monkeypatch))
+
+    def test_mutant_without_a_sync_of_folders_it_is_not(self, tmp_path: Path, monkeypatch):
+        monkeypatch.setattr(disk_module, "_sync_folder", lambda _folder: None)
+        assert not is_shelf_durable(tmp_path, Synced(monkeypatch))
+
+    def test_mutant_without_a_sync_of_the_segments_folder_it_is_not(self, tmp_path: Path, monkeypatch):
+        sync = disk_module._sync_folder
+        monkeypatch.setattr(
+            disk_module, "_sync_folder", lambda folder: None if any(folder.glob("*.seg")) else sync(folder)
+        )
+        assert not is_shelf_durable(tmp_path, Synced(monkeypatch))
+
+    @pytest.mark.parametrize("above", ["", "data", "data/spool"])
+    def test_mutant_without_a_sync_of_a_folder_above_it_is_not(self, tmp_path: Path, monkeypatch, above: str):
+        sync = disk_module._sync_folder
+        monkeypatch.setattr(
+            disk_module, "_sync_folder", lambda folder: None if folder == tmp_path / above else sync(folder)
+        )
+        assert not is_shelf_durable(tmp_path, Synced(monkeypatch))
 
 
 class Powered(RealDisk):
