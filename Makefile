@@ -63,13 +63,14 @@ bench: dev ## measure; each figure is set against a ceiling measured in the same
 	@scripts/need-program wrk wrk
 	@for name in $(BENCHES); do $(BIN)/boathook bench $$name $(ARGS) || exit 1; done
 
-soak: dev ## run every fault scenario and all tests that take many minutes, and write docs/reliability.md
+soak: dev ## run every fault scenario, all tests that take many minutes and a sample of mutants, and write docs/reliability.md
 	@scripts/need-program nginx nginx-light
 	@scripts/need-program haproxy haproxy
 	@scripts/need-program strace strace
 	@rm -rf build/faults && mkdir -p build/faults
 	@BOATHOOK_TEST_RESULTS=$(CURDIR)/build/faults $(BIN)/pytest -m "fault or soak" $(ARGS)
 	@$(BIN)/python -m tests.faults.rig.report build/faults
+	@$(BIN)/python -m scripts.mutants
 
 docs: dev ## write the generated pages of docs/ anew, and the whole as a site that needs no network into build/site
 	@$(BIN)/python -m scripts.write_docs

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,10 @@ from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, Framer, read_segme
 from boathook.spool.shelf import Bounds, Segment, Shelf
 from boathook.spool.spool import Spool
 
+GOLDEN = (
+    "626873706f6f6c313031323334353637070000000000000084a73e7e30313233343536370400000007000000000000000000"
+    "000000000000c88649f77061696430313233343536370000000007000000000000000700000000000000e16ae9f8"
+)
 SMALL = Bounds(segment_bytes=4096, max_bytes=1 << 20, max_disk_used=1.0)
 
 
@@ -422,6 +427,158 @@ class TestDurableNames:
         assert not is_shelf_durable(tmp_path, Synced(monkeypatch))
 
 
+def descriptors() -> int:
+    """Return how many files this process holds open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+class TestRealDisk:
+    def test_room_is_reserved_and_a_lack_of_it_is_told_at_once(self, tmp_path: Path, monkeypatch):
+        disk = RealDisk()
+        disk.create(tmp_path / "roomy", 9_000, b"head").close()
+        assert disk.size(tmp_path / "roomy") == 9_000
+
+        def refuse(number: int, *_values: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "posix_fallocate", lambda *_values: refuse(errno.ENOSPC))
+        with pytest.raises(OSError, match="No space"):
+            disk.create(tmp_path / "full", 9_000)
+        assert disk.names(tmp_path) == ["roomy"]
+        monkeypatch.setattr(os, "posix_fallocate", lambda *_values: refuse(errno.EOPNOTSUPP))
+        disk.create(tmp_path / "plain", 9_000).close()
+
+    def test_a_file_that_was_closed_holds_no_descriptor_and_is_closed_once(self, tmp_path: Path):
+        file = RealDisk().create(tmp_path / "x", 10)
+        before = descriptors()
+        file.close()
+        file.close()
+        assert descriptors() == before - 1
+
+    def test_a_folder_that_another_holds_costs_no_descriptor(self, tmp_path: Path):
+        held = RealDisk().lock(tmp_path)
+        assert held is not None
+        before = descriptors()
+        assert RealDisk().lock(tmp_path) is None
+        assert descriptors() == before
+        held.release()
+
+
+class Sticky(RealDisk):
+    """A disk on which nothing can be renamed."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+class Filling(RealDisk):
+    """A disk that is full until something on it is removed."""
+
+    def __init__(self) -> None:
+        self.share = 0.5
+
+    def used(self, folder: Path) -> float:
+        return self.share
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        self.share = 0.5
+
+
+class TestLongLives:
+    def test_a_clock_that_was_set_back_keeps_the_order_of_lives(self, tmp_path: Path):
+        earlier = Shelf(tmp_path, SMALL, name="500")
+        earlier.write([b"earlier"])
+        earlier.close()
+        later = Shelf(tmp_path, SMALL, name="100")
+        later.write([b"later"])
+        later.close()
+        following = Shelf(tmp_path, SMALL, name="900")
+        assert following.adopt() == 2
+        assert drained(following) == [b"earlier", b"later"]
+
+    def test_drained_segments_make_room_on_a_full_disk(self, tmp_path: Path):
+        disk = Filling()
+        shelf = Shelf(tmp_path, Bounds(segment_bytes=4096, max_bytes=1 << 20, max_disk_used=0.9), disk)
+        shelf.write([b"old"])
+        assert drained(shelf) == [b"old"]
+        disk.share = 0.9
+        shelf.write([b"new"])
+        assert not list(tmp_path.glob("*/*.done"))
+        assert drained(shelf) == [b"new"]
+
+    def test_what_waits_is_counted_in_open_and_in_sealed_segments(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, SMALL)
+        shelf.write([b"a" * 1000])
+        shelf.seal()
+        sealed = shelf.size
+        shelf.write([b"b" * 500])
+        assert sealed > 1000
+        assert shelf.size > sealed + 500
+        assert shelf.records == 2
+
+    def test_a_folder_that_somebody_removes_is_made_anew(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, SMALL)
+        shelf.write([b"gone"])
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+        with pytest.raises(SpoolUnavailable):
+            shelf.write([b"x" * 5000])
+        shelf.write([b"kept"])
+        assert b"kept" in [
+            one.payload for path in tmp_path.glob("*/*.seg") for one in read_segment(path.read_bytes()).records
+        ]
+
+    def test_a_segment_that_is_ended_says_so(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, SMALL)
+        shelf.write([b"all"])
+        segment = shelf.oldest()
+        assert segment is not None
+        assert segment.contents.is_sealed
+
+    def test_what_was_refused_is_not_drained_by_the_next_process(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, SMALL, name="1")
+        shelf.write([b"poison"])
+        segment = shelf.oldest()
+        assert segment is not None
+        shelf.refuse(segment, 1, b"poison")
+        shelf.finish(segment)
+        shelf.close()
+        following = Shelf(tmp_path, SMALL, name="2")
+        assert following.adopt() == 0
+        assert drained(following) == []
+        assert following.aside() == (1, 0)
+
+    def test_a_segment_that_cannot_be_put_aside_is_not_drained_twice(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, SMALL, Sticky(), name="1")
+        shelf.write([b"once"])
+        segment = shelf.oldest()
+        assert segment is not None
+        with pytest.raises(OSError, match="Read-only"):
+            shelf.finish(segment)
+        assert shelf._own is not None
+        shelf._own.lock.release()
+        shelf._own = None
+        shelf._name = "2"
+        assert shelf.adopt() == 0
+        assert shelf.oldest() is None
+
+    def test_a_rehearsal_leaves_nothing_and_minds_nothing_that_one_before_left(self, tmp_path: Path):
+        shelf = Shelf(tmp_path, SMALL, name="1")
+        (tmp_path / "1.probe").touch()
+        shelf.rehearse()
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestFormat:
+    def test_the_bytes_on_disk_are_those_of_earlier_versions(self):
+        """What an older boathook has written is drained by a newer one."""
+        framer = Framer(7, b"01234567")
+        data = framer.header + framer.frame(7, b"paid", 0) + framer.seal(7)
+        assert data.hex() == GOLDEN
+        assert [(one.sequence, one.payload) for one in read_segment(bytes.fromhex(GOLDEN)).records] == [(7, b"paid")]
+
+
 class Powered(RealDisk):
     """A disk that tells before each sync what a power cut could leave of the file: each page as it is now or was then."""
 
@@ -498,6 +655,28 @@ class TestGroups:
         with pytest.raises(SpoolUnavailable):
             await spool.append(b"x")
         await spool.append(b"y")
+        await spool.close()
+
+    async def test_more_than_may_wait_is_refused_at_once_as_is_all_before_it_is_open(self, tmp_path: Path):
+        spool = Spool(Shelf(tmp_path, SMALL), queue=2)
+        with pytest.raises(SpoolUnavailable, match="too many"):
+            await spool.append(b"early")
+        await spool.open()
+        waiting = [spool.append(b"%d" % number) for number in range(3)]
+        assert not spool.is_empty
+        told = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(one) for one in told] == [type(None), type(None), SpoolUnavailable]
+        await spool.close()
+        with pytest.raises(SpoolUnavailable, match="too many"):
+            await spool.append(b"late")
+
+    async def test_a_disk_that_fails_the_rehearsal_is_told(self, tmp_path: Path):
+        disk = Failing()
+        spool = Spool(Shelf(tmp_path, SMALL, disk))
+        await spool.rehearse()
+        disk.sync_fails = 1
+        with pytest.raises(SpoolUnavailable, match="Input/output"):
+            await spool.rehearse()
         await spool.close()
 
     async def test_what_is_left_at_the_end_is_there_for_the_next_process(self, tmp_path: Path):
