@@ -10,12 +10,13 @@ from starlette.responses import Response
 import boathook.admin.console
 from boathook.admin.api import app as api_module
 from boathook.admin.api import build_api, calls
-from boathook.admin.authorization import RULES, Capability, Permission, Principal, needs, permission_of
+from boathook.admin.authorization import RULES, Capability, Permission, Principal, needs, permission_of, role_may
 from boathook.admin.console import build_console, now, pages
 from boathook.admin.desk import new_id
 from boathook.domain.roles import Role
 from boathook.telemetry.exporters import History
 from tests.permission_matrix import (
+    TOKENS,
     Ask,
     api_asks,
     client_with,
@@ -90,6 +91,43 @@ def test_a_token_with_any_limit_is_none_of_the_whole_organization(principal, may
     holder = Principal(key_id=new_id(), organization="default", **principal)
     asked = {Permission.APPLICATION_LIST, Permission.ENDPOINT_SECRET_VIEW, Permission.APP_CALL}
     assert {one for one in asked if holder.may(one)} == may
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TOKENS if kind != "nobody"])
+def test_a_token_has_the_permissions_of_the_table(kind: str):
+    application = None if kind == "organization" else new_id()
+    granted = {"organization": None, "application": None, "portal": None, "read-only": frozenset({"ViewBase"})}
+    holder = Principal(
+        key_id=new_id(),
+        organization="default",
+        application_id=application,
+        capabilities=granted.get(kind, frozenset({kind})),
+        is_portal=kind not in {"organization", "application"},
+    )
+    assert [one for one in Permission if holder.may(one) is not is_granted(RULES[one], kind)] == []
+
+
+@pytest.mark.parametrize("role", Role)
+def test_an_operator_has_the_permissions_of_the_table(role: Role):
+    wrong = [one for one in Permission if role_may(role, one) is not is_covered(RULES[one], role)]
+    assert wrong == [Permission.PUBLIC]
+
+
+def test_no_token_does_what_lets_operators_in_or_shows_what_sources_have():
+    """Facts of the table, written a second time."""
+    whole = Principal(key_id=new_id(), organization="default")
+    refused = {one for one in Permission if not whole.may(one)}
+    assert refused >= {
+        Permission.ACCOUNT,
+        Permission.AUDIT_VIEW,
+        Permission.DEAD_LETTER_PURGE,
+        Permission.EVENT_REVEAL,
+        Permission.KEY_MANAGE,
+        Permission.OPERATOR_MANAGE,
+        Permission.SETTINGS_VIEW,
+        Permission.SOURCE_SECRET_MANAGE,
+        Permission.TOKEN_END,
+    }
 
 
 # A route without a permission
