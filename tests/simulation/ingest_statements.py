@@ -1,5 +1,6 @@
 """Implements the SQL statements that store events on the fake database."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -11,7 +12,7 @@ from tests.simulation.tables import Record, Seen, Stored, Transaction, owe
 
 
 def append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
-    *rest, owed_events, ordinals, recipients, order_keys, _has_order = columns
+    *rest, owed_events, ordinals, recipients, order_keys, _has_order, has_unhandled = columns
     if t.tables.routes_version != version:
         sometimes("events routed by outdated routes were refused")
         return single(is_current=False, fresh=[], has_blocked=False)
@@ -27,6 +28,8 @@ def append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
             grade=Grade(row[7]), origin=Origin(row[8]), headers=row[9], content_type=row[10], body=row[11], body_sha256=row[12],
         )  # fmt: skip
         t.put("event", id_, Stored(event, t.now, row[13]))
+        if has_unhandled and row[13] == 0 and event.source is not None:
+            t.put("unhandled", id_, (id_, event.source))
     has_blocked = False
     lines_seen = {
         (row.recipient, row.order_key)
@@ -41,6 +44,13 @@ def append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
         has_blocked = has_blocked or is_blocked
         owe(t, event_id, ordinal, recipient, order_key, is_blocked=is_blocked)
     return single(is_current=True, fresh=list(fresh), has_blocked=has_blocked)
+
+
+def count_unhandled(t: Transaction, first: UUID, most: int) -> list[Record]:
+    latest = sorted((row for row in t.rows("unhandled") if row[0] >= first), reverse=True)[:most]
+    numbers = Counter(source for _, source in latest)
+    ranked = sorted(numbers.items(), key=lambda one: (-one[1], one[0]))
+    return [Record(source=source, number=number) for source, number in ranked]
 
 
 def remember(t: Transaction, seen: Seen) -> bool:

@@ -17,6 +17,7 @@ from boathook.journal import (
     memory,
     moves,
     registry,
+    routing,
     samples,
     sending,
     tasks,
@@ -80,6 +81,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     registry: {
         "read_routes": lambda t: single(routes=f'{{"version": {t.tables.routes_version}, "routes": {t.tables.routes}}}'),
     },
+    routing: {"count_unhandled": ingest_statements.count_unhandled},
     tasks: {"take_task": lambda _t: []},
     audit: {"seal_rows": lambda _t, _most: single(sealed=0)},
     samples: {"take_turn": lambda _t: [], "take_rows": lambda _t, _most: [], "drop_old": lambda _t, *_: []},

@@ -142,7 +142,7 @@ class Blocked(Exception):
         self.holder = holder
 
 
-TABLES = ("delivery", "event", "dedup", "attempt", "outcome", "effect", "conflict", "endpoint", "health")
+TABLES = ("delivery", "event", "unhandled", "dedup", "attempt", "outcome", "effect", "conflict", "endpoint", "health")
 
 
 class Tables:
