@@ -71,22 +71,30 @@ async def kill(url: str, pid: int) -> None:
 
 
 @pytest.fixture
-async def url(pg_url: str) -> str:
+def migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The migrations as they were with the revision that builds the indexes: later ones are not undone here."""
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    for file in schema.MIGRATIONS.glob("0*"):
+        if file.stem <= REVISION:
+            shutil.copy(file, folder)
+    monkeypatch.setattr(schema, "MIGRATIONS", folder)
+    schema._scripts.cache_clear()
+    yield folder
+    schema._scripts.cache_clear()
+
+
+@pytest.fixture
+async def url(pg_url: str, migrations: Path) -> str:
     await set_back(pg_url)
     return pg_url
 
 
 @pytest.fixture
-def transactional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def transactional(migrations: Path) -> None:
     """The same indexes, made in the revision's transaction."""
-    folder = tmp_path / "migrations"
-    shutil.copytree(schema.MIGRATIONS, folder)
-    file = folder / f"{REVISION}.sql"
+    file = migrations / f"{REVISION}.sql"
     file.write_text(file.read_text().replace("-- concurrently\n", "").replace(" concurrently", ""))
-    monkeypatch.setattr(schema, "MIGRATIONS", folder)
-    schema._scripts.cache_clear()
-    yield
-    schema._scripts.cache_clear()
 
 
 async def longest_write_in_the_build(url: str) -> float:

@@ -23,7 +23,7 @@ from boathook.journal.schema import migrate, pending
 
 SCHEMA = Path(schema.__file__).with_name("schema.sql")
 FIRST = "0001_pre_first_schema"
-LAST = "0015_pre_canonical_requests"
+LAST = "0014_pre_canonical_requests"
 
 CATALOG = """
     select 'column' as kind, c.relname || '.' || a.attname as name,

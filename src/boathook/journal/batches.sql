@@ -38,6 +38,7 @@ stored as (
 unhandled as (
     insert into boathook.unhandled (event_id, source)
     select $2, $3 where exists (select from fresh) and not exists (select from owed)
+    on conflict do nothing
 ),
 delivered as (
     insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked, item_path, item_type)

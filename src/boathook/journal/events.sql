@@ -35,6 +35,7 @@ unhandled as (
     select i.id, i.source from input i join fresh f on f.event_id = i.id
     where $22 and i.fanout = 0 and i.source is not null
     order by i.id
+    on conflict do nothing
 ),
 owed as (
     insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked)
