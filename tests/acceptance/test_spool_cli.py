@@ -137,9 +137,8 @@ def test_a_running_gateways_folder_is_left_to_it(gateway: BoathookProcess, postg
     assert failed.returncode == 1, "PostgreSQL is away"
     assert "Traceback" not in failed.stderr
     postgres.restart()
-    until(lambda: away(gateway) == 0)
+    until(lambda: stored(postgres, "live_") == ["live_1", "live_2"])
     assert import_reports(gateway.cli("spool", "drain", "--json"))["waiting"]["segments"] == 0
-    assert stored(postgres, "live_") == ["live_1", "live_2"]
 
 
 def test_a_lost_hosts_disk_is_brought_in_order_and_only_once(
@@ -178,7 +177,7 @@ def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(
     postgres.stop()
     send(gateway, "back_1", "back_2", "back_3")
     postgres.restart()
-    until(lambda: away(gateway) == 0)
+    until(lambda: stored(postgres, "back_") == ["back_1", "back_2", "back_3"])
     gateway.cli("spool", "drain", "--again")
     assert found(gateway, "drained")["verdict"] == "ok"
     restore_to_before(postgres, "back_2", "back_3")
@@ -197,7 +196,7 @@ def test_mutant_without_again_a_restored_database_goes_on_lacking_them(gateway: 
     postgres.stop()
     send(gateway, "gone_1")
     postgres.restart()
-    until(lambda: away(gateway) == 0)
+    until(lambda: stored(postgres, "gone_") == ["gone_1"])
     restore_to_before(postgres, "gone_1")
     gateway.cli("spool", "drain")
     assert stored(postgres, "gone_") == []
