@@ -127,7 +127,8 @@ class Standby:
         primary.set()
         site.own(self.home)
         origin = f"host={site.socket_dir} user=boathook application_name={self.NAME}"
-        self._call("pg_basebackup", "--pgdata", str(self.data), "--write-recovery-conf", "--dbname", origin)
+        where = ("--pgdata", str(self.data), "--dbname", origin)
+        self._call("pg_basebackup", "--checkpoint=fast", "--write-recovery-conf", *where)
         replaced = {str(site.socket_dir): str(self.home), str(site.data): str(self.data)}
         settings = (site.home / "postgresql.conf").read_text()
         for before, after in replaced.items():
