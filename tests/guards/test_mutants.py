@@ -56,6 +56,7 @@ def test_a_sample_keeps_its_changes_when_others_come():
     assert names <= {one.name for one in sample(earlier, 5, 0)}
 
 
+@pytest.mark.extended("runs pytest on copies of the code; what changes a line is tested by itself")
 def test_each_target_has_changes_and_tests():
     everything = {one.name for target in TARGETS.values() for one in _all_of(target)}
     assert all((Path(__file__).parents[2] / test).is_file() for target in TARGETS.values() for test in target.tests)
@@ -77,10 +78,12 @@ def alive(folder: Path, test: str) -> list[str]:
     return [one.change for one in survivors([sandbox(folder, test)], mutants)]
 
 
+@pytest.mark.extended("runs pytest on copies of the code; what changes a line is tested by itself")
 def test_a_sync_that_no_test_misses_is_reported(tmp_path: Path):
     assert alive(tmp_path, CARELESS) == ["add: delete `synced.append(name)`"]
 
 
+@pytest.mark.extended("runs pytest on copies of the code; what changes a line is tested by itself")
 def test_tests_that_do_not_see_the_copy_are_refused(tmp_path: Path):
     with pytest.raises(RuntimeError, match=r"do not import folder\.py from the copy"):
         alive(tmp_path, FOREIGN)
