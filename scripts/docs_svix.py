@@ -30,7 +30,7 @@ published.
 
 ## What differs from the reference
 
-Methods that are not in this table answer as in the reference; what differs in all of them is told in
+Methods that are not in this table answer as in the reference; what differs in all of them is described in
 [the API](api.md#what-differs-on-purpose).
 
 | method | request | answers | Svix | why |

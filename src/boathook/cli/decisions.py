@@ -47,9 +47,7 @@ __all__ = ["dead", "events", "rejections"]
 RunName = Annotated[
     str | None, typer.Option("--run", help="A name: what this run has replayed it will not replay again.")
 ]
-Route = Annotated[
-    bool, typer.Option("--route", help="Add deliveries for handlers that match now and that it was never owed to.")
-]
+Route = Annotated[bool, typer.Option("--route", help="Add deliveries for handlers that match now and never had one.")]
 To = Annotated[str | None, typer.Option(metavar="HANDLER", help="With --route: to this handler only.")]
 
 _LEFT = (
@@ -82,14 +80,14 @@ def replay_events(
     Run events again: for recipients that have ended theirs another delivery is added, dead letters are revived.
 
     What is pending or being run is left alone. With --route, events are routed by the handlers that are registered now
-    instead: those that match, and that an event was never owed to, are owed it. Repeating that adds nothing.
+    instead: each that matches and never had a delivery of the event gets one. Repeating that adds nothing.
     """
     wanted = Filter(source=source, application=application, type=type, since=since, until=until, is_unhandled=unhandled)
     _check_choice(chosen, wanted, everything)
     if to is not None and not route:
-        raise Misused("--to needs --route: a replay goes to those that an event was owed to")
+        raise Misused("--to needs --route: a replay goes to the recipients that an event already has deliveries for")
     if route and run_name is not None:
-        raise Misused("--route needs no --run: what an event was owed to once is not added again")
+        raise Misused("--route needs no --run: a delivery that an event already has is not added again")
     if note is not None and run_name is not None:
         raise Misused("give --run or --note, not both: the run's name is the note")
     if route:

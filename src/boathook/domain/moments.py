@@ -19,7 +19,7 @@ def read_moment(text: str, now: datetime, *where: str) -> datetime:
     """Read a moment: ISO 8601 (UTC unless it says otherwise), or so long before *now*, such as ``90s``, ``2h``, ``7d``.
 
     Args:
-        where: the field that it stands in, for the error.
+        where: the field that holds it, for the error.
 
     Raises:
         InvalidValue: it is no moment, or one that no id tells of.
@@ -40,7 +40,7 @@ def read_span(text: str, *where: str) -> float:
     """Read a length of time, such as ``90s``, ``2h`` or ``7d``, and return its seconds.
 
     Args:
-        where: the field that it stands in, for the error.
+        where: the field that holds it, for the error.
 
     Raises:
         InvalidValue: it is none.

@@ -249,7 +249,7 @@ class Boathook:
             name: The handler's stable name, under which its deliveries are stored; its function's name if absent.
             order_by: Dotted path into the JSON body; events with an equal value there are handled one after another.
             filter: Conditions on body and headers, see `boathook.domain.filters`.
-            since: When this handler is first registered, it is owed the matching events accepted so long before too,
+            since: When this handler is first registered, it also gets the matching events accepted so long before,
                 such as ``"7d"`` or ``"2h"``. It is done once, in the background.
             retry: When to try again and when to give up; None: ``retry`` of the source, else ``worker.retry``.
             timeout: Seconds one attempt may take.

@@ -119,7 +119,7 @@ async def route(visit: Visit) -> Response:
         text = "It was left alone: a dead letter of it was purged, or it may be a batch that an older boathook stored."
         return visit.to(page, f"{text} Name a handler to route it all the same", kind="bad")
     if not done.added:
-        return visit.to(page, "No handler was added: each one that matches is or was owed it already", kind="bad")
+        return visit.to(page, "No delivery was added: each handler that matches already has or had one", kind="bad")
     owed = "delivery was" if done.added == 1 else "deliveries were"
     return visit.to(page, f"{done.added} {owed} added")
 

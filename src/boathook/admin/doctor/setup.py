@@ -175,7 +175,7 @@ def _routes(vitals: Vitals) -> Finding:
 
 def _unhandled(counts: Mapping[str, int]) -> Finding:
     if not counts:
-        return Finding("unhandled", Verdict.OK, "every event of the last day was owed to a handler")
+        return Finding("unhandled", Verdict.OK, "every event of the last day matched a handler")
     number = sum(counts.values())
     shown = f"{number:,} or more" if number >= MOST_COUNTED else f"{number:,}"
     sources = ", ".join(f"{source} ({of_source:,})" for source, of_source in list(counts.items())[:5])
