@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 _FORK_SERVER = Path(__file__).with_name("fork_server.py")
 _HARMLESS = {"PYTHONPATH", "PYTHONUNBUFFERED"}
@@ -48,6 +49,66 @@ def boathook_process(
         timeout=timeout,
         check=False,
     )
+
+
+def boathook_running(
+    *arguments: str, cwd: Path, env: Mapping[str, str], output: IO[bytes]
+) -> "ForkedProcess | subprocess.Popen[bytes]":
+    """Start ``python -m boathook`` with these arguments in a session of its own, and leave it running.
+
+    It is forked like `boathook_command`'s, and writes all that it says to *output*.
+    """
+    if _needs_own_process(env):
+        return subprocess.Popen(
+            [sys.executable, "-m", "boathook", *arguments],
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    return _fork_server().start(arguments, cwd, env, output)
+
+
+class ForkedProcess:
+    """A command that the fork server has started, with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, arguments: tuple[str, ...], answer: int) -> None:
+        self.args = arguments
+        self.pid = int(_line(answer, 300))
+        self.returncode: int | None = None
+        self._answer = answer
+
+    def poll(self) -> int | None:
+        """Return its exit code, or the signal's number below zero; None while it runs."""
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and return what `poll` does then. Raises TimeoutExpired."""
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return code
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None and (line := _line(self._answer, timeout)):
+            self.returncode = int(line)
+            os.close(self._answer)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
 
 
 def _needs_own_process(env: Mapping[str, str]) -> bool:
@@ -96,6 +157,12 @@ class _ForkServer:
                 os.close(descriptor)
         return subprocess.CompletedProcess(arguments, code, out, err)
 
+    def start(self, arguments: tuple[str, ...], cwd: Path, env: Mapping[str, str], output: IO[bytes]) -> ForkedProcess:
+        answer, theirs = os.pipe()
+        request = {"arguments": arguments, "cwd": str(cwd), "env": dict(env), "has_session": True}
+        self._ask(request, theirs, [output.fileno(), output.fileno()])
+        return ForkedProcess(arguments, answer)
+
     def _ask(self, request: dict, answer: int, written: list[int]) -> None:
         with Path(os.devnull).open() as nothing, self._turn:
             files = array.array("i", [answer, nothing.fileno(), *written])
@@ -115,7 +182,7 @@ def _code(answer: int, arguments: tuple[str, ...], timeout: float) -> int:
     return int(answer_line)
 
 
-def _line(answer: int, timeout: float) -> bytes:
+def _line(answer: int, timeout: float | None) -> bytes:
     line = b""
     while not line.endswith(b"\n"):
         if not select.select([answer], [], [], timeout)[0]:

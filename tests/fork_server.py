@@ -20,15 +20,29 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn
 
+import setproctitle
+
 _MODULES = (
     "boathook.cli.app_commands",
+    "boathook.admin.api",
     "boathook.admin.applications",
+    "boathook.admin.console",
     "boathook.admin.endpoint_secrets",
     "boathook.admin.endpoints",
     "boathook.admin.event_types",
     "boathook.admin.messages",
+    "boathook.dispatch.alarms.service",
+    "boathook.dispatch.keeper",
+    "boathook.dispatch.sender",
+    "boathook.dispatch.worker",
+    "boathook.inbound.schemas",
+    "boathook.inbound.sockets",
     "boathook.journal.embedded",
+    "boathook.server.child",
+    "boathook.server.gateway",
     "boathook.server.loading",
+    "boathook.server.mounts",
+    "boathook.server.supervisor",
     "cryptography.fernet",
     "uvloop",
 )
@@ -43,6 +57,7 @@ def main() -> NoReturn:
     commands = (f"boathook.cli.{entry.place.partition(':')[0]}" for entry in ENTRIES.values())
     for name in (*commands, *_MODULES):
         import_module(name)
+    setproctitle.getproctitle()  # finds the place of the title now, as it cannot once a fork has changed its environment
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the process that supervises a command is not waited for
@@ -82,6 +97,8 @@ def _watch(request: dict, descriptors: list[int]) -> NoReturn:
 
 
 def _become(request: dict, files: list[int]) -> NoReturn:
+    if request.get("has_session"):
+        os.setsid()
     for number, descriptor in enumerate(files):
         os.dup2(descriptor, number)
         os.close(descriptor)

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.commands import boathook_command
+from tests.commands import ForkedProcess, boathook_command, boathook_running
 from tests.support import until
 
 SECRET = "whsec_acceptance"
@@ -125,7 +124,7 @@ class BoathookProcess:
         self.port = free_port()
         self.base = f"http://127.0.0.1:{self.port}"
         self.environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONUNBUFFERED": "1"}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ForkedProcess | subprocess.Popen[bytes] | None = None
         (folder / "shop.py").write_text(textwrap.dedent(SHOP))
         (folder / "boathook.toml").write_text(self._configuration(extra))
 
@@ -147,14 +146,8 @@ class BoathookProcess:
 
     def start(self, *, wait: bool = True, **environment: str) -> Self:
         with (self.folder / "serve.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "boathook", "serve"],
-                cwd=self.folder,
-                env={**self.environment, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            self.process = boathook_running(
+                "serve", cwd=self.folder, env={**self.environment, **environment}, output=log
             )
         if wait:
             self.wait_ready()
@@ -190,13 +183,15 @@ class BoathookProcess:
                 line = child.cmdline()
             except psutil.Error:
                 continue
-            if "_child" in line and any(part == role for part in line):
+            if line and line[0].startswith("boathook: ") and f"{role}-" in line[0]:
                 found.append(child)
         return found
 
     def kill(self, role: str) -> None:
-        """SIGKILL every child of one role."""
-        for child in self.children(role):
+        """SIGKILL every child of one role; there must be one."""
+        found = self.children(role)
+        assert found, f"no process has the role {role}"
+        for child in found:
             child.kill()
 
     def kill_all(self) -> None:

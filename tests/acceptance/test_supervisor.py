@@ -65,6 +65,26 @@ def _written(running: BoathookProcess, slot: str) -> float:
     return sum(value for _, value in series)
 
 
+def fork_server(running: BoathookProcess) -> psutil.Process:
+    assert running.process is not None
+    [found] = psutil.Process(running.process.pid).children()
+    assert found.cmdline()[0] == "boathook: fork server"
+    return found
+
+
+def test_without_its_fork_server_everything_stops_and_says_so(boathook: Callable[..., BoathookProcess]):
+    running = boathook(roles="gateway,keeper")
+    children = [*running.children("gateway"), *running.children("keeper")]
+    fork_server(running).kill()
+    assert running.process is not None
+    assert running.process.wait(300) == 1
+    _, alive = psutil.wait_procs(children, timeout=300)
+    assert not alive
+    events = [line["event"] for line in log_lines(running)]
+    assert "fork_server_ended" in events
+    assert "child_killed" not in events
+
+
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_children_end_with_their_supervisor(boathook: Callable[..., BoathookProcess]):
     running = boathook(senders=1)

@@ -143,6 +143,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "outbound/part.py": {"json": (OURS,)},
     "outbound/tap.py": {"json": ("boathook.outbound.tap:_MOST_TOLD",)},
     "server/child.py": {"json": (OURS,)},
+    "server/fork_server.py": {"json": (OURS,)},
     "server/sampler.py": {"json": (OURS,)},
     "spool/shelf.py": {"oldest": (OURS,)},
     "telemetry/exporters.py": {"json": (OURS,)},

@@ -48,7 +48,7 @@ LOOPBACK: Final = """
 """
 LEAKING: Final = """
 import sys
-if "_child" in getattr(sys, "orig_argv", ()):
+if "serve" in getattr(sys, "orig_argv", ()):
     from boathook.inbound.app import IngestApp
     answer, kept = IngestApp._answer, []
 

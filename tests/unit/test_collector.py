@@ -42,9 +42,10 @@ boathook.dispatch.worker.run_worker = boathook.dispatch.sender.run_sender = boat
 gateway._Desk = gateway.Listener = Idle
 
 async def play():
-    order = Order(slot=f"{role}-0", worker_id="w", predecessors=[], settings="", socket=socket.socket().detach(), beat=-1)
+    order = Order(slot=f"{role}-0", worker_id="w", predecessors=[], settings="")
+    bound = socket.socket().detach()
     nothing = lambda: None
-    await child._play(role, Life(order, settings, Stop(), nothing, nothing, asyncio.Event()))
+    await child._play(role, Life(order, settings, Stop(), nothing, nothing, asyncio.Event(), bound))
 
 asyncio.run(play())
 """
@@ -74,11 +75,19 @@ def test_mutant_a_collector_that_stays_off_is_seen(role: str, tmp_path: Path):
 
 
 def test_a_child_begins_with_the_collector_off():
-    code = "import gc, runpy, sys; sys.argv = ['x']; sys.exit = lambda *_: print(gc.isenabled());"
-    code += "sys.modules['boathook.server.child'] = type(sys)('child'); sys.modules['boathook.server.child'].run_child = print;"
-    code += "runpy.run_module('boathook.server', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout.startswith("False\n")
+    assert started("keeper").splitlines() == ["False True"]
+
+
+def started(role: str) -> str:
+    """Start a child that tells whether the collector is on and blind to what was imported."""
+    code = "import asyncio, gc, os, sys, boathook.server.child; from boathook.server.fork_server import ForkServer\n"
+    code += "boathook.server.child.run_child = lambda *_: print(gc.isenabled(), gc.get_freeze_count() > 1_000)\n"
+    code += "server = ForkServer.start(['keeper'])\n"
+    code += "async def start():\n    server.attach()\n    process = await server.spawn(sys.argv[1], 'x-0', os.pipe())\n"
+    code += "    while process.returncode is None:\n        await asyncio.sleep(0.01)\n"
+    code += "asyncio.run(start())"
+    done = subprocess.run([sys.executable, "-c", code, role], capture_output=True, text=True, timeout=300, check=True)
+    return done.stdout
 
 
 def test_a_command_runs_with_the_collector_on():

@@ -6,6 +6,7 @@
         suspects-0       runs, one at a time, what took two workers down
         sender-0 …       send endpoints what they are owed
         keeper-0         takes over what vanished workers held, and keeps the journal in bounds
+        fork server      forks them all, once it has imported what they need
 
 A child learns what to do from one line on its standard input, which then stays open: its end means that the
 supervisor is gone. It beats on a pipe from its event loop, so that a loop that no longer turns is noticed.

@@ -25,15 +25,18 @@ _ORPHAN_S: Final = 5.0
 _MOST_AT_ONCE: Final = 65_536
 
 
-def run_child(role: str) -> int:
-    """Run one role until told to stop; return the exit code."""
+def run_child(role: str, beat: int, bound: int = -1) -> int:
+    """Run one role until told to stop; return the exit code.
+
+    Args:
+        beat: the descriptor of the pipe on which the event loop shows that it turns.
+        bound: the descriptor of the socket that the supervisor has bound, or -1.
+    """
     order, heard = _read_order()
     settings = Settings.model_validate_json(order.settings)
     log.configure(settings.log.level, settings.log.format, process=order.slot)
-    # Ctrl-C on a terminal reaches everybody; the supervisor decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        uvloop.run(_live(role, order, settings, heard))
+        uvloop.run(_live(role, order, settings, heard, beat, bound))
     except BoathookError as error:
         log.get_logger("server").error("child_failed", error=str(error))
         return 1
@@ -54,13 +57,13 @@ def _read_order() -> tuple[Order, bytes]:
     return msgspec.json.decode(line, type=Order), rest
 
 
-async def _live(role: str, order: Order, settings: Settings, heard: bytes) -> None:
+async def _live(role: str, order: Order, settings: Settings, heard: bytes, beat: int, bound: int) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     prepared = asyncio.Event()
     _hear_supervisor(loop, stop, prepared, heard)
-    life = Life(order, settings, stop, lambda: _tell(order.beat, BEAT), lambda: _tell(order.beat, READY), prepared)
+    life = Life(order, settings, stop, lambda: _tell(beat, BEAT), lambda: _tell(beat, READY), prepared, bound)
     snapshot = SnapshotFile(settings.server.data_dir, order.slot)
     snapshot.continue_from_last()
     chores = [asyncio.create_task(snapshot.keep_writing()), asyncio.create_task(_keep_beating(life.beat))]

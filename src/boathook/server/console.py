@@ -191,7 +191,6 @@ def _prepare(settings: Settings, history: History, closing: asyncio.Event) -> Bu
     def build(database: Database, rouse: Callable[[], None]) -> tuple[Asgi, Asgi]:
         desk = Desk(settings, database, vault, outbox, rouse, closing)
         api, console = build_api(desk), build_console(desk, history)
-        api.warm()
         console.warm()
         return api, console
 

@@ -70,7 +70,7 @@ async def run_gateway(life: Life) -> None:
     desk = _Desk(settings, gates, added, house, history, console, life.prepared)
     listener = Listener(house)
     async with desk:
-        await listener.start(socket.socket(fileno=life.order.socket))
+        await listener.start(socket.socket(fileno=life.bound))
         learning = asyncio.create_task(_learn_metrics(settings)) if console is None else None
         if console is not None:
             console.open()

@@ -26,10 +26,6 @@ class Order(msgspec.Struct, frozen=True):
     """Worker ids that were in this slot before and are surely dead."""
     settings: str
     """The settings as JSON."""
-    socket: int
-    """The bound socket's descriptor, or -1."""
-    beat: int
-    """The descriptor to beat on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +40,5 @@ class Life:
     ready: Callable[[], None]
     prepared: asyncio.Event
     """Set when the supervisor has prepared the ground in PostgreSQL: before that, handlers are owed nothing yet."""
+    bound: int
+    """The descriptor of the socket that the supervisor has bound, or -1."""

@@ -1,12 +1,10 @@
 """A child of the supervisor's: its process, its beats, and when it is started again."""
 
 import asyncio
-import contextlib
 import os
 import platform
 import signal
 import socket
-import sys
 import time
 import uuid
 from typing import Final
@@ -14,6 +12,7 @@ from typing import Final
 import msgspec
 
 from boathook.config import Settings
+from boathook.server.fork_server import ForkServer, Process
 from boathook.server.order import PREPARED, READY, Order
 from boathook.telemetry import emit, log
 
@@ -30,7 +29,7 @@ class Child:
     def __init__(self, role: str, slot: str) -> None:
         self.role = role
         self.slot = slot
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: Process | None = None
         self.worker_id = ""
         self.predecessors: list[str] = []
         self.started_at = 0.0
@@ -39,45 +38,46 @@ class Child:
         self.restart_at = 0.0
         self.pause_s = _FIRST_PAUSE_S
         self._beats = -1
+        self._orders: asyncio.WriteTransport | None = None
 
-    async def start(self, settings: Settings, bound: socket.socket | None, *, is_prepared: bool) -> None:
+    async def start(
+        self, server: ForkServer, settings: Settings, bound: socket.socket | None, *, is_prepared: bool
+    ) -> None:
         """Start a process in this slot, and tell it whether the ground in PostgreSQL is prepared."""
         if self.worker_id:
             self.predecessors = [*self.predecessors, self.worker_id][-_MOST_PREDECESSORS:]
         self.worker_id = f"{self.slot}@{platform.node()}:{uuid.uuid4().hex[:12]}"
         self._beats, beat = os.pipe()
-        os.set_blocking(self._beats, False)
-        os.set_blocking(beat, False)
-        descriptors = [beat] + ([bound.fileno()] if bound is not None and self.role == "gateway" else [])
+        standard_input, orders = os.pipe()
+        for descriptor in (self._beats, beat):
+            os.set_blocking(descriptor, False)
+        shared = [bound.fileno()] if bound is not None and self.role == "gateway" else []
+        self.started_at = self.beat_at = time.monotonic()
+        self.is_ready = False
         try:
-            self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "boathook.server", "_child", self.role),
-                stdin=asyncio.subprocess.PIPE,
-                pass_fds=descriptors,
-                # Ctrl-C on a terminal goes to its foreground group; children hear of it from the supervisor.
-                process_group=0,
-            )
+            self.process = await server.spawn(self.role, self.slot, [standard_input, beat, *shared])
+        except OSError as error:
+            os.close(orders)
+            self._plan_restart(self.started_at)
+            _LOG.error("child_not_started", child=self.slot, error=str(error), restart_in_s=self.pause_s)
+            return
         finally:
+            os.close(standard_input)
             os.close(beat)
+        loop = asyncio.get_running_loop()
+        self._orders, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(orders, "wb", buffering=0))
         order = Order(
             slot=self.slot,
             worker_id=self.worker_id,
             predecessors=self.predecessors,
             settings=settings.model_dump_json(),
-            socket=bound.fileno() if bound is not None and self.role == "gateway" else -1,
-            beat=beat,
         )
-        self.started_at = self.beat_at = time.monotonic()
-        self.is_ready = False
-        assert self.process.stdin is not None
-        with contextlib.suppress(ConnectionError):
-            self.process.stdin.write(msgspec.json.encode(order) + b"\n" + (PREPARED if is_prepared else b""))
-            await self.process.stdin.drain()
+        self._orders.write(msgspec.json.encode(order) + b"\n" + (PREPARED if is_prepared else b""))
 
     def tell_prepared(self) -> None:
         """Tell a process that has been started earlier."""
-        if self.process is not None and self.process.stdin is not None:
-            self.process.stdin.write(PREPARED)
+        if self._orders is not None:
+            self._orders.write(PREPARED)
 
     def hear(self, now: float) -> None:
         """Take in beats."""
@@ -85,6 +85,8 @@ class Child:
             heard = os.read(self._beats, 4096)
         except BlockingIOError:
             return
+        if not heard and self.process is not None and self.process.is_orphan:
+            self.process.returncode = 1  # with the fork server, its exit code is lost
         if heard:
             self.beat_at = now
         if READY in heard and not self.is_ready:
@@ -110,15 +112,25 @@ class Child:
         """Note the end of its process and plan the next one: soon after a long life, later after short ones."""
         assert self.process is not None
         code = self.process.returncode
-        self.pause_s = _FIRST_PAUSE_S if now - self.started_at > _HEALTHY_S else min(_LONGEST_PAUSE_S, self.pause_s * 2)
-        self.restart_at = now + self.pause_s
+        self._plan_restart(now)
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         _LOG.warning("child_ended", child=self.slot, pid=self.pid, how=how, restart_in_s=self.pause_s)
         emit.count("boathook_restarts_total", role=self.role)
+
+    def _plan_restart(self, now: float) -> None:
+        self.pause_s = _FIRST_PAUSE_S if now - self.started_at > _HEALTHY_S else min(_LONGEST_PAUSE_S, self.pause_s * 2)
+        self.restart_at = now + self.pause_s
         self.close()
+
+    def let_go(self) -> None:
+        """Tell the process that its supervisor is gone: it finishes what takes seconds, and ends."""
+        if self._orders is not None:
+            self._orders.close()
+            self._orders = None
 
     def close(self) -> None:
         """Forget the process."""
+        self.let_go()
         if self._beats >= 0:
             os.close(self._beats)
             self._beats = -1
@@ -126,6 +138,5 @@ class Child:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if there is somebody to get it."""
-        if self.process is not None and self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(number)
+        if self.process is not None:
+            self.process.send_signal(number)

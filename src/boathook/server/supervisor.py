@@ -27,6 +27,7 @@ from boathook.journal.embedded import EmbeddedServer
 from boathook.journal.registry import register
 from boathook.journal.schema import migrate
 from boathook.server import traces
+from boathook.server.fork_server import ForkServer
 from boathook.server.loading import load_hooks, migrations_of, with_apps
 from boathook.server.notifying import Service
 from boathook.server.paths import check_mounts
@@ -49,14 +50,17 @@ Prepare = Callable[[], Awaitable[None]]
 
 def supervise(settings: Settings) -> int:
     """Do what `boathook.server.serve` promises."""
+    fork_server = ForkServer.start(settings.server.roles)  # before there is a thread, such as the log's
     log.configure(settings.log.level, settings.log.format, process="supervisor")
     try:
-        return asyncio.run(_serve(settings))
+        return asyncio.run(_serve(settings, fork_server))
     finally:
+        fork_server.close()
         log.flush()
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, fork_server: ForkServer) -> int:
+    fork_server.attach()
     stop = _Stop()
     stop.listen()
     settings, apps = with_apps(settings)
@@ -75,7 +79,7 @@ async def _serve(settings: Settings) -> int:
                 is_prepared = await _try(prepare, can_wait=bound is not None and settings.spool.enabled)
                 if bound is not None:
                     _listen(bound, settings)
-                supervisor = Supervisor(ready, bound, prefix, embedded)
+                supervisor = Supervisor(ready, fork_server, bound, prefix, embedded)
                 return await supervisor.run(stop, None if is_prepared else prepare)
     finally:
         if bound is not None:
@@ -248,9 +252,15 @@ class Supervisor:
     """Keeps one process alive in each slot."""
 
     def __init__(
-        self, settings: Settings, bound: socket.socket | None, prefix: str, embedded: EmbeddedServer | None
+        self,
+        settings: Settings,
+        fork_server: ForkServer,
+        bound: socket.socket | None,
+        prefix: str,
+        embedded: EmbeddedServer | None,
     ) -> None:
         self._settings = settings
+        self._fork_server = fork_server
         self._bound = bound
         self._embedded = embedded
         self._children = [Child(role, prefix + slot) for role, slot in _slots(settings)]
@@ -293,7 +303,7 @@ class Supervisor:
             await self._sampler.close()
 
     async def _start(self, child: Child) -> None:
-        await child.start(self._settings, self._bound, is_prepared=self._is_prepared)
+        await child.start(self._fork_server, self._settings, self._bound, is_prepared=self._is_prepared)
 
     async def _let_others_start(self, prepare: Prepare, stop: _Stop) -> None:
         """Start those that need PostgreSQL once it is there; stop everything if it is one that cannot be used."""
@@ -322,6 +332,10 @@ class Supervisor:
         checked_at = time.monotonic()
         while not stop.gently.is_set():
             now = time.monotonic()
+            if self._fork_server.has_ended:
+                _LOG.error("fork_server_ended", note="without it no process can be started again; stopping")
+                self._has_failed = True
+                return
             if now - checked_at > 1:
                 # It is us who stood still: the machine slept, or was busy. Nobody's beats are late for that.
                 for child in self._children:
@@ -366,6 +380,8 @@ class Supervisor:
             if child.has_ended():
                 child.bury(time.monotonic())  # it died of something else, before
             child.send(signal.SIGTERM)
+            if self._fork_server.has_ended:
+                child.let_go()
         deadline = time.monotonic() + server.drain_s + server.linger_s + _KILL_AFTER_S
         left = await self._until_ended(deadline, stop.at_once)
         for child in left:
@@ -382,6 +398,8 @@ class Supervisor:
             if not left or time.monotonic() > deadline or at_once.is_set():
                 return left
             self._service.beat(is_ready=False)
+            for child in left:
+                child.hear(time.monotonic())
             await asyncio.sleep(0.02)
 
 

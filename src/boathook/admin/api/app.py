@@ -1,5 +1,6 @@
 """The API as one ASGI application."""
 
+import asyncio
 from typing import Any, Final, cast
 
 import msgspec
@@ -102,7 +103,7 @@ def _methods_of(request: Request) -> set[str]:
 
 @needs(Permission.PUBLIC)
 async def _describe(request: Request) -> Response:
-    return Response(_document(request.app), media_type="application/json")
+    return Response(await asyncio.to_thread(_document, request.app), media_type="application/json")
 
 
 def _document(app: FastAPI) -> bytes:
@@ -119,10 +120,6 @@ class Api:
     def __init__(self, app: FastAPI) -> None:
         self._app = app
         self._answer = cast("Asgi", app)
-
-    def warm(self) -> None:
-        """Do beforehand what would hold up the first request; it may run in a thread."""
-        _document(self._app)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request; what was raised outside of routes becomes JSON too."""

@@ -1,0 +1,295 @@
+"""The fork server: starts child processes as copies of one process that has imported what they need.
+
+A child is there within milliseconds, and all of them share the memory of the imported code. The fork server is forked
+from the supervisor before that runs an event loop, a thread or user code, and stays single-threaded itself, so that
+a copy inherits no lock that somebody holds. It speaks to the supervisor over a socket, and ends when that closes.
+"""
+
+import array
+import asyncio
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Final, NoReturn, Self
+
+import msgspec
+import setproctitle
+
+_MODULES: Final = {
+    "gateway": (
+        "boathook.admin.api",
+        "boathook.admin.console",
+        "boathook.inbound.proving.asymmetric",
+        "boathook.inbound.proving.jwt",
+        "boathook.inbound.schemas",
+        "boathook.inbound.sockets",
+        "boathook.server.gateway",
+        "boathook.server.mounts",
+    ),
+    "worker": ("boathook.dispatch.sender", "boathook.dispatch.worker"),
+    "keeper": ("boathook.dispatch.alarms.service", "boathook.dispatch.keeper"),
+}
+"""What the children of each role in `server.roles` import. User code is imported by children alone."""
+_FOR_ALL: Final = ("boathook.server.child", "boathook.server.loading")
+_MAX_MESSAGE: Final = 4_096
+_MAX_DESCRIPTORS: Final = 8
+_OURS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that a terminal or service manager may send to all processes; the supervisor decides what they mean."""
+
+
+class Start(msgspec.Struct, tag="start"):
+    """Asks for a child; its standard input, its heartbeat and maybe the listening socket come along as descriptors."""
+
+    role: str
+    slot: str
+
+
+class Signal(msgspec.Struct, tag="signal"):
+    """Asks for a signal to a child. The fork server sends it, as it knows which process ids are still the child's."""
+
+    pid: int
+    number: int
+
+
+class Started(msgspec.Struct, tag="started"):
+    """Answers `Start`: the process id, or the errno of a fork that failed."""
+
+    pid: int = 0
+    error: int = 0
+
+
+class Ended(msgspec.Struct, tag="ended"):
+    """Tells of a child's end: its exit code, or the signal's number below zero."""
+
+    pid: int
+    code: int
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_request = msgspec.json.Decoder(Start | Signal).decode
+_decode_answer = msgspec.json.Decoder(Started | Ended).decode
+
+
+class Process:
+    """A child process as the supervisor sees it."""
+
+    def __init__(self, server: "ForkServer", pid: int) -> None:
+        self._server = server
+        self.pid = pid
+        self.returncode: int | None = None
+        """Its exit code, or the signal's number below zero; None while it runs."""
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether the fork server has ended, so that nobody hears of the end of this process."""
+        return self._server.has_ended
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens if the process has ended."""
+        if self.returncode is None:
+            self._server.ask(Signal(self.pid, number))
+
+
+class ForkServer:
+    """The supervisor's end of the fork server."""
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self.has_ended = False
+        """Whether it died: nothing more can be started, and the end of children is not reported."""
+        self._connection = connection
+        self._starting: deque[asyncio.Future[Process]] = deque()
+        self._processes: dict[int, Process] = {}
+
+    @classmethod
+    def start(cls, roles: Iterable[str]) -> Self:
+        """Fork it, to start children for these roles of `server.roles`; the caller must have no thread but this one."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # What is buffered would be written by each of the processes.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            _serve(theirs, roles)
+        theirs.close()
+        ours.setblocking(False)
+        return cls(pid, ours)
+
+    def attach(self) -> None:
+        """Begin to hear what it answers in the running event loop."""
+        asyncio.get_running_loop().add_reader(self._connection, self._hear)
+
+    async def spawn(self, role: str, slot: str, descriptors: Sequence[int]) -> Process:
+        """Start a child of *role* that has these descriptors: standard input, heartbeat and maybe the listening socket.
+
+        Raises:
+            OSError: the system has no more processes or memory, or the fork server has ended.
+        """
+        if self.has_ended:
+            raise OSError("the fork server has ended")
+        started: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
+        self._starting.append(started)
+        self.ask(Start(role, slot), descriptors)
+        return await started
+
+    def ask(self, request: Start | Signal, descriptors: Sequence[int] = ()) -> None:
+        """Send a request."""
+        files = array.array("i", descriptors)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)] if descriptors else []
+        try:
+            self._connection.sendmsg([_encode(request)], ancillary)
+        except OSError:
+            self._lose()
+
+    def _hear(self) -> None:
+        try:
+            message = self._connection.recv(_MAX_MESSAGE)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self._lose()
+            return
+        match _decode_answer(message):
+            case Started(pid, error):
+                self._note_started(pid, error)
+            case Ended(pid, code):
+                self._processes.pop(pid).returncode = code
+
+    def _note_started(self, pid: int, error: int) -> None:
+        process = Process(self, pid)
+        if pid:
+            self._processes[pid] = process
+        started = self._starting.popleft()
+        if started.done():
+            process.send_signal(signal.SIGKILL)  # nobody waits for it any more
+        elif error:
+            started.set_exception(OSError(error, os.strerror(error)))
+        else:
+            started.set_result(process)
+
+    def _lose(self) -> None:
+        if self.has_ended:
+            return
+        self.has_ended = True
+        asyncio.get_running_loop().remove_reader(self._connection)
+        while self._starting:
+            started = self._starting.popleft()
+            if not started.done():
+                started.set_exception(OSError("the fork server has ended"))
+
+    def close(self) -> None:
+        """Let it end."""
+        self._connection.close()
+        os.waitpid(self.pid, 0)
+
+
+def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
+    """Fork a child for each request until the supervisor closes the connection."""
+    # Ctrl-C on a terminal goes to its foreground group; children hear of it from the supervisor.
+    os.setpgid(0, 0)
+    setproctitle.setproctitle("boathook: fork server")
+    for number in _OURS:
+        signal.signal(number, signal.SIG_IGN)
+    gc.disable()  # collecting while everything is imported finds nothing; a child turns it on, see server/collector
+    for module in (*_FOR_ALL, *(module for role in roles for module in _MODULES.get(role, ()))):
+        import_module(module)
+    gc.freeze()
+    awake, waker = os.pipe()
+    for descriptor in (awake, waker):
+        os.set_blocking(descriptor, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    running: set[int] = set()
+    start: Start | None = None
+    descriptors: list[int] = []
+    while start is None:
+        readable, _, _ = select.select([connection.fileno(), awake], [], [])
+        if awake in readable:
+            os.read(awake, _MAX_MESSAGE)
+            _reap(connection, running)
+        if connection.fileno() in readable:
+            message, descriptors = _receive(connection)
+            if not message:
+                os._exit(0)
+            start = _answer(connection, message, descriptors, running)
+    signal.set_wakeup_fd(-1)
+    connection.close()
+    for descriptor in (awake, waker):
+        os.close(descriptor)
+    _become_child(start, descriptors)
+
+
+def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    descriptors = array.array("i")
+    try:
+        message, ancillary, _, _ = connection.recvmsg(
+            _MAX_MESSAGE, socket.CMSG_LEN(_MAX_DESCRIPTORS * descriptors.itemsize)
+        )
+    except OSError:
+        return b"", []
+    for _, _, data in ancillary:
+        descriptors.frombytes(data)
+    return message, list(descriptors)
+
+
+def _answer(connection: socket.socket, message: bytes, descriptors: Sequence[int], running: set[int]) -> Start | None:
+    """Do what is asked; in the new child, return what asked for it."""
+    request: Start | Signal = _decode_request(message)
+    if isinstance(request, Signal):
+        if request.pid in running:
+            os.kill(request.pid, request.number)
+        return None
+    # A signal that comes before the child has put its handlers back must wait until it has.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+    try:
+        pid = os.fork()
+    except OSError as error:
+        _send(connection, Started(error=error.errno or 0))
+    else:
+        if pid == 0:
+            return request
+        running.add(pid)
+        _send(connection, Started(pid))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return None
+
+
+def _reap(connection: socket.socket, running: set[int]) -> None:
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        running.discard(pid)
+        _send(connection, Ended(pid, os.waitstatus_to_exitcode(status)))
+
+
+def _send(connection: socket.socket, answer: Started | Ended) -> None:
+    try:
+        connection.send(_encode(answer))
+    except OSError:
+        os._exit(0)  # the supervisor is gone; children learn it from their standard input
+
+
+def _become_child(start: Start, descriptors: Sequence[int]) -> NoReturn:
+    from boathook.server.child import run_child
+
+    os.setpgid(0, 0)
+    setproctitle.setproctitle(f"boathook: {start.slot}")
+    standard_input, beat, *bound = descriptors
+    os.dup2(standard_input, 0)
+    os.close(standard_input)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+    sys.exit(run_child(start.role, beat, *bound))
