@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import hypothesis
+import pytest
 
 Result = TypeVar("Result")
 
@@ -116,3 +117,9 @@ def exit_code(call: Callable[[], object], *, cpu_s: int, refusal: type[Exception
             os._exit(1)
     _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status)
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Return whether this run collects just what `make test` does, so that its own list of tests answers for it."""
+    is_everywhere = [config.rootpath / argument for argument in config.args] == [config.rootpath / "tests"]
+    return is_everywhere and not config.option.keyword and config.option.markexpr in config.getini("addopts")

@@ -149,6 +149,7 @@ def test_axe_sees_a_page_that_is_faulty(admin_page: CheckedPage):
     assert any(fault.startswith(("label", "select-name")) for fault in serious_faults(page))
 
 
+@pytest.mark.extended("differs in the size of its window only")
 def test_every_page_fits_a_phone_and_has_one_title(filled_console: ConsoleServer, pages: list[str], browser: Browser):
     context = browser.new_context(viewport={"width": 360, "height": 740})
     page = context.new_page()
@@ -179,6 +180,7 @@ def reader(filled_console: ConsoleServer, browser: Browser) -> Iterator[Page]:
     context.close()
 
 
+@pytest.mark.extended("differs in the size of its window only")
 def test_no_cell_of_a_table_is_clipped_on_any_screen(filled_console: ConsoleServer, pages: list[str], reader: Page):
     clipped = []
     for path in pages:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.rig.scenario import EXTENDED_REASON as SCENARIO_REASON
+from tests.support import is_whole
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "tests" / "README.md"
@@ -90,8 +91,10 @@ def collected(*arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def default_tier() -> set[str]:
-    """The tests named above that `make test` runs, without their parameters."""
+def default_tier(request: pytest.FixtureRequest) -> set[str]:
+    """The tests named above that `make test` runs, with their parameters."""
+    if is_whole(request.config):
+        return {item.nodeid.removeprefix("tests/") for item in request.session.items}
     names = [test for tests in PROMISES.values() for test in tests]
     names += [f"faults/{family}.py::{test}" for family, test in FAULT_FAMILIES.items()]
     listed = collected(*sorted({f"tests/{name}" for name in names}))

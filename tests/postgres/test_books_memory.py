@@ -29,7 +29,6 @@ FILL: Final = """
 """
 FORGET: Final = "delete from boathook.dedup where event_id >= $1 and event_id < $2"
 SETTLE: Final = (
-    "alter table boathook.dedup set (autovacuum_enabled = off)",
     "vacuum (analyze) boathook.dedup",
     "vacuum (analyze) boathook.event",
 )
@@ -90,6 +89,7 @@ def _pages(plan: str) -> int:
 async def memory(db: Database, pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Memory:
     monkeypatch.setattr(books, "WALKS", (rules.MEMORY,))
     made = Memory(db, pg_url)
+    await db.execute("alter table boathook.dedup set (autovacuum_enabled = off)")
     row = await db.fetchrow("select (extract(epoch from now()) * 1000)::bigint - 3600000 as ms")
     made.first_ms = row["ms"]
     await made.fill(1, EVENTS)

@@ -10,9 +10,12 @@ from tests.simulation import mutants, runner
 MOST_SEEDS = 400
 
 
+SLOW = (mutants.without_fences, mutants.counting_attempts_when_they_fail, mutants.removing_folders_of_the_living)
+
+
 def _parameter(mutant: mutants.Mutant) -> Any:
     slow = pytest.mark.extended("is noticed after many seeds only")
-    return pytest.param(mutant, id=mutant.__name__, marks=[slow] if mutant is mutants.without_fences else [])
+    return pytest.param(mutant, id=mutant.__name__, marks=[slow] if mutant in SLOW else [])
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -220,9 +220,10 @@ def _environment() -> dict[str, str]:
 
 
 def _children(pid: int) -> list[Path]:
-    """Return the folders below /proc of a process's children."""
+    """Return the folders below /proc of all processes that a process has started, and of those that they have."""
     lines = Path(f"/proc/{pid}/task/{pid}/children")
-    return [Path("/proc", child) for child in lines.read_text().split()] if lines.exists() else []
+    pids = lines.read_text().split() if lines.exists() else []
+    return [folder for child in pids for folder in (Path("/proc", child), *_children(int(child)))]
 
 
 def _resident(process: Path) -> int:
