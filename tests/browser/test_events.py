@@ -158,7 +158,7 @@ def test_an_unhandled_event_is_seen_counted_and_routed_again(console: ConsoleSer
     page = admin_page.go(f"/events/{event}")
     expect(page.locator("#story")).to_contain_text("No handler matched it")
     page.get_by_role("button", name="Route by today's handlers").click()
-    expect(page.locator(".notice.bad")).to_contain_text("No handler was added")
+    expect(page.locator(".notice.bad")).to_contain_text("No delivery was added")
     page.get_by_label("Handler; empty: all that match").fill("pai")
     page.get_by_role("button", name="Route by today's handlers").click()
     expect(page.locator(".notice.bad")).to_contain_text("did you mean handler:pay?")
