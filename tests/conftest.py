@@ -22,7 +22,7 @@ import pytest
 import structlog
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
-from boathook.journal import schema
+from boathook.journal import migrations
 from boathook.journal.database import Database
 from boathook.journal.embedded import EmbeddedServer
 from tests.databases import Pool, created, with_database
@@ -170,7 +170,7 @@ def pg_template(admin_url: str, run_id: str) -> str:
         admin.execute("select pg_advisory_lock(hashtextextended(%s, 0))", [name])
         if admin.execute("select 1 from pg_database where datname = %s", [name]).fetchone() is None:
             admin.execute(f"create database {name}")
-        asyncio.run(schema.migrate(with_database(admin_url, name)))
+        asyncio.run(migrations.migrate(with_database(admin_url, name)))
     return name
 
 

@@ -12,7 +12,7 @@ import httpx
 import psycopg
 import pytest
 
-from boathook.journal import schema
+from boathook.journal import migrations
 from boathook.spool.shelf import REFUSED
 from tests.acceptance.conftest import TABLES, BoathookProcess, payload, signed
 from tests.commands import boathook_command
@@ -23,7 +23,7 @@ from tests.support import until
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[OwnServer]:
     server = OwnServer()
-    asyncio.run(schema.migrate(server.url))
+    asyncio.run(migrations.migrate(server.url))
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(TABLES)
     yield server

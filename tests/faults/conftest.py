@@ -13,7 +13,7 @@ import httpx
 import psycopg
 import pytest
 
-from boathook.journal import schema
+from boathook.journal import migrations
 from tests.acceptance.conftest import BoathookProcess, boathook, payload, shared_boathook, signed  # noqa: F401 - two are fixtures
 from tests.conftest import _shared_folder
 from tests.faults.rig import environment
@@ -126,7 +126,7 @@ def judge(url: str, sent: Iterable[str], accepted: set[str]) -> None:
 @pytest.fixture
 def own_server() -> Iterator[OwnServer]:
     server = OwnServer()
-    asyncio.run(schema.migrate(server.url))
+    asyncio.run(migrations.migrate(server.url))
     yield server
     server.close()
 

@@ -8,7 +8,7 @@ import httpx
 import psycopg
 import pytest
 
-from boathook.journal import schema
+from boathook.journal import migrations
 from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.faults.conftest import effect_counts, open_deliveries, stored_keys
 from tests.faults.frozen_server import frozen
@@ -28,7 +28,7 @@ ROLES = ("gateway", "worker", "suspects", "sender", "keeper")
 @pytest.fixture(scope="module")
 def server() -> Iterator[OwnServer]:
     one = OwnServer()
-    asyncio.run(schema.migrate(one.url))
+    asyncio.run(migrations.migrate(one.url))
     yield one
     one.close()
 

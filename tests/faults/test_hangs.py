@@ -17,7 +17,7 @@ from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.journal import pulse
 from boathook.journal.database import Connection, Database
 from boathook.journal.deliveries import keeper_seat
-from boathook.journal.schema import migrate
+from boathook.journal.migrations import migrate
 from tests.faults.frozen_server import (
     DETECTED_S,
     ask,

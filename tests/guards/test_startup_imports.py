@@ -11,7 +11,7 @@ from boathook.cli import app
 from boathook.cli.commands import ENTRIES
 
 HEAVY = {
-    "alembic", "attr", "boathook.inbound.providers", "cryptography", "cryptography.x509", "fastapi", "jsonschema",
+    "attr", "boathook.inbound.providers", "cryptography", "cryptography.x509", "fastapi", "jsonschema",
     "jwt", "pycurl", "pydantic", "pygments", "rich", "sqlalchemy", "structlog", "typer", "uvicorn",
 }  # fmt: skip
 RECIPES = "boathook.inbound.providers"

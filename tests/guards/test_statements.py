@@ -18,7 +18,7 @@ PROBE = "select 1"
 STATEMENT = re.compile(
     r"\s*(select|insert\s+into|update\s+\w+(\.\w+)?\s+set|delete\s+from|with\s+\w+\s+as)\s", re.IGNORECASE
 )
-NAMED = sorted(path for path in JOURNAL.glob("*.sql") if path.name != "schema.sql")
+NAMED = sorted(JOURNAL.glob("*.sql"))
 
 
 def statements_in(code: str) -> list[str]:

@@ -40,7 +40,11 @@ def test_it_holds_every_file_of_the_package(wheel):
 
 def test_the_statements_the_schema_and_the_settings_are_in(wheel):
     names = set(wheel.namelist())
-    assert {"boathook/defaults.toml", "boathook/journal/schema.sql", "boathook/journal/events.sql"} <= names
+    assert {
+        "boathook/defaults.toml",
+        "boathook/journal/migrations/0001_initial.sql",
+        "boathook/journal/events.sql",
+    } <= names
     assert any(name.startswith("boathook/journal/migrations/") and name.endswith(".sql") for name in names)
 
 

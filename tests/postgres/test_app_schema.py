@@ -7,9 +7,9 @@ import psycopg
 import pytest
 
 from boathook.domain.errors import ConfigError, JournalError
-from boathook.journal import revising, schema
-from boathook.journal.app_schema import migrate_apps, pending_apps
+from boathook.journal import migrations
 from boathook.journal.database import Database
+from boathook.journal.migrations import migrate, pending
 
 FIRST = "create schema shelf; create table shelf.book (id text primary key);"
 SECOND = "alter table shelf.book add column title text not null default ''; insert into shelf.book values ('a', 'A');"
@@ -28,32 +28,32 @@ def query(url: str, sql: str) -> list[tuple[object, ...]]:
 
 
 async def test_files_are_applied_in_order_and_once(pg_url: str, folder: Path):
-    assert await pending_apps(pg_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
-    assert await migrate_apps(pg_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
-    assert await migrate_apps(pg_url, [("shelf", folder)]) == []
-    assert await pending_apps(pg_url, [("shelf", folder)]) == []
+    assert await pending(pg_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
+    assert await migrate(pg_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
+    assert await migrate(pg_url, [("shelf", folder)]) == []
+    assert await pending(pg_url, [("shelf", folder)]) == []
     assert query(pg_url, "select id, title from shelf.book") == [("a", "A")]
 
 
 async def test_a_later_file_is_applied_when_it_comes(pg_url: str, folder: Path):
-    await migrate_apps(pg_url, [("shelf", folder)])
+    await migrate(pg_url, [("shelf", folder)])
     (folder / "0003_more.sql").write_text("insert into shelf.book values ('b', 'B')")
-    assert await migrate_apps(pg_url, [("shelf", folder)]) == ["shelf/0003_more"]
+    assert await migrate(pg_url, [("shelf", folder)]) == ["shelf/0003_more"]
 
 
 async def test_a_file_that_fails_leaves_nothing_behind_and_those_before_it_stay(pg_url: str, folder: Path):
     (folder / "0003_bad.sql").write_text("create table shelf.half (id int); select 1 / 0")
     with pytest.raises(JournalError, match=r"shelf/0003_bad was refused: division by zero"):
-        await migrate_apps(pg_url, [("shelf", folder)])
+        await migrate(pg_url, [("shelf", folder)])
     assert query(pg_url, "select to_regclass('shelf.half')") == [(None,)]
-    assert await pending_apps(pg_url, [("shelf", folder)]) == ["shelf/0003_bad"]
+    assert await pending(pg_url, [("shelf", folder)]) == ["shelf/0003_bad"]
 
 
 async def test_a_file_that_was_changed_after_it_had_been_applied_is_refused(pg_url: str, folder: Path):
-    await migrate_apps(pg_url, [("shelf", folder)])
+    await migrate(pg_url, [("shelf", folder)])
     (folder / "0003_more.sql").write_text("insert into shelf.book values ('b', 'B')")
     (folder / "0001_first.sql").write_text(FIRST + " -- and a thought")
-    for call in (migrate_apps, pending_apps):
+    for call in (migrate, pending):
         with pytest.raises(JournalError, match="shelf/0001_first was changed after it had been applied"):
             await call(pg_url, [("shelf", folder)])
     assert query(pg_url, "select count(*) from shelf.book") == [(1,)], "nothing of the others was applied"
@@ -61,38 +61,38 @@ async def test_a_file_that_was_changed_after_it_had_been_applied_is_refused(pg_u
 
 async def test_line_ends_are_no_change(pg_url: str, folder: Path):
     (folder / "0001_first.sql").write_bytes(b"create schema shelf;\ncreate table shelf.book (id text primary key);\n")
-    await migrate_apps(pg_url, [("shelf", folder)])
+    await migrate(pg_url, [("shelf", folder)])
     (folder / "0001_first.sql").write_bytes(
         b"create schema shelf;\r\ncreate table shelf.book (id text primary key);\r\n"
     )
-    assert await migrate_apps(pg_url, [("shelf", folder)]) == []
+    assert await migrate(pg_url, [("shelf", folder)]) == []
 
 
 async def test_a_file_that_is_gone_after_it_was_applied_is_left_alone(pg_url: str, folder: Path):
-    await migrate_apps(pg_url, [("shelf", folder)])
+    await migrate(pg_url, [("shelf", folder)])
     (folder / "0001_first.sql").unlink()
-    assert await migrate_apps(pg_url, [("shelf", folder)]) == []
-    assert query(pg_url, "select name from boathook.app_revision order by name") == [("0001_first",), ("0002_title",)]
+    assert await migrate(pg_url, [("shelf", folder)]) == []
+    assert query(pg_url, "select name from boathook.migration where app = 'shelf' order by name") == [("0001_first",), ("0002_title",)]
 
 
 async def test_apps_do_not_mix(pg_url: str, folder: Path, tmp_path: Path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "0001_first.sql").write_text("create schema other")
-    applied = await migrate_apps(pg_url, [("shelf", folder), ("other", other)])
+    applied = await migrate(pg_url, [("shelf", folder), ("other", other)])
     assert applied == ["shelf/0001_first", "shelf/0002_title", "other/0001_first"]
 
 
 async def test_processes_that_start_together_apply_each_file_once(pg_url: str, folder: Path):
-    done = await asyncio.gather(*(migrate_apps(pg_url, [("shelf", folder)]) for _ in range(5)))
+    done = await asyncio.gather(*(migrate(pg_url, [("shelf", folder)]) for _ in range(5)))
     assert sorted(map(len, done)) == [0, 0, 0, 0, 2]
 
 
 async def test_without_taking_turns_they_would_meet(pg_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Mutant of the test before: the same, where the lock locks nothing."""
-    monkeypatch.setattr(revising, "_TAKE_TURN", "select 1")
+    monkeypatch.setattr(migrations, "_TRY_LOCK", "select 1")
     (folder / "0001_first.sql").write_text(f"{FIRST} select pg_sleep(0.3)")
-    done = await asyncio.gather(*(migrate_apps(pg_url, [("shelf", folder)]) for _ in range(5)), return_exceptions=True)
+    done = await asyncio.gather(*(migrate(pg_url, [("shelf", folder)]) for _ in range(5)), return_exceptions=True)
     assert any(isinstance(one, JournalError) for one in done)
 
 
@@ -100,26 +100,27 @@ async def test_without_taking_turns_they_would_meet(pg_url: str, folder: Path, m
 async def test_a_file_with_an_impossible_name_is_refused(pg_url: str, tmp_path: Path, name: str):
     (tmp_path / name).write_text("select 1")
     with pytest.raises(ConfigError, match=r"call it NNNN_what\.sql"):
-        await migrate_apps(pg_url, [("shelf", tmp_path)])
+        await migrate(pg_url, [("shelf", tmp_path)])
 
 
 async def test_two_files_of_one_number_are_refused(pg_url: str, folder: Path):
     (folder / "0002_also.sql").write_text("select 1")
     with pytest.raises(ConfigError, match=r"has the number of 0002_also\.sql"):
-        await migrate_apps(pg_url, [("shelf", folder)])
+        await migrate(pg_url, [("shelf", folder)])
 
 
 async def test_a_folder_that_is_not_there_is_told(pg_url: str, tmp_path: Path):
     with pytest.raises(ConfigError, match="there is no folder"):
-        await migrate_apps(pg_url, [("shelf", tmp_path / "nowhere")])
+        await migrate(pg_url, [("shelf", tmp_path / "nowhere")])
 
 
 async def test_a_database_without_boathooks_schema_lacks_all(empty_url: str, folder: Path):
-    assert await pending_apps(empty_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
-    await schema.migrate(empty_url)
-    assert await migrate_apps(empty_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
+    lacking = ["0001_initial", "shelf/0001_first", "shelf/0002_title"]
+    assert await pending(empty_url, [("shelf", folder)]) == lacking
+    await migrations.migrate(empty_url)
+    assert await migrate(empty_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
 
 
 async def test_connections_that_are_there_already_can_be_asked(db: Database, folder: Path):
-    assert await pending_apps(db, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
-    assert await pending_apps(db, []) == []
+    assert await pending(db, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
+    assert await pending(db, []) == []

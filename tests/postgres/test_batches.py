@@ -5,10 +5,8 @@ import hashlib
 import itertools
 import json
 import random
-import shutil
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +22,7 @@ from boathook.handlers.transaction import Transaction
 from boathook.inbound.arrival import Arrivals, hash_of
 from boathook.inbound.intake import Intake
 from boathook.inbound.verdict import Item, Verified
-from boathook.journal import batches, books, ledger, moves, schema
+from boathook.journal import batches, books, ledger, moves
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore, Want
 from boathook.journal.events import EventStore
@@ -582,49 +580,6 @@ async def test_events_are_found_by_the_types_of_their_items(sender: Sender):
     assert await moves.page_events(sender.db, Filter(type="mail.bounced"), after=None, limit=9) == [receipt.event_id]
     rows = await ledger.list_deliveries_of(sender.db, receipt.event_id)
     assert [(row.item_path, row.type) for row in rows] == [("events.0", "mail.opened"), ("events.1", "mail.bounced")]
-
-
-async def store_as_before(db: Database, event: NewEvent) -> None:
-    """Store an event the way the first boathook did, owed to its handler."""
-    async with db.transaction() as connection:
-        await connection.execute(
-            "insert into boathook.dedup (key, event_id, body_sha256, expires_at) values ($1, $2, $3, now() + interval '30 days')",
-            event.key_hash, event.id, event.body_sha256,
-        )  # fmt: skip
-        await connection.execute(
-            """insert into boathook.event (id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256,
-                fanout) values ($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10, 1)""",
-            event.id, event.source, event.type, event.dedup_key, event.grade, event.origin, event.headers,
-            event.content_type, event.body, event.body_sha256,
-        )  # fmt: skip
-        await connection.execute(
-            "insert into boathook.delivery (event_id, ordinal, recipient) values ($1, 0, 'handler:x')", event.id
-        )
-
-
-async def test_what_was_stored_before_items_were_known_goes_on_as_it_was(
-    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    old = tmp_path / "migrations"
-    shutil.copytree(schema.MIGRATIONS, old)
-    for later in old.glob("0*_p*_*"):
-        if not later.name.startswith("0001_"):
-            later.unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", old)
-        schema._scripts.cache_clear()
-        assert await schema.migrate(empty_url) == ["0001_pre_first_schema"]
-    schema._scripts.cache_clear()
-    db = await Database.open(empty_url, purpose="test", size=3)
-    first = event("k")
-    await store_as_before(db, first)
-    await schema.migrate(empty_url)
-    assert await EventStore(db).append([event("k")]) == [Duplicate(first.id)]
-    (claim,) = await take(db, "handler:x")
-    assert (claim.item_path, claim.item_type) == (None, None)
-    await settle(db, claim)
-    await assert_balanced(db)
-    await db.close()
 
 
 async def filled(sender: Sender) -> None:

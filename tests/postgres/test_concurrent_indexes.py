@@ -5,22 +5,19 @@ import contextlib
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from boathook.domain.errors import JournalError, JournalUnavailable
-from boathook.journal import building, revising, schema
-from boathook.journal.app_schema import migrate_apps
-from boathook.journal.revising import connected
-from boathook.journal.schema import migrate, pending
+from boathook.journal import concurrent_indexes, migrations
+from boathook.journal.migrations import connected, migrate, pending
 from tests.support import eventually
 
 INDEXES = ("delivery_dead_group", "delivery_died")
-REVISION = "0011_pre_dead_indexes"
-BEFORE = "0010_pre_dead_groups"
+REVISION = "0901_pre_dead_indexes"
 DEAD = """
     insert into boathook.delivery (event_id, ordinal, recipient, state, died_at, code, error)
     select gen_random_uuid(), 0, 'handler:a', 'dead', now(), 'BROKEN', 'the order ' || n || ' of "anna" broke at line 17'
@@ -41,12 +38,19 @@ async def held(url: str, statement: str) -> AsyncIterator[None]:
         yield
 
 
-async def set_back(url: str) -> None:
-    """Bring a database to where it lacks the indexes of dead letters."""
+FORGET = "delete from boathook.migration where name = $1"
+
+
+async def drop_indexes(url: str, *names: str) -> list[str]:
+    """Bring a database to where it lacks these indexes of dead letters, and return what had made them."""
     async with connected(url) as connection:
-        for index in INDEXES:
-            await connection.execute(f"drop index if exists boathook.{index}")
-        await connection.execute("update boathook.alembic_version set version_num = $1", BEFORE)
+        definitions = [
+            await connection.fetchval("select pg_get_indexdef(to_regclass('boathook.' || $1))", name) for name in names
+        ]
+        for name in names:
+            await connection.execute(f"drop index boathook.{name}")
+        await connection.execute(FORGET, REVISION)
+    return definitions
 
 
 async def validity(url: str) -> dict[str, bool]:
@@ -71,29 +75,32 @@ async def kill(url: str, pid: int) -> None:
 
 
 @pytest.fixture
-def migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The migrations as they were with the revision that builds the indexes: later ones are not undone here."""
-    folder = tmp_path / "migrations"
-    folder.mkdir()
-    for file in schema.MIGRATIONS.glob("0*"):
-        if file.stem <= REVISION:
-            shutil.copy(file, folder)
-    monkeypatch.setattr(schema, "MIGRATIONS", folder)
-    schema._scripts.cache_clear()
-    yield folder
-    schema._scripts.cache_clear()
-
-
-@pytest.fixture
-async def url(pg_url: str, migrations: Path) -> str:
-    await set_back(pg_url)
+async def url(pg_url: str, folder: Path) -> str:
+    """A database that lacks the indexes, which a migration in *folder* builds."""
+    definitions = await drop_indexes(pg_url, *INDEXES)
+    statements = (text.replace(" INDEX ", " INDEX CONCURRENTLY IF NOT EXISTS ") + ";\n" for text in definitions)
+    (folder / f"{REVISION}.sql").write_text("-- concurrently\n" + "".join(map(lower_head, statements)))
     return pg_url
 
 
+def lower_head(statement: str) -> str:
+    head, on, rest = statement.partition(" ON ")
+    return f"{head.lower()} on {rest}" if on else statement
+
+
 @pytest.fixture
-def transactional(migrations: Path) -> None:
-    """The same indexes, made in the revision's transaction."""
-    file = migrations / f"{REVISION}.sql"
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of boathook's migrations, to which more can be added."""
+    copied = tmp_path / "migrations"
+    shutil.copytree(migrations.MIGRATIONS, copied)
+    monkeypatch.setattr(migrations, "MIGRATIONS", copied)
+    return copied
+
+
+@pytest.fixture
+def transactional(url: str, folder: Path) -> None:
+    """The same indexes, made in the migration's transaction."""
+    file = folder / f"{REVISION}.sql"
     file.write_text(file.read_text().replace("-- concurrently\n", "").replace(" concurrently", ""))
 
 
@@ -141,7 +148,7 @@ class Lines:
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
     logged = Lines()
-    for module in (building, revising):
+    for module in (concurrent_indexes, migrations):
         monkeypatch.setattr(module, "_LOG", logged)
     return logged
 
@@ -154,9 +161,7 @@ READ = "select from boathook.event"
 async def test_what_was_killed_in_the_middle_is_built_by_migrating_again(url: str, index: str, holding: str):
     if index == INDEXES[1]:
         await migrate(url)
-        async with connected(url) as connection:
-            await connection.execute(f"drop index boathook.{index}")
-            await connection.execute("update boathook.alembic_version set version_num = $1", BEFORE)
+        await drop_indexes(url, index)
     async with held(url, holding):
         migrating = asyncio.create_task(migrate(url))
         await kill(url, await waiting(url, "create index concurrently%"))
@@ -191,7 +196,7 @@ async def test_what_was_killed_while_a_half_built_index_was_dropped_is_built_too
 async def test_without_dropping_it_a_half_built_index_would_stay(url: str, monkeypatch: pytest.MonkeyPatch):
     """Mutant of the two before: `if not exists` passes by what is there, whole or not."""
     await leave_half_built(url)
-    monkeypatch.setitem(building.SQL, "find_remnants", "select null where $1 = $2")
+    monkeypatch.setitem(concurrent_indexes.SQL, "find_remnants", "select null where $1 = $2")
     assert REVISION in await migrate(url)
     assert (await validity(url))[INDEXES[0]] is False
 
@@ -212,20 +217,20 @@ async def test_two_that_start_together_take_turns_at_building(url: str):
 
 async def test_waiting_within_a_statement_the_one_would_stop_the_other(url: str, monkeypatch: pytest.MonkeyPatch):
     """Mutant of the test before: who waits for the lock has a snapshot, for which the build waits."""
-    taken = revising._TAKE_TURN.replace("pg_try_advisory_lock", "pg_advisory_lock").replace(
+    taken = migrations._TRY_LOCK.replace("pg_try_advisory_lock", "pg_advisory_lock").replace(
         "select ", "select true from "
     )
-    monkeypatch.setattr(revising, "_TAKE_TURN", taken)
-    monkeypatch.setattr(revising, "_LOCK_TIMEOUT", "60s")
-    monkeypatch.setattr(building, "_TRIES", 1)
+    monkeypatch.setattr(migrations, "_TRY_LOCK", taken)
+    monkeypatch.setattr(migrations, "_LOCK_TIMEOUT", "60s")
+    monkeypatch.setattr(concurrent_indexes, "_TRIES", 1)
     assert any(isinstance(one, JournalError) for one in await migrated_together(url))
 
 
 async def test_whom_a_build_waits_for_is_told_and_in_the_end_refused(
     url: str, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(building, "_WAIT", "2s")
-    monkeypatch.setattr(building, "_TELL_S", 0.05)
+    monkeypatch.setattr(concurrent_indexes, "_WAIT", "2s")
+    monkeypatch.setattr(concurrent_indexes, "_TELL_S", 0.05)
     async with held(url, READ):
         with pytest.raises(JournalUnavailable) as refusal:
             await migrate(url)
@@ -241,18 +246,18 @@ async def test_whom_a_build_waits_for_is_told_and_in_the_end_refused(
 async def test_who_waits_too_long_for_the_turn_is_told_what_to_do(
     url: str, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ):
-    for bound, seconds in {"_TURN_S": 1.0, "_TELL_S": 0.4}.items():
-        monkeypatch.setattr(revising, bound, seconds)
-    async with revising.turn(url):
+    for bound, seconds in {"_MAX_WAIT_S": 1.0, "_LOG_INTERVAL_S": 0.4}.items():
+        monkeypatch.setattr(migrations, bound, seconds)
+    async with migrations._lock(url):
         with pytest.raises(JournalUnavailable, match="another process has been migrating"):
             await migrate(url)
-    assert lines.of("migration_turn")
+    assert lines.of("migration_waits")
     assert REVISION in await migrate(url)
 
 
 async def test_indexes_that_a_database_has_already_stay(url: str):
     async with connected(url) as connection:
-        for statement in building._split(REVISION, (schema.MIGRATIONS / f"{REVISION}.sql").read_text()):
+        for statement in concurrent_indexes._split(REVISION, (migrations.MIGRATIONS / f"{REVISION}.sql").read_text()):
             await connection.execute(statement.replace(" concurrently", ""))
         before = await connection.fetch("select oid from pg_class where relname = any ($1) order by oid", INDEXES)
         assert REVISION in await migrate(url, only_pre=True)
@@ -272,13 +277,13 @@ def app(tmp_path: Path) -> Path:
 
 
 async def test_apps_build_indexes_in_the_same_way(pg_url: str, app: Path):
-    applied = await migrate_apps(pg_url, [("shelf", app)])
+    applied = await migrate(pg_url, [("shelf", app)])
     assert applied == ["shelf/0001_first", "shelf/0002_find"]
     with psycopg.connect(pg_url) as connection:
         assert connection.execute(
             "select indisvalid from pg_index where indexrelid = 'shelf.book_title'::regclass"
         ).fetchall() == [(True,)]
-    assert await migrate_apps(pg_url, [("shelf", app)]) == []
+    assert await migrate(pg_url, [("shelf", app)]) == []
 
 
 @pytest.mark.parametrize(
@@ -296,7 +301,7 @@ async def test_what_cannot_be_repeated_or_undone_is_refused_before_anything_is_d
 ):
     (app / "0002_find.sql").write_text((app / "0002_find.sql").read_text() + statement)
     with pytest.raises(JournalError, match=r"shelf/0002_find is of the kind .*can be repeated") as refusal:
-        await migrate_apps(pg_url, [("shelf", app)])
+        await migrate(pg_url, [("shelf", app)])
     assert repr(statement) in str(refusal.value)
     with psycopg.connect(pg_url) as connection:
         assert connection.execute("select to_regclass('shelf.book_title')").fetchone() == (None,)
@@ -305,13 +310,13 @@ async def test_what_cannot_be_repeated_or_undone_is_refused_before_anything_is_d
 async def test_a_statement_that_the_database_refuses_is_named(pg_url: str, app: Path):
     (app / "0002_find.sql").write_text("-- concurrently\ncreate index concurrently if not exists a on shelf.none (a)")
     with pytest.raises(JournalError, match=r'shelf/0002_find was refused: relation "shelf.none" does not exist'):
-        await migrate_apps(pg_url, [("shelf", app)])
+        await migrate(pg_url, [("shelf", app)])
 
 
 async def test_a_build_in_a_transaction_is_told_how_to_be_written(pg_url: str, app: Path):
     (app / "0002_find.sql").write_text("create index concurrently if not exists book_title on shelf.book (title)")
     with pytest.raises(JournalError, match="has the first line `-- concurrently`"):
-        await migrate_apps(pg_url, [("shelf", app)])
+        await migrate(pg_url, [("shelf", app)])
 
 
 CREATED = re.compile(r"^create (?:unlogged )?table (?:if not exists )?(boathook\.\w+)", re.MULTILINE)
@@ -324,8 +329,7 @@ def closed_by(sql: str) -> set[str]:
 
 
 def test_no_revision_closes_a_table_of_deliveries_or_events_for_an_index():
-    latest = [path for path in schema.MIGRATIONS.glob("*.sql") if path.stem > BEFORE]
-    assert latest
+    latest = [path for path in migrations.MIGRATIONS.glob("*.sql") if path.stem != "0001_initial"]
     assert {path.stem: closed for path in latest if (closed := closed_by(path.read_text()))} == {}
 
 

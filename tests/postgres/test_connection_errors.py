@@ -14,7 +14,7 @@ import boathook.apps.billing
 from boathook.domain.errors import JournalUnavailable
 from boathook.journal import connection
 from boathook.journal.database import Database, is_gone
-from boathook.journal.revising import connected
+from boathook.journal.migrations import connected
 from tests.databases import with_database
 
 _CANCEL = vars(asyncpg.Connection)["_cancel_current_command"]

@@ -14,7 +14,7 @@ from boathook.handlers.outbox import Outbox
 from boathook.journal.database import Database
 from boathook.journal.deliveries import DeliveryStore
 from boathook.journal.latest import read_latest_dead
-from boathook.journal.schema import migrate
+from boathook.journal.migrations import migrate
 from boathook.journal.vault import open_vault
 from boathook.telemetry.exporters import History
 from tests.conftest import FreshServer

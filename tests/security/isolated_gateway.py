@@ -11,7 +11,7 @@ from typing import Final
 import psutil
 import psycopg
 
-from boathook.journal import schema
+from boathook.journal import migrations
 from boathook.journal.embedded import EmbeddedServer
 from boathook.outbound.loopback import Answer, Client
 from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
@@ -61,7 +61,7 @@ def own_postgres() -> Iterator[str]:
     folder = open_folder()
     server = asyncio.run(EmbeddedServer.start(folder))
     try:
-        asyncio.run(schema.migrate(server.url))
+        asyncio.run(migrations.migrate(server.url))
         yield server.url
     finally:
         asyncio.run(server.stop())

@@ -22,7 +22,7 @@ from boathook.journal import moves
 from boathook.journal.announcer import Announcer
 from boathook.journal.broadcasts import Ear, tell
 from boathook.journal.database import Database
-from boathook.journal.schema import pending
+from boathook.journal.migrations import pending
 from boathook.journal.vault import Vault, open_vault
 from boathook.outbound.client import Client
 from boathook.telemetry.exporters import History

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from boathook.domain.errors import ConfigError, JournalError
-from boathook.journal import schema
+from boathook.journal import migrations
 from boathook.journal.database import Database, check_safety
 from boathook.journal.embedded import EmbeddedServer
 
@@ -106,7 +106,7 @@ class Stage:
         self._databases.append(name)
         parts = urllib.parse.urlsplit(self._admin_url)
         url = urllib.parse.urlunsplit((parts.scheme, parts.netloc or "localhost", f"/{name}", parts.query, ""))
-        asyncio.run(schema.migrate(url))
+        asyncio.run(migrations.migrate(url))
         return url
 
     def serve(

@@ -55,10 +55,10 @@ def _add(whole: typer.Typer, settings: Settings) -> None:
 @contextlib.asynccontextmanager
 async def _current_url(settings: Settings, folders: Sequence[tuple[str, Path]]) -> AsyncIterator[str]:
     """Lend the URL of the journal's server. Raises ConfigError where the apps' tables are not what they are to be."""
-    from boathook.journal.app_schema import pending_apps
+    from boathook.journal.migrations import pending
 
     async with server_url(settings) as url:
-        if lacking := await pending_apps(url, folders):
+        if lacking := await pending(url, folders):
             raise ConfigError(f"the database lacks {', '.join(lacking)}: run `boathook migrate` first")
         yield url
 

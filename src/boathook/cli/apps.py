@@ -163,13 +163,13 @@ _MASKED = str(SecretStr("any"))
 
 async def _read_journal(settings: Settings, loaded: "Sequence[Boathook]") -> dict[str, Any] | None:
     """Return what the journal knows of apps; None where there is none, or it is away."""
-    from boathook.journal.app_schema import pending_apps
+    from boathook.journal.migrations import pending
     from boathook.journal.registry import list_owners
     from boathook.server import migrations_of
 
     try:
         async with journal(settings) as database:
-            lacking = await pending_apps(database, migrations_of(loaded))
+            lacking = await pending(database, migrations_of(loaded))
             return {"lacking": lacking, "owners": await list_owners(database)}
     except BoathookError as error:
         complain_once(str(error))

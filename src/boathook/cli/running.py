@@ -77,7 +77,7 @@ def migrate(
     ] = False,
 ) -> None:
     """Bring the database's schema up to date, and the tables of the apps that apps.load names; safe to repeat."""
-    from boathook.journal import app_schema, schema
+    from boathook.journal import migrations
     from boathook.server import load_apps, migrations_of
 
     settings = session(ctx).plain_settings()
@@ -86,9 +86,8 @@ def migrate(
     async def work() -> list[str]:
         async with server_url(settings, may_create=not check) as url:
             if check:
-                return await schema.pending(url) + await app_schema.pending_apps(url, folders)
-            applied = await schema.migrate(url, only_pre=only_pre)
-            return applied if only_pre else applied + await app_schema.migrate_apps(url, folders)
+                return await migrations.pending(url, folders)
+            return await migrations.migrate(url, folders, only_pre=only_pre)
 
     names = run(work())
     for name in names:

@@ -187,7 +187,7 @@ def act(ctx: typer.Context, do: Callable[["Work"], Awaitable[Result]]) -> Result
 
 async def _explain(database: "Database", error: JournalError) -> None:
     """Name lacking migrations as the cause of an error, where there are any."""
-    from boathook.journal.schema import pending
+    from boathook.journal.migrations import pending
 
     with contextlib.suppress(JournalError):
         if lacking := await pending(database):

@@ -5,7 +5,7 @@ from typing import Final
 
 from boathook.domain.errors import BoathookError
 from boathook.journal.database import Database
-from boathook.journal.schema import pending
+from boathook.journal.migrations import pending
 
 ANSWER_WITHIN_S: Final = 5.0
 

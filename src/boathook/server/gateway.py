@@ -33,9 +33,9 @@ from boathook.inbound.traced import TracedApp, TracedIntake
 from boathook.journal import rejections, replies, source_secrets
 from boathook.journal.database import Database, check_safety
 from boathook.journal.events import EventStore
+from boathook.journal.migrations import pending
 from boathook.journal.moves import announce_due
 from boathook.journal.registry import read_router
-from boathook.journal.schema import pending
 from boathook.outbound.fetch import Fetcher
 from boathook.server import collector
 from boathook.server.console import Console

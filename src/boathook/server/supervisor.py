@@ -21,11 +21,10 @@ from boathook.domain.errors import AddressRefused, BoathookError, ConfigError, J
 from boathook.handlers.hooks import Hooks
 from boathook.inbound.backlog import BACKLOG, refuse_new_handshakes
 from boathook.inbound.gates import compile_gates
-from boathook.journal.app_schema import migrate_apps
 from boathook.journal.database import Database, check_safety
 from boathook.journal.embedded import EmbeddedServer
+from boathook.journal.migrations import migrate
 from boathook.journal.registry import register
-from boathook.journal.schema import migrate
 from boathook.server import traces
 from boathook.server.fork_server import ForkServer
 from boathook.server.loading import load_hooks, migrations_of, with_apps
@@ -224,7 +223,7 @@ async def _prepare(settings: Settings, hooks: Hooks, migrations: Sequence[tuple[
     try:
         for note in await check_safety(database, allow_unsafe=settings.database.allow_unsafe):
             _LOG.warning("unsafe_database", note=note)
-        applied = await migrate(url) + await migrate_apps(url, migrations)
+        applied = await migrate(url, migrations)
         if applied:
             _LOG.info("schema_migrated", revisions=applied)
         routes_by_owner = hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults())

@@ -15,7 +15,7 @@ from boathook.apps.music.cleaning import Cleaner, Fate, Rules, judge, remove_lef
 from boathook.apps.music.kinds import PREFIX, stem_of
 from boathook.apps.music.storage import Stored
 from boathook.config import load
-from boathook.journal.app_schema import migrate_apps
+from boathook.journal.migrations import migrate
 from boathook.server.loading import bound, migrations_of, with_apps
 from tests.apps.music.server import SECRET, S3Server
 
@@ -89,7 +89,7 @@ secret = "{SECRET}"
 incoming = "{tmp_path / "incoming"}"
 {place.settings}""")
     settings, apps = with_apps(load(file))
-    await migrate_apps(pg_url, migrations_of(apps))
+    await migrate(pg_url, migrations_of(apps))
     async with bound(settings, apps):
         yield
 

@@ -405,9 +405,9 @@ def _merge(one: Tables, other: Tables) -> dict[str, dict[str, Any]]:
 
 def prepare_schema(url: str) -> None:
     """Make boathook's schema, the bank's tables and the triggers that record edges."""
-    from boathook.journal import schema
+    from boathook.journal import migrations
 
-    asyncio.run(schema.migrate(url))
+    asyncio.run(migrations.migrate(url))
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(bank.TABLES)
         db.execute(store_reader.TRIGGERS)

@@ -16,9 +16,8 @@ from boathook.config import Settings
 from boathook.domain.errors import AddressRefused, BoathookError, ConfigError, UnsafeDatabase
 from boathook.inbound.gates import compile_gates, verifier_of
 from boathook.inbound.providers.proofs import NoProof
-from boathook.journal import schema
-from boathook.journal.app_schema import pending_apps
 from boathook.journal.database import Database, check_safety
+from boathook.journal.migrations import pending
 from boathook.journal.routing import MOST_COUNTED, count_unhandled
 from boathook.journal.safety import stall
 from boathook.journal.vitals import Vitals, read_clock, read_standbys, read_vitals
@@ -86,7 +85,7 @@ async def _database(
 
 async def _schema(database: Database, migrations: Sequence[tuple[str, Path]]) -> Finding:
     try:
-        lacking = await schema.pending(database) + await pending_apps(database, migrations)
+        lacking = await pending(database, migrations)
     except BoathookError as error:
         return Finding(
             "schema", Verdict.FAIL, str(error), "correct the app's files, or install the app's release again"

@@ -18,7 +18,7 @@
 --   api_key, idempotency, task   who may call the API, what was answered before, what is done in the background
 --   operator, operator_session   who may sign in to the console, and in which browsers they have
 --   source_secret        secrets of sources that operators have added, sealed
---   app_revision         which of their own migrations the apps have applied
+--   migration            which migrations were applied, boathook's own and those of apps
 --   alarm, alarm_notice, alarm_channel, alarm_silence   what fires, whom that was told, how to reach them, and what is not told
 --   alarm_sample, alarm_round   what rules look at, and what they saw last
 --   sample               what each host has counted, in finer steps lately and in coarser ones for longer
@@ -467,8 +467,8 @@ create table boathook.source_secret (
 );
 create index source_secret_of_source on boathook.source_secret (source, id);
 
--- The migrations of apps, such as boathook.apps.billing, that were applied, with the text's SHA-256.
-create table boathook.app_revision (
+-- The migrations that were applied, boathook's own and those of apps such as boathook.apps.billing, with the text's SHA-256.
+create table boathook.migration (
     app text not null check (app <> ''),
     name text not null check (name <> ''),
     sha256 bytea not null,

@@ -1,13 +1,13 @@
 """Builds and drops indexes beside those who write to their table.
 
-A revision of which the first line is ``-- concurrently`` is applied statement by statement, outside a transaction, each
-being one of two::
+A migration of which the first line is ``-- concurrently`` is applied statement by statement, outside a transaction.
+Each is one of two::
 
     create [unique] index concurrently if not exists NAME on SCHEMA.TABLE ...;
     drop index concurrently if exists SCHEMA.NAME;
 
 Nobody waits for them. They wait themselves: for every transaction of the database that began before them, whatever it
-does. What was cut off, at any point, is done by applying the revision again: what stands is passed by, and an index
+does. What was cut off, at any point, is done by applying the migration again: what stands is passed by, and an index
 that was left half built is dropped first.
 """
 
@@ -40,7 +40,7 @@ _LOG = get_logger("migrate")
 
 
 def is_concurrent(sql: str) -> bool:
-    """Return whether a revision is to be applied outside a transaction."""
+    """Return whether a migration is to be applied outside a transaction."""
     return sql.partition("\n")[0].rstrip() == _MARK
 
 
@@ -90,7 +90,7 @@ async def _drop_remnant(connection: asyncpg.Connection, watcher: asyncpg.Connect
     named = _CREATE.fullmatch(statement)
     remnant = named and await connection.fetchval(SQL["find_remnants"], *named.groups())
     if remnant:
-        _LOG.warning("index_half_built", revision=name, index=remnant, note="it is dropped and built again")
+        _LOG.warning("index_half_built", migration=name, index=remnant, note="it is dropped and built again")
         await _execute(connection, watcher, name, f"drop index concurrently if exists {remnant}")
 
 
@@ -118,7 +118,7 @@ async def _tell(connection: asyncpg.Connection, watcher: asyncpg.Connection, nam
     holders = [row[0] for row in rows]
     doing = statement.partition("\n")[0]
     if holders:
-        _LOG.warning("migration_waits", revision=name, statement=doing, holders="; ".join(holders))
+        _LOG.warning("migration_waits", migration=name, statement=doing, holders="; ".join(holders))
     else:
-        _LOG.info("migration_builds", revision=name, statement=doing)
+        _LOG.info("migration_builds", migration=name, statement=doing)
     return holders
