@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import Browser, Page, TimeoutError
+from playwright.sync_api import Browser, Page
+from playwright.sync_api import TimeoutError as TooLate
 
 from boathook.admin.console.app import AREAS
 from boathook.config.notifications import own_rules
@@ -258,7 +259,7 @@ def test_the_keys_lead_everywhere(admin_page: CheckedPage):
         while not found.is_visible():  # on a busy machine more time may lie between two keys than the page allows
             page.keyboard.press("g")
             page.keyboard.press(key)
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TooLate):
                 found.wait_for(timeout=5_000)
     page.keyboard.press("?")
     page.get_by_role("heading", name="Keys", exact=True).wait_for()

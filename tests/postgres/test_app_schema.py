@@ -72,7 +72,10 @@ async def test_a_file_that_is_gone_after_it_was_applied_is_left_alone(pg_url: st
     await migrate(pg_url, [("shelf", folder)])
     (folder / "0001_first.sql").unlink()
     assert await migrate(pg_url, [("shelf", folder)]) == []
-    assert query(pg_url, "select name from boathook.migration where app = 'shelf' order by name") == [("0001_first",), ("0002_title",)]
+    assert query(pg_url, "select name from boathook.migration where app = 'shelf' order by name") == [
+        ("0001_first",),
+        ("0002_title",),
+    ]
 
 
 async def test_apps_do_not_mix(pg_url: str, folder: Path, tmp_path: Path):
