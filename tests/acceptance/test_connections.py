@@ -81,7 +81,11 @@ def test_five_clients_with_all_connections_shut_nobody_out(boathook: Callable[..
     until(lambda: "idle" not in str(httpx.get(f"{running.base}/readyz", timeout=300).json()["notes"]))
 
 
-@pytest.mark.parametrize("request_", [ASK, SLOW], ids=["idle", "slow bodies"])
+@pytest.mark.parametrize(
+    "request_",
+    [ASK, pytest.param(SLOW, marks=pytest.mark.extended("another mutant of the same test stays"))],
+    ids=["idle", "slow bodies"],
+)
 def test_mutant_without_eviction_and_reserve_nobody_gets_in(boathook: Callable[..., BoathookProcess], request_: bytes):
     running = start(boathook, NO_EVICTION)
     with contextlib.ExitStack() as stack:

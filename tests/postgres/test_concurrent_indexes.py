@@ -222,6 +222,7 @@ async def test_waiting_within_a_statement_the_one_would_stop_the_other(url: str,
     )
     monkeypatch.setattr(migrations, "_TRY_LOCK", taken)
     monkeypatch.setattr(migrations, "_LOCK_TIMEOUT", "60s")
+    monkeypatch.setattr(concurrent_indexes, "_WAIT", "2s")
     monkeypatch.setattr(concurrent_indexes, "_TRIES", 1)
     assert any(isinstance(one, JournalError) for one in await migrated_together(url))
 

@@ -168,7 +168,11 @@ verify.Verifier.verify = curious
 
 @pytest.mark.parametrize(
     ("mutant", "seen"),
-    [(UNBOUNDED, "quarantine: "), (TRUSTING, "poisoned: "), (CURIOUS, "looks: ")],
+    [
+        pytest.param(UNBOUNDED, "quarantine: ", marks=pytest.mark.extended("another mutant of the same test stays")),
+        (TRUSTING, "poisoned: "),
+        pytest.param(CURIOUS, "looks: ", marks=pytest.mark.extended("another mutant of the same test stays")),
+    ],
     ids=["no rate", "key before proof", "look before proof"],
 )
 def test_mutant_without_the_safeguard_the_flood_is_seen(server: str, tmp_path: Path, mutant: str, seen: str):
