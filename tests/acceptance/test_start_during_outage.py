@@ -45,7 +45,7 @@ def test_what_was_taken_before_the_routes_were_known_is_owed_to_them(
             # As if another host migrated at this moment, which has to end before the handlers' routes can be known.
             direct.execute("select pg_advisory_xact_lock(hashtextextended('boathook.migrate', 0))")
             wire.heal()
-            one.wait_logged("migration_turn")
+            one.wait_logged("migration_lock_wait")
             deadline = time.monotonic() + 3
             with contextlib.suppress(AssertionError):
                 until(lambda: time.monotonic() > deadline or direct.execute("select 1 from boathook.event").fetchone())

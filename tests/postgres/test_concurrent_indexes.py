@@ -252,7 +252,7 @@ async def test_who_waits_too_long_for_the_turn_is_told_what_to_do(
     async with migrations._lock(url):
         with pytest.raises(JournalUnavailable, match="another process has been migrating"):
             await migrate(url)
-    assert lines.of("migration_waits")
+    assert lines.of("migration_lock_wait")
     assert REVISION in await migrate(url)
 
 

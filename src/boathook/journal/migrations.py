@@ -244,5 +244,5 @@ async def _take_lock(connection: asyncpg.Connection) -> None:
                 " its log, or at `boathook:migrate` in pg_stat_activity, and try again once it is done"
             )
         if polls % round(_LOG_INTERVAL_S / _POLL_INTERVAL_S) == 0:
-            _LOG.info("migration_waits", note="another process migrates this database; waiting for it to be done")
+            _LOG.info("migration_lock_wait", note="another process migrates this database; waiting for it to be done")
         await sleep(_POLL_INTERVAL_S)
