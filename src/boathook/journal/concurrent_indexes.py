@@ -100,7 +100,7 @@ async def _execute(connection: asyncpg.Connection, watcher: asyncpg.Connection, 
     holders: list[str] = []
     try:
         while not (await asyncio.wait({execution}, timeout=_TELL_S))[0]:
-            holders = await _tell(connection, watcher, name, statement)
+            holders = await _tell(connection, watcher, name, statement) or holders
         await execution
     except asyncpg.LockNotAvailableError as error:
         raise JournalUnavailable(

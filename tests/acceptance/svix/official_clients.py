@@ -352,12 +352,25 @@ class Play:
             path = path.replace(f"{{{parameter}}}", self._filled(value))
         if (made.method, made.path) != (method.verb, path):
             yield f"{made.method} {made.path} was requested instead of {method.verb} {path}"
-        if body and not agrees(body, sent_body(made)):
+        if body and not agrees(sorted_lists(body), sorted_lists(sent_body(made))):
             yield f"the client sent {made.body}"
         for key, value in options.items():
             [sent] = made.query.get(snake(key), [""])
             if (step.method, key) not in UNSENT and not agrees(",".join(sorted(sent.split(","))), written(value)):
                 yield f"the client sent {key}={sent}"
+
+
+def sorted_lists(value: Any) -> Any:
+    """Return a value with its lists of texts sorted: some clients keep them as sets."""
+    match value:
+        case dict():
+            return {key: sorted_lists(one) for key, one in value.items()}
+        case [*several] if all(isinstance(one, str) for one in several):
+            return sorted(several)
+        case list():
+            return [sorted_lists(one) for one in value]
+        case _:
+            return value
 
 
 def answer_faults(made: Exchange, step: Step) -> Iterator[str]:
