@@ -32,6 +32,7 @@ Target = str | tuple[str, int]
 
 _CHUNK = 65_536
 _CHECK_S = 0.005
+_CONNECT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class Proxy:
         self._switches = Switches()
         self._dice = random.Random(seed)
         self._open: set[_Pair] = set()
+        self._begun = 0
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._is_ready = threading.Event()
@@ -120,23 +122,36 @@ class Proxy:
         for pair in list(self._open):
             pair.cut()
         await asyncio.gather(*(pair.task for pair in list(self._open) if pair.task is not None), return_exceptions=True)
+        while self._begun:  # noqa: ASYNC110 - for these clients the way to the target is still being opened
+            await asyncio.sleep(_CHECK_S)
         for _ in range(3):
             await asyncio.sleep(0)  # the loop closes what was aborted in its next round; nobody else would
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._begun += 1
+        try:
+            await self._connect(reader, writer)
+        finally:
+            self._begun -= 1
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         if self._switches.is_refusing:
             _abort(writer)
             return
         try:
-            if isinstance(self.target, str):
-                far = await asyncio.open_unix_connection(self.target)
-            else:
-                far = await asyncio.open_connection(*self.target)
-        except OSError:
+            async with asyncio.timeout(_CONNECT_S):
+                if isinstance(self.target, str):
+                    far = await asyncio.open_unix_connection(self.target)
+                else:
+                    far = await asyncio.open_connection(*self.target)
+        except OSError:  # a timeout is one
             _abort(writer)
             return
         pair = _Pair((reader, writer), far)
+        if self._stop.is_set():
+            pair.cut()
+            return
         self._open.add(pair)
         # A task apart: asyncio complains of a server's own tasks where those are cancelled.
         pair.task = pumps = asyncio.gather(self._pump("up", reader, far[1]), self._pump("down", far[0], writer))
