@@ -56,7 +56,7 @@ def test_a_killed_gateway_is_replaced_and_its_counts_go_on(boathook: Callable[..
     assert post(running, "evt_2").status_code == 200
     assert f"{metric}2" in httpx.get(f"{running.base}/metrics").text
     ended = [line for line in log_lines(running) if line["event"] == "child_ended"]
-    assert [(line["child"], line["how"]) for line in ended] == [("gateway-0", "signal SIGKILL")]
+    assert [(line["child"], line["pid"], line["how"]) for line in ended] == [("gateway-0", first.pid, "signal SIGKILL")]
 
 
 def _written(running: BoathookProcess, slot: str) -> float:

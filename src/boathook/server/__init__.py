@@ -29,7 +29,7 @@ def serve(settings: "Settings") -> int:
         ConfigError: a setting, the app or the address is wrong; the message says what to write.
         JournalError: PostgreSQL cannot be reached, is unsafe, or refuses the schema.
     """
-    # Children pass through this module too, and need none of what the supervisor imports.
+    # Commands that only load apps need none of what the supervisor imports.
     from boathook.server.supervisor import supervise
 
     return supervise(settings)

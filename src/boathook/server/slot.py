@@ -112,9 +112,10 @@ class Child:
         """Note the end of its process and plan the next one: soon after a long life, later after short ones."""
         assert self.process is not None
         code = self.process.returncode
+        pid = self.pid
         self._plan_restart(now)
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        _LOG.warning("child_ended", child=self.slot, pid=self.pid, how=how, restart_in_s=self.pause_s)
+        _LOG.warning("child_ended", child=self.slot, pid=pid, how=how, restart_in_s=self.pause_s)
         emit.count("boathook_restarts_total", role=self.role)
 
     def _plan_restart(self, now: float) -> None:
