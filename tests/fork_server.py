@@ -24,24 +24,12 @@ import setproctitle
 
 _MODULES = (
     "boathook.cli.app_commands",
-    "boathook.admin.api",
     "boathook.admin.applications",
-    "boathook.admin.console",
     "boathook.admin.endpoint_secrets",
     "boathook.admin.endpoints",
     "boathook.admin.event_types",
     "boathook.admin.messages",
-    "boathook.dispatch.alarms.service",
-    "boathook.dispatch.keeper",
-    "boathook.dispatch.sender",
-    "boathook.dispatch.worker",
-    "boathook.inbound.schemas",
-    "boathook.inbound.sockets",
     "boathook.journal.embedded",
-    "boathook.server.child",
-    "boathook.server.gateway",
-    "boathook.server.loading",
-    "boathook.server.mounts",
     "boathook.server.supervisor",
     "cryptography.fernet",
     "uvloop",
@@ -53,7 +41,9 @@ def main() -> NoReturn:
     """Fork for each request on the socket at standard input, until the socket is closed."""
     sys.path.pop(0)  # the folder of this file
     from boathook.cli.commands import ENTRIES
+    from boathook.server.fork_server import import_modules
 
+    import_modules(("gateway", "console", "worker", "keeper"))
     commands = (f"boathook.cli.{entry.place.partition(':')[0]}" for entry in ENTRIES.values())
     for name in (*commands, *_MODULES):
         import_module(name)

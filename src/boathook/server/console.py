@@ -1,7 +1,7 @@
 """The API and the apps' own pages on the gateway's port, brought up beside the ingest path without slowing it.
 
-What they stand on takes a second to import, so it is imported in a thread after the gateway is ready; until then, and
-until PostgreSQL is there, requests to them are answered 503.
+They are built in a thread after the gateway is ready; until then, and until PostgreSQL is there, requests to them are
+answered 503. What they stand on was imported by the fork server.
 """
 
 import asyncio
@@ -175,11 +175,7 @@ Build = Callable[[Database, Callable[[], None]], tuple[Asgi, Asgi]]
 
 
 def _prepare(settings: Settings, history: History, closing: asyncio.Event) -> Build:
-    """Import what the API and the operators' pages stand on, and return what builds them."""
-    # What these import only where they need it; else the first request would, in the event loop.
-    import boathook.inbound.proving.asymmetric
-    import boathook.inbound.proving.jwt
-    import boathook.inbound.schemas  # noqa: F401
+    """Return what builds the API and the operators' pages."""
     from boathook.admin.api import build_api
     from boathook.admin.console import build_console
     from boathook.admin.desk import Desk
@@ -201,8 +197,6 @@ def _prepare_mounts(
     settings: Settings, history: History
 ) -> "Callable[[Database], AbstractAsyncContextManager[Mounts]]":
     """Import the apps and what serves them, and return what opens their mounts. Raises ConfigError."""
-    import boathook.admin.platform
-    import boathook.inbound.sockets  # noqa: F401 - else the first WebSocket would import it, in the event loop
     from boathook.server.loading import bound, load_hooks
     from boathook.server.mounts import Mounts
 

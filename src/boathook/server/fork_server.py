@@ -22,14 +22,16 @@ import msgspec
 import setproctitle
 
 _MODULES: Final = {
-    "gateway": (
+    "gateway": ("boathook.server.gateway",),
+    # What these import only where they need it is here too: else the first request would, in the event loop.
+    "console": (
         "boathook.admin.api",
         "boathook.admin.console",
+        "boathook.admin.platform",
         "boathook.inbound.proving.asymmetric",
         "boathook.inbound.proving.jwt",
         "boathook.inbound.schemas",
         "boathook.inbound.sockets",
-        "boathook.server.gateway",
         "boathook.server.mounts",
     ),
     "worker": ("boathook.dispatch.sender", "boathook.dispatch.worker"),
@@ -200,8 +202,7 @@ def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
     for number in _OURS:
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # collecting while everything is imported finds nothing; a child turns it on, see server/collector
-    for module in (*_FOR_ALL, *(module for role in roles for module in _MODULES.get(role, ()))):
-        import_module(module)
+    import_modules(roles)
     gc.freeze()
     awake, waker = os.pipe()
     for descriptor in (awake, waker):
@@ -226,6 +227,12 @@ def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
     for descriptor in (awake, waker):
         os.close(descriptor)
     _become_child(start, descriptors)
+
+
+def import_modules(roles: Iterable[str]) -> None:
+    """Import what the children of these roles need."""
+    for module in (*_FOR_ALL, *(module for role in roles for module in _MODULES[role])):
+        import_module(module)
 
 
 def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:

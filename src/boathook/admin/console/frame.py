@@ -5,7 +5,6 @@ import functools
 import hashlib
 import hmac
 import mimetypes
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined, TemplateSyntaxError
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, TemplateSyntaxError
 from jinja2.bccache import Bucket
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
@@ -156,24 +155,13 @@ def _read_files() -> Mapping[str, _File]:
     return {path.relative_to(folder).as_posix(): _File.read(path) for path in folder.rglob("*") if path.is_file()}
 
 
-class _BytecodeCache(BytecodeCache):
+class _BytecodeCache(FileSystemBytecodeCache):
     """Keeps compiled templates beside them, as Python does with modules, where that folder can be written."""
 
-    def load_bytecode(self, bucket: Bucket) -> None:
-        with contextlib.suppress(OSError), self._file(bucket).open("rb") as file:
-            bucket.load_bytecode(file)
-
     def dump_bytecode(self, bucket: Bucket) -> None:
-        file = self._file(bucket)
-        draft = file.with_suffix(f".{uuid.uuid4().hex}")
         with contextlib.suppress(OSError):
-            file.parent.mkdir(exist_ok=True)
-            draft.write_bytes(bucket.bytecode_to_string())
-            draft.replace(file)
-
-    @staticmethod
-    def _file(bucket: Bucket) -> Path:
-        return _FOLDER / "__pycache__" / f"{bucket.key}.jinja"
+            Path(self.directory).mkdir(exist_ok=True)
+            super().dump_bytecode(bucket)
 
 
 @functools.cache
@@ -185,7 +173,7 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        bytecode_cache=_BytecodeCache(),
+        bytecode_cache=_BytecodeCache(str(_FOLDER / "__pycache__")),
     )
     environment.filters |= {"moment": _moment, "count": _count}
     return environment
